@@ -49,27 +49,11 @@ def test_arrays_without_room_in_the_slot_use_ordinary_memory(room: Room) -> None
     assert batch.tolist() == [list(range(10))] * 2
 
 
-def test_objects_never_go_into_a_slot(room: Room) -> None:
-    batch = stack([np.array([{}, None], object)])
-    assert room.asked == []
-    assert batch[0, 1] is None
-
-
-def test_empty_arrays_need_no_space_in_the_slot(room: Room) -> None:
-    assert stack([np.zeros((0, 3)), np.zeros((0, 3))]).shape == (2, 0, 3)
-    assert room.asked == []
-
-
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
 def test_arrays_that_torch_adopts_share_memory(kind: Any) -> None:
     array = np.arange(3)
     assert np.shares_memory(arrays_named("torch").adopt(kind(array)).numpy(), array)
     assert np.shares_memory(arrays_named("numpy").adopt(kind(array)), array)
-
-
-def test_arrays_of_types_that_torch_lacks_stay_arrays() -> None:
-    names = np.array(["a", "b"])
-    assert arrays_named("torch").adopt(names) is names
 
 
 def test_the_framework_of_samples() -> None:

@@ -11,7 +11,6 @@ import torch
 from torch.utils.data import default_collate
 
 from feedline import collate
-from feedline.errors import BadOption
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
 
@@ -37,9 +36,3 @@ def test_binding_replaces_the_default_with_that_of_the_framework(inner: Any) -> 
 def test_a_user_function_is_unchanged() -> None:
     for framework in (TorchFramework(), NumpyFramework(), "torch", "numpy"):
         assert collate.drop_none(list).bound_to(framework)._inner is list
-
-
-@pytest.mark.parametrize("make", [lambda: collate.default, *MAKERS])
-def test_rejects_an_unknown_framework(make: Callable[[], Any]) -> None:
-    with pytest.raises(BadOption, match="Use 'numpy' or 'torch'"):
-        make().bound_to("tensorflow")

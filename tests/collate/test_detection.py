@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from feedline.collate import detection
-from feedline.errors import BadOption, CollateError
+from feedline.errors import CollateError
 
 
 def sample(height: int, boxes: int) -> tuple[Any, dict[str, Any]]:
@@ -43,11 +42,6 @@ def test_images_are_listed(stack: Literal["auto", False], samples: list[Any]) ->
     assert [image.shape for image in images] == [image.shape for image, _ in samples]
 
 
-def test_rejects_different_shapes_if_images_must_be_stacked() -> None:
-    with pytest.raises(CollateError, match=r"Samples 0 and 1 .* \(3, 5, 4\) and \(3, 6, 4\) in field 0"):
-        detection(True)(UNEQUAL)
-
-
 @pytest.mark.parametrize("samples", [EQUAL, UNEQUAL])
 def test_bound_to_torch_everything_is_a_tensor(samples: list[Any]) -> None:
     images, targets = detection().bound_to("torch")(samples)
@@ -55,20 +49,6 @@ def test_bound_to_torch_everything_is_a_tensor(samples: list[Any]) -> None:
     assert all(isinstance(target["boxes"], torch.Tensor) for target in targets)
     assert all(isinstance(target["masks"][0], torch.Tensor) for target in targets)
     assert [target["id"] for target in targets] == [target["id"] for _, target in samples]
-
-
-def test_bound_to_numpy_everything_is_an_array() -> None:
-    samples = [(torch.zeros(3, 2, 2), {"boxes": torch.ones(size, 4)}) for size in (1, 2)]
-    images, targets = detection().bound_to("numpy")(samples)
-    assert isinstance(images, np.ndarray)
-    assert all(isinstance(target["boxes"], np.ndarray) for target in targets)
-
-
-def test_read_only_arrays_become_tensors_without_a_warning() -> None:
-    boxes = np.ones((2, 4))
-    boxes.flags.writeable = False
-    _, targets = detection(False).bound_to("torch")([(boxes, {"boxes": boxes})])
-    assert targets[0]["boxes"].tolist() == boxes.tolist()
 
 
 def test_samples_may_be_dicts_or_longer_tuples() -> None:
@@ -91,19 +71,3 @@ def test_rejects_a_field_that_only_later_samples_have() -> None:
         detection(image="image")([{"image": image}, {"image": image, "boxes": np.zeros((1, 4))}])
     with pytest.raises(CollateError, match="have 1 and 2 fields"):
         detection()([(image,), (image, {})])
-
-
-def test_rejects_images_that_are_not_arrays() -> None:
-    with pytest.raises(CollateError, match="Sample 0 of the batch has a str as its image"):
-        detection()([("a.jpg", {})])
-    assert detection(False)([("a.jpg", {})])[0] == ["a.jpg"]
-
-
-@pytest.mark.parametrize("stack", ["yes", None, EQUAL])
-def test_bad_options_are_rejected(stack: Any) -> None:
-    with pytest.raises(BadOption, match="is not 'auto', True or False"):
-        detection(stack)
-
-
-def test_pickle_and_repr() -> None:
-    assert repr(pickle.loads(pickle.dumps(detection(False)))) == "detection(stack=False, image=0)"

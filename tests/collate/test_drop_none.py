@@ -45,11 +45,6 @@ def test_an_inner_collate_function_is_bound_too() -> None:
     assert lengths.tolist() == [1, 3]
 
 
-def test_unbound_it_uses_the_framework_of_the_samples() -> None:
-    assert isinstance(drop_none()([None, torch.ones(2)]), torch.Tensor)
-    assert isinstance(drop_none()([None, np.ones(2)]), np.ndarray)
-
-
 def test_the_error_for_an_empty_batch_says_why() -> None:
     with pytest.raises(EmptyBatch, match=r"batch of 3 samples: 3 are None\. .*larger batch.*sampler"):
         drop_none()([None, None, None])
@@ -63,22 +58,8 @@ def test_rejects_an_inner_function_that_is_not_callable(inner: Any) -> None:
         drop_none(inner)
 
 
-def test_rejects_a_predicate_that_is_not_callable() -> None:
-    with pytest.raises(BadOption, match="drop=3"):
-        drop_none(drop=3)  # type: ignore[arg-type]
-
-
 def test_it_can_be_pickled_bound_or_not() -> None:
     for collate in (drop_none(drop=is_odd), drop_none(drop=is_odd).bound_to("torch")):
         copy = pickle.loads(pickle.dumps(collate))
         assert copy([1, 2, None]).tolist() == [2]
         assert type(copy([2])) is type(collate([2]))
-
-
-def test_repr() -> None:
-    assert repr(drop_none(pad(fields=["a"]))).startswith("drop_none(pad(0, fields=('a',)")
-
-
-def test_the_error_for_missing_parentheses_names_the_function() -> None:
-    with pytest.raises(BadOption, match=r"write drop_none\(\), with parentheses"):
-        drop_none([1, 2])  # type: ignore[arg-type]  # samples, as a loader would pass them

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from feedline.collate import fields
-from feedline.errors import CollateError
 
 
 class Pair(NamedTuple):
@@ -34,17 +33,6 @@ def test_samples_can_be_taken_apart_and_rebuilt(sample: Any) -> None:
     assert rebuilt == sample
     assert type(rebuilt) is type(sample)
     assert rebuilt is not sample
-
-
-@pytest.mark.parametrize("value", [1, "text", b"bytes", None, range(3), Record, {1}])
-def test_single_values_have_no_fields(value: Any) -> None:
-    assert fields.names_of(value) is None
-
-
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
-def test_the_error_names_a_missing_field(sample: Any) -> None:
-    with pytest.raises(CollateError, match="The samples have no field 'c': sample 0 of the batch has "):
-        fields.column([sample], "c")
 
 
 def test_a_string_is_a_key_of_a_mapping_even_if_it_names_an_attribute() -> None:

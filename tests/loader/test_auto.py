@@ -91,17 +91,6 @@ def test_batches_do_not_depend_on_the_number_of_workers(engine: Any) -> None:
 
 
 @pytest.mark.usefixtures("grows")
-def test_loader_with_auto_delivers_the_same_batches() -> None:
-    fixed = batches_of(Loader(Drawing(), 4, shuffle=True, seed=3))
-    loader = Loader(Drawing(), 4, shuffle=True, seed=3, workers="auto", persistent=True)
-    assert batches_of(loader) == fixed
-    assert loader.tuning is not None
-    assert loader.tuning.log[-1] == "2 -> 4 workers: it is a test."
-    assert batches_of(loader) != fixed, "the second epoch differs"
-    assert f"workers={loader.stats()['workers']}" in repr(loader)
-
-
-@pytest.mark.usefixtures("grows")
 def test_a_stream_split_by_the_loader_works_with_auto() -> None:
     loader = DataLoader(Stream(), batch_size=2, num_workers="auto", shard=True)
     assert torch.cat(list(loader)).tolist() == list(range(300))
@@ -127,24 +116,6 @@ def test_workers_come_and_go_in_the_middle_of_an_epoch(monkeypatch: pytest.Monke
             assert [index for batch in loader for index in batch[0].tolist()] == list(range(400))
         loader.close()
     assert len(counts) < 116, "the number changed often"
-
-
-def test_a_settled_loader_is_judged_by_the_time_since_then(monkeypatch: pytest.MonkeyPatch, grows: None) -> None:
-    def decide(controller: Controller, seen: Any) -> bool:
-        controller._found = seen
-        return False
-
-    monkeypatch.setattr(Controller, "decide", decide)
-    loader = DataLoader(Drawing(), batch_size=4, num_workers="auto", engine="thread")
-    batches = iter(loader)
-    next(batches)
-    assert loader.stats().settled is None
-    assert len(list(batches)) == 99
-    stats = loader.stats()
-    assert stats.settings["auto"] == "settled"
-    assert stats.settled is not None
-    assert 10 <= stats.settled.batches < stats.total.batches == 100
-    assert stats.judged is stats.settled
 
 
 # -- states ------------------------------------------------------------------------------------------------------------
@@ -189,15 +160,6 @@ def test_tiny_batches_are_made_inline_and_the_verdict_agrees() -> None:
     assert len(loader.tuning.log) == 1, "it was probed once"
 
 
-@pytest.mark.usefixtures("tiny_batches")
-def test_tiny_batches_get_workers_if_an_option_needs_them() -> None:
-    dataset = TensorDataset(torch.arange(64))
-    for options in ({"engine": "process"}, {"timeout": 60}, {"worker_init_fn": int}, {"max_memory_per_worker": "9GB"}):
-        loader: Any = DataLoader(dataset, batch_size=4, num_workers="auto", **options)
-        assert len(list(loader)) == 16
-        assert loader.num_workers > 0
-
-
 def test_a_stream_that_is_not_split_gets_one_worker() -> None:
     loader = DataLoader(Stream(40), batch_size=4, num_workers="auto")
     assert torch.cat(list(loader)).tolist() == list(range(40))
@@ -207,35 +169,6 @@ def test_a_stream_that_is_not_split_gets_one_worker() -> None:
     assert len(loader.tuning.log) == 1
     one = DataLoader(Stream(9), batch_size=3, num_workers=1, prefetch_factor="auto")
     assert torch.cat(list(one)).tolist() == list(range(9))
-
-
-class Counting(Drawing):
-    """A dataset with a state."""
-
-    made = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"made": self.made}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.made = state["made"]
-
-
-def test_a_dataset_with_a_state_keeps_its_number_of_workers() -> None:
-    loader = DataLoader(Counting(40), batch_size=4, num_workers="auto")
-    assert len(list(loader)) == 10
-    assert loader.num_workers == 2
-    assert loader.tuning is not None
-    assert "state" in loader.tuning.log[0]
-
-
-def test_errors_of_samples_are_raised() -> None:
-    class Failing(Drawing):
-        def __getitem__(self, index: int) -> tuple[int, float]:
-            raise OSError("no such sample")
-
-    with pytest.raises(OSError, match="no such sample"):
-        list(DataLoader(Failing(), num_workers="auto"))
 
 
 def in_daemon(connection: Any) -> None:
@@ -258,38 +191,6 @@ def test_a_daemonic_process_makes_batches_itself() -> None:
     assert "may not start others" in log[0]
 
 
-@pytest.mark.slow
-def test_states_saved_while_the_number_changes_can_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Right after a decision, some workers start and others finish their tasks."""
-    states: list[tuple[int, Any]] = []
-    decide = tuning_module.Tuning.decide
-
-    def noted(tuning: tuning_module.Tuning, period: Any) -> bool:
-        tuning.count = 1 + tuning.count % 3
-        changed.append(True)
-        return True
-
-    changed: list[bool] = []
-    monkeypatch.setattr(tuning_module, "_LEAST_BATCHES", 2)
-    monkeypatch.setattr(tuning_module, "_LEAST_S", 0.0)
-    monkeypatch.setattr(tuning_module, "_EVERY", 1)
-    monkeypatch.setattr(tuning_module.Tuning, "decide", noted)
-    monkeypatch.setattr(tuning_module.Tuning, "is_refused", lambda tuning, count: None)
-    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3}
-    fixed = batches_of(DataLoader(Drawing(160), **options))
-    loader = DataLoader(Drawing(160), num_workers="auto", engine="process", **options)
-    for number, _ in enumerate(loader, 1):
-        if changed:
-            changed.clear()
-            states.append((number, loader.state_dict()))
-    assert len(states) > 1
-    monkeypatch.setattr(tuning_module.Tuning, "decide", decide)
-    for number, state in states:
-        other = DataLoader(Drawing(160), **options)
-        other.load_state_dict(state)
-        assert batches_of(other) == fixed[number:]
-
-
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
@@ -304,27 +205,6 @@ def test_rejects_other_strings_than_auto() -> None:
     assert any("'auto'" in note for note in caught.value.__notes__)
     with pytest.raises(BadOption, match="or 'auto'"):
         Loader([1, 2], workers=1, prefetch="much")  # type: ignore[arg-type]
-
-
-def test_prefetch_factor_alone_can_be_auto() -> None:
-    loader = DataLoader(Drawing(80), batch_size=4, num_workers=2, prefetch_factor="auto")
-    assert [index for batch in loader for index in batch[0].tolist()] == list(range(80))
-    assert (loader.num_workers, loader.prefetch_factor) == (2, 2)
-    assert DataLoader([1], prefetch_factor="auto").tuning is None
-    assert len(list(Loader(Drawing(80), 4, workers=2, prefetch="auto"))) == 20
-
-
-def test_an_explicit_number_is_not_tuned() -> None:
-    assert DataLoader([1], num_workers=2).tuning is None
-    assert Loader([1], workers=2).tuning is None
-
-
-def test_setting_num_workers_ends_tuning() -> None:
-    loader = DataLoader(Drawing(40), batch_size=4, num_workers="auto")
-    assert loader.num_workers == 2
-    loader.num_workers = 1
-    assert len(list(loader)) == 10
-    assert (loader.num_workers, loader.stats()["workers"], loader.tuning) == (1, 1, None)
 
 
 @pytest.mark.slow

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import pickle
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +13,8 @@ import pytest
 import torch
 
 from feedline import DataLoader, Loader
-from feedline.datasets import mix
 from feedline.errors import BadOption, BadState
-from feedline.loader.base import LoaderBase, run_of
+from feedline.loader.base import run_of
 
 KINDS = [Loader, DataLoader]
 
@@ -50,37 +47,10 @@ def batches(loader: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_both_loaders_have_the_same_base(kind: Any) -> None:
-    assert issubclass(kind, LoaderBase)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_set_epoch_is_passed_once_to_dataset_and_sampler(kind: Any) -> None:
     dataset, sampler = EpochNotes(), EpochNotingSampler()
     kind(dataset, 2, sampler=sampler).set_epoch(4)
     assert (dataset.epochs, sampler.epochs) == ([4], [4])
-
-
-def test_set_epoch_reaches_the_sampler_inside_torchs_batch_sampler() -> None:
-    sampler = EpochNotingSampler()
-    inside: Any = torch.utils.data.BatchSampler(sampler, 2, False)
-    DataLoader(EpochNotes(), batch_sampler=inside).set_epoch(6)  # a dataset by its methods
-    assert sampler.epochs == [6]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_order_depends_on_the_epoch(kind: Any) -> None:
-    def make() -> Any:
-        return kind(list(range(20)), 4, shuffle=True, seed=3)
-
-    loader, other = make(), make()
-    epochs = [batches(loader) for _ in range(4)]
-    assert len({str(epoch) for epoch in epochs}) == 4
-    other.set_epoch(3)
-    assert batches(other) == epochs[3]
-    other.set_epoch(1)
-    assert batches(other) == epochs[1]
-    assert batches(other) == epochs[2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,33 +58,6 @@ def test_the_order_depends_on_the_epoch(kind: Any) -> None:
 def test_rejects_invalid_epochs(kind: Any, epoch: Any) -> None:
     with pytest.raises(BadOption, match="epoch"):
         kind([1, 2], 2).set_epoch(epoch)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", [None, 3])
-def test_a_state_saved_before_the_first_batch_fixes_the_order(kind: Any, seed: int | None) -> None:
-    def make() -> Any:
-        return kind(list(range(20)), 4, shuffle=True, seed=seed)
-
-    loader = make()
-    state = json.loads(json.dumps(loader.state_dict()))
-    assert loader.state_dict() == state, "a second call draws no new seed"
-    expected = batches(loader)
-    other = make()
-    other.load_state_dict(state)
-    assert batches(other) == expected
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_state_describes_the_iteration_started_last(kind: Any) -> None:
-    loader = kind(list(range(20)), 4)
-    first = iter(loader)
-    next(first)
-    second = iter(loader)
-    assert loader.state_dict()["order"]["consumed"] == 0
-    next(first)
-    next(second)
-    assert (loader.state_dict()["epoch"], loader.state_dict()["order"]["consumed"]) == (1, 4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -149,24 +92,6 @@ def test_the_next_epoch_follows_after_end_epoch(options: dict[str, Any]) -> None
     resumed.load_state_dict(state)
     assert sorted(torch.cat(list(resumed)).tolist()) == list(range(6))
     assert resumed.state_dict()["epoch"] == 1
-
-
-class Eager:
-    """Draws its order as soon as an iterator is created."""
-
-    def __init__(self) -> None:
-        self.random = random.Random(4)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.random.sample(range(10), 10))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_saving_the_state_beforehand_does_not_change_the_order(kind: Any) -> None:
-    plain, asked = (kind(list(range(10)), 2, sampler=Eager()) for _ in range(2))
-    asked.state_dict()
-    asked.state_dict()
-    assert [batches(asked), batches(asked)] == [batches(plain), batches(plain)]
 
 
 class EpochInSamples:
@@ -210,14 +135,6 @@ def test_a_restored_state_sets_no_epoch_if_the_loader_had_not(kind: Any) -> None
     assert batches(other) == [[2, 3], [4, 5]]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_loader_sets_the_epoch_of_mixtures(kind: Any) -> None:
-    mixture = mix([list(range(20)), list(range(100, 120))], [0.5, 0.5], size=8)
-    loader = kind(mixture, 4)
-    seen = {value for _ in range(5) for value in [index for batch in batches(loader) for index in batch]}
-    assert seen == {*range(20), *range(100, 120)}
-
-
 class Network(torch.nn.Module):
     """A dataset that is a module; its weights are not a position in the data."""
 
@@ -236,34 +153,6 @@ def test_weights_of_a_module_are_not_saved_as_state_of_the_dataset() -> None:
     loader: DataLoader[int] = DataLoader(Network(), 2)
     next(iter(loader))
     assert not loader.state_dict()["streams"]
-
-
-class Remembering:
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> int:
-        self.asked += 1
-        return index
-
-    def state_dict(self) -> dict[str, int]:
-        return {"asked": self.asked}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.asked = state["asked"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rejects_a_dataset_state_if_the_dataset_cannot_load_it(kind: Any) -> None:
-    loader = kind(Remembering(), 2)
-    next(iter(loader))
-    other = kind(list(range(6)), 2)
-    other.load_state_dict(loader.state_dict())
-    with pytest.raises(BadState, match="has no load_state_dict"):
-        next(iter(other))
 
 
 class Torn:
@@ -312,23 +201,6 @@ def test_a_with_statement_closes_the_loader(kind: Any, engine: str) -> None:
         again = list(loader)
     assert len(again) == 4
     assert (first in again) == (engine != "process"), "the worker is a new one"
-
-
-def leave_by_an_exception(loader: Any, iterator: list[Iterator[Any]]) -> None:
-    with loader:
-        iterator.append(iter(loader))
-        next(iterator[0])
-        raise ZeroDivisionError
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_exception_in_a_with_statement_closes_the_loader(kind: Any, engine: str) -> None:
-    workers = "workers" if kind is Loader else "num_workers"
-    iterator: list[Iterator[Any]] = []
-    loader = kind(range(8), 2, engine=engine, **({} if engine == "inline" else {workers: 1}))
-    with pytest.raises(ZeroDivisionError):
-        leave_by_an_exception(loader, iterator)
-    assert list(iterator[0]) == []
 
 
 @pytest.mark.parametrize(("kind", "options"), STAYING)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import io
 import os
-import re
-import sys
 import threading
 from collections import deque
 from pathlib import Path
@@ -53,31 +51,6 @@ def test_figures_cover_the_time_between_readings() -> None:
     )
 
 
-def test_workers_added_in_between_are_shown() -> None:
-    readings = deque([(10 * S, totals(1, 9.0, 8.0, {0: 5.0})), (12 * S, totals(2, 11.0, 8.5, {0: 6.0, 2: 2.0}))])
-    figures = figures_of("Photos", readings, workers=2)
-    assert figures is not None
-    assert figures.busy == [0.5, 0.0, 1.0]
-
-
-def test_the_time_without_a_batch_is_shown() -> None:
-    readings = deque((second * S, totals(3, 3.0, 1.0)) for second in range(4, 9))
-    figures = figures_of("Photos", readings, workers=0)
-    assert figures is not None
-    assert (figures.stall, figures.words) == (None, "Photos: no batch for 4 s")
-
-
-def test_one_reading_gives_no_figures() -> None:
-    assert figures_of("Photos", deque([(S, totals(1, 1.0, 1.0))]), workers=0) is None
-
-
-def test_bars_of_workers() -> None:
-    few = Figures("a", 1.0, 1.0, 0.0, [0.5, 1.0], 0.0, 0, 0, 0.0)
-    assert few.bars() == [f"  worker 0 {'█' * 10}{'░' * 10}  50 %", f"  worker 1 {'█' * 20} 100 %"]
-    many = Figures("a", 1.0, 1.0, 0.0, [0.0] * 8 + [1.0] * 8, 0.0, 0, 0, 0.0)
-    assert many.bars() == [f"  workers {'▁' * 8}{'█' * 8} 50 %"]
-
-
 # -- looks -----------------------------------------------------------------------------------------------------------
 
 
@@ -111,40 +84,6 @@ def test_a_terminal_is_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None
     assert text.count("list: 1.0 batches/s") >= 2
     assert "\x1b[2K" in text, "earlier lines are replaced"
     assert text.index("\x1b[?25l") < text.index("\x1b[?25h"), "the cursor is shown again"
-
-
-@pytest.mark.parametrize("is_plain", [False, True])
-def test_colours_and_width_respect_the_terminal(is_plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "30")
-    if is_plain:
-        monkeypatch.setenv("NO_COLOR", "1")
-    stream = Terminal()
-    view = LiveView(stream)
-    view._draw_in_place([Figures("Photos", 25.0, 100.0, 0.9, [0.5, 1.0], 2.0, 3, 0, 0.0)])
-    view.close()
-    text = stream.getvalue()
-    assert ("\x1b[31m" in text) is not is_plain, "a loop that mostly waits is red"
-    shown = re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "", text).replace("\r", "\n")
-    assert max(len(line) for line in shown.splitlines()) <= 30
-
-
-def test_without_rich_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rich", None)
-    assert drawn(Terminal(), 5).startswith("feedline: list: ")
-
-
-def test_a_closed_stream_ends_the_view() -> None:
-    stream = io.StringIO()
-    view, loader = LiveView(stream), feedline.Loader([1, 2], 1)
-    view.add(loader, run_of(loader).resources.counters, 0, is_asked_for=True)
-    stream.close()
-    for second in range(5):
-        with view.lock:
-            view.draw(second * S)
-        view._write()
-    assert not view.shows(loader)
-    view.close()
 
 
 def test_a_stopped_terminal_keeps_no_fork_and_no_loader_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,11 +149,6 @@ def test_a_loader_is_shown_inside_the_context() -> None:
         for _ in loader:
             pass
         assert live._view().shows(loader), "also between epochs"
-    assert not threads()
-
-
-def test_nothing_is_shown_by_default() -> None:
-    assert len(list(feedline.Loader(list(range(6)), 2))) == 3
     assert not threads()
 
 

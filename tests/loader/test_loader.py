@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import feedline
 from feedline import Loader, collate
 from feedline.abc import Columnar, Scheduler, WorkerView
-from feedline.errors import CollateError, EmptyBatch, WorkerTimeout
-from feedline.schedulers import InOrder, LeastLoaded
+from feedline.errors import EmptyBatch
+from feedline.schedulers import InOrder
 from feedline.types import EngineName
 from tests.sampling import examples
 
@@ -40,21 +39,6 @@ class Squares:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"index": index, "square": np.full((2,), index**2, np.float32), "name": str(index)}
-
-
-class Stream:
-    """An iterable dataset."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.count))
-
-
-class SizedStream(Stream):
-    def __len__(self) -> int:
-        return self.count
 
 
 class OnlyColumns(Columnar):
@@ -88,34 +72,8 @@ class Detections:
         return np.full((3, 40 + index // 4, 100), index, np.float32), {"boxes": np.full((index, 4), index, np.float32)}
 
 
-class Broken(Squares):
-    def __getitem__(self, index: int) -> Any:
-        if index == 7:
-            raise KeyError("seven")
-        return super().__getitem__(index)
-
-
-class NeverDone(Squares):
-    """Blocks until its process ends, or the test's file is deleted."""
-
-    def __init__(self, fifo: Path) -> None:
-        super().__init__()
-        self.fifo = fifo
-
-    def __getitem__(self, index: int) -> Any:
-        return self.fifo.read_bytes()
-
-
 def who(samples: Sequence[Any]) -> int:
     return os.getpid()
-
-
-def random_numbers(samples: Sequence[Any]) -> list[int]:
-    return [int(np.random.randint(1 << 30))]
-
-
-def torch_is_loaded(samples: Sequence[Any]) -> bool:
-    return "torch" in sys.modules
 
 
 def options(engine: EngineName, workers: int = 2) -> dict[str, Any]:
@@ -166,26 +124,6 @@ def test_arrays_can_be_a_dataset(dataset: Any, unpack: Any, engine: EngineName) 
     assert seen != sorted(seen)
 
 
-def test_a_single_array_and_a_list_of_arrays() -> None:
-    assert np.array_equal(np.concatenate(list(Loader(X, 7))), X)
-    batches = list(Loader([X[0], X[1], X[2]], 2))  # a list is a list of samples
-    assert [batch.tolist() for batch in batches] == [X[:2].tolist(), X[2:3].tolist()]
-
-
-def test_batch_size_none_delivers_single_samples(engine: EngineName) -> None:
-    samples = list(Loader(Squares(5), None, **options(engine)))
-    assert [sample["index"] for sample in samples] == [0, 1, 2, 3, 4]
-    assert samples[3]["square"].shape == (2,)
-    assert list(Loader(range(3), None, collate_fn=str, **options(engine))) == ["0", "1", "2"]
-    assert sorted(Loader(range(5), None, shuffle=True, **options(engine))) == [0, 1, 2, 3, 4]
-
-
-def test_a_sampler_may_yield_lists_without_a_batch_size() -> None:
-    (first, second) = Loader((X, Y), None, sampler=[[3, 1], [2]])
-    assert first[1].tolist() == [3, 1]
-    assert second[0].tolist() == X[[2]].tolist()
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20), deadline=None)
 @given(
     count=st.integers(0, 40),
@@ -207,71 +145,6 @@ def test_every_sample_comes_once(
     assert shuffle or seen == list(range(len(seen)))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ({"sampler": [4, 2, 0, 1]}, [[4, 2, 0], [1]]),
-        ({"sampler": np.array([4, 2, 0, 1])}, [[4, 2, 0], [1]]),
-        ({"sampler": range(4), "drop_last": True}, [[0, 1, 2]]),
-        ({"batch_size": 1, "batch_sampler": [[1], [2, 3], np.array([0])]}, [[1], [2, 3], [0]]),
-    ],
-)
-def test_samplers_decide_the_order(arguments: dict[str, Any], expected: list[list[int]], engine: EngineName) -> None:
-    for dataset, name in ((Squares(), "index"), ({"x": X, "y": Y}, "y")):
-        loader = Loader(dataset, **{"batch_size": 3, **arguments}, **options(engine))
-        assert values(loader, name) == expected
-        assert values(loader, name) == expected, "a second epoch"
-        assert len(loader) == len(expected)
-
-
-# Iterable datasets
-
-
-def test_iterable_datasets_are_batched(engine: EngineName) -> None:
-    loader = Loader(Stream(7), 3, **options(engine, workers=1))
-    assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5], [6]]
-    assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5], [6]]
-    loader = Loader(Stream(7), 3, drop_last=True, **options(engine, workers=1))
-    assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5]]
-    assert list(Loader(Stream(3), None, **options(engine, workers=1))) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_workers_share_the_samples_of_a_stream(engine_name: EngineName) -> None:
-    loader = Loader(Stream(3), 2, workers=2, engine=engine_name)
-    assert [batch.tolist() for batch in loader] == [[0, 1], [2]]
-
-
-@pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_each_worker_iterates_over_a_copy_without_sharding(engine_name: EngineName) -> None:
-    loader = Loader(Stream(3), 2, workers=2, engine=engine_name, shard=False)
-    assert [batch.tolist() for batch in loader] == [[0, 1], [0, 1], [2], [2]]
-
-
-def test_torchs_iterable_datasets_are_accepted() -> None:
-    class Numbers(torch.utils.data.IterableDataset[int]):
-        def __iter__(self) -> Iterator[int]:
-            return iter(range(3))
-
-    assert [batch.tolist() for batch in Loader(Numbers(), 2)] == [[0, 1], [2]]
-
-
-def test_the_length_counts_batches_if_it_is_known() -> None:
-    assert len(Loader(SizedStream(7), 3)) == 3
-    assert len(Loader(SizedStream(7), 3, drop_last=True)) == 2
-    assert len(Loader(Squares(5), None)) == 5
-    with pytest.raises(TypeError, match="Stream has no __len__"):
-        len(Loader(Stream(7), 3))
-
-
-def test_the_length_follows_the_dataset() -> None:
-    dataset = Squares(5)
-    loader = Loader(dataset, 2)
-    dataset.count = 8
-    assert len(loader) == 4
-    assert indices(loader) == list(range(8))
-
-
 # Seeds
 
 
@@ -287,29 +160,6 @@ def test_the_order_depends_only_on_seed_and_epoch(engine: EngineName) -> None:
         assert values(loader) == epochs[2], "counting continues from there"
 
 
-def test_without_a_seed_every_order_is_new() -> None:
-    orders = [indices(Loader(Squares(100), 10, shuffle=True)) for _ in range(2)]
-    assert orders[0] != orders[1]
-
-
-def test_workers_draw_different_numbers_determined_by_the_seed() -> None:
-    def draw(seed: int | None) -> list[list[int]]:
-        return list(Loader(range(2), 1, workers=2, seed=seed, collate_fn=random_numbers))
-
-    first = draw(1)
-    assert first[0] != first[1]
-    assert draw(1) == first
-    assert draw(2) != first
-    assert draw(None) != draw(None)
-
-
-def test_numpys_generator_in_the_training_process_is_left_alone(engine: EngineName) -> None:
-    np.random.seed(3)
-    state = str(np.random.get_state())
-    list(Loader(Squares(), 4, shuffle=True, **options(engine)))
-    assert str(np.random.get_state()) == state
-
-
 # Collate functions
 
 
@@ -323,33 +173,6 @@ def test_collate_functions_give_arrays(engine: EngineName) -> None:
     assert first.shape == (4, 3, 40, 100)
     assert [target["boxes"].shape for target in targets] == [(i, 4) for i in range(4, 8)]
     assert isinstance(second, np.ndarray)
-
-
-def test_the_same_collate_functions_give_tensors_in_data_loader(engine: EngineName) -> None:
-    both: dict[str, Any] = {"engine": engine, "num_workers": 0 if engine == "inline" else 2}
-    padding = collate.drop_none(collate.pad(-1, sort=True))
-    ragged: Any = Ragged()  # torch's annotations require a subclass of its own dataset
-    batches = list(feedline.DataLoader(ragged, 5, collate_fn=padding, **both))
-    assert all(isinstance(value, torch.Tensor) for batch in batches for value in batch.values())
-    assert batches[1]["ids_lengths"].tolist() == [9, 8, 7, 6]
-    torch.nn.utils.rnn.pack_padded_sequence(batches[1]["ids"], batches[1]["ids_lengths"], batch_first=True)
-    detections: Any = Detections()
-    images = [images for images, _ in feedline.DataLoader(detections, 3, collate_fn=collate.detection(), **both)]
-    assert [type(item) for item in images] == [torch.Tensor, list, torch.Tensor]
-    squares: Any = Squares()
-    plain = list(feedline.DataLoader(squares, 5, collate_fn=collate.default, **both))
-    assert all(isinstance(batch["square"], torch.Tensor) for batch in plain)
-
-
-def test_collate_functions_work_in_torchs_own_loader() -> None:
-    samples: Any = [torch.arange(n) for n in (1, 3, 2)]
-    (batch,) = torch.utils.data.DataLoader(samples, 3, collate_fn=collate.pad())
-    assert batch[0].tolist() == [[0, 0, 0], [0, 1, 2], [0, 1, 0]]
-
-
-def test_samples_of_different_shapes_are_an_error_on_every_engine(engine: EngineName) -> None:
-    with pytest.raises(CollateError, match=r"Samples 0 and 1 of the batch have shapes .* in field 'ids'"):
-        next(iter(Loader(Ragged(), 2, **options(engine))))
 
 
 def test_an_empty_batch_can_be_skipped(engine: EngineName) -> None:
@@ -378,12 +201,6 @@ def test_every_start_method_delivers_the_same_batches(start_method: str) -> None
     assert all(np.array_equal(batch[0], X[batch[1]]) for batch in batches)
 
 
-def test_batches_are_made_where_the_engine_says(engine: EngineName) -> None:
-    pids = set(Loader(range(8), 1, collate_fn=who, **options(engine)))
-    assert len(pids) == (2 if engine == "process" else 1)
-    assert (os.getpid() in pids) == (engine != "process")
-
-
 def test_persistent_workers_stay_until_closed() -> None:
     loader = Loader(range(8), 1, collate_fn=who, workers=2, persistent=True)
     first = set(loader)
@@ -396,14 +213,6 @@ def test_persistent_workers_stay_until_closed() -> None:
     loader.close()
 
 
-def test_workers_of_an_abandoned_epoch_end(engine: EngineName) -> None:
-    loader = Loader(Squares(1000), 1, **options(engine))
-    for batch in loader:
-        assert batch["index"].tolist() == [0]
-        break
-    assert next(iter(loader))["index"].tolist() == [0]
-
-
 def test_worker_init_runs_in_every_worker(tmp_path: Path) -> None:
     class Sign:
         def __call__(self, number: int) -> None:
@@ -411,29 +220,6 @@ def test_worker_init_runs_in_every_worker(tmp_path: Path) -> None:
 
     list(Loader(range(8), 1, workers=2, worker_init=Sign()))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
-
-
-def test_errors_keep_their_type_and_iteration_continues(engine: EngineName) -> None:
-    batches = iter(Loader(Broken(10), 1, **options(engine)))
-    for _ in range(7):
-        next(batches)
-    with pytest.raises(KeyError, match="seven"):
-        next(batches)
-    assert [batch["index"].tolist() for batch in batches] == [[8], [9]]
-
-
-def test_a_late_batch_raises_a_timeout(tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    loader = Loader(NeverDone(fifo), 1, workers=1, timeout_s=0.2)
-    with pytest.raises(WorkerTimeout, match=r"timed out after 0\.2 seconds"):
-        next(iter(loader))
-
-
-@pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_unordered_delivery_delivers_every_sample(engine_name: EngineName) -> None:
-    loader = Loader(Squares(), 2, workers=3, engine=engine_name, in_order=False)
-    assert sorted(indices(loader)) == list(range(25))
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
@@ -449,12 +235,6 @@ def test_a_custom_scheduler_is_used(engine_name: EngineName) -> None:
     loader = Loader(Squares(), 2, workers=2, engine=engine_name, scheduler=scheduler)
     assert indices(loader) == list(range(25))
     assert Last.asked
-
-
-@pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_least_loaded_scheduler_keeps_the_order(engine_name: EngineName) -> None:
-    loader = Loader(Squares(), 2, workers=3, engine=engine_name, prefetch=4, scheduler=LeastLoaded())
-    assert indices(loader) == indices(loader) == list(range(25))
 
 
 # Memory
@@ -490,13 +270,6 @@ def test_batches_are_delivered_without_memory_for_slots(engine_name: EngineName)
     assert np.array_equal(np.concatenate(list(loader)), data)
 
 
-def test_stats_contain_engine_and_batches(engine: EngineName) -> None:
-    loader = Loader(Squares(), 5, **options(engine))
-    list(loader)
-    stats = loader.stats()
-    assert (stats["engine"], stats["batches"]) == (engine, 5)
-
-
 # No torch
 
 NO_TORCH = """
@@ -529,14 +302,3 @@ def test_torch_is_not_imported_here_or_in_workers(tmp_path: Path) -> None:
     script.write_text(NO_TORCH)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_repr() -> None:
-    loader = Loader((X, Y), 32, shuffle=True, seed=1, workers=2)
-    assert repr(loader) == (
-        "Loader(ArrayDataset(100 samples of (float32[3], int64[])), batch_size=32, shuffle=True, seed=1, workers=2, "
-        "engine='process')"
-    )
-    assert repr(Loader(range(3), sampler=np.array([1]))) == (
-        "Loader(range, batch_size=1, sampler=array([1]), workers=0, engine='inline')"
-    )

@@ -6,7 +6,6 @@ import copy
 import inspect
 import pickle
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import SequentialSampler, TensorDataset  # noqa: E402
 
-from feedline import DataLoader, DataLoader2, Loader, record  # noqa: E402
-from feedline.faults.policy import OnError  # noqa: E402
+from feedline import DataLoader, DataLoader2  # noqa: E402
 from feedline.loader.arguments import name_options  # noqa: E402
 from feedline.loader.base import config_of, run_of  # noqa: E402
 from feedline.samplers import BatchSampler, RandomSampler  # noqa: E402
@@ -38,16 +36,6 @@ def described(kind: type) -> list[str]:
 
 def test_every_argument_is_documented_in_order() -> None:
     assert described(DataLoader) == PARAMETERS
-
-
-def test_documented_defaults_equal_those_of_the_signature() -> None:
-    text = " ".join((inspect.getdoc(DataLoader) or "").split())
-    parameters = inspect.signature(DataLoader.__init__).parameters
-    for name, following in zip(PARAMETERS[1:], [*PARAMETERS[2:], "Raises"], strict=True):
-        own = text.partition(f" {name}: ")[2].partition(f" {following}: ")[0]
-        default = parameters[name].default
-        shown = f'"{default}"' if isinstance(default, str) else str(default)
-        assert re.search(rf"Default: {re.escape(shown)}(\.|,)", own), (name, own)
 
 
 def collate(samples: list[Any]) -> Any:
@@ -124,12 +112,6 @@ def test_a_loader_can_be_rebuilt_from_its_attributes(given: dict[str, Any], kind
             assert getattr(again, name) == given[name]
 
 
-def test_every_parameter_is_covered() -> None:
-    assert {name for given in GIVEN for name in given} | {"dataset", "pin_memory", "pin_memory_device"} == set(
-        PARAMETERS
-    )
-
-
 COLLIDING: dict[str, Any] = {
     "seed": 123,
     "shard": "train",
@@ -182,80 +164,6 @@ def test_attributes_of_a_subclass_are_its_own(kind: Any, workers: int) -> None:
         plain.set_epoch(3)
 
 
-def test_properties_and_methods_of_a_subclass_are_not_used_as_options() -> None:
-    class Hooked(DataLoader[Any]):
-        @property
-        def seed(self) -> int:  # type: ignore[override]
-            raise RuntimeError("not yet")
-
-        def on_error(self, error: Exception) -> str:  # type: ignore[override]
-            return f"handled {error}"
-
-    loader = Hooked(DATA, 5, seed=1, shuffle=True)
-    assert [batch[0].tolist() for batch in loader] == [
-        batch[0].tolist() for batch in DataLoader(DATA, 5, seed=1, shuffle=True)
-    ]
-    assert loader.on_error(ValueError("x")) == "handled x"
-
-
-def test_a_subclass_may_set_on_error_beforehand() -> None:
-    class Keeps(DataLoader[Any]):
-        def __init__(self, dataset: Any, on_error: OnError) -> None:
-            self.on_error = on_error
-            super().__init__(dataset, on_error=on_error)
-
-    assert Keeps(DATA, "skip").on_error == "skip"
-
-
-class Busy(DataLoader[Any]):
-    """Uses names for its own purposes that a loader might use for its parts."""
-
-    tuning = {"lr": 1}  # type: ignore[assignment]  # noqa: RUF012
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._run = self._view = "the run of another tool"
-        super().__init__(*arguments, **options)
-        self._run = self._view = self._settings = self._target = self._order = "again"
-
-
-class BusyToo(Loader):
-    """The same, for the other loader."""
-
-    tuning = None
-
-    def _run(self) -> None: ...
-
-    def _view(self, what: str) -> None: ...
-
-
-@pytest.mark.parametrize("workers", [0, 2, "auto"])
-def test_subclasses_may_use_likely_names_of_parts(workers: Any, tmp_path: Path) -> None:
-    for loader in (Busy(range(20), 4, num_workers=workers), BusyToo(list(range(20)), 4, workers=workers)):
-        with record(loader, tmp_path / "run.json"):
-            assert sum(map(len, loader)) == 20
-        assert sum(map(len, copy.copy(loader))) == 20
-        assert loader.state_dict()
-
-
-def test_speechbrains_way_to_skip_batches_works() -> None:
-    class Saveable(DataLoader[Any]):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            self._speechbrain_recovery_skip_to = None
-            super().__init__(*arguments, **options)
-
-    loader = Saveable(range(20))
-    assert loader._speechbrain_recovery_skip_to is None
-    loader._speechbrain_recovery_skip_to = 18  # type: ignore[assignment]
-    assert [batch.item() for batch in loader] == [18, 19]
-    assert loader._speechbrain_recovery_skip_to is None
-
-
-def test_repr_shows_the_seed_in_use() -> None:
-    loader = Loader(list(range(12)), 4, shuffle=True, seed=1)
-    loader.seed = 2
-    assert "seed=1" in repr(loader)
-
-
 def test_reassigning_an_option_has_no_effect() -> None:
     loader = DataLoader(DATA, 5, seed=1, shuffle=True)
     first = [batch[0].tolist() for batch in loader]
@@ -283,13 +191,6 @@ def names_of(init: Any) -> list[str]:
     return list(inspect.signature(init).parameters)
 
 
-def test_options_are_added_to_a_signature_with_kwargs() -> None:
-    def init(self: Any, dataset: Any, **options: Any) -> None:
-        pass
-
-    assert names_of(init) == ["self", "dataset", *PARAMETERS[13:], "options"]
-
-
 def test_options_that_a_constructor_uses_are_left_out() -> None:
     def init(self: Any, dataset: Any, seed: int, **options: Any) -> None:
         self.scheduler = "cosine"
@@ -298,10 +199,3 @@ def test_options_that_a_constructor_uses_are_left_out() -> None:
 
     assert {"scheduler", "on_error", "shard"}.isdisjoint(names_of(init))
     assert {"engine", "restarts"} <= set(names_of(init))
-
-
-def test_signatures_without_kwargs_stay_unchanged() -> None:
-    def init(self: Any, dataset: Any) -> None:
-        pass
-
-    assert names_of(init) == ["self", "dataset"]

@@ -116,13 +116,6 @@ def test_loaders_that_are_already_split_stay_unchanged(monkeypatch: pytest.Monke
     assert not REBUILDING.is_sharded(DataLoader(range(SIZE), 2))
 
 
-def test_a_single_rank_keeps_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    loader = DataLoader(range(SIZE), 2)
-    assert REBUILDING.own_share(loader) is loader
-
-
 @pytest.mark.slow
 def test_a_stream_split_across_ranks_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
@@ -133,17 +126,6 @@ def test_a_stream_split_across_ranks_is_recognised(monkeypatch: pytest.MonkeyPat
     whole: DataLoader[Any] = DataLoader(stream, 4)
     part: DataLoader[Any] = DataLoader(node.split_dataset_by_node(stream, 0, 2), 4)
     assert (REBUILDING.is_sharded(whole), REBUILDING.is_sharded(part)) == (False, True)
-
-
-def test_an_invalid_rank_is_ignored_for_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stream(IterableDataset[int]):
-        def __iter__(self) -> Iterator[int]:
-            return iter(range(4))
-
-    monkeypatch.setenv("RANK", "5")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    loader = DataLoader(Stream(), 2)
-    assert REBUILDING.own_share(loader) is loader
 
 
 @pytest.mark.slow

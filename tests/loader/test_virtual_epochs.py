@@ -15,9 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline import DataLoader, Loader, samplers
+from feedline import DataLoader, Loader
 from feedline.delivery.state import Snapshot
-from feedline.errors import BadOption, BadState
+from feedline.errors import BadOption
 from tests.sampling import examples
 
 
@@ -32,49 +32,6 @@ def epochs_of(loader: Loader, steps: int, count: int, **options: Any) -> list[li
 def chain(loader: Loader, count: int, **options: Any) -> list[list[int]]:
     """Return the first `count` batches of the endless order."""
     return epochs_of(loader, count, 1, **options)[0]
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=examples(15))
-@given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 6))
-def test_every_epoch_has_the_same_number_of_full_batches_without_gaps(count: int, size: int, steps: int) -> None:
-    epochs = epochs_of(make(count, size), steps, 3)
-    assert [len(epoch) for epoch in epochs] == [steps] * 3
-    flat = [index for epoch in epochs for batch in epoch for index in batch]
-    assert len(flat) == 3 * steps * size
-    passes = [flat[start : start + count] for start in range(0, len(flat) - count + 1, count)]
-    assert all(sorted(indices) == list(range(count)) for indices in passes), (
-        "every sample comes once before any repeats"
-    )
-    assert flat == [index for batch in chain(make(count, size), 3 * steps) for index in batch]
-
-
-def test_the_order_is_that_of_consecutive_ordinary_epochs() -> None:
-    loader = make(8, 4)
-    ordinary = [batch.tolist() for _ in range(3) for batch in loader]
-    assert chain(make(8, 4), 6) == ordinary
-
-
-def test_epochs_have_a_number_and_a_length() -> None:
-    epochs = make().virtual_epochs(3)
-    assert iter(epochs) is epochs
-    for number in range(3):
-        epoch = next(epochs)
-        assert (epoch.number, len(epoch)) == (number, 3)
-        assert repr(epoch) == f"VirtualEpoch({number}, 3 batches)"
-        assert len(list(epoch)) == 3
-    assert repr(epochs) == "VirtualEpochs(steps_per_epoch=3)"
-
-
-def test_an_epoch_left_early_is_over() -> None:
-    epochs = make().virtual_epochs(5)
-    first = next(epochs)
-    taken = [batch.tolist() for batch in islice(first, 2)]
-    second = next(epochs)
-    assert second.number == 1
-    assert list(first) == []
-    taken += [batch.tolist() for batch in second]
-    assert taken == chain(make(), 7), "no batch is lost"
 
 
 def test_an_epoch_can_be_continued() -> None:
@@ -148,20 +105,6 @@ def test_the_position_is_saved_and_restored(steps: int, epochs_done: int, batche
     assert [batch.tolist() for batch in next(again)] == after
 
 
-@pytest.mark.parametrize("other", [{"workers": 2, "engine": "thread"}, {}])
-def test_a_state_can_be_resumed_with_other_workers_and_epoch_lengths(other: dict[str, Any]) -> None:
-    loader = make(workers=1, engine="thread")
-    epochs = loader.virtual_epochs(3)
-    list(next(epochs))
-    list(islice(next(epochs), 1))
-    state = loader.state_dict()
-    del epochs
-    resumed = make(**other)
-    resumed.load_state_dict(state)
-    rest = [batch.tolist() for epoch in islice(resumed.virtual_epochs(2), 2) for batch in epoch]
-    assert rest == chain(make(), 7)[4:]
-
-
 def test_an_iteration_that_another_thread_starts_meanwhile_keeps_its_own_order() -> None:
     plain: list[int] = []
 
@@ -196,95 +139,6 @@ def chain_state(loader: Loader) -> dict[str, Any]:
     return loader.state_dict()
 
 
-def test_a_state_of_virtual_epochs_is_rejected_by_a_plain_iteration() -> None:
-    state = chain_state(make())
-    loader = make()
-    loader.load_state_dict(state)
-    with pytest.raises(BadState, match="virtual_epochs"):
-        iter(loader)
-    assert len(list(next(loader.virtual_epochs(3)))) == 2, "the state is kept"
-
-
-def test_a_plain_iteration_ends_virtual_epochs() -> None:
-    loader = make()
-    chain_state(loader)
-    next(iter(loader))
-    assert loader.state_dict()["virtual"] is None
-
-
-def test_a_state_of_a_plain_iteration_can_be_resumed() -> None:
-    loader = make(8, 4)
-    next(iter(loader))
-    other = make(8, 4)
-    other.load_state_dict(loader.state_dict())
-    assert chain(other, 3) == chain(make(8, 4), 4)[1:]
-
-
-# -- ranks ---
-
-
-def test_ranks_get_different_samples() -> None:
-    whole = [index for batch in chain(make(10, 1), 24) for index in batch]
-    ranks = [chain(make(10, 4), 3, rank=rank, world_size=2) for rank in range(2)]
-    for rank, batches in enumerate(ranks):
-        assert [index for batch in batches for index in batch] == whole[rank::2]
-
-
-def test_another_number_of_ranks_can_resume() -> None:
-    loaders = [make(10, 2) for _ in range(2)]
-    for rank, loader in enumerate(loaders):
-        list(islice(next(loader.virtual_epochs(5, rank=rank, world_size=2)), 3))
-    (state,) = {json.dumps(loader.state_dict()) for loader in loaders}
-    rest = []
-    for rank in range(3):
-        loader = make(10, 2)
-        loader.load_state_dict(json.loads(state))
-        rest.append([index for batch in chain(loader, 2, rank=rank, world_size=3) for index in batch])
-    whole = [index for batch in chain(make(10, 1), 24) for index in batch]
-    assert rest == [whole[12 + rank :: 3] for rank in range(3)]
-
-
-def test_a_distributed_sampler_keeps_its_rank() -> None:
-    sampler: Any = samplers.distribute(samplers.SequentialSampler(range(6)), 1, 2)
-    assert chain(Loader(list(range(6)), 2, sampler=sampler), 3, rank=0, world_size=1) == [[1, 3], [5, 1], [3, 5]]
-
-
-# -- orders that are not endless themselves --
-
-
-class Stream:
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.count))
-
-
-def test_other_orders_are_repeated() -> None:
-    loader = Loader(Stream(5), 2)
-    assert epochs_of(loader, 4, 2) == [[[0, 1], [2, 3], [4], [0, 1]], [[2, 3], [4], [0, 1], [2, 3]]]
-
-
-@pytest.mark.parametrize("done", range(7))
-def test_the_position_in_a_repeated_order_is_saved_and_restored(done: int) -> None:
-    def make() -> Loader:
-        return Loader(list(range(5)), 2, sampler=[4, 3, 2, 1, 0])
-
-    loader = make()
-    list(islice(next(loader.virtual_epochs(7)), done))
-    other = make()
-    other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-    epoch = next(other.virtual_epochs(7))
-    assert epoch.number == 0
-    assert [batch.tolist() for batch in epoch] == chain(make(), 7)[done:]
-
-
-@pytest.mark.parametrize("dataset", [Stream(0), []])
-def test_rejects_repeating_an_empty_order(dataset: Any) -> None:
-    with pytest.raises(BadOption, match="no batches to repeat"):
-        list(next(Loader(dataset, 2).virtual_epochs(3)))
-
-
 # -- the rest ---
 
 
@@ -294,27 +148,7 @@ def test_rejects_epochs_without_batches(steps: Any) -> None:
         make().virtual_epochs(steps)
 
 
-def test_closing_the_loader_ends_the_epoch() -> None:
-    loader = make(workers=1, engine="thread", persistent=True)
-    batches = iter(next(loader.virtual_epochs(3)))
-    next(batches)
-    loader.close()
-    assert list(batches) == []
-
-
 # -- both loaders ---
-
-
-@pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_closing_the_loader_ends_all_virtual_epochs(kind: Any) -> None:
-    options = {"persistent" if kind is Loader else "persistent_workers": True}
-    loader = kind(list(range(6)), 2, engine="thread", **{"workers" if kind is Loader else "num_workers": 1}, **options)
-    epochs = loader.virtual_epochs(2)
-    assert [batch.tolist() for batch in next(epochs)] == [[0, 1], [2, 3]]
-    loader.close()
-    assert list(next(epochs)) == []
-    with pytest.raises(StopIteration):
-        next(epochs)
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])

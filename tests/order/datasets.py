@@ -124,14 +124,6 @@ class Failing(Sized):
         return index
 
 
-class Whose(Sized):
-    """Samples are the id and the seed of the worker that makes them."""
-
-    def __getitem__(self, index: int) -> Any:
-        info = get_worker_info()
-        return (-1, 0) if info is None else (info.id, info.seed)
-
-
 class Scaled(Sized):
     """Samples that depend on `set_scale` and `set_epoch`."""
 
@@ -173,12 +165,6 @@ class DrawingStream(Stream):
     def __iter__(self) -> Iterator[Any]:
         for index in range(self.n):
             yield np.array([index, *draw_everywhere()])
-
-
-class DrawingOwnStream(Stream):
-    def __iter__(self) -> Iterator[Any]:
-        for index in range(self.n):
-            yield np.array([index, *draw_own()])
 
 
 class RandomStream(Stream):

@@ -1,8 +1,9 @@
 """Delivered batches as plain values that compare with `==` and do not hold a loader's memory."""
 
+import copy
 import json
-from collections.abc import Iterable, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -54,3 +55,14 @@ def through_json(state: dict[str, Any]) -> dict[str, Any]:
     """Save and load a state as JSON."""
     copied: dict[str, Any] = json.loads(json.dumps(state))
     return copied
+
+
+def interrupted(make: Callable[[], Any], stop: int, then: Callable[[], Any] | None = None) -> tuple[list[Any], Any]:
+    """Leave a loader after `stop` batches; return these, and a new loader that has loaded the state."""
+    begun = make()
+    taken = [copy.deepcopy(batch) for batch in islice(begun, stop)]
+    state = through_json(begun.state_dict())
+    resumed = (then or make)()
+    resumed.load_state_dict(state)
+    assert through_json(resumed.state_dict()) == state, "until it is iterated, a loader has the state that was loaded"
+    return taken, resumed

@@ -50,7 +50,3 @@ def test_a_block_is_read_only_when_a_batch_needs_it(sizes: list[int], batch_size
         if len(batch) == batch_size:
             needed = next(number for number in range(len(sizes) + 1) if sum(sizes[:number]) >= given_out)
             assert read == needed
-
-
-def test_no_blocks_make_no_batches() -> None:
-    assert list(batches_of([], 3, drop_last=False)) == []

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from feedline import DataLoader, Loader, samplers
+from feedline import DataLoader, samplers
 from feedline.errors import BadState
 from tests.order import datasets
 
-pytestmark = pytest.mark.sample(16)
+pytestmark = pytest.mark.sample(8)
 
 N = 20
 BATCH = 3
@@ -77,34 +77,21 @@ def torchs(**options: Any) -> DataLoader[Any]:
 MAKERS: dict[str, Callable[[], Any]] = {
     "sequential": torchs,
     "seed": lambda: torchs(shuffle=True, seed=1),
-    "seed, threads": lambda: torchs(shuffle=True, seed=1, num_workers=2, engine="thread"),
-    "single samples": lambda: DataLoader(datasets.Sized(N), None, shuffle=True, seed=1),
     "torch's order": lambda: torchs(shuffle=True),
-    "torch's order, threads": lambda: torchs(shuffle=True, num_workers=2, engine="thread"),
     "torch's generator": lambda: torchs(shuffle=True, generator=torch.Generator().manual_seed(3)),
-    "torch's subset": lambda: torchs(sampler=torch.utils.data.SubsetRandomSampler(range(N))),
     "torch's distributed": lambda: torchs(
         sampler=torch.utils.data.DistributedSampler(datasets.Sized(N), 2, 0, shuffle=True)
     ),
     "a list": lambda: torchs(sampler=list(range(N))),
-    "batches of feedline's": lambda: DataLoader(
-        datasets.Sized(N), batch_sampler=samplers.StratifiedBatchSampler(np.arange(N) % 2, 4, seed=2)
-    ),
     "distributed": lambda: torchs(sampler=samplers.DistributedSampler(range(N), 2, 0, seed=2)),
     "a stateful sampler": lambda: DataLoader(datasets.Sized(N), batch_sampler=StatefulBatches()),
     "a stateful sampler, threads": lambda: DataLoader(
         datasets.Sized(N), batch_sampler=StatefulBatches(), num_workers=2, engine="thread"
     ),
     "a stateful dataset": lambda: DataLoader(StatefulMap(N), BATCH),
-    "a stateful dataset, threads": lambda: DataLoader(StatefulMap(N), BATCH, num_workers=2, engine="thread"),
-    "a stream": lambda: DataLoader(datasets.Stream(N), BATCH),
     "a stateful stream": lambda: DataLoader(datasets.StatefulIteratorStream(N), BATCH),
     "streams, threads": lambda: DataLoader(datasets.StatefulIteratorStream(N), BATCH, num_workers=2, engine="thread"),
     "a shared stream": lambda: DataLoader(datasets.Stream(N), BATCH, shard=True),
-    "a shared stream, threads": lambda: DataLoader(
-        datasets.Stream(N), BATCH, shard=True, num_workers=2, engine="thread"
-    ),
-    "without torch": lambda: Loader(datasets.Sized(N), BATCH, shuffle=True, seed=4),
     "samples that fail": lambda: DataLoader(Endless(N), BATCH, on_error="skip", shuffle=True, seed=1),
 }
 
@@ -122,7 +109,7 @@ def virtually(loader: Any, stop: int | None = None) -> list[Any]:
 WAYS: list[tuple[str, str, int]] = [
     *((name, "plain", done) for name in MAKERS for done in (0, 2)),
     *((name, "ended", 99) for name in ("seed", "torch's generator", "a stateful sampler", "a stateful dataset")),
-    *((name, "virtual", 3) for name in ("seed", "torch's order", "a list", "a stream", "a shared stream")),
+    *((name, "virtual", 3) for name in ("seed", "torch's order", "a list", "a shared stream")),
 ]
 
 

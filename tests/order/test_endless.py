@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
-from feedline.errors import BadOption
 from feedline.order.endless import EndlessBatches, EndlessSampler
 from feedline.order.seekable import BatchPlan, SamplePlan
-from feedline.samplers import InfiniteSampler, LengthBucketBatchSampler, RandomSampler, SequentialSampler
+from feedline.samplers import RandomSampler
 from feedline.types import Key, Share
 from tests.sampling import examples
 
@@ -36,13 +35,6 @@ def test_an_endless_order_is_a_chain_of_epochs(count: int, first: int, length: i
     assert endless.at(np.arange(first, first + length), KEY).tolist() == chain[first : first + length]
     with pytest.raises(TypeError, match="never ends"):
         len(endless)
-
-
-def test_passes_are_shuffled_anew() -> None:
-    endless = EndlessSampler(RandomSampler(range(50), seed=3), Share())
-    first, second = endless.at(np.arange(100), KEY).reshape(2, 50).tolist()
-    assert first != second
-    assert sorted(first) == sorted(second) == list(range(50))
 
 
 @given(st.lists(st.integers(0, 60), max_size=20))
@@ -101,23 +93,6 @@ def test_ranks_share_the_endless_order(count: int, world: int, size: int) -> Non
         assert planned == whole[rank::world], "every batch is full"
 
 
-def test_an_infinite_sampler_stays_as_it_is() -> None:
-    sampler = InfiniteSampler(range(5), seed=3)
-    assert EndlessSampler(sampler, Share()).at(np.arange(20), KEY).tolist() == sampler.at(np.arange(20), KEY).tolist()
-
-
-def test_an_endless_sampler_is_described_as_the_one_it_repeats() -> None:
-    sampler = RandomSampler(range(5), seed=3)
-    assert EndlessSampler(sampler, Share(1, 2)).describe() == sampler.describe()
-    batches = LengthBucketBatchSampler([1, 2, 3, 4], 2, seed=3)
-    assert EndlessBatches(batches, Share(1, 2)).describe() == batches.describe()
-
-
-def test_an_empty_sampler_cannot_be_repeated() -> None:
-    with pytest.raises(BadOption, match="no batches to repeat"):
-        EndlessSampler(SequentialSampler([]), Share())
-
-
 class Batches(BatchSampler):
     """Batch n is [epoch, n]."""
 
@@ -151,10 +126,3 @@ def test_batches_continue_with_the_next_epoch_on_any_number_of_ranks(
     rest = chain[world * done :]
     again = [taken(plan, 5) for plan in ranks(other, world * done)]
     assert again == [rest[rank : other * 5 : other] for rank in range(other)]
-
-
-def test_infinite_and_empty_batch_samplers() -> None:
-    endless = EndlessBatches(Batches(None), Share(1, 2))
-    assert endless.batch(10**9, KEY).tolist() == [KEY.epoch, 2 * 10**9 + 1]
-    with pytest.raises(BadOption, match="no batches"):
-        EndlessBatches(Batches(0), Share())

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 import torch.utils.data as torch_data
 
 from feedline import DataLoader, Loader, samplers
-from feedline.errors import BadOption, BadState, StateWarning
+from feedline.errors import BadOption, BadState
 from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import all_bytes, flat, through_json, values
@@ -76,29 +75,6 @@ def test_set_epoch_of_any_sampler_takes_effect(name: str) -> None:
         assert [values(loader), values(loader), values(loader)] == epochs[4:7], "counting continues from there"
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_set_epoch_of_the_loader_reaches_every_sampler(name: str) -> None:
-    loader = make(name)
-    epochs = [values(loader) for _ in range(5)]
-    loader = make(name)
-    loader.set_epoch(3)
-    assert [values(loader), values(loader)] == epochs[3:]
-    loader.set_epoch(0)
-    assert values(loader) == epochs[0]
-
-
-def test_set_epoch_with_persistent_workers() -> None:
-    loader = DataLoader(datasets.Sized(N), sampler=random_sampler(), num_workers=2, persistent_workers=True)
-    plain = DataLoader(datasets.Sized(N), sampler=random_sampler())
-    epochs = [values(plain) for _ in range(4)]
-    assert values(loader) == epochs[0]
-    loader.set_epoch(3)
-    assert values(loader) == epochs[3]
-    loader.sampler.set_epoch(1)
-    assert [values(loader), values(loader)] == epochs[1:3]
-    loader.close()
-
-
 def test_the_usual_loop_of_distributed_training() -> None:
     """Written for torch's sampler; it works with feedline's too, resumed or not."""
 
@@ -122,32 +98,6 @@ def test_the_usual_loop_of_distributed_training() -> None:
     assert before + after == whole
 
 
-def test_iterating_over_the_sampler_does_not_affect_the_loader() -> None:
-    loader = make("a sampler")
-    epochs = [values(loader) for _ in range(2)]
-    loader = make("a sampler")
-    for _ in range(3):
-        list(loader.sampler)
-    assert [values(loader), values(loader)] == epochs
-
-
-def test_a_dataset_that_grows_is_shuffled_as_a_whole() -> None:
-    dataset = datasets.Sized(6)
-    loader = DataLoader(dataset, batch_size=2, shuffle=True, seed=1)
-    assert sorted(flat(loader)) == list(range(6))
-    dataset.n = 9
-    assert sorted(flat(loader)) == list(range(9))
-    assert len(loader) == 5
-
-
-def test_an_iteration_that_is_never_read_still_counts_as_an_epoch() -> None:
-    loader = make("a sampler")
-    epochs = [values(loader) for _ in range(3)]
-    loader = make("a sampler")
-    iter(loader)
-    assert values(loader) == epochs[1]
-
-
 @pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")  # the warning is correct here
 def test_torchs_distributed_sampler_is_left_alone() -> None:
     def orders(kind: Any) -> list[Any]:
@@ -163,104 +113,7 @@ def test_torchs_distributed_sampler_is_left_alone() -> None:
     assert found[2] != found[0]
 
 
-def test_set_epoch_of_the_loader_is_passed_on_to_torchs_sampler() -> None:
-    sampler: Any = torch_data.DistributedSampler(range(N), 2, 1, seed=3)  # type: ignore[arg-type]
-    loader = DataLoader(datasets.Sized(N), batch_size=4, sampler=sampler)
-    loader.set_epoch(6)
-    assert sampler.epoch == 6
-    sampler.set_epoch(6)
-    assert values(loader) == values(torch_data.DataLoader(datasets.Sized(N), batch_size=4, sampler=sampler))
-
-
-@pytest.mark.parametrize("epoch", [-1, 1.5, True, None, "1"])
-def test_invalid_epochs_are_rejected(epoch: Any) -> None:
-    with pytest.raises(BadOption, match="epoch="):
-        make("a sampler").set_epoch(epoch)
-
-
-def test_the_loader_without_torch_counts_epochs_and_obeys_set_epoch() -> None:
-    def other() -> Any:
-        return Loader(datasets.Sized(N), 4, sampler=random_sampler())
-
-    loader = other()
-    epochs = [values(loader) for _ in range(5)]
-    assert epochs == [values(batches) for batches in itertools.repeat(make("a sampler"), 5)]
-    loader = other()
-    loader.set_epoch(3)
-    assert values(loader) == epochs[3]
-    loader.sampler.set_epoch(1)
-    assert [values(loader), values(loader)] == epochs[1:3]
-
-
-def test_set_epoch_of_the_loader_without_torch_applies_to_its_own_shuffling() -> None:
-    loader = Loader(datasets.Sized(N), 4, shuffle=True, seed=1)
-    epochs = [values(loader) for _ in range(3)]
-    loader = Loader(datasets.Sized(N), 4, shuffle=True, seed=1)
-    loader.set_epoch(2)
-    assert values(loader) == epochs[2]
-
-
 # Epochs and states
-
-
-def state_in_epoch(epoch: int) -> dict[str, Any]:
-    loader = make("a sampler")
-    loader.set_epoch(epoch)
-    list(itertools.islice(loader, 2))
-    return loader.state_dict()
-
-
-def test_set_epoch_against_a_loaded_state_is_ignored_with_a_warning() -> None:
-    loader = make("a sampler")
-    epochs = [values(loader) for _ in range(6)]
-    loader = make("a sampler")
-    loader.load_state_dict(state_in_epoch(2))
-    loader.sampler.set_epoch(5)
-    with pytest.warns(StateWarning, match=r"set_epoch\(5\) was called, but .* resumes epoch 2"):
-        rest = values(loader)
-    assert rest == epochs[2][2:]
-    assert values(loader) == epochs[3]
-    loader.sampler.set_epoch(5)
-    assert values(loader) == epochs[5], "the next epoch obeys set_epoch again"
-
-
-def test_set_epoch_that_agrees_with_a_loaded_state_does_not_warn() -> None:
-    loader = make("a sampler")
-    loader.load_state_dict(state_in_epoch(2))
-    loader.set_epoch(2)
-    assert len(values(loader)) == 3
-
-
-def test_set_epoch_applies_to_augmentation_without_shuffling() -> None:
-    def drawing() -> Any:
-        return DataLoader(datasets.Drawing(6), batch_size=2, seed=1)
-
-    loader = drawing()
-    epochs = [all_bytes(loader) for _ in range(6)]
-    begun = drawing()
-    begun.set_epoch(2)
-    next(iter(begun))
-    state = begun.state_dict()
-    resumed = drawing()
-    resumed.load_state_dict(state)
-    resumed.set_epoch(5)
-    with pytest.warns(StateWarning):
-        assert all_bytes(resumed) == epochs[2][1:]
-    list(begun)
-    resumed = drawing()
-    resumed.load_state_dict(begun.state_dict())
-    resumed.set_epoch(5)
-    assert all_bytes(resumed) == epochs[5]
-
-
-def test_the_warning_of_an_ignored_epoch_points_to_the_callers_line() -> None:
-    loader = make("a sampler")
-    loader.load_state_dict(state_in_epoch(2))
-    loader.set_epoch(4)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        iter(loader)
-    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_set_epoch_applies_after_a_state_from_the_end_of_an_epoch() -> None:
@@ -304,25 +157,6 @@ def test_set_epoch_of_the_loader_reaches_persistent_workers(engine: EngineName, 
     loader.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "engine": "thread"}])
-def test_set_epoch_of_the_dataset_reaches_workers_of_one_epoch(options: dict[str, Any]) -> None:
-    dataset = Epochs(12)
-    loader = DataLoader(dataset, batch_size=2, **options)
-    for epoch in (0, 3):
-        dataset.set_epoch(epoch)
-        assert epochs_seen(loader)[0] == {epoch}
-
-
-def test_set_epoch_of_the_loader_reaches_the_dataset_too() -> None:
-    dataset = Epochs(12)
-    loader = DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=True)
-    list(loader)
-    loader.set_epoch(7)
-    assert dataset.epoch == 7
-    assert epochs_seen(loader) == ({7}, {0, 1})
-    loader.close()
-
-
 def test_set_epoch_of_the_loader_reaches_an_iterable_dataset_in_persistent_workers() -> None:
     loader = DataLoader(datasets.EpochStream(10), batch_size=2, num_workers=2, persistent_workers=True)
     for epoch in (0, 2, 3):
@@ -356,15 +190,6 @@ def test_set_epoch_that_calls_its_base_class_applies_once() -> None:
     loader.close()
 
 
-def test_set_epoch_of_the_loader_reaches_a_dataset_behind_a_subset() -> None:
-    dataset = Epochs(12)
-    subset: Any = torch_data.Subset(dataset, range(6))
-    subset.set_epoch = dataset.set_epoch
-    loader = DataLoader(subset, batch_size=2)
-    loader.set_epoch(3)
-    assert epochs_seen(loader)[0] == {3}
-
-
 # Calls in every worker
 
 
@@ -394,12 +219,6 @@ def test_a_broadcast_reaches_persistent_workers_between_epochs_and_later_ones() 
     loader.close()
 
 
-def test_a_broadcast_before_workers_start_takes_effect() -> None:
-    loader = DataLoader(datasets.Scaled(6), batch_size=3, num_workers=2)
-    loader.broadcast("set_scale", 2)
-    assert [batch[0] for batch in values(loader)] == [[0, 2, 4], [6, 8, 10]]
-
-
 def test_a_failed_broadcast_raises_once_and_loses_no_batch() -> None:
     dataset = datasets.Scaled(40, refused=[7])
     loader = DataLoader(dataset, batch_size=1, num_workers=2)
@@ -416,35 +235,6 @@ def test_a_failed_broadcast_raises_once_and_loses_no_batch() -> None:
             break
     assert failures == ["scale 7 is refused"], "two workers failed, but the training loop gets one error"
     assert [batch[0] for batch in seen] == [[index] for index in range(40)]
-
-
-def test_a_broadcast_that_fails_in_the_training_process_reaches_no_worker() -> None:
-    class Refusing(datasets.Scaled):
-        def set_scale(self, scale: int) -> None:
-            raise ArithmeticError("not here")
-
-    loader = DataLoader(Refusing(6), batch_size=2, num_workers=1, persistent_workers=True)
-    list(loader)
-    with pytest.raises(ArithmeticError, match="not here"):
-        loader.broadcast("set_scale", 2)
-    assert [batch[0] for batch in values(loader)] == [[0, 1], [2, 3], [4, 5]]
-    loader.close()
-
-
-@pytest.mark.parametrize("name", ["set_colour", "n", "__missing__"])
-def test_broadcasting_a_name_that_is_not_a_method_is_rejected(name: str) -> None:
-    with pytest.raises(BadOption, match=f"Scaled, has no method '{name}'"):
-        DataLoader(datasets.Scaled(6)).broadcast(name, 1)
-    with pytest.raises(BadOption, match=f"Scaled, has no method '{name}'"):
-        Loader(datasets.Scaled(6)).broadcast(name, 1)
-
-
-def test_the_loader_without_torch_can_broadcast() -> None:
-    loader = Loader(datasets.Scaled(6), 3, workers=2, persistent=True)
-    list(loader)
-    loader.broadcast("set_scale", 2)
-    assert [batch[0] for batch in values(loader)] == [[0, 2, 4], [6, 8, 10]]
-    loader.close()
 
 
 # Virtual epochs
@@ -498,28 +288,6 @@ def test_a_virtual_epoch_has_exactly_the_given_number_of_batches(name: str) -> N
         )
 
 
-@pytest.mark.parametrize("name", ["in order", "shuffled", "a sampler", "infinite"])
-def test_in_each_pass_every_sample_comes_once_and_every_batch_is_full(name: str) -> None:
-    batches = [batch for epoch in take(virtual(name), 5, 4) for batch in epoch]
-    assert {len(batch) for batch in batches} == {3}
-    indices = [index for batch in batches for index in batch]
-    passes = [indices[start : start + 10] for start in range(0, 60, 10)]
-    assert all(sorted(one) == list(range(10)) for one in passes)
-    assert len({str(one) for one in passes}) == (1 if name == "in order" else 6), "each pass is shuffled anew"
-
-
-def test_the_passes_of_virtual_epochs_are_the_ordinary_epochs() -> None:
-    loader = virtual("shuffled")
-    epochs = [index for _ in range(3) for index in flat(loader)]
-    assert [index for epoch in take(virtual("shuffled"), 5, 2) for index in flat(epoch)] == epochs
-
-
-def test_batches_of_an_unseeded_torch_shuffle_are_full_too() -> None:
-    loader = DataLoader(datasets.Sized(10), batch_size=3, shuffle=True)
-    batches = [batch for epoch in take(loader, 5, 4) for batch in epoch]
-    assert {len(batch) for batch in batches} == {3}, "every batch is full"
-
-
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("name", ["in order", "shuffled", "a sampler", "batches", "infinite"])
 def test_ranks_share_the_passes_of_virtual_epochs(name: str, world_size: int) -> None:
@@ -530,24 +298,6 @@ def test_ranks_share_the_passes_of_virtual_epochs(name: str, world_size: int) ->
     alone = [batch for epoch in take(virtual(name), 1, count) for batch in epoch]
     together = Counter(index for rank in ranks for epoch in rank for batch in epoch for index in batch)
     assert together == Counter(index for batch in alone for index in batch)
-
-
-def test_ranks_come_from_a_distributed_sampler() -> None:
-    seen: Counter[int] = Counter()
-    for rank in range(2):
-        share: Any = samplers.DistributedSampler(range(12), 2, rank, seed=2)
-        loader = DataLoader(datasets.Sized(12), batch_size=2, sampler=share)
-        seen.update(flat(batch for epoch in take(loader, 3, 2) for batch in epoch))
-    assert seen == Counter(dict.fromkeys(range(12), 2))
-
-
-def test_ranks_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: Counter[int] = Counter()
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank in range(2):
-        monkeypatch.setenv("RANK", str(rank))
-        seen.update(index for batch in take(virtual("shuffled"), 1, 5)[0] for index in batch)
-    assert seen == Counter(dict.fromkeys(range(10), 3))
 
 
 @pytest.mark.parametrize("name", ["a list", "torch's random", "a stream"])
@@ -637,12 +387,6 @@ def test_leaving_a_virtual_epoch_ends_it() -> None:
     assert len(second) == 4
 
 
-def test_a_virtual_epoch_can_be_iterated_in_two_parts() -> None:
-    whole = take(virtual("shuffled"), 1, 4)[0]
-    epoch = next(virtual("shuffled").virtual_epochs(4))
-    assert values(itertools.islice(epoch, 1)) + values(epoch) == whole
-
-
 def test_a_state_of_virtual_epochs_does_not_fit_a_plain_iteration() -> None:
     loader = virtual("shuffled")
     take(loader, 1, 2)
@@ -653,53 +397,7 @@ def test_a_state_of_virtual_epochs_does_not_fit_a_plain_iteration() -> None:
     assert len(take(resumed, 1, 2)[0]) == 2, "the state still works for virtual epochs"
 
 
-def test_virtual_epochs_can_resume_from_a_state_of_a_plain_iteration() -> None:
-    loader = virtual("shuffled")
-    list(itertools.islice(loader, 2))
-    resumed = virtual("shuffled")
-    resumed.load_state_dict(loader.state_dict())
-    whole = [batch for epoch in take(virtual("shuffled"), 1, 8) for batch in epoch]
-    assert take(resumed, 1, 6)[0] == whole[2:]
-
-
-def test_a_plain_iteration_after_virtual_epochs_is_plain() -> None:
-    loader = virtual("shuffled")
-    take(loader, 2, 2)
-    assert sorted(flat(loader)) == list(range(10))
-    resumed = virtual("shuffled")
-    list(itertools.islice(loader, 1))
-    resumed.load_state_dict(loader.state_dict())
-    assert len(flat(resumed)) == 7
-
-
-def test_virtual_epochs_with_persistent_workers() -> None:
-    loader = virtual("shuffled", num_workers=2, persistent_workers=True)
-    assert take(loader, 3, 4) == take(virtual("shuffled"), 3, 4)
-    loader.close()
-
-
-def test_the_loader_without_torch_has_virtual_epochs() -> None:
-    loader = Loader(datasets.Sized(10), 3, shuffle=True, seed=1)
-    assert take(loader, 3, 4) == take(virtual("shuffled"), 3, 4)
-    stream = Loader(datasets.Stream(10), 3)
-    assert take(stream, 2, 5) == take(virtual("a stream"), 2, 5)
-
-
-@pytest.mark.parametrize("steps", [0, -1, 1.5, None, True])
-def test_invalid_numbers_of_steps_are_rejected(steps: Any) -> None:
-    with pytest.raises(BadOption, match="steps_per_epoch="):
-        virtual("shuffled").virtual_epochs(steps)
-
-
 @pytest.mark.parametrize("dataset", [datasets.Sized(0), datasets.Stream(0)])
 def test_an_empty_dataset_has_no_virtual_epochs(dataset: Any) -> None:
     with pytest.raises(BadOption, match="no batches to repeat"):
         take(DataLoader(dataset, batch_size=2), 1, 2)
-
-
-@pytest.mark.parametrize("dropped", [True, False])
-def test_a_batch_larger_than_the_dataset_is_filled_from_several_passes(dropped: bool) -> None:
-    loader = DataLoader(datasets.Sized(3), batch_size=7, shuffle=True, seed=1, drop_last=dropped)
-    batches = take(loader, 1, 3)[0]
-    assert [len(batch) for batch in batches] == [7, 7, 7]
-    assert Counter(index for batch in batches for index in batch) == Counter({0: 7, 1: 7, 2: 7})

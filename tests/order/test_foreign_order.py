@@ -16,26 +16,12 @@ from feedline.errors import BadState
 from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Entry
 from feedline.order.progress import Progress
-from feedline.types import Key, Share
+from feedline.types import Key
 from tests.sampling import examples
 
 pytestmark = pytest.mark.sample(8)
 
 # -- cutting ---
-
-
-class Lazy:
-    """Records when `iter` was called and how far its iterator was read."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.events: list[Any] = []
-
-    def __iter__(self) -> Iterator[int]:
-        self.events.append("begun")
-        for index in range(self.count):
-            self.events.append(index)
-            yield index
 
 
 @given(st.integers(0, 20), st.integers(1, 6), st.booleans())
@@ -46,22 +32,6 @@ def test_indices_are_cut_as_torch_does(count: int, size: int, drop_last: bool) -
     assert list(cut) == expected
     with pytest.raises(StopIteration):
         next(cut)
-
-
-def test_the_sampler_is_first_read_with_the_first_batch_and_no_further() -> None:
-    sampler = Lazy(5)
-    cut = CutIndices(sampler, 2, drop_last=False)
-    assert sampler.events == []
-    next(cut)
-    assert sampler.events == ["begun", 0, 1]
-
-
-def test_a_batch_that_is_not_full_is_known_to_be_the_last() -> None:
-    cut = CutIndices(range(3), 2, drop_last=False)
-    next(cut)
-    assert not cut.ended
-    next(cut)
-    assert cut.ended
 
 
 def test_an_iterator_with_a_shrinking_length_is_not_restarted_at_its_end() -> None:
@@ -233,16 +203,6 @@ def test_with_a_state_of_the_iterator_nothing_is_read_again(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 7, None])
-def test_a_sampler_that_keeps_its_epoch_starts_the_next_one_after_the_end(size: int | None) -> None:
-    order = order_of(SamplerHasState, size)
-    first = Iteration(order)
-    first.take()
-    after = json.loads(json.dumps({**order.expected(), **first.plan.after()}))
-    expected = Iteration(order).take()
-    assert Iteration(order_of(SamplerHasState, size), after).take() == expected
-
-
-@pytest.mark.parametrize("size", [2, 7, None])
 def test_a_sampler_that_keeps_its_epoch_may_be_resumed_after_its_last_batch(size: int | None) -> None:
     """The rest is empty and the next epoch follows, also after another resumption."""
     whole = order_of(SamplerHasState, size)
@@ -258,95 +218,7 @@ def test_a_sampler_that_keeps_its_epoch_may_be_resumed_after_its_last_batch(size
     assert Iteration(order_of(SamplerHasState, size), after).take() == expected, "in another one"
 
 
-# -- when the sampler is asked ---
-
-
-def test_iter_is_called_when_the_iteration_starts() -> None:
-    sampler = Plain()
-    order = ForeignOrder(sampler)
-    order.prepare({})
-    assert sampler.epochs == 1, "before the first batch, as in torch"
-    order.plan(Entry(Key(0, 0), 0))
-    assert sampler.epochs == 1
-    order.plan(Entry(Key(0, 0), 0))
-    assert sampler.epochs == 2, "once more for the next epoch"
-
-
-class Drawn:
-    """A stand-in for a generator from which an order is drawn."""
-
-    drawn_from = "seed"
-
-    def __init__(self) -> None:
-        self.next_seed = 5
-        self.begun_with: list[Any] = []
-
-    def begin(self, order: dict[str, Any]) -> None:
-        self.begun_with.append(order.get("next"))
-
-    def check(self, order: dict[str, Any]) -> None:
-        if order.get("consumed") and order.get("seed") is None:
-            raise BadState("no seed")
-
-    def found_in(self, order: dict[str, Any]) -> dict[str, Any]:
-        return {"seed": order["seed"]} if order.get("seed") is not None else {}
-
-    def after(self) -> dict[str, Any]:
-        return {"next": self.next_seed}
-
-    def iterate(self, noted: dict[str, Any]) -> Iterator[int]:
-        if not noted:
-            noted["seed"] = self.next_seed
-            self.next_seed += 1
-        yield from range(noted["seed"], noted["seed"] + 3)
-
-
-def test_the_origin_of_an_order_is_saved_and_restored() -> None:
-    drawn = Drawn()
-    first = Iteration(ForeignOrder(range(3), drawn.iterate, origin=drawn))
-    assert first.take(1) == [5]
-    second = Iteration(ForeignOrder(range(3), drawn.iterate, origin=drawn), first.state())
-    assert second.take() == [6, 7]
-    assert Iteration(ForeignOrder(range(3), drawn.iterate, origin=drawn)).take() == [6, 7, 8], "drawn anew"
-    assert first.plan.after() == {"next": 7}
-
-
-def test_settle_draws_the_origin_before_the_iteration() -> None:
-    drawn = Drawn()
-    order = ForeignOrder(range(3), drawn.iterate, origin=drawn)
-    settled = order.settle()
-    assert settled == {"seed": 5}
-    again = ForeignOrder(range(3), drawn.iterate, origin=drawn)
-    assert Iteration(again, {**order.expected(), **settled}).take() == [5, 6, 7]
-    assert order_of(Plain, 2).settle() == {}
-    settled = order_of(IteratorHasState, 2).settle()
-    assert settled["sampler_state"]["iterator"] == {"place": 0}
-
-
 # -- which states fit ---
-
-
-def test_states_must_match_in_length_batch_size_and_ranks() -> None:
-    state = order_of(Plain, 2).expected()
-    order_of(Plain, 2).check(state)
-    with pytest.raises(BadState, match="batch_size: 2, and here batch_size: 3"):
-        order_of(Plain, 3).check(state)
-    with pytest.raises(BadState, match="length: 7, and here length: 8"):
-        ForeignOrder(range(8), batch_size=2).check(state)
-    with pytest.raises(BadState, match="world_size"):
-        ForeignOrder(range(7), batch_size=2, share=Share(0, 3)).check(state)
-
-
-def test_samplers_may_have_no_length() -> None:
-    class Unsized:
-        def __len__(self) -> int:
-            raise NotImplementedError
-
-        def __iter__(self) -> Iterator[int]:
-            return iter([1])
-
-    assert ForeignOrder(Unsized()).expected()["length"] is None
-    assert ForeignOrder(iter([1])).expected()["length"] is None
 
 
 def test_states_of_missing_samplers_are_rejected() -> None:
@@ -358,19 +230,6 @@ def test_states_of_missing_samplers_are_rejected() -> None:
     saved.take(1)
     with pytest.raises(BadState, match="no load_state_dict"):
         Iteration(order_of(Plain, 2), saved.state())
-
-
-def test_a_sampler_may_modify_the_state_it_loads() -> None:
-    class Greedy(SamplerHasState):
-        def load_state_dict(self, state: dict[str, int]) -> None:
-            super().load_state_dict(state)
-            state.clear()
-
-    first = Iteration(order_of(Greedy, 2))
-    first.take(1)
-    state = first.state()
-    expected = Iteration(order_of(Greedy, 2), state).take()
-    assert Iteration(order_of(Greedy, 2), state).take() == expected
 
 
 class Watchful:
@@ -402,23 +261,3 @@ def test_the_samplers_iterator_is_closed_after_the_loop_and_the_state_is_kept(ki
     other = make(Watchful())
     other.load_state_dict(loader.state_dict())
     assert [batch.tolist() for batch in other] == [[2, 3], [4, 5], [6, 7], [8, 9]]
-
-
-class Counted:
-    """A sampler that counts calls to `len`."""
-
-    length_calls = 0
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(4))
-
-    def __len__(self) -> int:
-        self.length_calls += 1
-        return 4
-
-
-@pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_iterating_does_not_ask_for_the_length_of_the_sampler(kind: Any) -> None:
-    sampler = Counted()
-    assert [batch.tolist() for batch in kind(list(range(4)), 2, sampler=sampler)] == [[0, 1], [2, 3]]
-    assert sampler.length_calls == 0

@@ -15,7 +15,7 @@ import torch
 import feedline
 from feedline import DataLoader, Loader
 from tests.order import datasets
-from tests.order.facts import all_bytes, rows, through_json
+from tests.order.facts import all_bytes, interrupted, rows
 
 pytestmark = pytest.mark.sample(12)
 
@@ -37,17 +37,6 @@ class Uneven(datasets.Stream):
             yield np.array([index, *drawn])
 
 
-class Wrapped(datasets.Stream):
-    """Transforms what another generator yields."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._transformed(iter(datasets.DrawingStream(self.n)))
-
-    def _transformed(self, samples: Iterator[Any]) -> Iterator[Any]:
-        for sample in samples:
-            yield sample * random.random() + np.random.normal()
-
-
 class Buffered(datasets.Stream):
     """Shuffles its files in `iter`, then shuffles samples in a buffer."""
 
@@ -65,14 +54,6 @@ class Buffered(datasets.Stream):
         yield from (np.array([index, torch.rand(()).item()]) for index in buffer)
 
 
-class Nothing(datasets.Stream):
-    """Draws nothing."""
-
-    def __iter__(self) -> Iterator[Any]:
-        for index in range(self.n):
-            yield np.array([index])
-
-
 class NextTo(datasets.Stream):
     """Contains its own loaders, which draw too."""
 
@@ -87,9 +68,7 @@ class NextTo(datasets.Stream):
 KINDS: dict[str, Callable[[int], Any]] = {
     "each": datasets.DrawingStream,
     "uneven": Uneven,
-    "wrapped": Wrapped,
     "buffered": Buffered,
-    "nothing": Nothing,
     "next to": NextTo,
 }
 
@@ -125,47 +104,6 @@ def test_what_a_generator_draws_does_not_depend_on_the_workers(kind: str, worker
     assert rows(disturbed(loader_of(kind, **options))) == rows(loader_of(kind, 1, shard=True))
 
 
-def test_one_worker_draws_the_same_as_none() -> None:
-    assert rows(disturbed(loader_of("each", num_workers=1))) == rows(loader_of("each"))
-
-
-@pytest.mark.slow
-def test_workers_with_their_own_streams_draw_different_numbers() -> None:
-    def of(worker: int, size: int) -> list[bytes]:
-        batches = [batch.clone() for batch in disturbed(loader_of("each", size, num_workers=2))]
-        return rows(batches[worker::2])
-
-    assert len({*of(0, 10), *of(1, 10)}) == 2 * COUNT, "two workers drew the same"
-    assert [of(0, 5), of(1, 5)] == [of(0, 10), of(1, 10)]
-
-
-def test_threads_give_every_sample_its_own_generator() -> None:
-    stream = datasets.DrawingOwnStream(COUNT)
-    threads = DataLoader(stream, 7, seed=3, shard=True, num_workers=2, engine="thread")
-    assert rows(threads) == rows(DataLoader(stream, COUNT, seed=3, shard=True))
-
-
-def test_the_generator_of_a_sample_depends_on_its_place_alone() -> None:
-    """Also for a generator that is read many samples at a time."""
-    one_by_one = datasets.DrawingOwnStream(COUNT)
-    through_map = Mapped(one_by_one)
-    assert rows(DataLoader(one_by_one, 64, seed=3)) == rows(DataLoader(through_map, 64, seed=3))
-
-
-class Mapped(datasets.Stream):
-    """Makes the same samples with an iterator that is not a generator and is seeded for each sample."""
-
-    def __init__(self, stream: datasets.Stream) -> None:
-        super().__init__(stream.n)
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(_own_sample, range(self.n))
-
-
-def _own_sample(index: int) -> Any:
-    return np.array([index, *datasets.draw_own()])
-
-
 def test_epochs_draw_different_numbers_and_each_is_reproducible() -> None:
     def epochs(**options: Any) -> list[list[bytes]]:
         loader = loader_of("uneven", shard=True, **options)
@@ -178,32 +116,6 @@ def test_epochs_draw_different_numbers_and_each_is_reproducible() -> None:
     assert epochs(num_workers=2, persistent_workers=True) == inline
 
 
-@pytest.mark.parametrize("kind", ["each", "uneven"])
-def test_the_training_loops_generators_are_left_alone(kind: str) -> None:
-    def drawn(batches: Any) -> list[list[float]]:
-        torch.manual_seed(1)
-        np.random.seed(1)
-        random.seed(1)
-        return [datasets.draw_everywhere()[:6] for _ in batches]
-
-    assert drawn(loader_of(kind)) == drawn(range(22))
-
-
-@pytest.mark.parametrize("shard", [True, False])
-def test_a_collate_function_that_draws_does_not_affect_the_stream(shard: bool) -> None:
-    def numbers(**options: Any) -> Any:
-        return all_bytes(disturbed(loader_of("each", shard=shard, **options)))
-
-    drawing = numbers(collate_fn=datasets.drawing_collate)
-    assert numbers(collate_fn=datasets.drawing_collate, num_workers=1) == drawing
-    numbered = all_bytes(loader_of("each", shard=shard, collate_fn=_with_number))
-    assert [batch[0] for batch in numbered] == numbers()
-
-
-def _with_number(samples: list[Any]) -> Any:
-    return torch.from_numpy(np.stack(samples)), random.random()
-
-
 # -- resuming ---
 
 
@@ -212,23 +124,17 @@ def _with_number(samples: list[Any]) -> Any:
 def test_a_generator_resumes_from_every_step(kind: str, shard: bool) -> None:
     whole = all_bytes(loader_of(kind, shard=shard))
     for step in range(len(whole) + 1):
-        begun = loader_of(kind, shard=shard)
-        batches = disturbed(begun)
-        assert all_bytes(itertools.islice(batches, step)) == whole[:step]
-        resumed = loader_of(kind, shard=shard)
-        resumed.load_state_dict(through_json(begun.state_dict()))
-        datasets.draw_everywhere()
-        assert all_bytes(disturbed(resumed)) == whole[step:]
+        taken, resumed = interrupted(lambda: loader_of(kind, shard=shard), step)
+        assert all_bytes(taken) + all_bytes(disturbed(resumed)) == whole
 
 
 @pytest.mark.parametrize("then", [0, 1, 3])
 def test_a_generator_resumes_with_another_number_of_workers(then: int) -> None:
-    whole = all_bytes(loader_of("uneven", shard=True))
-    begun = loader_of("uneven", shard=True, num_workers=2)
-    taken = all_bytes(itertools.islice(begun, 9))
-    resumed = loader_of("uneven", shard=True, num_workers=then)
-    resumed.load_state_dict(through_json(begun.state_dict()))
-    assert taken + all_bytes(disturbed(resumed)) == whole
+    def loader(workers: int) -> Any:
+        return loader_of("uneven", shard=True, num_workers=workers)
+
+    taken, resumed = interrupted(lambda: loader(2), 9, lambda: loader(then))
+    assert all_bytes(taken) + all_bytes(disturbed(resumed)) == all_bytes(loader(0))
 
 
 class Deadly(datasets.Stream):
@@ -254,20 +160,6 @@ def test_a_generator_continues_after_a_worker_was_killed(shard: bool, tmp_path: 
         found = all_bytes(disturbed(loader))
     assert marker.exists()
     assert found == all_bytes(loader_of("each", shard=shard, num_workers=2))
-
-
-def test_a_broadcast_call_that_draws_does_not_affect_the_stream() -> None:
-    loader = DataLoader(Called(COUNT), 7, seed=3, num_workers=2, shard=True)
-    found = []
-    for batch in loader:
-        found.append(batch.clone())
-        loader.broadcast("draw")
-    assert rows(found) == rows(loader_of("each", shard=True))
-
-
-class Called(datasets.DrawingStream):
-    def draw(self) -> None:
-        datasets.draw_everywhere()
 
 
 # -- failures ---

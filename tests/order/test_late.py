@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +14,6 @@ from torch.utils.data import Dataset, get_worker_info
 
 import feedline
 from feedline import DataLoader
-from feedline.errors import WorkerWarning
-from feedline.workers import abilities
 
 pytestmark = pytest.mark.sample(7)
 
@@ -95,17 +90,6 @@ class WithKey(Late):
         return float(feedline.rng().random())
 
 
-def reseed(worker: int) -> None:
-    random.seed(1000 + worker)
-    np.random.seed(1000 + worker)
-    torch.manual_seed(1000 + worker)
-
-
-def jittered(samples: list[Any]) -> Any:
-    """Draw only in the collate function, as mixup does."""
-    return torch.stack(samples) + random.random()
-
-
 def run(loader: type[torch.utils.data.DataLoader[Any]], dataset: Late, **options: Any) -> tuple[Any, Any]:
     torch.manual_seed(5)
     made = loader(dataset, BATCH, **{"num_workers": 2, "multiprocessing_context": "fork", **options})
@@ -131,28 +115,6 @@ def test_a_late_sample_leaves_the_random_numbers_torchs(name: str) -> None:
     assert loader.stats()["run_ahead_tasks"] > 0, "the other worker did not wait"
 
 
-@pytest.mark.parametrize("options", [{"collate_fn": jittered}, {"worker_init_fn": reseed}], ids=["collate", "init"])
-def test_numbers_drawn_by_collate_and_init_functions_are_torchs(options: dict[str, Any]) -> None:
-    dataset = Late() if "collate_fn" in options else WithNumPy()
-    expected, _ = run(torch.utils.data.DataLoader, dataset, **options)
-    found, _ = run(DataLoader, dataset, **options)
-    assert torch.equal(found, expected)
-
-
-def test_two_runs_are_equal_with_the_portable_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
-    expected, _ = run(torch.utils.data.DataLoader, WithRandom())
-    found, _ = run(DataLoader, WithRandom())
-    assert torch.equal(found, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_two_runs_are_equal_with_other_start_methods(method: str) -> None:
-    first, second = (run(DataLoader, WithTorch(), multiprocessing_context=method)[0] for _ in range(2))
-    assert torch.equal(first, second)
-
-
 @pytest.mark.parametrize("dataset", [Late(), WithKey(), WithRandom()], ids=lambda each: type(each).__name__)
 def test_with_a_seed_a_late_sample_changes_no_batch(dataset: Late) -> None:
     found, _ = run(DataLoader, dataset, seed=3)
@@ -163,24 +125,3 @@ def test_with_a_seed_a_late_sample_changes_no_batch(dataset: Late) -> None:
 def test_every_sample_comes_once_on_threads_which_share_their_generators() -> None:
     found, _ = run(DataLoader, WithRandom(), engine="thread", multiprocessing_context=None)
     assert found[:, 0].tolist() == list(range(N))
-
-
-class Killed(WithRandom):
-    """Kills its worker, once."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 40 and not self.mark.exists():
-            self.mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(index)
-
-
-def test_the_tasks_of_a_dead_worker_are_done_by_another(tmp_path: Path) -> None:
-    with pytest.warns(WorkerWarning):
-        found, loader = run(DataLoader, Killed(tmp_path / "killed"))
-    assert found[:, 0].tolist() == list(range(N))
-    assert loader.stats()["relieved_tasks"] == 0
-    assert loader.stats()["restarted_workers"] == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ pytestmark = pytest.mark.sample(13)
 torch = pytest.importorskip("torch")
 
 from feedline import DataLoader, samplers  # noqa: E402
-from tests import program_server  # noqa: E402
 
 SIZE = 23
 DATA: Any = range(SIZE)
@@ -27,9 +25,7 @@ def shared_batches() -> Any:
 MAKERS: dict[str, Callable[..., Any]] = {
     "shuffled": lambda **more: DataLoader(DATA, 4, shuffle=True, **more),
     "one by one": lambda **more: DataLoader(DATA, None, shuffle=True, **more),
-    "subset": lambda **more: DataLoader(DATA, 4, sampler=samplers.SubsetRandomSampler(range(9)), **more),
     "weighted": lambda **more: DataLoader(DATA, 4, sampler=samplers.WeightedRandomSampler(LENGTHS, SIZE), **more),
-    "own seed": lambda **more: DataLoader(DATA, 4, sampler=samplers.RandomSampler(range(SIZE), seed=8), **more),
     "share": lambda **more: DataLoader(
         DATA, 4, sampler=samplers.distribute(samplers.RandomSampler(range(SIZE)), 1, 2), **more
     ),
@@ -84,35 +80,7 @@ def test_the_sampler_follows_a_loaded_state(make: Callable[..., Any]) -> None:
     assert delivered(resumed) == rest == list(loader.sampler)[-len(rest) :]
 
 
-def test_the_sampler_follows_the_seed(make: Callable[..., Any]) -> None:
-    own = make(seed=1).sampler
-    is_fixed = getattr(own, "seed", None) is not None and own.whole().seed is not None
-    assert (list(make(seed=2).sampler) == list(own)) is is_fixed
-
-
-def test_the_sampler_is_the_same_in_every_process() -> None:
-    code = (
-        "import json, torch; from feedline import DataLoader; torch.manual_seed(99); torch.rand(3);"
-        f"print(json.dumps(list(DataLoader(range({SIZE}), 4, shuffle=True, seed=1).sampler)))"
-    )
-    done = program_server.run(code)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == list(MAKERS["shuffled"](seed=1).sampler)
-
-
-def test_the_sampler_draws_from_no_generator() -> None:
-    state = torch.get_rng_state()
-    list(MAKERS["shuffled"](seed=1).sampler)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_the_sampler_is_an_instance_of_torchs_samplers() -> None:
-    assert isinstance(MAKERS["shuffled"](seed=1).sampler, torch.utils.data.RandomSampler)
-    assert isinstance(MAKERS["batches"](seed=1).sampler, torch.utils.data.RandomSampler)
-    assert isinstance(MAKERS["shared batches"](seed=1).sampler, torch.utils.data.DistributedSampler)
-
-
-@pytest.mark.parametrize("name", ["shuffled", "subset", "share", "batches"])
+@pytest.mark.parametrize("name", ["shuffled", "share", "batches"])
 def test_a_generator_set_by_a_framework_changes_nothing(name: str) -> None:
     loader, untouched = MAKERS[name](seed=1), MAKERS[name](seed=1)
     loader.sampler.generator = torch.Generator().manual_seed(3)
@@ -120,17 +88,6 @@ def test_a_generator_set_by_a_framework_changes_nothing(name: str) -> None:
     first = list(untouched.sampler)
     assert list(loader.sampler) == list(again.sampler) == first
     assert delivered(loader) == delivered(again) == delivered(untouched) == first
-
-
-def test_a_sampler_with_a_generator_draws_each_time() -> None:
-    drawn = samplers.RandomSampler(range(SIZE), generator=torch.Generator().manual_seed(3))
-    loader: Any = DataLoader(DATA, 4, sampler=drawn, seed=1)
-    assert list(loader.sampler) != list(loader.sampler)
-
-
-def test_without_a_seed_of_the_loader_every_iteration_of_a_sampler_differs() -> None:
-    loader: Any = DataLoader(DATA, 4, sampler=samplers.RandomSampler(range(SIZE), seed=3))
-    assert list(loader.sampler) != list(loader.sampler)
 
 
 class Wrapping(torch.utils.data.BatchSampler):  # type: ignore[name-defined, misc]  # torch may be missing

@@ -64,39 +64,6 @@ def test_the_epoch_after_a_generator_ended_is_whole(workers: int) -> None:
         one.close()
 
 
-class Lasting(torch_data.IterableDataset[int]):
-    """Counts from epoch to epoch in a generator; its state is not a position in an epoch."""
-
-    count = 0
-
-    def __iter__(self) -> Iterator[int]:
-        for _ in range(4):
-            self.count += 1
-            yield self.count
-
-    def state_dict(self) -> dict[str, int]:
-        return {"count": self.count}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.count = state["count"]
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("opened", [False, True])
-def test_the_state_of_a_generator_that_outlives_an_epoch_is_saved(workers: int, opened: bool) -> None:
-    def make() -> Any:
-        return DataLoader(Lasting(), batch_size=2, num_workers=workers, persistent_workers=workers > 0)
-
-    loader = make()
-    list(loader)
-    iterator = iter(loader) if opened else None
-    resumed = make()
-    resumed.load_state_dict(copy.deepcopy(loader.state_dict()))
-    assert values(resumed) == values(loader if iterator is None else iterator) == [[5, 6], [7, 8]]
-    loader.close()
-    resumed.close()
-
-
 # -- workers that do not answer ---
 
 
@@ -178,20 +145,6 @@ def test_the_last_known_state_is_saved_for_a_worker_that_does_not_answer(kind: A
         list(iterator)
     loader.close()
     assert second_epoch(kind, state) == second_epoch(kind)
-
-
-@pytest.mark.slow
-def test_state_dict_raises_if_the_start_of_a_stream_is_unknown() -> None:
-    """Worker 1 was left in the middle of an epoch and does not answer."""
-    loader = counting(CountingStream, never, prefetch_factor=1)
-    values(itertools.islice(iter(loader), 2))
-    loader.timeout = 1.0  # from now on
-    iterator = iter(loader)
-    for _ in range(2):
-        with pytest.raises(WorkerTimeout):
-            loader.state_dict()
-    assert next(iterator) is not None, "available batches still come"
-    loader.close()
 
 
 def test_waiting_for_a_state_ends_when_another_thread_closes_the_loader() -> None:

@@ -19,13 +19,6 @@ def test_progress_is_a_prefix_and_a_set_of_early_batches(order: list[int], count
     assert not progress.early & set(range(progress.delivered))
 
 
-def test_a_finished_epoch_has_no_early_batches() -> None:
-    progress = Progress()
-    for ordinal in (3, 1, 2, 0):
-        progress.note(ordinal)
-    assert (progress.delivered, progress.early) == (4, set())
-
-
 def test_a_batch_delivered_twice_counts_once() -> None:
     """It was made again after an interrupt."""
     progress = Progress()
@@ -40,11 +33,3 @@ def test_early_batches_before_a_resumption_count() -> None:
     assert (progress.delivered, progress.early) == (2, {3})
     progress.note(2)
     assert (progress.delivered, progress.early) == (4, set())
-
-
-def test_progress_objects_share_nothing() -> None:
-    first, second = Progress(), Progress()
-    first.note(1)
-    first.notes.clear()
-    assert second.early == set()
-    assert second.streams is not first.streams

@@ -82,10 +82,6 @@ def as_they_are(samples: list[Sample]) -> list[Sample]:
     return samples
 
 
-def with_draw(samples: list[Sample]) -> tuple[list[Sample], float]:
-    return samples, random.random()
-
-
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return write_shards(tmp_path_factory.mktemp("shards"), [COUNT // 8] * 8)
@@ -141,12 +137,6 @@ def test_ranks_draw_different_numbers(
         assert sorted(number for number, *_ in mine + theirs) == list(range(COUNT))
 
 
-def test_the_first_rank_draws_the_same_as_a_single_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = Ranks(Lines, monkeypatch)
-    alone, first = ranks.epoch(0, ranks=1), ranks.epoch(0)
-    assert [draws for _, *draws in alone[: len(first)]] == [draws for _, *draws in first]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
@@ -180,9 +170,3 @@ def test_no_number_is_drawn_twice_with_another_number_of_ranks(
             found += itertools.chain(*loader)
     assert sorted(number for number, *_ in found) == list(range(COUNT))
     assert len({draw for _, draw, _ in found}) == len({draw for *_, draw in found}) == COUNT
-
-
-def test_collate_functions_draw_different_numbers_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = Ranks(Lines, monkeypatch)
-    draws = [draw for rank in range(RANKS) for _, draw in ranks.loader(rank, collate=with_draw)]
-    assert len(set(draws)) == len(draws) == COUNT // 3

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 import torch.utils.data as torch_data
 
-from feedline import DataLoader, Loader, samplers
+from feedline import DataLoader, samplers
 from feedline.errors import BadOption, BadState
 from feedline.types import Tail
 from tests.order import datasets
-from tests.order.facts import all_bytes, flat, rows, through_json, values
+from tests.order.facts import flat, interrupted, rows, through_json, values
 from tests.rank_processes import run_ranks
 
 pytestmark = pytest.mark.sample(13)
@@ -36,19 +36,12 @@ def lengths() -> list[int]:
 
 
 WHOLE: dict[str, Callable[[], Any]] = {
-    "sequential": lambda: samplers.SequentialSampler(range(N)),
     "random": lambda: samplers.RandomSampler(range(N), seed=3),
-    "random without a seed": lambda: samplers.RandomSampler(range(N)),
     "with replacement": lambda: samplers.RandomSampler(range(N), replacement=True, seed=3),
-    "several passes": lambda: samplers.RandomSampler(range(N), num_samples=2 * N + 5, seed=3),
     "weighted": lambda: samplers.WeightedRandomSampler(np.arange(1, N + 1), N, seed=3),
-    "weighted without replacement": lambda: samplers.WeightedRandomSampler(
-        np.arange(1, N + 1), N, replacement=False, seed=3
-    ),
     "balanced": lambda: samplers.BalancedSampler([index % 3 for index in range(N)], seed=3),
     "subset": lambda: samplers.SubsetRandomSampler(range(0, 2 * N, 2), seed=3),
     "torch's random": lambda: torch_data.RandomSampler(range(N)),
-    "torch's subset": lambda: torch_data.SubsetRandomSampler(range(N), generator=torch.Generator()),
     "a list": lambda: list(range(N)),
     "a generator": lambda: datasets.Backwards(N),
 }
@@ -172,61 +165,6 @@ def test_batches_are_shared_for_any_number_of_ranks_before_and_after(name: str, 
     assert refused < 12, "of 25 pairs"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_the_distributed_sampler_shares_any_number_of_samples(tail: Tail, shuffle: bool) -> None:
-    for n, world_size in itertools.product([1, 2, 7, 24, 25, 26], WORLDS):
-        shares = [
-            samplers.DistributedSampler(range(n), world_size, rank, shuffle=shuffle, tail=tail)
-            for rank in range(world_size)
-        ]
-        world: list[Any] = [DataLoader(datasets.Sized(n), batch_size=2, sampler=share) for share in shares]
-        if tail == "exact" and n < world_size:
-            with pytest.raises(BadOption, match="at least as many samples as ranks"):
-                iter(world[0])
-            continue
-        for _ in range(2):
-            check_rest(Counter(range(n)), Counter(), union(go_through(world)), tail, world_size - 1)
-
-
-@pytest.mark.parametrize(("world_size", "later"), [(2, 3), (8, 3), (3, 8), (1, 4), (4, 1)])
-@pytest.mark.parametrize("tail", TAILS)
-def test_a_state_of_every_step_works_for_another_number_of_ranks(world_size: int, later: int, tail: Tail) -> None:
-    n = 61
-
-    def world(count: int) -> list[DataLoader[Any]]:
-        return [
-            DataLoader(
-                datasets.Sized(n),
-                batch_size=2,
-                sampler=samplers.DistributedSampler(range(n), count, rank, seed=5, tail=tail),
-            )
-            for rank in range(count)
-        ]
-
-    steps = len(go_through(world(world_size))[0])
-    for done in range(steps + 1):
-        ranks = world(world_size)
-        before = union(go_through(ranks, done))
-        state = ranks[-1].state_dict()
-        left = n - before.total()
-        resumed = world(later)
-        for loader in resumed:
-            loader.load_state_dict(state)
-        if tail == "exact" and left > 0 and left < later * -(-left // (2 * later)):
-            with pytest.raises(BadOption, match="is not possible"):
-                iter(resumed[0])
-            continue
-        rest = union(go_through(resumed))
-        if done < steps:
-            check_rest(Counter(range(n)), before, rest, tail, later - 1)
-        elif tail == "drop":  # samples dropped with one number of ranks may come with another
-            assert rest <= Counter(range(n)) - before
-        else:
-            assert rest == Counter()
-
-
 def test_ranks_can_resume_repeatedly() -> None:
     seen: Counter[int] = Counter()
     state: dict[str, Any] | None = None
@@ -256,21 +194,6 @@ def test_the_epoch_after_a_resumption_is_the_same_on_any_number_of_ranks() -> No
     assert flat(loader) != single
     assert orders[1][0] == orders[0][0] | orders[0][1]
     assert orders[2][0] == orders[0][0] | orders[0][1] | orders[0][2]
-
-
-def test_a_sample_draws_the_same_on_any_number_of_ranks() -> None:
-    """The numbers of a sample depend only on its place in the common order."""
-
-    def seen(world_size: int) -> list[bytes]:
-        shares = (samplers.DistributedSampler(range(20), world_size, rank, seed=2) for rank in range(world_size))
-        return [
-            row
-            for share in shares
-            for row in rows(DataLoader(datasets.Drawing(20), batch_size=2, sampler=share, seed=9))
-        ]
-
-    assert sorted(seen(1)) == sorted(seen(2)) == sorted(seen(4))
-    assert len(set(seen(1))) == 20
 
 
 def test_a_sample_draws_the_same_after_the_number_of_ranks_changed() -> None:
@@ -303,61 +226,14 @@ def test_ranks_of_foreign_samplers_draw_different_numbers(batches: bool, monkeyp
     assert not np.isin(drawn[0], drawn[1]).any()
 
 
-def test_workers_do_not_change_the_batches_of_a_rank() -> None:
-    def batches(workers: int) -> Any:
-        share = samplers.DistributedSampler(range(30), 3, 1, seed=2)
-        return all_bytes(DataLoader(datasets.Drawing(30), batch_size=4, sampler=share, seed=9, num_workers=workers))
-
-    assert batches(2) == batches(0)
-
-
-def test_both_loaders_share_in_the_same_way() -> None:
-    for rank in range(3):
-        share = samplers.DistributedSampler(range(N), 3, rank, seed=1)
-        other = samplers.DistributedSampler(range(N), 3, rank, seed=1)
-        torchs = DataLoader(datasets.Sized(N), batch_size=4, sampler=other)
-        assert values(Loader(datasets.Sized(N), 4, sampler=share)) == values(torchs)
-
-
-def test_the_length_of_a_share_is_its_number_of_steps() -> None:
-    for world_size, tail in itertools.product(WORLDS, TAILS):
-        for loader in loaders(WHOLE["random"], world_size, tail):
-            assert len(loader) == len(values(loader)), f"{world_size} ranks, {tail}"
-
-
-@pytest.mark.slow
 def test_dropping_the_last_batch_leaves_all_ranks_with_equal_steps() -> None:
     for world_size, n in itertools.product(WORLDS, range(1, 40, 6)):
-        steps = {
-            len(
-                values(
-                    DataLoader(
-                        datasets.Sized(n),
-                        batch_size=3,
-                        drop_last=True,
-                        sampler=samplers.DistributedSampler(range(n), world_size, rank),
-                    )
-                )
-            )
-            for rank in range(world_size)
-        }
-        assert len(steps) == 1
+        shares = [samplers.DistributedSampler(range(n), world_size, rank) for rank in range(world_size)]
+        world = [DataLoader(datasets.Sized(n), 3, drop_last=True, sampler=share) for share in shares]
+        assert len({len(values(loader)) for loader in world}) == 1
 
 
 # Where ranks come from
-
-
-def test_the_environment_says_which_rank_this_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    sampler = samplers.DistributedSampler(range(9), shuffle=False)
-    assert (sampler.rank, sampler.num_replicas) == (1, 3)
-    assert flat(DataLoader(datasets.Sized(9), batch_size=2, sampler=sampler)) == [1, 4, 7]
-    assert list(samplers.distribute([10, 11, 12, 13])) == [11, 10]
-    assert list(samplers.distribute([10, 11, 12, 13], rank=0)) == [10, 13]
-    assert list(samplers.DistributedSampler(range(4), 2, 0, shuffle=False)) == [0, 2], (
-        "arguments override the environment"
-    )
 
 
 @pytest.mark.parametrize(
@@ -380,14 +256,6 @@ def test_an_invalid_environment_is_rejected(
         samplers.DistributedSampler(range(9))
     with pytest.raises(BadOption, match=message):
         samplers.distribute(range(9))
-
-
-def test_a_share_of_a_share_is_rejected() -> None:
-    share: Any = samplers.distribute(samplers.RandomSampler(range(9), seed=1), 0, 3)
-    torchs: Any = torch_data.DistributedSampler(range(9), 2, 0)  # type: ignore[arg-type]
-    for sampler in (share, samplers.BatchSampler(share, 2, False), torchs):
-        with pytest.raises(BadOption, match="share of a share"):
-            samplers.distribute(sampler, 0, 2)
 
 
 # Streams
@@ -430,18 +298,6 @@ def test_ranks_end_together_wherever_a_stream_ends(n: int, shard: Tail, monkeypa
         world = stream_world(monkeypatch, world_size, shard, dataset=datasets.Stream(n))
         seen = union(go_through(world))
         check_rest(Counter(range(n)), Counter(), seen, shard, world_size - 1)
-
-
-def test_shard_true_pads(monkeypatch: pytest.MonkeyPatch) -> None:
-    padded, plain = (values(stream_world(monkeypatch, 3, shard)[2]) for shard in (True, "pad"))
-    assert padded == plain
-
-
-@pytest.mark.parametrize("shard", TAILS)
-def test_workers_do_not_change_the_batches_of_a_rank_of_a_stream(shard: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
-    inline = stream_world(monkeypatch, 3, shard)
-    workers = stream_world(monkeypatch, 3, shard, num_workers=2)
-    assert go_through(workers) == go_through(inline)
 
 
 def test_a_stream_with_workers_resumes_on_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,15 +343,10 @@ def test_foreign_samplers_need_the_same_number_of_ranks(monkeypatch: pytest.Monk
         sampler: Any = torch_data.DistributedSampler(range(24), world_size, 0)  # type: ignore[arg-type]
         return DataLoader(datasets.Sized(24), batch_size=2, sampler=sampler)
 
-    loader = make(2)
-    rest = values(loader)[2:]
-    loader = make(2)
-    list(itertools.islice(loader, 2))
-    same = make(2)
-    same.load_state_dict(loader.state_dict())
-    assert values(same) == rest
+    taken, resumed = interrupted(lambda: make(2), 2)
+    assert values(taken) + values(resumed) == values(make(2))
     with pytest.raises(BadState, match="world_size"):
-        make(3).load_state_dict(loader.state_dict())
+        interrupted(lambda: make(2), 2, lambda: make(3))
 
 
 # Real ranks

@@ -9,19 +9,14 @@ import copy
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.utils.data as torch_data
-from torchdata.stateful_dataloader import StatefulDataLoader
 
-from feedline import DataLoader, Loader, samplers
-from feedline.delivery.state import Snapshot
-from feedline.errors import BadState
-from feedline.types import EngineName
+from feedline import DataLoader, samplers
 from tests.order import datasets
 from tests.order.facts import through_json, values
 
@@ -96,10 +91,6 @@ def as_is(batch: Any) -> Any:
     return batch
 
 
-def without_torchs(samples: list[list[float]]) -> Any:
-    return [sample[:-1] for sample in samples]
-
-
 STYLES: dict[str, Callable[[], Any]] = {"map": lambda: NoisyMap(23), "iterable": lambda: NoisyStream(23)}
 
 TaskNotes = list[tuple[str, Any, list[Any]]]
@@ -164,40 +155,6 @@ def test_loading_a_state_repeats_the_epoch(style: str, every: int, workers: int,
     loader.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("style", "persistent"), [("map", True), ("iterable", False)])
-def test_torchdata_repeats_the_epoch_too(style: str, persistent: bool) -> None:
-    """At the moments at which torchdata can repeat an epoch."""
-    for kind in (StatefulDataLoader, DataLoader):
-        loader: Any = kind(
-            STYLES[style](),
-            batch_size=2,
-            collate_fn=as_is,
-            num_workers=2,
-            persistent_workers=persistent,
-            snapshot_every_n_steps=10,
-        )
-        state = copy.deepcopy(loader.state_dict())
-        first = list(loader)
-        loader.load_state_dict(state)
-        assert list(loader) == first, kind
-
-
-@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, True)])
-def test_the_loader_without_torch_repeats_the_epoch(workers: int, persistent: bool) -> None:
-    def make() -> Loader:
-        return Loader(NoisyMap(11), 2, collate_fn=without_torchs, workers=workers, persistent=persistent)
-
-    loader = make()
-    saved = [moment for moment in two_epochs(loader, stops=(3,)) if not moment[0].startswith("end") or persistent]
-    for name, state, following in saved:
-        other = make()
-        other.load_state_dict(state)
-        assert list(other) == following, name
-        other.close()
-    loader.close()
-
-
 # -- the generator of the next epoch ---
 
 
@@ -248,6 +205,9 @@ def test_a_state_from_the_end_continues_with_the_same_next_epochs(name: str) -> 
     assert torch.equal(torch.get_rng_state(), before), "torch's default generator belongs to the program"
 
 
+# -- loading ---
+
+
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
 def test_four_epochs_with_a_state_in_between_are_torchs(workers: int, persistent: bool) -> None:
     options: dict[str, Any] = {"batch_size": 3, "num_workers": workers, "persistent_workers": persistent}
@@ -271,63 +231,6 @@ def test_four_epochs_with_a_state_in_between_are_torchs(workers: int, persistent
     assert found == expected
     if not persistent:  # torch draws no new seed for persistent workers, but these are new
         assert torch.equal(torch.get_rng_state(), drawn)
-
-
-def test_the_loaders_own_generator_is_restored() -> None:
-    """It provides the seeds of workers, wherever the order comes from."""
-
-    def make() -> Any:
-        return DataLoader(NoisyMap(7), collate_fn=as_is, num_workers=1, generator=torch.Generator().manual_seed(4))
-
-    loader = make()
-    list(loader)
-    state = through_json(loader.state_dict())
-    second = list(loader)
-    resumed = make()
-    resumed.load_state_dict(state)
-    assert list(resumed) == second
-
-
-def test_state_dict_at_the_end_of_an_epoch_draws_nothing() -> None:
-    """A run that saves its state between epochs has torch's numbers, like one that does not."""
-    torch.manual_seed(5)
-    theirs: Any = torch_data.DataLoader(datasets.Sized(9), shuffle=True)
-    expected = [values(theirs) for _ in range(3)]
-    torch.manual_seed(5)
-    loader = DataLoader(datasets.Sized(9), shuffle=True)
-    found = []
-    for _ in range(3):
-        found.append(values(loader))
-        loader.state_dict()
-    assert found == expected
-
-
-# -- loading ---
-
-
-def moments(loader: Any) -> Iterator[Any]:
-    yield loader.state_dict()
-    iterator = iter(loader)
-    yield loader.state_dict()
-    for _ in itertools.islice(iterator, 2):
-        yield loader.state_dict()
-    for _ in iterator:
-        pass
-    yield loader.state_dict()
-
-
-@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
-@pytest.mark.parametrize("make", [datasets.Sized, datasets.StatefulMap, datasets.SplitStream, datasets.StatefulStream])
-def test_a_loaded_state_is_returned_again_until_iteration_starts(make: Any, engine: EngineName) -> None:
-    def loader() -> Any:
-        return DataLoader(make(9), batch_size=2, engine=engine, num_workers=0 if engine == "inline" else 2)
-
-    first = loader()
-    for state in moments(first):
-        other = loader()
-        other.load_state_dict(copy.deepcopy(state))
-        assert other.state_dict() == state
-        assert other.state_dict() == state, "state_dict() changes nothing"
 
 
 class Seldom(torch_data.IterableDataset[int]):
@@ -443,37 +346,3 @@ def test_a_program_that_is_restarted_after_every_batch_delivers_the_same_epochs(
         if number % 3 == 2:  # the state is from before the end of the epoch, whose rest is empty
             assert values(loader) == []
     assert epochs == whole
-
-
-def test_later_epochs_follow_if_the_program_restores_its_generator_and_draws_from_it() -> None:
-    def run(loader: Any, iterator: Iterator[Any]) -> list[Any]:
-        drawn = [(values([batch]), float(torch.rand(()))) for batch in iterator]
-        return drawn + [(values([batch]), float(torch.rand(()))) for _ in range(2) for batch in loader]
-
-    torch.manual_seed(0)
-    loader, other = DataLoader(range(12), 4, shuffle=True), DataLoader(range(12), 4, shuffle=True)
-    iterator = iter(loader)
-    next(iterator)
-    state, program = loader.state_dict(), torch.get_rng_state()
-    following = run(loader, iterator)
-    torch.set_rng_state(program)
-    other.load_state_dict(state)
-    assert run(other, iter(other)) == following
-
-
-@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 1}, {"shuffle": True, "generator": 0}])
-def test_no_other_state_from_inside_an_epoch_holds_a_generator_for_the_next(options: dict[str, Any]) -> None:
-    if "generator" in options:
-        options = {**options, "generator": torch.Generator()}
-    loader = DataLoader(range(12), 4, **options)
-    next(iter(loader))
-    assert "torch_seeds_next" not in loader.state_dict()["order"]
-
-
-def test_a_damaged_generator_in_a_state_is_rejected_at_once() -> None:
-    loader = DataLoader(datasets.Sized(3))
-    list(loader)
-    state = Snapshot.from_dict(loader.state_dict())
-    for nonsense in (5, "", "AAAA", state.order["torch_seeds_next"][:-40]):
-        with pytest.raises(BadState, match="is damaged"):
-            loader.load_state_dict(replace(state, order={**state.order, "torch_seeds_next": nonsense}).as_dict())

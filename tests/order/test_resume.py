@@ -1,29 +1,25 @@
 """A state saved anywhere resumes exactly: in another loader, on another engine, with another number of workers."""
 
 import copy
-import gc
 import itertools
 import json
 import pickle
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.utils.data as torch_data
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torchdata.stateful_dataloader.sampler import BatchSampler as StatefulTorchBatchSampler
 from torchdata.stateful_dataloader.sampler import RandomSampler as StatefulTorchRandomSampler
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from feedline import DataLoader, Loader, samplers
 from feedline.types import EngineName
 from tests.order import datasets
-from tests.order.facts import flat, through_json, values
+from tests.order.facts import flat, interrupted, through_json, values
 from tests.sampling import examples
 
 # Some of these tests compare an order that repeats itself.
@@ -104,10 +100,6 @@ KINDS: dict[str, Kind] = {
     "random with a generator": Kind(
         cut(lambda n: samplers.RandomSampler(range(n), generator=generator())), goes_on=False
     ),
-    "random with NumPy's generator": Kind(
-        cut(lambda n: samplers.RandomSampler(range(n), generator=np.random.default_rng(1))), goes_on=False
-    ),
-    "random, several passes": Kind(cut(lambda n: samplers.RandomSampler(range(n), num_samples=2 * n + 3, seed=3))),
     "with replacement": Kind(cut(lambda n: samplers.RandomSampler(range(n), replacement=True, num_samples=17, seed=3))),
     "weighted": Kind(cut(lambda n: samplers.WeightedRandomSampler(weights(n), 2 * n + 1, seed=3))),
     "weighted without replacement": Kind(
@@ -131,11 +123,6 @@ KINDS: dict[str, Kind] = {
             )
         ),
     ),
-    "stratified, each class": Kind(
-        own_batches(
-            lambda shape, size: samplers.StratifiedBatchSampler(labels(shape.n), 2 + size, mode="each", seed=3)
-        ),
-    ),
     "by length": Kind(
         own_batches(
             lambda shape, size: samplers.LengthBucketBatchSampler(
@@ -143,29 +130,13 @@ KINDS: dict[str, Kind] = {
             )
         ),
     ),
-    "by length, without a seed": Kind(
-        own_batches(lambda shape, size: samplers.LengthBucketBatchSampler(lengths(shape.n), size)),
-        goes_on=False,
-    ),
     "by tokens": Kind(
         own_batches(lambda shape, size: samplers.TokenBudgetBatchSampler(lengths(shape.n), 17 * size, seed=3)),
     ),
     # torch's
-    "torch's sequential": Kind(cut(lambda n: torch_data.SequentialSampler(range(n))), least=0),
     "torch's random": Kind(cut(lambda n: torch_data.RandomSampler(range(n))), goes_on=False),
     "torch's random with a generator": Kind(
         cut(lambda n: torch_data.RandomSampler(range(n), generator=generator())), keeps_generator=True
-    ),
-    "torch's random, several passes": Kind(
-        cut(lambda n: torch_data.RandomSampler(range(n), num_samples=2 * n + 3, generator=generator())),
-        keeps_generator=True,
-    ),
-    "torch's with replacement": Kind(
-        cut(lambda n: torch_data.RandomSampler(range(n), replacement=True, num_samples=40)), goes_on=False
-    ),
-    "torch's with replacement and generator": Kind(
-        cut(lambda n: torch_data.RandomSampler(range(n), replacement=True, num_samples=40, generator=generator())),
-        keeps_generator=True,
     ),
     "torch's subset": Kind(
         cut(lambda n: torch_data.SubsetRandomSampler(range(n), generator=generator())), keeps_generator=True
@@ -188,14 +159,6 @@ KINDS: dict[str, Kind] = {
             )
         ),
     ),
-    "feedline's batches of torch's indices": Kind(
-        own_batches(
-            lambda shape, size: samplers.BatchSampler(
-                torch_data.SubsetRandomSampler(range(shape.n), generator=generator()), size, shape.drop_last
-            )
-        ),
-        keeps_generator=True,
-    ),
     "torch's distributed": Kind(cut(lambda n: torch_data.DistributedSampler(range(n), 2, 1, seed=3))),  # type: ignore[arg-type]
     # custom ones
     "a list": Kind(cut(lambda n: [index // 2 for index in range(n)]), least=0),
@@ -213,23 +176,11 @@ KINDS: dict[str, Kind] = {
     "torchdata's random": Kind(
         cut(lambda n: StatefulTorchRandomSampler(range(n), generator=generator())), is_plain=False
     ),
-    "torchdata's batches": Kind(
-        own_batches(
-            lambda shape, size: StatefulTorchBatchSampler(
-                StatefulTorchRandomSampler(range(shape.n), generator=generator()), size, shape.drop_last
-            )
-        ),
-        is_plain=False,
-    ),
 }
 
 SIZES = [0, 1, 2, 5, 11]
 
 shapes = st.builds(Shape, st.sampled_from(SIZES), st.sampled_from([1, 3, 4, 30, None]), st.booleans())
-
-
-def delivered(loader: Any, kind: Kind) -> list[Any]:
-    return values(itertools.islice(loader, ENDLESS_CUT)) if kind.endless else values(loader)
 
 
 @dataclass
@@ -291,21 +242,7 @@ def test_every_order_resumes_from_every_step(name: str, shape: Shape) -> None:
         assert len(values(resumed)) == len(run.batches), "a state from the end starts a whole new epoch"
 
 
-ALIKE = {
-    "random, several passes",
-    "random with NumPy's generator",
-    "balanced",
-    "subset",
-    "stratified, each class",
-    "by tokens",
-    "torch's random, several passes",
-    "torch's with replacement",
-    "a list of batches",
-}
-"""Orders that reach workers in the same way as others in the table."""
-
-
-@pytest.mark.parametrize("name", [name for name in KINDS if name not in ALIKE])
+@pytest.mark.parametrize("name", KINDS)
 def test_every_order_resumes_with_workers(name: str) -> None:
     """From two workers, which run ahead of the training loop, to none, to threads or to the same number, in turns."""
     kind = KINDS[name]
@@ -403,12 +340,6 @@ def state_after(count: int, **options: Any) -> Any:
     return loader.state_dict()
 
 
-def test_state_dict_before_the_first_iteration_changes_nothing() -> None:
-    loader = shuffled()
-    assert loader.state_dict() == loader.state_dict()
-    assert [values(loader), values(loader)] == whole_epochs(2)
-
-
 @pytest.mark.parametrize("options", [{}, {"sampler": "torch"}, {"sampler": "feedline"}])
 def test_an_early_state_fixes_the_order_of_an_unseeded_loader(options: dict[str, Any]) -> None:
     def make() -> Any:
@@ -439,16 +370,6 @@ def test_a_state_does_not_change_with_the_loader() -> None:
     assert state == kept
 
 
-def test_a_state_of_a_stateful_sampler_is_a_copy() -> None:
-    loader = DataLoader(datasets.Sized(12), batch_size=2, sampler=datasets.StatefulSampler(12))
-    iterator = iter(loader)
-    next(iterator)
-    state = loader.state_dict()
-    kept = copy.deepcopy(state)
-    list(iterator)
-    assert state == kept
-
-
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
 def test_a_state_can_be_loaded_into_a_used_loader(options: dict[str, Any]) -> None:
     epochs = whole_epochs()
@@ -474,26 +395,6 @@ def test_loading_during_an_iteration_applies_to_the_next_one() -> None:
     assert values(loader) == epochs[0][5:]
 
 
-def test_the_last_of_two_loaded_states_counts() -> None:
-    loader = shuffled()
-    loader.load_state_dict(state_after(5))
-    loader.load_state_dict(state_after(2))
-    assert values(loader) == whole_epochs()[0][2:]
-
-
-def test_the_same_state_can_be_loaded_repeatedly() -> None:
-    loader = shuffled()
-    for _ in range(3):
-        loader.load_state_dict(state_after(5))
-        assert values(loader) == whole_epochs()[0][5:]
-
-
-def test_a_loaded_state_is_used_once() -> None:
-    loader = shuffled()
-    loader.load_state_dict(state_after(5))
-    assert [values(loader) for _ in range(3)] == [whole_epochs()[0][5:], *whole_epochs()[1:]]
-
-
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}])
 def test_the_states_of_a_resumed_loader_are_those_of_one_that_never_stopped(options: dict[str, Any]) -> None:
     loader = shuffled(**options)
@@ -512,33 +413,10 @@ def test_the_states_of_a_resumed_loader_are_those_of_one_that_never_stopped(opti
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
 def test_a_state_after_leaving_the_loop_is_exact(options: dict[str, Any]) -> None:
-    loader = shuffled(**options)
-    for number, _ in enumerate(loader):
-        if number == 3:
-            break
-    assert loader.state_dict() == state_after(4)
-    other = shuffled()
-    other.load_state_dict(loader.state_dict())
-    assert values(other) == whole_epochs()[0][4:]
-    loader.close()
-
-
-def test_a_state_after_the_iterator_is_deleted_is_exact() -> None:
-    loader = shuffled(num_workers=2)
-    iterator = iter(loader)
-    next(iterator)
-    del iterator
-    gc.collect()
-    assert loader.state_dict() == state_after(1)
-    loader.close()
-    assert loader.state_dict() == state_after(1)
-
-
-def test_after_leaving_an_epoch_the_next_one_starts_unless_a_state_is_loaded() -> None:
-    epochs = whole_epochs()
-    loader = shuffled()
-    assert values(itertools.islice(loader, 2)) == epochs[0][:2]
-    assert values(loader) == epochs[1]
+    with shuffled(**options) as loader:
+        _, resumed = interrupted(lambda: loader, 4, shuffled)
+        assert loader.state_dict() == state_after(4)
+    assert values(resumed) == whole_epochs()[0][4:]
 
 
 def test_states_after_the_last_batch_and_after_the_end_differ() -> None:
@@ -558,84 +436,7 @@ def test_states_after_the_last_batch_and_after_the_end_differ() -> None:
     assert values(resumed) == epochs[1]
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.StateWarning")
-def test_loading_an_empty_state_does_nothing() -> None:
-    loader = shuffled()
-    loader.load_state_dict({})
-    assert values(loader) == whole_epochs()[0]
-
-
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
-def test_a_copied_or_pickled_loader_starts_from_the_beginning(duplicate: Callable[[Any], Any]) -> None:
-    loader = shuffled()
-    list(itertools.islice(loader, 3))
-    assert values(duplicate(loader)) == whole_epochs()[0]
-    assert loader.state_dict() == state_after(3)
-
-
-def test_with_two_iterators_the_state_is_that_of_the_later_one() -> None:
-    loader = shuffled()
-    one, two = iter(loader), iter(loader)
-    next(one)
-    next(one)
-    next(two)
-    resumed = shuffled()
-    resumed.load_state_dict(loader.state_dict())
-    assert values(resumed) == values(two) == whole_epochs()[1][1:]
-
-
-def test_a_state_survives_torch_save(tmp_path: Any) -> None:
-    path = tmp_path / "state.pt"
-    torch.save({"loader": state_after(3)}, path)
-    loader = shuffled()
-    loader.load_state_dict(torch.load(path, weights_only=True)["loader"])
-    assert values(loader) == whole_epochs()[0][3:]
-
-
-def test_a_deep_copied_and_reordered_state_is_the_same_state() -> None:
-    state = state_after(3)
-    loader = shuffled()
-    loader.load_state_dict(dict(reversed(list(copy.deepcopy(state).items()))))
-    assert values(loader) == whole_epochs()[0][3:]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_sampler_without_a_state_resumes_if_the_program_is_seeded_in_the_same_way(workers: int) -> None:
-    """Its order is drawn again, so the generator must be in the same state."""
-
-    def make() -> Any:
-        torch.manual_seed(5)
-        sampler = torch_data.SubsetRandomSampler(range(20))
-        return DataLoader(datasets.Sized(20), batch_size=3, sampler=sampler, num_workers=workers)
-
-    loader = make()
-    iterator = iter(loader)
-    taken = flat(itertools.islice(iterator, 2))
-    state = loader.state_dict()
-    rest = flat(iterator)
-    resumed = make()
-    resumed.load_state_dict(state)
-    assert flat(resumed) == rest
-    assert sorted(taken + rest) == list(range(20))
-
-
 # Batches out of order
-
-
-@pytest.mark.parametrize("after", [{}, {"num_workers": 3}, {"num_workers": 2, "in_order": False}])
-def test_the_rest_is_exact_after_batches_out_of_order(after: dict[str, Any]) -> None:
-    loader = shuffled(num_workers=3, in_order=False, prefetch_factor=4, batch_size=1)
-    iterator = iter(loader)
-    for done in range(1, 20):
-        seen_last = values([next(iterator)])[0]
-        state = through_json(loader.state_dict())
-        if done % 6 == 0:
-            remaining = flat(iterator)
-            resumed = shuffled(batch_size=1, **after)
-            resumed.load_state_dict(state)
-            assert Counter(flat(resumed)) == Counter(remaining)
-            assert seen_last[0] not in remaining
-            break
 
 
 class SlowFirst(datasets.Sized):
@@ -727,17 +528,10 @@ def test_a_stateful_map_style_dataset_resumes_from_its_state(workers: int) -> No
     def make() -> Any:
         return DataLoader(datasets.StatefulMap(12), batch_size=2, num_workers=workers)
 
-    run = values(make())
+    whole = values(make())
     for stop in range(1, 6):
-        loader = make()
-        iterator = iter(loader)
-        for _ in range(stop):
-            next(iterator)
-        state = loader.state_dict()
-        del iterator
-        resumed = make()
-        resumed.load_state_dict(state)
-        assert values(resumed) == run[stop:]
+        taken, resumed = interrupted(make, stop)
+        assert values(taken) + values(resumed) == whole
 
 
 # Loader, without torch
@@ -757,29 +551,6 @@ def test_the_loader_without_torch_resumes_from_every_step(
         return Loader(datasets.Sized(n), batch_size, shuffle=shuffle, seed=seed)
 
     kind = Kind(lambda shape: {}, goes_on=seed is not None or not shuffle)
-    run = run_of(make(), kind)
-    for done, state in run.states:
-        check(make, run, kind, done, state)
-
-
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        lambda: datasets.StatefulSampler(23),
-        lambda: datasets.StatefulIteratorSampler(23),
-        lambda: datasets.Backwards(23),
-        lambda: [3, 1, 2] * 6,
-        lambda: samplers.WeightedRandomSampler(weights(23), 20, seed=1),
-    ],
-)
-@pytest.mark.parametrize("batch_size", [4, None])
-def test_the_loader_without_torch_resumes_with_every_sampler(
-    sampler: Callable[[], Any], batch_size: int | None
-) -> None:
-    def make() -> Any:
-        return Loader(datasets.Sized(23), batch_size, sampler=sampler())
-
-    kind = Kind(lambda shape: {})
     run = run_of(make(), kind)
     for done, state in run.states:
         check(make, run, kind, done, state)

@@ -15,8 +15,7 @@ import torch
 from torch.utils.data import Dataset
 
 import feedline
-from feedline import DataLoader, Loader
-from feedline.errors import WorkerWarning
+from feedline import DataLoader
 from feedline.types import Key
 
 pytestmark = pytest.mark.sample(15)
@@ -101,8 +100,6 @@ BUFFERS: dict[str, Callable[[], Batches]] = {
     "array": lambda: Batches(np.zeros(BATCH, np.int64)),
     "tensor": lambda: Batches(torch.zeros(BATCH, dtype=torch.int64)),
     "lists": lambda: Boxes([[0] for _ in range(BATCH)]),
-    "tuple of lists": lambda: Boxes(tuple([0] for _ in range(BATCH))),
-    "arrays": lambda: Boxes([np.zeros(1, np.int64) for _ in range(BATCH)]),
 }
 SINGLES: dict[str, Callable[[], Any]] = {
     "list": lambda: [0],
@@ -137,18 +134,6 @@ def test_indices_keep_the_contents_they_were_yielded_with(buffer: str, engine: s
     assert flat(loader) == list(range(N))
 
 
-@pytest.mark.parametrize("options", [{"engine": "thread"}, {"engine": "process", "start_method": "fork"}])
-def test_batches_keep_their_contents_in_the_loader_without_torch(options: dict[str, Any]) -> None:
-    loader = Loader(Squares(late=True), batch_sampler=Batches([0] * BATCH), workers=2, seed=1, **options)
-    assert flat(loader) == list(range(N))
-
-
-def test_tasks_of_a_dead_worker_are_made_again(tmp_path: Path) -> None:
-    loader = DataLoader(Squares(kills=tmp_path / "killed"), batch_sampler=Batches([0] * BATCH), **ENGINES["process"])
-    with pytest.warns(WorkerWarning):
-        assert flat(loader) == list(range(N))
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_faults_and_quarantine_name_the_right_samples(engine: str) -> None:
     bad = frozenset({6, 41})
@@ -163,52 +148,6 @@ def test_faults_and_quarantine_name_the_right_samples(engine: str) -> None:
     assert [fault.index for fault in loader.faults] == sorted(bad)
     assert flat(loader) == [number for number in range(N) if number not in bad]
     assert len(loader.faults) == len(bad), "quarantined samples are not tried again"
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_faults_have_the_indices_of_failed_samples(engine: str) -> None:
-    bad = frozenset({6, 41})
-    loader = DataLoader(Squares(bad=bad), BATCH, sampler=Singles([0]), on_error="skip", seed=1, **ENGINES[engine])
-    assert flat(loader) == [number for number in range(N) if number not in bad]
-    assert [fault.index for fault in loader.faults] == [[number] for number in sorted(bad)]
-
-
-class Remembering(Batches):
-    """Has a state, so the loader keeps the first batch with it."""
-
-    place = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.place = state["place"]
-
-    def __iter__(self) -> Iterator[Any]:
-        while self.place < N // BATCH:
-            for place in range(BATCH):
-                self.buffer[place] = self.place * BATCH + place
-            self.place += 1
-            yield self.buffer
-        self.place = 0
-
-
-@pytest.mark.parametrize("sampler", [Batches, Remembering])
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("done", [0, 1, 7])
-def test_states_resume_exactly(sampler: type[Batches], engine: str, done: int) -> None:
-    def make() -> DataLoader[Any]:
-        return DataLoader(Squares(), batch_sampler=sampler([0] * BATCH), **ENGINES[engine])
-
-    loader = make()
-    batches = iter(loader)
-    first = [int(number) for _ in range(done) for number in next(batches)]
-    state = loader.state_dict()
-    rest = flat(batches)
-    other = make()
-    other.load_state_dict(state)
-    assert first + rest == list(range(N))
-    assert flat(other) == rest
 
 
 class OwnBatches(feedline.abc.BatchSampler):
@@ -245,17 +184,3 @@ def test_feedline_samplers_may_reuse_their_arrays() -> None:
     numbers: Any = range(count)
     loader = DataLoader(numbers, 8, sampler=OwnSampler(count), num_workers=2, engine="thread", prefetch_factor=64)
     assert flat(loader) == list(range(count))
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_shares_keep_the_contents_of_batches(rank: int) -> None:
-    share: Any = feedline.samplers.distribute(Batches([0] * BATCH), rank, 2)
-    found = [number for batch in share for number in batch]
-    assert sorted(found) == [number for number in range(N) if number // BATCH % 2 == rank]
-
-
-def test_feedlines_batch_sampler_keeps_the_contents_of_indices() -> None:
-    cut = feedline.samplers.BatchSampler(Singles([0]), BATCH, False)
-    assert [[index[0] for index in batch] for batch in cut] == [
-        list(range(start, start + BATCH)) for start in range(0, N, BATCH)
-    ]

@@ -14,10 +14,8 @@ from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
 from feedline.errors import BadOption
 from feedline.order.seekable import BatchPlan, SamplePlan
 from feedline.randomness.keys import mix
-from feedline.samplers import InfiniteSampler, RandomSampler, SequentialSampler, distribute
+from feedline.samplers import RandomSampler, SequentialSampler, distribute
 from feedline.types import TAILS, Draw, IndexBlock, Key, Tail
-
-pytestmark = pytest.mark.sample(13)
 
 KEY = Key(3, 1)
 
@@ -83,23 +81,6 @@ def test_indices_are_made_in_blocks_and_the_first_is_small() -> None:
     assert sampler.requested == [1024, 16_384]
 
 
-def test_the_epoch_of_the_key_is_used() -> None:
-    assert listed(plan_of(RecordsRequests(3), None)) == [1000, 1001, 1002]
-
-
-def test_an_infinite_order_has_no_length() -> None:
-    plan = plan_of(InfiniteSampler(range(5), shuffle=False), 3)
-    with pytest.raises(TypeError, match="never ends"):
-        len(plan)
-    assert [next(plan).array.tolist() for _ in range(4)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4, 0, 1]]
-
-
-def test_empty_and_consumed_orders_yield_nothing() -> None:
-    assert listed(plan_of(SequentialSampler([]))) == []
-    assert listed(plan_of(SequentialSampler(range(4)), consumed=4)) == []
-    assert listed(plan_of(SequentialSampler(range(4)), consumed=9)) == []
-
-
 def test_entering_at_a_distant_place_requests_nothing_before_it() -> None:
     sampler = RecordsRequests(10**12)
     plan = plan_of(sampler, 4, consumed=10**12 - 6)
@@ -143,13 +124,6 @@ def test_ranks_share_the_order_and_end_together(count: int, size: int, world: in
         assert set(left_out) == set(order[count - left_out.total() :])
 
 
-def test_with_more_ranks_than_samples_the_order_repeats_more_than_once() -> None:
-    (batches,) = {str(listed(plan)) for plan in ranks_of(1, 2, 5, "pad")}
-    assert batches == "[[0]]"
-    order = RandomSampler(range(2), seed=3).at(np.arange(2), KEY).tolist()
-    assert [listed(plan)[0][0] for plan in ranks_of(2, 2, 5, "pad")] == [*order, *order, order[0]]
-
-
 @settings(deadline=None)
 @given(counts, sizes, worlds, tails, st.data())
 def test_the_same_ranks_resume_where_they_stopped(
@@ -182,14 +156,14 @@ def test_other_ranks_resume_where_these_stopped(
     assert not set(before) & set(after)
 
 
+# -- random numbers ---
+
+
 def test_states_are_plain_and_never_beyond_the_end() -> None:
     plan = ranks_of(10, 4, 4, "pad")[0]
     assert plan.state(0) == {"unit": "samples", "consumed": 0}
     assert plan.state(1) == {"unit": "samples", "consumed": 10}, "twelve samples were delivered, but there are ten"
     assert type(plan.state(1)["consumed"]) is int
-
-
-# -- random numbers ---
 
 
 def keys_of(plan: Any) -> list[tuple[int, int]]:
@@ -247,12 +221,6 @@ def test_a_batch_sampler_can_be_entered_anywhere(count: int, done: int) -> None:
     assert [again.draw(number) for number in range(count - done)] == [
         plan.draw(number) for number in range(done, count)
     ]
-
-
-def test_an_infinite_batch_sampler() -> None:
-    plan = batch_plan(Batches(None), 10**9)
-    assert [next(plan).array.tolist() for _ in range(2)] == [[1, 10**9], [1, 10**9 + 1]]
-    assert plan.state(2) == {"unit": "batches", "consumed": 10**9 + 2}
 
 
 def whole_batches(plans: list[BatchPlan]) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -13,69 +12,11 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from feedline import DataLoader, Loader, samplers
-from feedline.abc.source import ShardedSource, StreamSource
-from feedline.errors import BadOption, DataWarning
-from feedline.order.sharding import sharding_of
-from feedline.types import EngineName, Share, StreamSharding
+from feedline.abc.source import ShardedSource
+from feedline.errors import DataWarning
+from feedline.types import EngineName
 
 pytestmark = pytest.mark.sample(7)
-
-
-class Source(StreamSource):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-
-def split(shard: Any, dataset: Any = (), **options: Any) -> StreamSharding | None:
-    usual: dict[str, Any] = {
-        "batch_size": 4,
-        "drop_last": False,
-        "is_map": False,
-    }
-    return sharding_of(dataset, shard, **{**usual, **options})
-
-
-@pytest.mark.parametrize(("shard", "tail"), [(True, "pad"), ("pad", "pad"), ("drop", "drop"), ("exact", "exact")])
-def test_shard_selects_the_tail(shard: Any, tail: str) -> None:
-    assert split(shard, drop_last=True) == StreamSharding(4, Share(0, 1, tail), drop_last=True)
-    assert split(shard, Source()) == StreamSharding(4, Share(0, 1, tail))
-
-
-def test_single_samples_are_split_one_by_one() -> None:
-    assert split(True, batch_size=None) == StreamSharding(1, Share())
-
-
-def test_the_default_depends_on_the_dataset() -> None:
-    assert split(None) is None
-    assert split(None, Source()) is not None, "feedline's own sources leave it to the loader"
-    assert split(False, Source()) is None
-
-
-def test_the_rank_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "2")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    made = split("drop")
-    assert made is not None
-    assert made.share == Share(2, 3, "drop")
-
-
-def test_map_style_datasets_are_not_split() -> None:
-    assert split(None, is_map=True) is None
-    assert split(False, is_map=True) is None
-    with pytest.raises(BadOption, match=r"shard='exact' is for iterable datasets.*DistributedSampler"):
-        split("exact", is_map=True)
-
-
-def test_datasets_that_split_themselves_are_not_split_again() -> None:
-    assert split(None, shards_itself=True) is None
-    with pytest.raises(BadOption, match="data pipes and the streaming datasets of Hugging Face split themselves"):
-        split(True, shards_itself=True)
-
-
-@pytest.mark.parametrize("shard", ["yes", "", 2, 0.5, "PAD", []])
-def test_unknown_values_of_shard_are_rejected(shard: Any) -> None:
-    with pytest.raises(BadOption, match=r"shard=.* is not one of True, False, 'pad', 'drop', 'exact'"):
-        split(shard)
 
 
 class Curious(IterableDataset[int]):
@@ -86,11 +27,6 @@ class Curious(IterableDataset[int]):
         return iter(range(8))
 
 
-class Incurious(Curious):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(8))
-
-
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
 def test_a_dataset_that_calls_get_worker_info_warns_with_shard(engine_name: EngineName) -> None:
     loader = DataLoader(Curious(), 2, num_workers=2, engine=engine_name, shard=True)
@@ -98,12 +34,6 @@ def test_a_dataset_that_calls_get_worker_info_warns_with_shard(engine_name: Engi
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     own = [warning for warning in warned if warning.category is DataWarning]  # Python warns about forks too
     assert [warning.filename for warning in own] == [__file__]
-
-
-def test_no_warning_without_get_worker_info_or_with_one_worker() -> None:
-    for dataset, workers in ((Incurious(), 2), (Curious(), 1), (Curious(), 0)):
-        loader = DataLoader(dataset, 2, num_workers=workers, engine="thread" if workers else None, shard=True)
-        assert len(list(loader)) == 4
 
 
 class Parts(ShardedSource, IterableDataset[int]):
@@ -118,16 +48,6 @@ class Parts(ShardedSource, IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         number, count = self.worker
         return iter(range(number, 11, count))
-
-
-@pytest.mark.parametrize("shard", [None, True, False])
-def test_a_source_that_splits_itself_is_not_split_by_the_loader(shard: bool | None) -> None:
-    assert split(shard, Parts()) is None
-
-
-def test_tails_are_rejected_for_a_source_that_splits_itself() -> None:
-    with pytest.raises(BadOption, match="a Parts: it splits itself"):
-        split("exact", Parts())
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 3), ("process", 2)])
@@ -182,18 +102,13 @@ def torch_part(of: Any, ranks: int = 2) -> Any:
 TWICE: dict[str, dict[str, Any]] = {
     "torch's around ours": {"sampler": torch_part(half())},
     "torch's around a wrapper": {"sampler": torch_part(Hidden(half()))},
-    "torch's around torch's": {"sampler": torch_part(Hidden(torch_part(range(8))))},
-    "batches": {"batch_sampler": Shard(samplers.BatchSampler(half(), 2, False))},
     "torch's batches": {"batch_sampler": Shard(torch.utils.data.BatchSampler(half(), 2, False))},
 }
 
 ONCE: dict[str, dict[str, Any]] = {
     "ours": {"sampler": half()},
     "torch's": {"sampler": torch_part(range(8))},
-    "distribute": {"sampler": samplers.distribute(torch.utils.data.RandomSampler(range(8)), 1, 2)},
-    "batches": {"batch_sampler": samplers.BatchSampler(half(), 2, False)},
     "shared batches": {"batch_sampler": samplers.distribute(samplers.LengthBucketBatchSampler(range(1, 9), 2), 1, 2)},
-    "one of one": {"sampler": torch_part(Hidden(half()), 1)},
     "batches of processes": {"batch_sampler": Shard(samplers.BatchSampler(range(8), 2, False))},
 }
 
@@ -210,24 +125,7 @@ def test_samplers_that_split_once_do_not_warn(given: dict[str, Any]) -> None:
     DataLoader(EIGHT, **given)
 
 
-def test_shard_and_a_distributed_sampler_exclude_each_other() -> None:
-    with pytest.raises(BadOption, match="shard=True is for iterable datasets"):
-        DataLoader(EIGHT, sampler=half(), shard=True)
-
-
 # -- streams that the loader splits ---
-
-
-class Shuffled(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        numbers = list(range(40))
-        random.shuffle(numbers)
-        return iter(numbers)
-
-
-def test_a_stream_that_shuffles_itself_is_the_same_in_every_worker() -> None:
-    loader = DataLoader(Shuffled(), 4, shard=True, num_workers=2)
-    assert sorted(value for batch in loader for value in batch.tolist()) == list(range(40))
 
 
 class Own(IterableDataset[float]):

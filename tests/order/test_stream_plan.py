@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from itertools import islice
 
-import pytest
-
 from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.randomness.keys import mix
 from feedline.types import Draw, Share, Span, StreamSharding
 
-pytestmark = pytest.mark.sample(5)
-
 SPLIT = StreamSharding(4, Share(1, 3))
-
-
-@pytest.mark.parametrize("count", [1, 32, None])
-def test_a_stream_plan_repeats_the_same_request(count: int | None) -> None:
-    assert list(islice(StreamPlan(count, 9), 3)) == [count] * 3
 
 
 def test_a_stream_plan_draws_like_the_first_of_several_workers() -> None:
@@ -30,16 +21,6 @@ def test_no_two_streams_of_workers_and_ranks_have_keys_in_common() -> None:
     draws = [plan.draw_of(worker) for plan in plans for worker in range(10)]
     keys = {mix(draw.key, draw.first + place) for draw in draws for place in (0, 1, 10**9, 10**12)}
     assert len(keys) == 40_000
-
-
-def test_the_state_of_a_stream_plan_has_no_position() -> None:
-    assert StreamPlan(4, 9).state(3) == {"unit": "stream batches", "rank": [0, 1]}
-    assert StreamPlan(4, 9, Share(1, 3)).state(3) == {"unit": "stream batches", "rank": [1, 3]}
-
-
-def test_a_span_plan_never_ends() -> None:
-    plan = SpanPlan(SPLIT)
-    assert list(islice(plan, 3)) == [Span(0), Span(1), Span(2)], "the reader of the stream determines its end"
 
 
 def test_steps_are_counted_from_where_the_stream_was_entered() -> None:
@@ -55,7 +36,3 @@ def test_the_state_counts_the_samples_of_all_ranks() -> None:
 def test_samples_draw_by_their_place_in_the_stream_in_every_step() -> None:
     plan = SpanPlan(SPLIT, draw_key=9, consumed=50)
     assert plan.draw(0) == plan.draw(7) == Draw(9)
-
-
-def test_tasks_of_a_span_plan_cannot_move() -> None:
-    assert not SpanPlan(SPLIT).can_move

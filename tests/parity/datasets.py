@@ -4,11 +4,11 @@ import os
 import random
 import signal
 import threading
-from collections import OrderedDict, namedtuple
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +19,6 @@ from torch.utils.data._utils.worker import WorkerInfo
 from tests.holding import pass_gate
 
 Point = namedtuple("Point", ["x", "y"])  # the untyped kind is what most code has
-
-
-class Labelled(NamedTuple):
-    image: Any  # Any: a tensor before collation, a batch of them after
-    label: Any
 
 
 @dataclass
@@ -130,13 +125,6 @@ class Arrays(Squares):
         return np.full((2, 3), index, dtype=np.int16)
 
 
-class Ragged(Squares):
-    """Samples whose length is their index plus one: only a custom collate function can batch them."""
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.arange(index + 1)
-
-
 class Words(Squares):
     def __getitem__(self, index: int) -> Any:
         return "word" * (index % 4) + str(index)
@@ -162,31 +150,11 @@ class Identity(Dataset[Any]):
         return index
 
 
-class Keyed(Dataset[Any]):
-    """Addressed by strings."""
-
-    def __init__(self) -> None:
-        self.samples = {"a": 1.0, "b": 2.0, "c": 3.0}
-
-    def __getitem__(self, key: str) -> float:
-        return self.samples[key]
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-
 class Bulk(Squares):
     """Has `__getitems__`, and marks samples that came through it."""
 
     def __getitems__(self, indices: Sequence[int]) -> list[Tensor]:
         return [torch.tensor([index, 1000 + len(indices)]) for index in indices]
-
-
-class BulkWithoutList(Bulk):
-    """`__getitems__` may return anything that the collate function understands."""
-
-    def __getitems__(self, indices: Sequence[int]) -> Any:
-        return torch.tensor(list(indices)) * 2
 
 
 class BulkSwitchedOff(Squares):
@@ -262,63 +230,6 @@ class Span(IterableDataset[int]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.start, self.end))
-
-
-class Endless(IterableDataset[Tensor]):
-    def __iter__(self) -> Iterator[Tensor]:
-        value = 0
-        while True:
-            yield torch.tensor(value)
-            value += 1
-
-
-class Resumed(IterableDataset[int]):
-    """Is its own iterator and continues where the last pass stopped: shows whether a worker kept its copy."""
-
-    def __init__(self, per_pass: int = 4) -> None:
-        self.per_pass = per_pass
-        self.value = 0
-        self.left = per_pass
-
-    def __iter__(self) -> Iterator[int]:
-        self.left = self.per_pass
-        return self
-
-    def __next__(self) -> int:
-        if self.left == 0:
-            raise StopIteration
-        self.left -= 1
-        self.value += 1
-        return self.value
-
-
-class RestlessIterator(IterableDataset[int]):
-    """Its iterator continues after StopIteration; a loader must not read on."""
-
-    def __iter__(self) -> Iterator[int]:
-        return _Restless()
-
-
-class _Restless:
-    def __init__(self) -> None:
-        self.value = 0
-
-    def __iter__(self) -> Iterator[int]:
-        return self
-
-    def __next__(self) -> int:
-        self.value += 1
-        if self.value == 4:
-            raise StopIteration
-        return self.value
-
-
-class Mixed(IterableDataset[Any]):
-    """Yields dicts."""
-
-    def __iter__(self) -> Iterator[Any]:
-        for index in range(5):
-            yield {"value": index, "name": str(index)}
 
 
 class FailingIterable(IterableDataset[int]):
@@ -411,11 +322,6 @@ class DrawsIterable(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         for _ in range(4):
             yield {"random": random.random(), "numpy": float(np.random.random()), "torch": torch.rand(()).item()}
-
-
-class ThreadCounts(Squares):
-    def __getitem__(self, index: int) -> Any:
-        return torch.get_num_threads()
 
 
 class Counter(Squares):
@@ -535,24 +441,12 @@ def key_error(index: int) -> KeyError:
     return KeyError(f"column-{index}")
 
 
-def index_error(index: int) -> IndexError:
-    return IndexError(f"no row {index}")
-
-
-def file_not_found(index: int) -> FileNotFoundError:
-    return FileNotFoundError(f"no file {index}.jpg")
-
-
 def stop_iteration(index: int) -> StopIteration:
     return StopIteration(f"stopped at {index}")
 
 
 def unicode_error(index: int) -> UnicodeDecodeError:
     return UnicodeDecodeError("utf-8", b"\xff", 0, 1, f"bad byte in {index}")
-
-
-def os_error(index: int) -> OSError:
-    return OSError(5, f"input/output error at {index}")
 
 
 def two_arguments(index: int) -> TwoArguments:
@@ -591,25 +485,15 @@ class Killed(Squares):
         return super().__getitem__(index)
 
 
-class Exiting(Squares):
-    """Exits its process at one index without a message."""
+class Stuck(Squares):
+    """Makes no sample for half a minute, far longer than a timeout of 0.2 s; threads can be released earlier."""
 
-    def __init__(self, note: Path) -> None:
-        super().__init__(8)
-        self.note = note
-
-    def __getitem__(self, index: int) -> Tensor:
-        if index == 3:
-            self.note.write_text(str(os.getpid()))
-            os._exit(7)
-        return super().__getitem__(index)
-
-
-class StuckBriefly(Squares):
-    """Takes half a minute for every sample: far longer than a timeout of 0.2 s, even on a busy machine."""
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.released = threading.Event()
 
     def __getitem__(self, index: int) -> Tensor:
-        threading.Event().wait(30)
+        self.released.wait(30)
         return super().__getitem__(index)
 
 
@@ -636,11 +520,6 @@ def nothing(samples: list[Any]) -> None:
     return None
 
 
-def stack_twice(samples: list[Tensor]) -> dict[str, Tensor]:
-    stacked = torch.stack(list(samples))
-    return {"once": stacked, "twice": stacked * 2}
-
-
 def pad(samples: list[Tensor]) -> tuple[Tensor, Tensor]:
     lengths = torch.tensor([len(sample) for sample in samples])
     return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True), lengths
@@ -648,18 +527,6 @@ def pad(samples: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 def to_boxes(samples: list[Tensor]) -> Boxes:
     return Boxes(torch.stack(samples), [f"box {int(sample[0])}" for sample in samples])
-
-
-def to_object(samples: list[Tensor]) -> PlainObject:
-    return PlainObject(torch.stack(samples), f"{len(samples)} samples")
-
-
-def to_point(samples: list[Tensor]) -> Point:
-    return Point(torch.stack(samples), [len(samples)])
-
-
-def to_ordered(samples: list[Tensor]) -> Any:
-    return OrderedDict(z=torch.stack(samples), a=np.stack([sample.numpy() for sample in samples]))
 
 
 def to_array(samples: list[Tensor]) -> Any:
@@ -716,16 +583,6 @@ def lock_in_batch(samples: list[Any]) -> Any:
     return {"tensor": torch.stack(samples), "lock": threading.Lock()}
 
 
-class AddOffset:
-    """A collate function that is an object with state."""
-
-    def __init__(self, offset: float) -> None:
-        self.offset = offset
-
-    def __call__(self, samples: list[Tensor]) -> Tensor:
-        return torch.stack(samples) + self.offset
-
-
 # Worker initialisation functions
 
 
@@ -743,11 +600,6 @@ def init_label(worker_id: int) -> None:
 
 def init_fails(worker_id: int) -> None:
     raise RuntimeError(f"worker {worker_id} cannot start")
-
-
-def init_second_fails(worker_id: int) -> None:
-    if worker_id == 1:
-        raise LookupError("worker 1 has no shard")
 
 
 def init_seeds(worker_id: int) -> None:

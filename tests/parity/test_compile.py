@@ -9,7 +9,6 @@ from torch.utils.data import TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import feedline
-from feedline.types import EngineName
 from tests.order.datasets import StatefulStream
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
@@ -64,16 +63,6 @@ def test_a_loop_over_a_loader(parity: Parity, kind: str) -> None:
     assert_same(parity, code)
 
 
-@pytest.mark.parametrize("kind", ["dicts", "a stream"])
-def test_a_loop_over_a_loader_with_a_seed(engine: str, kind: str) -> None:
-    workers = 0 if engine == "inline" else 1
-    loaders = [
-        feedline.DataLoader(KINDS[kind](), 2, num_workers=workers, engine=engine, seed=3)  # type: ignore[call-overload]
-        for _ in range(2)
-    ]
-    assert compiled(total_of)(loaders[0]) == total_of(loaders[1])
-
-
 def test_next_in_a_compiled_function(parity: Parity) -> None:
     def code(side: Side) -> object:
         def step(batches: Any) -> Any:
@@ -82,55 +71,6 @@ def test_next_in_a_compiled_function(parity: Parity) -> None:
         batches = iter(side.loader(KINDS["dicts"](), batch_size=2))
         compiled_step = compiled(step)
         return [compiled_step(batches) for _ in range(3)]
-
-    assert_same(parity, code)
-
-
-def test_an_iterator_dropped_in_a_compiled_function(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        def first(loader: Any) -> Any:
-            return next(iter(loader))["x"] * len(loader)
-
-        return compiled(first)(side.loader(KINDS["dicts"](), batch_size=2))
-
-    assert_same(parity, code)
-
-
-def test_a_loader_made_in_a_compiled_function(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        return compiled(lambda dataset: total_of(side.loader(dataset, batch_size=2)))(KINDS["dicts"]())
-
-    assert_same(parity, code)
-
-
-def test_an_epoch_of_training(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        weight = torch.nn.Parameter(torch.ones(1))
-        optimizer = torch.optim.SGD([weight], lr=0.01)
-
-        def epoch(loader: Any) -> torch.Tensor:
-            losses = torch.zeros(())
-            for batch in loader:
-                loss = (batch["x"] * weight).square().sum()
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                losses = losses + loss.detach()
-            return losses
-
-        return compiled(epoch)(side.loader(KINDS["dicts"](), batch_size=2)), weight.detach()
-
-    assert_same(parity, code)
-
-
-def test_a_loop_in_a_subclass(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        class Doubled(side.kind):  # type: ignore[misc, name-defined]
-            def __iter__(self) -> Any:
-                for batch in super().__iter__():
-                    yield batch * 2
-
-        return compiled(total_of)(Doubled(KINDS["tensors"](), 2, num_workers=side.workers, **side.options))
 
     assert_same(parity, code)
 
@@ -153,24 +93,3 @@ def test_a_state_saved_and_loaded_in_compiled_functions(engine: str, kind: str) 
     expected = rest(make(StatefulDataLoader), theirs)
     _, ours = compiled(take)(make(feedline.DataLoader, engine=engine))
     assert compiled(rest)(make(feedline.DataLoader, engine=engine), ours) == expected
-
-
-def test_virtual_epochs_in_a_compiled_function() -> None:
-    def three(loader: Any) -> torch.Tensor:
-        epochs = iter(loader.virtual_epochs(2))
-        return sum((total_of(next(epochs)) for _ in range(3)), start=torch.zeros(()))
-
-    loaders = [feedline.DataLoader(KINDS["dicts"](), 2) for _ in range(2)]
-    assert compiled(three)(loaders[0]) == three(loaders[1])
-
-
-@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
-def test_a_loop_over_a_loader_of_arrays(engine: EngineName) -> None:
-    def total(loader: Any) -> torch.Tensor:
-        found = torch.zeros(())
-        for batch in loader:
-            found = found + torch.as_tensor(batch).sum()
-        return found
-
-    loader = feedline.Loader(list(range(8)), 2, workers=int(engine != "inline"), engine=engine, seed=1)
-    assert compiled(total)(loader) == sum(range(8))

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from feedline import DataLoader, Loader
-from feedline.abc import ShardedSource
+from feedline import DataLoader
 from tests.parity.sides import Parity, Side
 
 SAMPLES = 40
@@ -76,16 +75,6 @@ def test_every_task_that_torch_would_have_sent_is_done(process_parity: Parity, k
     process_parity.same(code)
 
 
-@pytest.mark.parametrize("prefetch", [1, 5])
-def test_as_many_tasks_are_sent_as_the_window_has(process_parity: Parity, prefetch: int) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(Counting(), batch_size=1, persistent_workers=True, prefetch_factor=prefetch)
-        leave(loader, 2)
-        return list(loader)
-
-    process_parity.same(code)
-
-
 class OwnIterator(IterableDataset[int]):
     """Its own iterator, which goes on behind its end with the next epoch."""
 
@@ -115,30 +104,6 @@ def test_no_task_reads_behind_the_end_of_a_stream(
     process_parity.same(code)
 
 
-@pytest.mark.workers(10)
-def test_the_window_is_sent_before_the_size_of_a_batch_is_known(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(Counting(), batch_size=1, persistent_workers=True)
-        leave(loader, 0)
-        leave(loader, 0)
-        return list(loader)
-
-    process_parity.same(code)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-@pytest.mark.parametrize("kind", [Counting, Shuffled])
-def test_the_start_method_does_not_matter(process_parity: Parity, kind: type, method: str) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(kind(), batch_size=2, persistent_workers=True, multiprocessing_context=method)
-        leave(loader, 1)
-        leave(loader, 0)
-        return torch.utils.data.default_convert(list(loader))
-
-    process_parity.same(code)
-
-
 @pytest.mark.parametrize("options", [{}, {"seed": 1}, {"in_order": False}, {"engine": "thread"}], ids=str)
 def test_every_epoch_reaches_every_worker(options: dict[str, Any]) -> None:
     loader = DataLoader(Shuffled(), batch_size=1, num_workers=3, persistent_workers=True, **options)
@@ -146,27 +111,6 @@ def test_every_epoch_reaches_every_worker(options: dict[str, Any]) -> None:
         leave(loader, taken)
     for _ in range(2):
         assert sorted(int(batch) for batch in loader) == list(range(SAMPLES))
-    loader.close()
-
-
-class Split(ShardedSource):
-    """The same stream, for loaders without torch."""
-
-    epoch = 0
-
-    def set_worker(self, number: int, count: int) -> None:
-        self.share = slice(number, None, count)
-
-    def __iter__(self) -> Iterator[int]:
-        self.epoch += 1
-        yield from np.random.default_rng(self.epoch).permutation(SAMPLES)[self.share].tolist()
-
-
-def test_every_epoch_reaches_the_workers_of_the_loader_without_torch() -> None:
-    loader = Loader(Split(), batch_size=1, workers=2, persistent=True)
-    leave(loader, 1)
-    leave(loader, 1)
-    assert sorted(np.concatenate(list(loader)).tolist()) == list(range(SAMPLES))
     loader.close()
 
 

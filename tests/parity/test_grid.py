@@ -212,11 +212,9 @@ def test_pairs_of_settings_with_workers(worker_parity: Parity, case: Case) -> No
 # Other start methods. They do not affect the batches, so torch's side is forked, which is fast.
 
 STARTED: dict[str, Case] = {
-    "tensors": Case("tensors", "shuffled", 4),
     "records": Case("records", "weighted", 2, drop_last=True, leaving="two epochs", persistent=True),
     "iterable": Case("uneven", "sequential", 2, workers=3),
     "left early": Case("pairs", "shuffled by a generator", 2, leaving="left early, then whole"),
-    "own collate function": Case("arrays", "list of batches", collate="list", workers=1),
 }
 
 
@@ -238,12 +236,6 @@ def test_settings_with_forkserver(process_parity: Parity, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tensors", "iterable"])
-def test_settings_with_spawn(process_parity: Parity, name: str) -> None:
-    process_parity.same(started(STARTED[name], "spawn"))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_what_a_worker_sees_under_other_start_methods(process_parity: Parity, method: str) -> None:
     """Fields, seeds and draws. With one worker: of several, the first to start may take over work of the others."""
@@ -261,14 +253,3 @@ def test_what_a_worker_sees_under_other_start_methods(process_parity: Parity, me
         return list(loader)
 
     process_parity.same(code)
-
-
-@pytest.mark.slow
-def test_an_exception_with_spawn(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        context = "spawn" if side.is_feedline else "fork"
-        dataset = datasets.Failing(datasets.value_error)
-        return list(side.loader(dataset, batch_size=2, num_workers=1, multiprocessing_context=context))
-
-    failure = process_parity.same_failure(code, "bad sample 5")
-    assert "__getitem__" in failure.report

@@ -97,81 +97,45 @@ def replaced_tensors() -> TensorDataset:
 KINDS: dict[str, Make] = {
     "one tensor": lambda: TensorDataset(numbered(7, 2)),
     "two tensors": lambda: TensorDataset(numbered(7, 2, 2), numbered(7, dtype=torch.int64)),
-    "three tensors": lambda: TensorDataset(numbered(7), numbered(7, 1), numbered(7, 3, dtype=torch.int32)),
-    "scalars": lambda: TensorDataset(numbered(7)),
     "bool": lambda: TensorDataset(numbered(7, 3, dtype=torch.bool)),
-    "uint8": lambda: TensorDataset(numbered(7, 3, dtype=torch.uint8)),
-    "int16": lambda: TensorDataset(numbered(7, 3, dtype=torch.int16)),
-    "float16": lambda: TensorDataset(numbered(7, 3, dtype=torch.float16)),
     "bfloat16": lambda: TensorDataset(numbered(7, 3, dtype=torch.bfloat16)),
-    "float64": lambda: TensorDataset(numbered(7, 3, dtype=torch.float64)),
-    "complex64": lambda: TensorDataset(numbered(7, 3, dtype=torch.complex64)),
-    "empty samples": lambda: TensorDataset(torch.zeros(7, 0)),
     "empty inner dimension": lambda: TensorDataset(torch.zeros(7, 2, 0, 3)),
-    "transposed": lambda: TensorDataset(numbered(2, 3, 7).permute(2, 1, 0)),
     "expanded": lambda: TensorDataset(numbered(1, 3).expand(7, 3)),
-    "every second": lambda: TensorDataset(numbered(14, 3)[::2]),
     "channels last": lambda: TensorDataset(numbered(7, 3, 2, 2).contiguous(memory_format=torch.channels_last)),
-    "from NumPy": lambda: TensorDataset(torch.from_numpy(np.arange(21, dtype=np.float32).reshape(7, 3))),
     "replaced tensors": replaced_tensors,
     "subclass of TensorDataset": lambda: Doubled(numbered(7, 2), numbered(7)),
     "plain": lambda: datasets.Squares(7),
-    "pairs": lambda: datasets.Pairs(7),
     "records": lambda: datasets.Records(7),
-    "arrays": lambda: datasets.Arrays(7),
     "words": lambda: datasets.Words(7),
     "list of numbers": lambda: [3, 1, 4, 1, 5, 9, 2],
-    "list of floats": lambda: [0.5, 1.5, 2.5],
     "list of tensors": lambda: [torch.full((2,), i) for i in range(7)],
-    "list of lists": lambda: [[i, i + 1] for i in range(7)],
     "list of tuples": lambda: [(torch.tensor(i), str(i)) for i in range(7)],
     "list of dicts": lambda: [{"a": i, "b": torch.ones(2) * i} for i in range(7)],
-    "tuple": lambda: (1.0, 2.0, 3.0, 4.0, 5.0),
-    "string": lambda: "feedline",
     "bytes": lambda: b"feedline",
     "range": lambda: range(3, 12),
     "dict with number keys": lambda: {i: torch.tensor(i * i) for i in range(7)},
     "tensor": lambda: numbered(7, 2),
     "array": lambda: np.arange(14).reshape(7, 2),
-    "one-dimensional array": lambda: np.linspace(0, 1, 7),
     "duck": DuckTyped,
     "delegating": lambda: Delegating(TensorDataset(numbered(7, 2))),
-    "single sample": lambda: datasets.Squares(1),
     "no samples": lambda: datasets.Squares(0),
     "no rows": lambda: TensorDataset(torch.zeros(0, 3)),
     "subset": lambda: Subset(TensorDataset(numbered(9, 2)), [8, 0, 3, 3, 5]),
     "subset by range": lambda: Subset(TensorDataset(numbered(9, 2)), range(1, 9, 2)),
-    "subset by tensor": lambda: Subset(TensorDataset(numbered(9, 2)), torch.tensor([4, 2, 0])),  # type: ignore[arg-type]
-    "subset by array": lambda: Subset(TensorDataset(numbered(9, 2)), np.array([4, 2, 0])),  # type: ignore[arg-type]
-    "subset with negative indices": lambda: Subset(TensorDataset(numbered(9, 2)), [-1, 0, -9]),
-    "subset of plain": lambda: Subset(datasets.Squares(9), [8, 0, 3]),
-    "subset of a subset": lambda: Subset(Subset(TensorDataset(numbered(9)), [7, 5, 3, 1]), [3, 0, 1]),
     "subset of bulk": lambda: Subset(datasets.Bulk(9), [7, 5, 3, 1]),
-    "subset of a subclass": lambda: Subset(Doubled(numbered(9)), [7, 5, 3, 1]),
     "subclass of Subset": lambda: ShiftedSubset(TensorDataset(numbered(9)), [7, 5, 3, 1]),
     "concatenation": lambda: ConcatDataset([TensorDataset(numbered(4, 2)), TensorDataset(-numbered(3, 2))]),
-    "concatenation of three": lambda: ConcatDataset([datasets.Squares(n) for n in (1, 0, 4)]),
-    "mixed concatenation": lambda: ConcatDataset([TensorDataset(numbered(3, 2)), Samples([(torch.ones(2),)] * 3)]),
     "concatenated subsets": lambda: ConcatDataset(
         [Subset(TensorDataset(numbered(5)), [4, 1]), Subset(TensorDataset(-numbered(5)), [0, 2, 3])]
     ),
-    "sum of datasets": lambda: datasets.Squares(3) + datasets.Squares(4),
-    "concatenation with different dtypes": lambda: ConcatDataset(
-        [TensorDataset(numbered(4, dtype=torch.int32)), TensorDataset(numbered(4, dtype=torch.int32))]
-    ),
-    "split": lambda: random_split(TensorDataset(numbered(9, 2)), [5, 4], generator=torch.Generator().manual_seed(3))[0],
     "split of plain": lambda: random_split(datasets.Squares(9), [0.5, 0.5], torch.Generator().manual_seed(3))[1],
-    "stack": lambda: StackDataset(TensorDataset(numbered(6, 2)), datasets.Squares(6)),
     "stack by name": lambda: StackDataset(image=datasets.Squares(6), label=[5, 4, 3, 2, 1, 0]),  # type: ignore[arg-type]
-    "stack of bulk": lambda: StackDataset(datasets.Bulk(6), datasets.Bulk(6)),
     "bulk": lambda: datasets.Bulk(7),
     "bulk switched off": lambda: datasets.BulkSwitchedOff(7),
     "transformed": lambda: Transformed(TensorDataset(numbered(7, 2)), lambda sample: sample[0] * 3),
     "sequence pipe": lambda: SequenceWrapper([5, 6, 7, 8, 9]),
     "mapped pipe": lambda: SequenceWrapper(range(7)).map(lambda value: value * 2),
 }
-
-Samples = datasets.Samples
 
 
 @pytest.mark.workers(1)
@@ -197,33 +161,6 @@ def test_every_kind_of_dataset_without_batches(inline_parity: Parity, name: str)
     inline_parity.same(code)
 
 
-@pytest.mark.parametrize("name", ["pairs", "records", "subset", "concatenation", "two tensors", "array", "words"])
-def test_datasets_without_batches_through_workers(worker_parity: Parity, name: str) -> None:
-    worker_parity.same(lambda side: list(side.loader(KINDS[name](), batch_size=None)))
-
-
-@pytest.mark.parametrize(
-    "name", ["pairs", "records", "subset", "concatenation", "two tensors", "stack by name", "bulk"]
-)
-def test_shuffled_datasets_through_workers(worker_parity: Parity, name: str) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(KINDS[name](), batch_size=2, shuffle=True, drop_last=True)
-        return list(loader), list(loader)
-
-    worker_parity.same(code)
-
-
-def test_batches_larger_than_the_dataset(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        return [
-            list(side.loader(dataset, batch_size=100, drop_last=drop_last))
-            for dataset in (datasets.Squares(3), TensorDataset(numbered(3)))
-            for drop_last in (False, True)
-        ]
-
-    parity.same(code)
-
-
 # `__getitems__`
 
 
@@ -245,25 +182,6 @@ def test_getitems_gets_the_list_of_indices_and_only_that(inline_parity: Parity) 
     inline_parity.same(code)
 
 
-def test_getitems_is_not_used_without_batches(parity: Parity) -> None:
-    parity.same(lambda side: list(side.loader(datasets.Bulk(4), batch_size=None)))
-
-
-def test_getitems_may_return_any_collection(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        return list(side.loader(datasets.BulkWithoutList(5), batch_size=2, collate_fn=datasets.as_list))
-
-    parity.same(code)
-
-
-def test_getitems_may_return_another_number_of_samples(parity: Parity) -> None:
-    class Short(datasets.Squares):
-        def __getitems__(self, indices: list[int]) -> list[int]:
-            return list(indices)[:1]
-
-    parity.same(lambda side: list(side.loader(Short(6), batch_size=3)))
-
-
 # Vectorised reading must not be visible
 
 
@@ -276,29 +194,6 @@ def test_tensors_changed_between_epochs_are_read_again(parity: Parity) -> None:
         return first, list(loader)
 
     parity.same(code)
-
-
-def test_tensors_replaced_between_epochs_are_read_again(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        dataset = TensorDataset(numbered(5, 2))
-        loader = side.loader(dataset, batch_size=2)
-        first = list(loader)
-        dataset.tensors = (numbered(5), numbered(5))
-        return first, list(loader)
-
-    parity.same(code)
-
-
-def test_tensors_changed_during_an_epoch_are_seen_inline(inline_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        tensor = numbered(6)
-        seen = []
-        for (batch,) in side.loader(TensorDataset(tensor), batch_size=2):
-            seen.append(batch.clone())
-            tensor.add_(10)
-        return seen
-
-    inline_parity.same(code)
 
 
 def test_a_batch_is_a_copy_of_the_dataset(parity: Parity) -> None:
@@ -330,40 +225,12 @@ def test_an_index_out_of_range_raises_torchs_error(inline_parity: Parity) -> Non
     inline_parity.same_refusal(code)
 
 
-@pytest.mark.parametrize("sampler", [[-1, 0], [0, -4], [np.int64(2), np.uint8(1)]])
-def test_odd_but_valid_indices_of_tensors(parity: Parity, sampler: list[Any]) -> None:
-    parity.same(lambda side: list(side.loader(TensorDataset(numbered(4, 2)), sampler=sampler, batch_size=2)))
-
-
 def test_lists_of_indices_address_tensors_at_once(parity: Parity) -> None:
     def code(side: Side) -> object:
         dataset = TensorDataset(numbered(6, 2), numbered(6))
         return list(side.loader(dataset, batch_size=None, sampler=[[0, 3], [5], [1, 1, 2]]))
 
     parity.same(code)
-
-
-def test_slices_address_tensors_at_once(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        dataset = TensorDataset(numbered(6, 2))
-        return list(side.loader(dataset, batch_size=None, sampler=[slice(0, 2), slice(2, 6, 3)]))
-
-    parity.same(code)
-
-
-def test_the_single_tensor_stays_in_a_list(parity: Parity) -> None:
-    """A sample of a TensorDataset is a tuple even if it has one member."""
-    batch = parity.same(lambda side: next(iter(side.loader(TensorDataset(numbered(3)), batch_size=3)))).value
-    assert isinstance(batch, tuple)
-    assert batch[0] == "builtins.list"
-
-
-def test_random_augmentation_follows_the_global_generators_inline(inline_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Draws(5), batch_size=2, shuffle=True)
-        return list(loader), list(loader)
-
-    inline_parity.same(code)
 
 
 def test_a_transform_with_state_is_called_in_order_inline(inline_parity: Parity) -> None:

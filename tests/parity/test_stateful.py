@@ -32,69 +32,34 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(7)
 
 
+def sized(batch_size: int = 3, **options: Any) -> Make:
+    return lambda: {
+        "dataset": datasets.Sized(N),
+        "batch_size": batch_size,
+        **{name: make() for name, make in options.items()},
+    }
+
+
+def batched(sampler: Callable[[], Any]) -> Make:
+    return lambda: {"dataset": datasets.Sized(N), "batch_sampler": sampler()}
+
+
 MAP_STYLE: dict[str, Make] = {
-    "in order": lambda: {"dataset": datasets.Sized(N), "batch_size": 3},
-    "dropping": lambda: {"dataset": datasets.Sized(N), "batch_size": 3, "drop_last": True},
-    "single samples": lambda: {"dataset": datasets.Sized(5), "batch_size": None},
-    "a list": lambda: {"dataset": datasets.Sized(N), "batch_size": 3, "sampler": [5, 3, 1, 4, 2, 0]},
-    "a generator": lambda: {"dataset": datasets.Sized(N), "batch_size": 3, "sampler": datasets.Backwards(N)},
-    "a generator of batches": lambda: {"dataset": datasets.Sized(N), "batch_sampler": datasets.Stairs(N)},
-    "torch's subset": lambda: {
-        "dataset": datasets.Sized(N),
-        "batch_size": 3,
-        "sampler": torch_data.SubsetRandomSampler(range(N), generator=generator()),
-    },
-    "torch's distributed": lambda: {
-        "dataset": datasets.Sized(N),
-        "batch_size": 2,
-        "sampler": torch_data.DistributedSampler(range(N), 2, 1),  # type: ignore[arg-type]
-    },
+    "in order": sized(),
+    "a list": sized(sampler=lambda: [5, 3, 1, 4, 2, 0]),
+    "a generator": sized(sampler=lambda: datasets.Backwards(N)),
+    "a generator of batches": batched(lambda: datasets.Stairs(N)),
+    "torch's subset": sized(sampler=lambda: torch_data.SubsetRandomSampler(range(N), generator=generator())),
+    "torch's distributed": sized(2, sampler=lambda: torch_data.DistributedSampler(range(N), 2, 1)),  # type: ignore[arg-type]
     "a stateful dataset": lambda: {"dataset": datasets.StatefulMap(N), "batch_size": 3},
-    "a stateful sampler": lambda: {
-        "dataset": datasets.Sized(N),
-        "batch_size": 2,
-        "sampler": datasets.StatefulSampler(N),
-    },
-    "a stateful sampler, one by one": lambda: {
-        "dataset": datasets.Sized(5),
-        "batch_size": None,
-        "sampler": datasets.StatefulSampler(5),
-    },
-    "a stateful iterator of a sampler": lambda: {
-        "dataset": datasets.Sized(N),
-        "batch_size": 3,
-        "sampler": datasets.StatefulIteratorSampler(N),
-    },
-    "a stateful batch sampler": lambda: {
-        "dataset": datasets.Sized(N),
-        "batch_sampler": datasets.StatefulSampler(N, 3),
-    },
-    "torchdata's distributed": lambda: {
-        "dataset": datasets.Sized(N),
-        "batch_size": 2,
-        "sampler": StatefulDistributedSampler(range(N), 2, 1),
-    },
-    "torchdata's random": lambda: {
-        "dataset": datasets.Sized(N),
-        "batch_size": 3,
-        "sampler": StatefulRandomSampler(range(N), generator=generator()),
-    },
-    "torchdata's random, dropping": lambda: {
-        "dataset": datasets.Sized(N),
-        "batch_size": 3,
-        "drop_last": True,
-        "sampler": StatefulRandomSampler(range(N), generator=generator()),
-    },
-    "a stateful sampler, dropping": lambda: {
-        "dataset": datasets.Sized(N),
-        "batch_size": 3,
-        "drop_last": True,
-        "sampler": datasets.StatefulSampler(N),
-    },
-    "torchdata's batches": lambda: {
-        "dataset": datasets.Sized(N),
-        "batch_sampler": StatefulBatchSampler(StatefulRandomSampler(range(N), generator=generator()), 3, False),
-    },
+    "a stateful sampler": sized(2, sampler=lambda: datasets.StatefulSampler(N)),
+    "a stateful sampler, dropping": sized(drop_last=lambda: True, sampler=lambda: datasets.StatefulSampler(N)),
+    "a stateful iterator of a sampler": sized(sampler=lambda: datasets.StatefulIteratorSampler(N)),
+    "a stateful batch sampler": batched(lambda: datasets.StatefulSampler(N, 3)),
+    "torchdata's distributed": sized(2, sampler=lambda: StatefulDistributedSampler(range(N), 2, 1)),
+    "torchdata's batches": batched(
+        lambda: StatefulBatchSampler(StatefulRandomSampler(range(N), generator=generator()), 3, False)
+    ),
 }
 
 
@@ -110,8 +75,6 @@ ITERABLE: dict[str, Make] = {
     "a stateless dataset": lambda: {"dataset": datasets.SplitStream(N), "batch_size": 3},
     "streams of uneven length": lambda: {"dataset": datasets.UnevenStream((8, 3)), "batch_size": 2},
     "a stream that lasts": lambda: {"dataset": datasets.TurnstileStream(6), "batch_size": 2},
-    "single samples": lambda: numbers(datasets.StatefulSplitStream(5), batch_size=None),
-    "dropping": lambda: numbers(datasets.StatefulSplitStream(N), batch_size=3, drop_last=True),
 }
 
 
@@ -195,7 +158,6 @@ def test_map_style_with_workers(name: str, stop: int | None) -> None:
         ("a stateful iterator", 4, 3),
         ("a stateless dataset", 3, 1),
         ("streams of uneven length", 5, 2),
-        ("single samples", 2, 1),
     ],
 )
 def test_iterable_with_workers(name: str, stop: int | None, every: int) -> None:
@@ -254,19 +216,6 @@ def loading_into_a_used_loader(kind: Any) -> Any:
 
 
 @script
-def loading_twice(kind: Any) -> Any:
-    loader = kind(datasets.Sized(N), batch_size=3)
-    _, before = taken(loader, 2)
-    early = copy.deepcopy(loader.state_dict())
-    _, more = taken(loader, 4)
-    late = copy.deepcopy(loader.state_dict())
-    resumed = kind(datasets.Sized(N), batch_size=3)
-    resumed.load_state_dict(late)
-    resumed.load_state_dict(early)
-    return before, more, values(resumed)
-
-
-@script
 def the_states_of_a_resumed_loader(kind: Any) -> Any:
     """States saved right after loading one, and after the next batch, can be resumed."""
     loader = kind(datasets.StatefulSplitStream(N), batch_size=2)
@@ -282,22 +231,6 @@ def the_states_of_a_resumed_loader(kind: Any) -> Any:
         another.load_state_dict(state)
         found.append(values(another))
     return first, found
-
-
-@script
-def an_empty_state(kind: Any) -> Any:
-    loader = kind(datasets.Sized(N), batch_size=3)
-    loader.load_state_dict({})
-    return values(loader)
-
-
-@script
-def an_empty_dataset(kind: Any) -> Any:
-    loader = kind(datasets.Sized(0), batch_size=3)
-    first = values(loader)
-    resumed = kind(datasets.Sized(0), batch_size=3)
-    resumed.load_state_dict(loader.state_dict())
-    return first, values(resumed)
 
 
 @script
@@ -327,34 +260,6 @@ def the_epoch_of_torchdatas_sampler(kind: Any) -> Any:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_behave_the_same(name: str) -> None:
     assert SCRIPTS[name](feedline.DataLoader) == SCRIPTS[name](StatefulDataLoader)
-
-
-def test_persistent_workers_load_a_state() -> None:
-    def code(kind: Any) -> Any:
-        def make() -> Any:
-            return kind(datasets.StatefulSplitStream(N), batch_size=2, num_workers=2, persistent_workers=True)
-
-        loader = make()
-        iterator, before = taken(loader, 3)
-        state = copy.deepcopy(loader.state_dict())
-        del iterator, loader
-        resumed = make()
-        resumed.load_state_dict(state)
-        found = before, values(resumed), values(resumed)
-        if kind is feedline.DataLoader:
-            resumed.close()
-        return found
-
-    assert code(feedline.DataLoader) == code(StatefulDataLoader)
-
-
-def test_snapshot_every_n_steps_is_an_attribute() -> None:
-    for every in (None, 1, 7):
-        ours, theirs = (
-            kind(datasets.Sized(N), snapshot_every_n_steps=every) for kind in (feedline.DataLoader, StatefulDataLoader)
-        )
-        assert ours.snapshot_every_n_steps == theirs.snapshot_every_n_steps
-    assert feedline.DataLoader(datasets.Sized(N)).snapshot_every_n_steps == 1
 
 
 # Deliberate differences, and bugs of torchdata that feedline does not have
@@ -395,32 +300,6 @@ def test_no_epoch_is_lost_after_the_end_of_a_stateful_dataset() -> None:
     assert story(StatefulDataLoader, make, 5)[1:] == [[], []]
 
 
-def test_a_state_can_be_resumed_with_another_number_of_workers() -> None:
-    """torchdata fails in the workers, or continues with other samples; feedline's state counts consumed samples."""
-    loader = feedline.DataLoader(datasets.Sized(N), batch_size=3, num_workers=2)
-    _, before = taken(loader, 2)
-    resumed = feedline.DataLoader(datasets.Sized(N), batch_size=3)
-    resumed.load_state_dict(loader.state_dict())
-    assert before + values(resumed) == values(feedline.DataLoader(datasets.Sized(N), batch_size=3))
-    theirs: Any = StatefulDataLoader(datasets.Sized(N), batch_size=3, num_workers=2)
-    _, before = taken(theirs, 2)
-    other: Any = StatefulDataLoader(datasets.Sized(N), batch_size=3)
-    other.load_state_dict(theirs.state_dict())
-    with pytest.raises(AssertionError, match="_num_yielded"):
-        iter(other)
-
-
-def test_a_state_of_an_unordered_loader_is_exact() -> None:
-    """torchdata gives no guarantee with in_order=False; feedline delivers exactly the remaining samples."""
-    loader = feedline.DataLoader(datasets.Sized(N), batch_size=1, num_workers=2, in_order=False)
-    iterator, before = taken(loader, 5)
-    state = loader.state_dict()
-    del iterator
-    resumed = feedline.DataLoader(datasets.Sized(N), batch_size=1)
-    resumed.load_state_dict(state)
-    assert sorted(before + values(resumed)) == [[index] for index in range(N)]
-
-
 def test_shuffling_is_that_of_torch_and_not_of_torchdata() -> None:
     """feedline draws an order like torch's own loader; torchdata's RandomSampler draws a seed when it is created."""
 
@@ -430,28 +309,6 @@ def test_shuffling_is_that_of_torch_and_not_of_torchdata() -> None:
 
     assert order(feedline.DataLoader) == order(torch_data.DataLoader)
     assert order(StatefulDataLoader) != order(torch_data.DataLoader)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("stop", [0, 2, 4])
-def test_a_shuffled_epoch_is_resumed_by_both(stop: int, workers: int) -> None:
-    def rest(kind: Any) -> tuple[list[Any], list[Any]]:
-        torch.manual_seed(3)
-        loader = kind(datasets.Sized(N), batch_size=3, shuffle=True, num_workers=workers)
-        iterator, _ = taken(loader, stop)
-        state = copy.deepcopy(loader.state_dict())
-        own = values(iterator)
-        del iterator
-        torch.manual_seed(4)
-        resumed = kind(datasets.Sized(N), batch_size=3, shuffle=True, num_workers=workers)
-        resumed.load_state_dict(state)
-        return own, values(resumed)
-
-    own, resumed = rest(feedline.DataLoader)
-    assert own == resumed
-    if workers == 0:
-        own, resumed = rest(StatefulDataLoader)
-        assert own == resumed
 
 
 def test_the_next_epoch_after_resuming_continues_the_generator() -> None:

@@ -68,18 +68,6 @@ def test_with_persistent_workers_the_wrapper_is_kept_and_reset(worker_parity: Pa
     worker_parity.same(code)
 
 
-@pytest.mark.workers(1)
-def test_a_wrapper_continues_after_its_workers_were_closed(worker_parity: Parity) -> None:
-    loader = squaring(worker_parity.feedline).loader(datasets.Squares(4), batch_size=2, persistent_workers=True)
-    batches = iter(loader)
-    expected = [batch.tolist() for batch in batches]
-    batches._batches.close()
-    assert [batch.tolist() for batch in loader] == expected
-    assert loader._iterator is batches
-    loader.close()
-    assert [batch.tolist() for batch in loader] == expected
-
-
 def test_a_wrapped_iteration_is_saved_and_resumed(parity: Parity) -> None:
     side = squaring(parity.feedline)
     loader = side.loader(datasets.Squares(7), batch_size=2, shuffle=True, seed=1)
@@ -90,14 +78,6 @@ def test_a_wrapped_iteration_is_saved_and_resumed(parity: Parity) -> None:
     other = side.loader(datasets.Squares(7), batch_size=2, shuffle=True, seed=1)
     other.load_state_dict(state)
     assert [batch.tolist() for batch in other] == rest
-
-
-def test_virtual_epochs_come_through_the_wrapper(parity: Parity) -> None:
-    plain = parity.feedline.loader(datasets.Squares(7), batch_size=2, shuffle=True, seed=1)
-    wrapped = squaring(parity.feedline).loader(datasets.Squares(7), batch_size=2, shuffle=True, seed=1)
-    (epoch,) = itertools.islice(plain.virtual_epochs(5), 1)
-    (squared,) = itertools.islice(wrapped.virtual_epochs(5), 1)
-    assert [(batch**2).tolist() for batch in epoch] == [batch.tolist() for batch in squared]
 
 
 def test_an_iterator_may_replace_the_loaders_own(parity: Parity) -> None:
@@ -112,15 +92,6 @@ def test_an_overridden_index_sampler_is_used(parity: Parity) -> None:
         own = subclass(side, _index_sampler=property(lambda self: BatchSampler([5, 3, 1, 0], 3, False)))
         loader = own.loader(datasets.Squares(7), batch_size=2, shuffle=True)
         return len(loader), list(loader), list(loader)
-
-    parity.same(code)
-
-
-def test_an_overridden_index_sampler_may_be_a_list_of_batches(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        own = subclass(side, _index_sampler=property(lambda self: [[5, 3], [1], [0, 6, 2]]))
-        loader = own.loader(datasets.Squares(7), batch_size=2)
-        return len(loader), list(loader)
 
     parity.same(code)
 
@@ -161,50 +132,6 @@ def test_an_iterator_counts_its_batches(parity: Parity, make: Callable[[Side], A
         return counts, batches._num_yielded
 
     parity.same(code)
-
-
-def test_counting_restarts_in_every_epoch_of_persistent_workers(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Squares(7), batch_size=2, persistent_workers=True)
-        counts = []
-        for _ in range(2):
-            batches = iter(loader)
-            counts.append(batches._num_yielded)
-            next(batches)
-            counts.append(batches._num_yielded)
-        return counts, len(list(batches)), batches._num_yielded
-
-    worker_parity.same(code)
-
-
-def fails_at_2(index: int) -> int:
-    if index == 2:
-        raise ValueError("two")
-    return index
-
-
-class Failing(datasets.Squares):
-    def __getitem__(self, index: int) -> Any:
-        return fails_at_2(index)
-
-
-def test_an_exception_does_not_count_as_a_batch(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        batches = iter(side.loader(Failing(5), batch_size=1))
-        for _ in range(2):
-            next(batches)
-        with pytest.raises(ValueError, match="two"):
-            next(batches)
-        next(batches)
-        return batches._num_yielded
-
-    parity.same(code)
-
-
-def test_a_batch_whose_samples_were_all_skipped_does_not_count(parity: Parity) -> None:
-    batches = iter(parity.feedline.loader(Failing(5), batch_size=1, on_error="skip"))
-    assert len(list(batches)) == 4
-    assert batches._num_yielded == 4
 
 
 @pytest.mark.parametrize("dataset", [datasets.Squares(9), datasets.Sharded(18)], ids=["map", "stream"])

@@ -1,19 +1,16 @@
 """What code sees inside a worker, and that the caller's process is not affected."""
 
-import collections
 import gc
 import multiprocessing
 import os
-import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import get_worker_info
 
-from feedline import DataLoader
 from feedline.workers import abilities
 from tests.holding import Hold
 from tests.parity import datasets
@@ -39,108 +36,45 @@ def test_the_main_process_is_not_a_worker(parity: Parity) -> None:
     parity.same(code)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_worker_info_in_a_map_dataset(worker_parity: Parity, workers: int) -> None:
+SEEN: dict[str, Callable[[], dict[str, Any]]] = {
+    "its info": lambda: {"dataset": datasets.WorkerFields(9)},
+    "its info, in a stream": lambda: {"dataset": datasets.WorkerFieldsIterable()},
+    "its share of the batches": lambda: {"dataset": datasets.Whereabouts(24), "batch_size": 2},
+}
+
+SEEN_IN_PROCESSES: dict[str, Callable[[], dict[str, Any]]] = {
+    "its generators": lambda: {"dataset": datasets.Draws(9), "batch_size": 2},
+    "its generators, in a stream": lambda: {"dataset": datasets.DrawsIterable(), "batch_size": 2},
+    "the seeds of the init function": lambda: {"dataset": datasets.Draws(8), "worker_init_fn": datasets.init_seeds},
+    "its copy of the dataset": lambda: {"dataset": datasets.Counter(8), "worker_init_fn": datasets.init_label},
+}
+"""Threads share the generators and the dataset."""
+
+
+def two_epochs(make: Callable[[], dict[str, Any]], workers: int, persistent: bool) -> Callable[[Side], object]:
     def code(side: Side) -> object:
-        return list(side.loader(datasets.WorkerFields(9), batch_size=None, num_workers=workers, generator=seeded()))
+        options = {"batch_size": None, "num_workers": workers, "persistent_workers": persistent, **make()}
+        loader = side.loader(**options, generator=seeded(2**33))
+        return list(loader), list(loader)
 
-    worker_parity.same(code)
+    return code
 
 
+@pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_worker_info_in_an_iterable_dataset(worker_parity: Parity, workers: int) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.WorkerFieldsIterable(), batch_size=None, num_workers=workers, generator=seeded())
-        return list(loader)
-
-    worker_parity.same(code)
+@pytest.mark.parametrize("name", SEEN)
+def test_what_a_worker_sees(worker_parity: Parity, name: str, workers: int, persistent: bool) -> None:
+    worker_parity.same(two_epochs(SEEN[name], workers, persistent))
 
 
-def test_there_is_no_worker_info_inline(inline_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        return list(side.loader(datasets.WorkerFields(3), batch_size=None)), list(
-            side.loader(datasets.WorkerFieldsIterable(), batch_size=None)
-        )
-
-    inline_parity.same(code)
-
-
-def test_worker_info_in_a_collate_function(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        def collate(samples: list[Any]) -> Any:
-            info = get_worker_info()
-            return len(samples), datasets.describe_worker(info)
-
-        return list(side.loader(datasets.Squares(8), batch_size=2, collate_fn=collate, generator=seeded()))
-
-    worker_parity.same(code)
-
-
-def test_worker_info_in_the_init_function(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        def init(worker_id: int) -> None:
-            info: Any = get_worker_info()
-            info.dataset.label = f"{worker_id} {info.id} {info.num_workers} {info.seed} {type(info.dataset).__name__}"
-
-        return list(side.loader(datasets.Counter(4), batch_size=None, worker_init_fn=init, generator=seeded()))
-
-    process_parity.same(code)
-
-
-def test_fields_of_the_worker_info_cannot_be_assigned(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        def collate(samples: list[Any]) -> str:
-            info: Any = get_worker_info()
-            try:
-                info.id = 5
-            except (AttributeError, RuntimeError) as error:  # RuntimeError in torch 2.11 and older
-                return type(error).__name__
-            return "assigned"
-
-        return list(side.loader(datasets.Squares(2), batch_size=1, collate_fn=collate))
-
-    worker_parity.same(code)
-
-
-def test_the_worker_info_has_torchs_type(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        def collate(samples: list[Any]) -> str:
-            return f"{type(get_worker_info()).__module__}.{type(get_worker_info()).__qualname__}"
-
-        return list(side.loader(datasets.Squares(2), batch_size=1, collate_fn=collate))
-
-    worker_parity.same(code)
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("name", SEEN_IN_PROCESSES)
+def test_what_a_process_sees(process_parity: Parity, name: str, workers: int, persistent: bool) -> None:
+    process_parity.same(two_epochs(SEEN_IN_PROCESSES[name], workers, persistent))
 
 
 # Which worker makes which batch
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_with_equal_work_batch_i_is_made_by_worker_i_mod_n(worker_parity: Parity, workers: int) -> None:
-    def code(side: Side) -> object:
-        return list(side.loader(datasets.Whereabouts(24), batch_size=2, num_workers=workers))
-
-    worker_parity.same(code)
-
-
-def test_every_epoch_starts_with_worker_zero(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Whereabouts(6), batch_size=2)
-        return list(loader), list(loader)
-
-    worker_parity.same(code)
-
-
-def test_every_epoch_of_persistent_workers_starts_with_worker_zero(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Whereabouts(6), batch_size=2, persistent_workers=True)
-        return list(loader), list(loader), list(loader)
-
-    worker_parity.same(code)
-
-
-def test_more_workers_than_batches(worker_parity: Parity) -> None:
-    worker_parity.same(lambda side: list(side.loader(datasets.Whereabouts(4), batch_size=2, num_workers=3)))
 
 
 def test_workers_get_the_same_batches_as_in_torch_when_one_is_late(
@@ -155,14 +89,6 @@ def test_workers_get_the_same_batches_as_in_torch_when_one_is_late(
         return list(loader), list(loader)
 
     process_parity.same(code)
-
-
-def test_out_of_order_every_batch_comes_once(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Squares(23), batch_size=2, num_workers=3, in_order=False)
-        return sorted(batch.tolist() for batch in loader)
-
-    worker_parity.same(code)
 
 
 @pytest.mark.parametrize("prefetch", [1, 2])
@@ -182,15 +108,6 @@ def test_out_of_order_a_worker_that_answers_gets_the_next_batch(worker_parity: P
     worker_parity.same(code)
 
 
-def test_workers_are_separate_processes(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        facts = list(side.loader(datasets.ProcessIds(6), batch_size=None))
-        pids = [pid for pid, _ in facts]
-        return len(set(pids)), os.getpid() in pids, [on_main_thread for _, on_main_thread in facts]
-
-    process_parity.same(code)
-
-
 def test_persistent_workers_are_the_same_processes_in_every_epoch(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         kept = side.loader(datasets.ProcessIds(6), batch_size=None, persistent_workers=True)
@@ -203,83 +120,6 @@ def test_persistent_workers_are_the_same_processes_in_every_epoch(process_parity
 
 
 # Seeds
-
-
-@pytest.mark.parametrize("seed", [0, 5, 2**33])
-def test_seeds_follow_the_generator_over_epochs(worker_parity: Parity, seed: int) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.WorkerFields(4), batch_size=None, generator=seeded(seed))
-        return list(loader), list(loader)
-
-    worker_parity.same(code)
-
-
-@pytest.mark.parametrize("seed", [0, 5])
-def test_seeds_follow_the_global_seed_over_epochs(worker_parity: Parity, seed: int) -> None:
-    def code(side: Side) -> object:
-        torch.manual_seed(seed)
-        loader = side.loader(datasets.WorkerFields(4), batch_size=None)
-        return list(loader), list(loader)
-
-    worker_parity.same(code)
-
-
-def test_seeds_of_workers_are_distinct(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        seeds = {fields[3] for fields in side.loader(datasets.WorkerFields(9), batch_size=None, num_workers=3)}
-        return len(seeds)
-
-    worker_parity.same(code)
-
-
-def test_persistent_workers_keep_their_seed(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.WorkerFields(4), batch_size=None, persistent_workers=True)
-        return list(loader), list(loader)
-
-    worker_parity.same(code)
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_global_generators_in_workers_draw_the_same_as_in_torchs(process_parity: Parity, workers: int) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Draws(9), batch_size=2, num_workers=workers, generator=seeded())
-        return list(loader), list(loader)
-
-    process_parity.same(code)
-
-
-def test_global_generators_in_workers_of_streams_draw_the_same_as_in_torchs(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.DrawsIterable(), batch_size=2)
-        return list(loader), list(loader)
-
-    process_parity.same(code)
-
-
-def test_global_generators_continue_in_persistent_workers(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Draws(6), batch_size=2, persistent_workers=True)
-        return list(loader), list(loader)
-
-    process_parity.same(code)
-
-
-def test_the_init_function_may_set_the_seeds(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        return list(side.loader(datasets.Draws(8), batch_size=2, worker_init_fn=datasets.init_seeds))
-
-    process_parity.same(code)
-
-
-def test_workers_do_not_draw_from_the_callers_generators(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        random.seed(1)
-        np.random.seed(2)
-        list(side.loader(datasets.Draws(8), batch_size=2))
-        return random.random(), float(np.random.random())
-
-    process_parity.same(code)
 
 
 def test_workers_do_not_repeat_the_parents_numpy_generator(process_parity: Parity) -> None:
@@ -295,39 +135,6 @@ def test_workers_do_not_repeat_the_parents_numpy_generator(process_parity: Parit
 # worker_init_fn
 
 
-def test_the_init_function_is_called_once_per_worker_with_its_number(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Counter(8), batch_size=2, worker_init_fn=datasets.init_label, num_workers=3)
-        return list(loader), list(loader)
-
-    process_parity.same(code)
-
-
-def test_the_init_function_of_threads_is_called_once_per_worker(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        calls: list[int] = []  # only threads can append to the caller's list
-        list(side.loader(datasets.Squares(8), batch_size=2, worker_init_fn=calls.append, num_workers=3))
-        return None
-
-    worker_parity.same(code)
-
-
-def test_the_init_function_is_called_once_in_persistent_workers(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        def init(worker_id: int) -> None:
-            info: Any = get_worker_info()
-            info.dataset.calls += 1000
-
-        loader = side.loader(datasets.Counter(4), batch_size=None, worker_init_fn=init, persistent_workers=True)
-        return list(loader), list(loader)
-
-    process_parity.same(code)
-
-
-def test_the_init_function_is_not_called_inline(inline_parity: Parity) -> None:
-    inline_parity.same(lambda side: list(side.loader(datasets.Squares(4), worker_init_fn=datasets.init_fails)))
-
-
 def test_an_exception_of_the_init_function_reaches_the_user(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         return list(side.loader(datasets.Squares(4), batch_size=2, worker_init_fn=datasets.init_fails))
@@ -336,70 +143,11 @@ def test_an_exception_of_the_init_function_reaches_the_user(worker_parity: Parit
     assert "init_fails" in failure.report
 
 
-def test_an_exception_of_one_workers_init_function_reaches_the_user(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        return list(side.loader(datasets.Squares(8), batch_size=2, worker_init_fn=datasets.init_second_fails))
-
-    worker_parity.same_failure(code, "worker 1 has no shard")
-
-
-def test_an_exception_of_the_init_function_with_an_iterable_dataset(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        return list(side.loader(datasets.Counting(4), batch_size=2, worker_init_fn=datasets.init_fails))
-
-    worker_parity.same_failure(code, "cannot start")
-
-
-def test_the_init_function_may_be_any_callable(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        class Init:
-            def __call__(self, worker_id: int) -> str:
-                assert isinstance(worker_id, int)
-                return "ignored"
-
-        return list(side.loader(datasets.Squares(4), batch_size=2, worker_init_fn=Init()))
-
-    worker_parity.same(code)
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no processor affinity")
-def test_the_init_function_may_set_the_affinity(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        cores = sorted(os.sched_getaffinity(0))
-
-        def init(worker_id: int) -> None:
-            os.sched_setaffinity(0, {cores[worker_id % len(cores)]})
-
-        def collate(samples: list[Any]) -> bool:
-            info = get_worker_info()
-            assert info is not None
-            return os.sched_getaffinity(0) == {cores[info.id % len(cores)]}
-
-        batches = list(side.loader(datasets.Squares(6), batch_size=2, worker_init_fn=init, collate_fn=collate))
-        return batches, sorted(os.sched_getaffinity(0)) == cores
-
-    process_parity.same(code)
+def test_the_init_function_is_not_called_inline(inline_parity: Parity) -> None:
+    inline_parity.same(lambda side: list(side.loader(datasets.Squares(4), worker_init_fn=datasets.init_fails)))
 
 
 # Copies of the dataset
-
-
-def test_the_callers_dataset_is_not_changed(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        dataset = datasets.Counter(4)
-        batches = list(side.loader(dataset, batch_size=2, worker_init_fn=datasets.init_label))
-        return batches, dataset.calls, dataset.label
-
-    process_parity.same(code)
-
-
-def test_the_callers_dataset_is_used_inline(inline_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        dataset = datasets.Counter(4)
-        loader = side.loader(dataset, batch_size=2)
-        return list(loader), list(loader), dataset.calls
-
-    inline_parity.same(code)
 
 
 def test_persistent_workers_keep_their_copy(process_parity: Parity) -> None:
@@ -425,62 +173,7 @@ def test_new_workers_see_changes_between_epochs(process_parity: Parity) -> None:
     process_parity.same(code)
 
 
-def test_threads_see_changes_between_epochs(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        dataset = datasets.Samples([1.0, 2.0, 3.0])
-        loader = side.loader(dataset, batch_size=2)
-        first = list(loader)
-        dataset.samples = [4.0, 5.0]
-        return first, list(loader), len(loader)
-
-    worker_parity.same(code)
-
-
-def test_running_workers_do_not_see_changes(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        dataset = datasets.Counter(12)
-        iterator = iter(side.loader(dataset, batch_size=2))
-        first = next(iterator)
-        dataset.label = "changed"
-        return first, list(iterator)
-
-    process_parity.same(code)
-
-
-def test_a_collate_function_with_state_is_copied_too(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        seen: collections.Counter[str] = collections.Counter()
-
-        def collate(samples: list[Any]) -> int:
-            seen["calls"] += 1
-            return seen["calls"]
-
-        return list(side.loader(datasets.Squares(8), batch_size=2, collate_fn=collate)), seen["calls"]
-
-    process_parity.same(code)
-
-
 # What a worker inherits
-
-
-@pytest.mark.usefixtures("two_torch_threads")
-def test_torch_uses_one_thread_per_worker(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        before = torch.get_num_threads()
-        batches = list(side.loader(datasets.ThreadCounts(4), batch_size=None))
-        return batches, torch.get_num_threads() == before
-
-    process_parity.same(code)
-
-
-@pytest.mark.usefixtures("two_torch_threads")
-def test_the_callers_number_of_threads_is_not_changed(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        before = torch.get_num_threads(), torch.get_num_interop_threads()
-        list(side.loader(datasets.Squares(4), batch_size=2))
-        return (torch.get_num_threads(), torch.get_num_interop_threads()) == before
-
-    parity.same(code)
 
 
 def test_environment_and_defaults_are_inherited(parity: Parity, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,17 +185,6 @@ def test_environment_and_defaults_are_inherited(parity: Parity, monkeypatch: pyt
             return list(side.loader(datasets.Environment(3), batch_size=None))
         finally:
             torch.set_default_dtype(torch.float32)
-
-    parity.same(code)
-
-
-def test_no_grad_and_inference_mode_around_the_loop(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        with torch.no_grad():
-            one = list(side.loader(datasets.Squares(4), batch_size=2))
-        with torch.inference_mode():
-            two = [batch.clone() for batch in side.loader(datasets.Squares(4), batch_size=2)]
-        return one, two, torch.is_grad_enabled()
 
     parity.same(code)
 
@@ -569,34 +251,3 @@ def test_workers_end_with_their_iterator(process_parity: Parity, end: str, persi
         return facts(workers)
 
     process_parity.same(code)
-
-
-def test_persistent_workers_are_the_same_in_every_epoch(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(Pids(8), batch_size=1, persistent_workers=True)
-        pids = []
-        for _ in range(2):
-            list(loader)
-            pids.append([worker.pid for worker in loader._iterator._workers])
-        return pids[0] == pids[1], len(set(pids[0]))
-
-    process_parity.same(code)
-
-
-def test_workers_that_are_threads_can_be_joined_and_have_no_pid() -> None:
-    batches = iter(DataLoader(Pids(8), 1, num_workers=2, engine="thread"))
-    next(batches)
-    workers = list(batches._workers)
-    assert [worker.is_alive() for worker in workers] == [True, True]
-    assert not any(hasattr(worker, "pid") for worker in workers)
-    batches._shutdown_workers()
-    for worker in batches._workers:
-        worker.join(60)
-    assert [worker.is_alive() for worker in workers] == [False, False]
-
-
-def test_there_are_no_workers_inline() -> None:
-    batches = iter(DataLoader(Pids(2)))
-    assert batches._workers == []
-    batches._shutdown_workers()
-    assert list(batches) == []

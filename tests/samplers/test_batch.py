@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline import abc
-from feedline.samplers import BatchSampler, InfiniteSampler, RandomSampler, SequentialSampler
+from feedline.samplers import BatchSampler, RandomSampler, SequentialSampler
 from feedline.types import Key
 
 torch_data = pytest.importorskip("torch.utils.data")
@@ -43,21 +41,6 @@ def test_batches_can_be_computed_by_number(samples: int, batch_size: int, drop_l
     assert [batches.batch(number, Key(1, epoch)).tolist() for number in numbers] == expected[::-1]
 
 
-@pytest.mark.parametrize("batch_size", [1, 64, 1000, 50_000])
-def test_batches_larger_and_smaller_than_a_block(batch_size: int) -> None:
-    found = list(BatchSampler(SequentialSampler(range(60_000)), batch_size, False))
-    assert [index for batch in found for index in batch] == list(range(60_000))
-    assert {len(batch) for batch in found[:-1]} <= {batch_size}
-
-
-def test_endless_batches() -> None:
-    batches = cut(InfiniteSampler("abc", shuffle=False), 2, False)
-    assert batches.size() is None
-    assert list(islice(batches, 3)) == [[0, 1], [2, 0], [1, 2]]
-    with pytest.raises(TypeError, match="never ends"):
-        len(batches)
-
-
 def test_seed_and_epoch_come_from_the_sampler() -> None:
     sampler = RandomSampler(range(20), seed=4)
     batches = cut(sampler, 5, False)
@@ -70,11 +53,6 @@ def test_seed_and_epoch_come_from_the_sampler() -> None:
     assert sampler.epoch == 4
     sampler.set_epoch(3)
     assert [index for batch in first for index in batch] == list(sampler)
-
-
-def test_cut_from_returns_the_parts() -> None:
-    sampler = SequentialSampler(range(5))
-    assert cut(sampler, 2, True).cut_from() == (sampler, 2, True)
 
 
 def test_other_iterables_are_consumed_lazily() -> None:
@@ -104,14 +82,6 @@ def test_a_subclass_with_its_own_iteration_is_not_computed_by_number() -> None:
     assert not isinstance(batches, abc.BatchSampler)
 
 
-@pytest.mark.parametrize("sampler", [range(5), SequentialSampler(range(5))], ids=["foreign", "own"])
-def test_can_be_pickled(sampler: Any) -> None:
-    batches = BatchSampler(sampler, 2, False)
-    twin = pickle.loads(pickle.dumps(batches))
-    assert type(twin) is type(batches)
-    assert list(twin) == [[0, 1], [2, 3], [4]]
-
-
 @pytest.mark.parametrize("inside", [range(5), SequentialSampler(range(5))], ids=["foreign", "own"])
 @pytest.mark.parametrize("before", [range(9), RandomSampler(range(9))], ids=["foreign before", "own before"])
 def test_frameworks_can_rebuild_it_with_another_sampler(before: Any, inside: Any) -> None:
@@ -136,21 +106,3 @@ def test_rejects_what_torch_rejects(batch_size: Any, drop_last: Any) -> None:
     for sampler in (range(5), SequentialSampler(range(5))):
         with pytest.raises(theirs.type):
             BatchSampler(sampler, batch_size, drop_last)
-
-
-def test_description_and_repr() -> None:
-    batches = cut(SequentialSampler(range(5)), 2, False)
-    assert batches.describe() == {
-        "kind": "BatchSampler",
-        "batch_size": 2,
-        "drop_last": False,
-        "sampler": {"kind": "SequentialSampler", "size": 5},
-    }
-    assert repr(batches) == "BatchSampler(SequentialSampler(5 samples), batch_size=2, drop_last=False)"
-    assert repr(BatchSampler([1, 2], 2, True)) == "BatchSampler([1, 2], batch_size=2, drop_last=True)"
-
-
-def test_torchs_loader_accepts_it() -> None:
-    batches = BatchSampler(RandomSampler(range(10), seed=1), 4, False)
-    loader = torch_data.DataLoader(range(10), batch_sampler=batches)
-    assert [len(batch) for batch in loader] == [4, 4, 2]

@@ -6,7 +6,7 @@ import math
 import pickle
 from collections import Counter
 from collections.abc import Callable
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,9 @@ from feedline.samplers import (
     LengthBucketBatchSampler,
     RandomSampler,
     SequentialSampler,
-    WeightedRandomSampler,
     distribute,
 )
-from feedline.samplers.distributed import Distributed, DistributedBatches, pieces_of
+from feedline.samplers.distributed import DistributedBatches
 from feedline.types import TAILS, Key, Share, Tail
 
 MAKERS: dict[str, Callable[..., Any]] = {
@@ -60,14 +59,6 @@ def test_ranks_are_read_from_the_environment_on_first_use(name: str, monkeypatch
         assert len(one) == 4
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert flat(sampler) == [1, 3, 5, 7], "once known, they stay"
-
-
-@pytest.mark.parametrize("name", ["share", "foreign", "cut batches", "batches"])
-def test_explicit_ranks_have_precedence_over_the_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = MAKERS[name](rank=0, world_size=1)
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert flat(sampler) == list(range(8))
 
 
 torch_distributed = pytest.importorskip("torch.utils.data.distributed")
@@ -117,43 +108,6 @@ def test_ranks_share_one_order_step_by_step(tail: Tail) -> None:
     assert together == list(RandomSampler(range(100), seed=5))
 
 
-def test_every_iteration_counts_as_an_epoch() -> None:
-    sampler, twin = (DistributedSampler(range(50), 2, 0) for _ in range(2))
-    epochs = [list(sampler), list(sampler)]
-    assert epochs[0] != epochs[1]
-    twin.set_epoch(1)
-    assert twin.epoch == 1
-    assert list(twin) == epochs[1]
-
-
-def test_share_and_whole_are_returned() -> None:
-    sampler = DistributedSampler(range(5), 2, 1, tail="exact")
-    assert sampler.share == Share(1, 2, "exact")
-    assert sampler.whole().size() == 5
-    assert sampler.describe() == sampler.whole().describe() == RandomSampler(range(5)).describe()
-    assert sampler.total_size == 5
-
-
-def test_the_seed_is_the_samplers_or_zero() -> None:
-    assert Distributed(RandomSampler(range(5), seed=3), Share()).seed == 3
-    assert Distributed(RandomSampler(range(5)), Share()).seed == 0
-
-
-def test_ranks_in_one_process_do_not_disturb_each_other() -> None:
-    sampler = RandomSampler(range(20), seed=1)
-    parts = [Distributed(sampler, Share(rank, 2)) for rank in range(2)]
-    for epoch in range(3):
-        drawn = [index for part in parts for index in part]
-        assert sorted(drawn) == list(range(20))
-        assert [part.epoch for part in parts] == [epoch + 1] * 2
-
-
-def test_an_epoch_set_before_sharing_is_kept() -> None:
-    sampler = RandomSampler(range(20), seed=1)
-    sampler.set_epoch(4)
-    assert Distributed(sampler, Share()).begin() == Key(1, 4)
-
-
 @pytest.mark.parametrize(("count", "rank"), [(2, 2), (2, -1), (1, 5)])
 def test_rejects_ranks_out_of_range(count: int, rank: int) -> None:
     with pytest.raises(ValueError, match="rank"):
@@ -174,19 +128,6 @@ def test_rejects_ranks_out_of_range(count: int, rank: int) -> None:
 def test_rejects_bad_options(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         DistributedSampler(range(5), 2, 0, **options)
-
-
-def test_there_is_one_rank_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert list(DistributedSampler(range(5), shuffle=False)) == list(range(5))
-
-
-def test_repr() -> None:
-    assert repr(Distributed(SequentialSampler(range(3)), Share(1, 2))) == (
-        "Distributed(SequentialSampler(3 samples), rank=1, world_size=2, tail='pad')"
-    )
-    assert "num_replicas=2, rank=1" in repr(DistributedSampler(range(3), 2, 1))
 
 
 lengths = st.lists(st.integers(1, 9), max_size=30)
@@ -270,113 +211,13 @@ def test_another_number_of_ranks_can_resume(
     assert indices == Counter(range(sum(length + 8 for length in given_lengths)))
 
 
-def test_nothing_is_left_at_the_end() -> None:
-    part = DistributedBatches(Ragged([1, 2, 3]), Share(0, 2))
-    assert part.resumed(3).size() == 0
-    assert part.resumed(4).size() == 0
-
-
-def test_resumed_keeps_seed_and_epoch() -> None:
-    part = DistributedBatches(Ragged([1, 2, 3]), Share(0, 2))
-    part.set_epoch(6)
-    assert part.resumed(2).begin() == Key(0, 6)
-
-
-def test_each_iteration_of_batches_is_another_epoch() -> None:
-    part = DistributedBatches(Ragged([2, 2]), Share(1, 2))
-    assert list(part) == [[2, 3]]
-    assert list(part) == [[1002, 1003]]
-
-
-def test_share_and_whole_of_batches_are_returned() -> None:
-    whole = Ragged([1, 2, 3])
-    part = DistributedBatches(whole, Share(1, 2, "drop"))
-    assert part.whole() is whole
-    assert part.share == Share(1, 2, "drop")
-    assert part.describe() == whole.describe()
-    assert "rank=1, world_size=2, tail='drop'" in repr(part)
-
-
-@given(st.lists(st.integers(1, 20), min_size=1, max_size=8), st.integers(1, 16))
-def test_batches_are_cut_into_similar_pieces(given_lengths: list[int], count: int) -> None:
-    starts = np.cumsum([0, *given_lengths])
-    batches = [np.arange(start, stop) for start, stop in pairwise(starts)]
-    if not len(batches) <= count <= starts[-1]:
-        return
-    pieces = pieces_of(batches, count)
-    assert len(pieces) == count
-    assert min(map(len, pieces)) > 0
-    assert np.array_equal(np.concatenate(pieces), np.arange(starts[-1]))
-    # The largest is halved repeatedly, so no piece is smaller than half of any other.
-    halved = [len(piece) for piece in pieces if len(piece) not in given_lengths]
-    assert not halved or max(map(len, pieces)) <= 2 * min(halved) + 1
-
-
 torch = pytest.importorskip("torch")
 torch_data = torch.utils.data
-
-INDICES: dict[str, Callable[[], Any]] = {
-    "random": lambda: RandomSampler(range(103)),
-    "list": lambda: list(range(103)),
-    "torch random": lambda: torch_data.RandomSampler(range(103)),
-    "torch random, own generators": lambda: torch_data.RandomSampler(range(103), generator=torch.Generator()),
-    "torch subset": lambda: torch_data.SubsetRandomSampler(range(103)),
-}
-BATCHES: dict[str, Callable[[], Any]] = {
-    "cut": lambda: BatchSampler(RandomSampler(range(103)), 4, False),
-    "over torch's": lambda: BatchSampler(torch_data.RandomSampler(range(103)), 4, False),
-    "torch": lambda: torch_data.BatchSampler(torch_data.RandomSampler(range(103)), 4, False),
-    "list": lambda: [list(range(start, min(start + 4, 103))) for start in range(0, 103, 4)],
-}
 
 
 def indices_of(shared: abc.Sampler | abc.BatchSampler, count: int | None = None) -> list[int]:
     assert isinstance(shared, abc.Sampler)
     return list(islice(shared, count))
-
-
-def batches_of(shared: abc.Sampler | abc.BatchSampler) -> list[list[int]]:
-    assert isinstance(shared, abc.BatchSampler)
-    return list(shared)
-
-
-@pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
-@pytest.mark.parametrize("make", INDICES.values(), ids=INDICES)
-def test_indices_of_all_ranks_are_consistent(make: Callable[[], Any], tail: Tail) -> None:
-    ranks = [distribute(make(), rank, 4, tail=tail) for rank in range(4)]
-    for epoch in range(2):
-        torch.manual_seed(epoch)  # ranks draw different numbers in between, which must not matter
-        parts = []
-        for share in ranks:
-            torch.rand(3)
-            parts.append(indices_of(share))
-        drawn = Counter(index for part in parts for index in part)
-        assert len(drawn) == (100 if tail == "drop" else 103)
-        assert sum(drawn.values()) == {"pad": 104, "drop": 100, "exact": 103}[tail]
-
-
-@pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
-@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-def test_batches_of_all_ranks_are_consistent(make: Callable[[], Any], tail: Tail) -> None:
-    parts = [batches_of(distribute(make(), rank, 4, tail=tail)) for rank in range(4)]
-    assert len({len(part) for part in parts}) == 1
-    drawn = Counter(index for part in parts for batch in part for index in batch)
-    if tail == "exact":
-        assert drawn == Counter(range(103))
-    elif tail == "pad":
-        assert set(drawn) == set(range(103))
-    else:
-        assert set(drawn.values()) == {1}
-
-
-def test_epochs_differ_without_set_epoch() -> None:
-    for make in (*INDICES.values(), *BATCHES.values()):
-        shared = distribute(make(), 0, 2)
-        epochs = [list(shared), list(shared)]
-        if not isinstance(make(), list):
-            assert epochs[0] != epochs[1]
-        shared.set_epoch(1)
-        assert list(shared) == epochs[1]
 
 
 def test_cut_batches_are_cut_from_the_share() -> None:
@@ -389,20 +230,9 @@ def test_cut_batches_are_cut_from_the_share() -> None:
     assert parts[1:] == (3, False)
 
 
-def test_batches_that_are_not_cut_are_shared_whole() -> None:
-    shared = distribute([[0, 1], [2], [3, 4]], 1, 2)
-    assert isinstance(shared, DistributedBatches)
-    assert list(shared) == [[2], [0, 1]]
-
-
 def test_endless_samplers_can_be_shared() -> None:
     parts = [indices_of(distribute(InfiniteSampler(range(10)), rank, 2), 5) for rank in range(2)]
     assert sorted(parts[0] + parts[1]) == list(range(10))
-
-
-def test_weighted_samplers_can_be_shared() -> None:
-    shared = distribute(WeightedRandomSampler([0, 0, 1], 10), 1, 2)
-    assert list(shared) == [2] * 5
 
 
 @pytest.mark.parametrize(
@@ -421,25 +251,3 @@ def test_weighted_samplers_can_be_shared() -> None:
 def test_rejects_sharing_a_share(shared: Any) -> None:
     with pytest.raises(BadOption, match=r"already one rank.s share"):
         distribute(shared, 0, 2)
-
-
-def test_rejects_samplers_without_a_length() -> None:
-    with pytest.raises(BadOption, match="no length"):
-        distribute(iter(range(5)), 0, 2)
-
-
-@pytest.mark.parametrize(("rank", "world_size", "tail"), [(2, 2, "pad"), (0, 0, "pad"), (0, 2, "wrap")])
-def test_rejects_meaningless_shares(rank: int, world_size: int, tail: Tail) -> None:
-    with pytest.raises(BadOption):
-        distribute([1, 2, 3], rank, world_size, tail=tail)
-
-
-def test_the_rank_comes_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    assert list(distribute(range(9))) == [1, 4, 7]
-
-
-def test_torchs_loader_accepts_shares() -> None:
-    loader = torch_data.DataLoader(range(10), batch_sampler=distribute([[0, 1], [2], [3, 4]], 0, 2))
-    assert [batch.tolist() for batch in loader] == [[0, 1], [3, 4]]

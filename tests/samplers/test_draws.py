@@ -45,14 +45,6 @@ def test_numbers_that_would_be_more_likely_are_drawn_again(bound: int, monkeypat
     assert_fits(np.bincount(drawn % 3, minlength=3))
 
 
-@pytest.mark.parametrize("bound", [1, 2, 7, 100])
-def test_small_bounds_are_uniform(bound: int) -> None:
-    counts = np.bincount(draw_below(bound, np.arange(50_000), 9), minlength=bound)
-    assert counts.sum() == 50_000
-    if bound > 1:
-        assert_fits(counts)
-
-
 def test_exponential_times() -> None:
     times = draw_exponential(np.arange(100_000), 4)
     assert times.min() > 0
@@ -111,11 +103,6 @@ def test_large_tables_are_exact(count: int, power: int) -> None:
     assert np.array_equal(shares(table), integers(array, count << table.height_bits))
 
 
-def test_equal_weights_need_no_alias() -> None:
-    table = AliasTable(np.full(10, 0.1))
-    assert table.alias.tolist() == list(range(10))
-
-
 def test_draws_follow_the_weights() -> None:
     array = np.array([1.0, 0.0, 2.0, 10.0, 0.5, 3.0])
     drawn = AliasTable(array).draw(np.arange(60_000), key=3)
@@ -123,7 +110,3 @@ def test_draws_follow_the_weights() -> None:
     assert counts[1] == 0
     kept = array > 0
     assert_fits(counts[kept], array[kept] / array.sum() * 60_000)
-
-
-def test_repr_shows_the_size() -> None:
-    assert repr(AliasTable(np.ones(3))) == "AliasTable(3 weights)"

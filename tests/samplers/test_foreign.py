@@ -84,33 +84,10 @@ def test_the_generator_of_a_torch_sampler_is_seeded_and_restored() -> None:
     assert all(torch.equal(g.get_state(), state) for g, state in zip(generators, states, strict=True))
 
 
-def test_the_order_of_an_epoch_is_computed_once() -> None:
-    mine = Mine(DRAWS["random"])
-    sampler = ForeignSampler(mine)
-    for place in range(20):
-        sampler.at(np.array([place]), Key(0, 0))
-    assert mine.iterations == 1
-
-
-def test_set_epoch_is_passed_on() -> None:
-    class Knows(list[int]):
-        def set_epoch(self, epoch: int) -> None:
-            self.epoch = epoch
-
-    knows = Knows([1, 2])
-    ForeignSampler(knows).at(np.array([0]), Key(0, 9))
-    assert knows.epoch == 9
-
-
 @pytest.mark.parametrize("count", [19, 21])
 def test_rejects_a_sampler_with_a_wrong_length(count: int) -> None:
     with pytest.raises(BadOption, match=f"length of {count} but yields"):
         ForeignSampler(Mine(DRAWS["random"], count)).at(np.array([0]), Key(0, 0))
-
-
-def test_indices_must_be_integers() -> None:
-    with pytest.raises(BadOption, match="only integers"):
-        ForeignSampler(["a", "b"]).at(np.array([0]), Key(0, 0))
 
 
 @pytest.mark.parametrize(
@@ -136,8 +113,3 @@ def test_torchs_samplers_are_recognised_without_shuffling(monkeypatch: pytest.Mo
     sampler = torch_data.RandomSampler(range(3))
     assert not yields_batches(sampler)
     assert yields_batches(torch_data.BatchSampler(sampler, 2, False))
-
-
-def test_repr() -> None:
-    assert repr(ForeignSampler([1, 2])) == "ForeignSampler(list of length 2)"
-    assert repr(ForeignBatchSampler([[1], [2]])) == "ForeignBatchSampler(list of length 2)"

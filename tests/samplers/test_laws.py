@@ -75,14 +75,6 @@ def test_at_equals_iteration_for_any_positions(name: str, data: st.DataObject) -
     assert found.tolist() == [epoch[place] for place in places]
 
 
-def test_at_accepts_strided_positions(make: Maker) -> None:
-    sampler = make(3000)
-    size = sampler.size() or 5000
-    whole = sampler.at(np.arange(size), Key(1, 0))
-    assert np.array_equal(sampler.at(np.arange(size)[1::3], Key(1, 0)), whole[1::3])
-    assert np.array_equal(sampler.at(np.arange(size)[::-1], Key(1, 0)), whole[::-1])
-
-
 def test_epochs_advance_by_iteration_and_by_set_epoch(make: Maker) -> None:
     sampler = make(200)
     epochs = [list(islice(sampler, 600)) for _ in range(3)]
@@ -106,21 +98,6 @@ def test_the_description_is_short_json_and_differs_by_size(make: Maker) -> None:
     assert json.dumps(make(100).describe()) == text
     assert json.dumps(make(101).describe()) != text
     assert len(text) < 200
-
-
-def test_repr_names_the_class(make: Maker) -> None:
-    sampler = make(10)
-    assert repr(sampler).startswith(f"{type(sampler).__name__}(")
-    assert len(repr(sampler)) < 200
-
-
-def test_len_is_the_size_or_a_type_error(make: Maker) -> None:
-    sampler = make(10)
-    if sampler.size() is None:
-        with pytest.raises(TypeError, match="never ends"):
-            len(sampler)
-    else:
-        assert len(sampler) == sampler.size()
 
 
 def test_torchs_loader_accepts_every_sampler(make: Maker) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -57,9 +56,3 @@ def test_released_states_are_never_overwritten(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / feedline.__version__.rpartition(".")[0]).mkdir()
     assert "must stay as they are" in str(write.main())
     assert [path.name for path in tmp_path.rglob("*.json")] == []
-
-
-# Any: what a state holds.
-def test_a_digest_depends_on_every_sample() -> None:
-    batches: list[Any] = [[1, 2], [3, 4]]
-    assert digest(batches) != digest([[1, 2], [4, 3]]) != digest([[1, 2, 3, 4]])

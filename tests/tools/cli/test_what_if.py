@@ -73,7 +73,7 @@ def test_named_stages_of_the_dataset_can_be_scaled(tmp_path: Path, capsys: pytes
     ("content", "message"),
     [
         ("", "not a recording"),
-        ('{"format":"feedline recording","version":1,"rows":{"got":[1', "cut off"),
+        ('{"format":"feedline recording","version":1,"bytes":9,"crc32":5}\n{"rows', "cut off"),
         ('{"format":"feedline recording","version":99}', "version 99"),
         (None, "cannot be read"),
     ],
