@@ -17,13 +17,6 @@ def make_arena(slot_count: int = 2, budget: int = 1 << 30) -> Arena:
     return Arena(slot_count, shared=False, budget=budget)
 
 
-def test_small_arrays_come_from_the_ordinary_heap() -> None:
-    arena = make_arena()
-    assert LocalBuffers(arena).allocate(1000) is None
-    assert arena.leased_count == 0
-    assert sorted([arena.acquire(), arena.acquire()]) == [0, 1], "no slot was taken"
-
-
 def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
     arena = make_arena(1)
     buffer = LocalBuffers(arena)
@@ -45,19 +38,6 @@ def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
     assert arena.acquire() == -1
     del second
     assert arena.acquire() == 0
-
-
-def test_an_unused_buffer_takes_no_slot() -> None:
-    arena = make_arena(1)
-    buffer = LocalBuffers(arena)
-    del buffer
-    assert arena.acquire() == 0
-
-
-def test_without_a_free_slot_nothing_is_allocated() -> None:
-    arena = make_arena(1)
-    assert arena.acquire() == 0
-    assert LocalBuffers(arena).allocate(LARGE) is None
 
 
 def test_arrays_that_do_not_fit_are_refused_and_smaller_ones_still_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +72,3 @@ def test_a_buffer_is_closed_after_an_error() -> None:
         in_local_buffers(LocalBuffers(arena), fail, LARGE)
     assert arena.acquire() == 0
     assert in_local_buffers(None, lambda buffer: buffer) is None
-
-
-def test_local_buffers_do_not_cross_processes() -> None:
-    assert LocalBuffers.crosses is False

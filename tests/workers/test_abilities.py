@@ -6,7 +6,6 @@ Linux without the functions that other systems lack stands in for those systems.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import select
 import subprocess
@@ -126,11 +125,6 @@ def refusing(code: int) -> object:
     return refuse
 
 
-def test_this_system_has_all_abilities() -> None:
-    assert abilities.can_share_arenas()
-    assert abilities.can_map_sparsely()
-
-
 @pytest.mark.parametrize(
     ("module", "name"), [(os, "memfd_create"), (os, "pidfd_open"), (select, "epoll"), (select, "poll")]
 )
@@ -153,11 +147,6 @@ def test_arenas_are_not_shared_where_the_kernel_or_a_sandbox_refuses(
 def test_running_out_of_descriptors_does_not_disable_shared_arenas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "memfd_create", refusing(errno.EMFILE))
     assert abilities.can_share_arenas()
-
-
-def test_no_sparse_mappings_without_private_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(mmap, "MAP_PRIVATE")
-    assert not abilities.can_map_sparsely()
 
 
 def run_without(system: str, methods: str, folder: Path, *more: str) -> None:

@@ -56,14 +56,6 @@ def test_bytes_are_read_back_unchanged(values: list[bytes]) -> None:
     assert [packed.get(place) for place in range(len(values))] == values
 
 
-@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 64, 32768, 32769, 40_000])
-def test_sizes_around_the_ends_of_blocks_and_chunks(count: int) -> None:
-    values = paths(count)
-    packed = Packed(iter(values), is_text=True)
-    assert list(packed.each(range(count))) == values
-    assert [packed.get(place) for place in range(0, count, 7)] == values[::7]
-
-
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_paths_take_a_fifth_of_a_list_in_any_order(shuffled: bool) -> None:
     values = paths(50_000)
@@ -73,11 +65,6 @@ def test_paths_take_a_fifth_of_a_list_in_any_order(shuffled: bool) -> None:
     packed = Packed(values, is_text=True)
     assert packed.nbytes * 5 < listed
     assert [packed.get(place) for place in range(0, 50_000, 11)] == values[::11]
-
-
-def test_strings_with_nothing_in_common_have_little_overhead() -> None:
-    values = [np.random.default_rng(number).bytes(100) for number in range(1000)]
-    assert Packed(values, is_text=False).nbytes < 1000 * 106
 
 
 def test_packed_strings_can_be_pickled_and_stored() -> None:
@@ -135,13 +122,3 @@ def test_arrays_that_do_not_belong_together_are_rejected(what: str) -> None:
     assert arrays["order"] is not None
     with pytest.raises(ValueError, match="do not belong together"):
         Packed.of_arrays({**arrays, **WRONG[what](arrays)})
-
-
-def test_the_buffers_of_packed_strings_are_pickled_out_of_band() -> None:
-    """So that an engine can send them once to all workers."""
-    packed = Packed(paths(100_000), is_text=True)
-    buffers: list[pickle.PickleBuffer] = []
-    text = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)
-    assert len(text) < 1000
-    assert sum(buffer.raw().nbytes for buffer in buffers) == packed.nbytes
-    assert pickle.loads(text, buffers=buffers).get(77_777) == packed.get(77_777)

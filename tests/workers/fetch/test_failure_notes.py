@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 from torch.utils.data import DataLoader as TorchLoader
 
 import feedline
-from feedline.datasets import ArrayDataset, CachedDataset, mix
+from feedline.datasets import CachedDataset, mix
 
 pytestmark = pytest.mark.sample(4)
 
@@ -87,31 +87,6 @@ def test_notes_name_the_sample_that_does_not_fit_and_a_fix(case: str, options: d
     )
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"), [(2, "While collating samples 0, 1 ("), (1, "While collating sample 0 (")]
-)
-def test_a_failing_collate_function_names_its_samples(size: int, expected: str) -> None:
-    def failing(samples: list[Any]) -> None:
-        raise KeyError(len(samples))
-
-    exc = failure_of(feedline.DataLoader(Odd(int), size, collate_fn=failing))
-    assert exc.__notes__[0].startswith(expected)
-
-
-def test_a_note_counts_the_samples_read_from_a_stream() -> None:
-    class Stream(IterableDataset[Any]):
-        def __iter__(self) -> Any:
-            return iter([torch.zeros(1)] * 3 + [torch.zeros(2)])
-
-    exc = failure_of(feedline.DataLoader(Stream(), 2))
-    assert exc.__notes__[0] == "While collating a batch, after 4 samples (stage: collate)."
-
-
-def test_the_numpy_loader_names_the_sample_too() -> None:
-    exc = failure_of(feedline.Loader(Odd(lambda index: np.zeros(3 if index == 13 else 2)), 8))
-    assert "Sample 5 of the batch is sample 13 of the dataset." in exc.__notes__
-
-
 class Shapeless:
     """Has no shape, like torch's nested tensors."""
 
@@ -125,22 +100,6 @@ def test_samples_that_cannot_be_inspected_do_not_hide_the_error() -> None:
     ours, torchs = failure_of(feedline.DataLoader(data, 8)), failure_of(TorchLoader(data, 8))
     assert (type(ours), str(ours)) == (type(torchs), str(torchs))
     assert "has no sizes" in "".join(ours.__notes__)
-
-
-def test_no_advice_for_custom_collate_functions() -> None:
-    exc = failure_of(feedline.DataLoader(Odd(none_at_13), 8, collate_fn=lambda samples: samples[0]["z"]))
-    assert "drop_none" not in "".join(exc.__notes__)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_dict_of_arrays_fails_as_in_torch_and_a_note_recommends_array_dataset(workers: int) -> None:
-    arrays: Any = {"x": torch.arange(10), "y": np.arange(10)}
-    exc = failure_of(feedline.DataLoader(arrays, 4, num_workers=workers))
-    assert type(exc) is KeyError
-    assert any("Use feedline.datasets.ArrayDataset(arrays)" in note for note in exc.__notes__)
-    table: Any = ArrayDataset(arrays)
-    batch = next(iter(feedline.DataLoader(table, 4)))
-    assert batch["x"].tolist() == batch["y"].tolist() == [0, 1, 2, 3]
 
 
 # -- where a failed sample comes from ---
@@ -188,31 +147,11 @@ class StatefulTable(Table):
         pass
 
 
-LOADERS: dict[str, Callable[[Any], Any]] = {
-    "inline": lambda data: feedline.DataLoader(data, 16),
-    "seeded": lambda data: feedline.DataLoader(data, 16, seed=1),
-    "process": lambda data: feedline.DataLoader(data, 16, num_workers=1),
-    "thread": lambda data: feedline.DataLoader(data, 16, num_workers=1, engine="thread"),
-    "retry": lambda data: feedline.DataLoader(data, 16, on_error="retry"),
-    "Loader": lambda data: feedline.Loader(data, 16),
-    "Loader process": lambda data: feedline.Loader(data, 16, workers=1),
-}
-
-
 def notes_of(loader: Any) -> str:
     with pytest.raises(ValueError, match="broken") as caught:
         for _ in loader:
             pass
     return "\n".join(caught.value.__notes__)
-
-
-@pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("kind", [Photos, Table])
-def test_a_sample_of_a_subset_is_named_by_both_indices(loader: str, kind: type[Photos]) -> None:
-    notes = notes_of(LOADERS[loader](Subset(kind(), BACKWARDS)))
-    assert (
-        f"About sample 29, which is sample 70 of the {kind.__name__} in loader.dataset.dataset (stage: fetch" in notes
-    )
 
 
 WRAPPED: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -290,23 +229,3 @@ def test_a_stateful_dataset_is_not_asked_again() -> None:
     notes = notes_of(feedline.DataLoader(table, 16, shuffle=False))
     assert "About one of the samples 64, 65" in notes
     assert table.requested[-1] == list(range(64, 80))
-
-
-def test_a_failure_that_does_not_recur_is_not_blamed_on_one_sample() -> None:
-    class Tired(Table):
-        def __getitems__(self, indices: list[int]) -> list[int]:
-            return super().__getitems__(indices) if len(indices) > 1 else indices
-
-    assert "About one of the samples 64, 65" in notes_of(feedline.DataLoader(Tired(), 16, shuffle=False))
-
-
-def test_the_search_for_the_bad_sample_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.workers.fetch.failure_notes._PATIENCE_S", -1.0)
-    assert "About one of the samples 64, 65" in notes_of(feedline.DataLoader(Table(), 16, shuffle=False))
-
-
-def test_an_out_of_range_index_of_a_tensor_dataset_is_named() -> None:
-    data = torch.utils.data.TensorDataset(torch.arange(10))
-    with pytest.raises(IndexError) as caught:
-        list(feedline.DataLoader(data, 4, sampler=[0, 1, 99, 3]))
-    assert "About sample 99 (stage" in caught.value.__notes__[0]
