@@ -18,43 +18,36 @@ import feedline
 from feedline.errors import DataWarning
 from feedline.types import EngineName
 
-ENGINES: list[Any] = [("inline", 0, {}), ("thread", 2, {}), ("process", 2, {})]
-engines = pytest.mark.parametrize(("engine", "workers", "options"), ENGINES, ids=lambda value: str(value))
+engines = pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
 
 
 class WaitForEachOther:
-    """Samples wait for each other: a batch completes only if all of them run concurrently."""
+    """Eight samples wait for each other: a batch of eight completes only if all of them run concurrently."""
 
-    def __init__(self, count: int = 24, together: int = 8) -> None:
-        self.count = count
-        self.together = together
-        self.waiting = 0
-        self.peak = 0
+    def __init__(self) -> None:
+        self.started = 0
 
     def __len__(self) -> int:
-        return self.count
+        return 24
 
-    async def __getitem__(self, index: int) -> Any:
-        self.waiting += 1
-        self.peak = max(self.peak, self.waiting)
-        while self.waiting % self.together and self.waiting < self.peak + 1:
+    async def __getitem__(self, index: int) -> int:
+        self.started += 1
+        needed = -(-self.started // 8) * 8
+        for _ in range(100_000):
+            if self.started >= needed:
+                return index
             await asyncio.sleep(0)
-            if self.peak >= self.together:
-                break
-        await asyncio.sleep(0)
-        self.waiting -= 1
-        return {"index": index, "peak": self.peak}
+        raise AssertionError("the samples of a batch were made one after the other")
 
 
 @engines
-def test_the_samples_of_a_batch_run_concurrently(engine: EngineName, workers: int, options: dict[str, Any]) -> None:
-    batches = list(feedline.Loader(WaitForEachOther(), 8, workers=workers, engine=engine, **options))
-    assert [index for batch in batches for index in batch["index"]] == list(range(24))
-    assert max(int(batch["peak"].max()) for batch in batches) == 8
+def test_the_samples_of_a_batch_run_concurrently(engine: EngineName, workers: int) -> None:
+    batches = list(feedline.Loader(WaitForEachOther(), 8, workers=workers, engine=engine))
+    assert np.concatenate(batches).tolist() == list(range(24))
 
 
 class Counting:
-    max_concurrency: Any = 3
+    max_concurrency = 3
 
     def __init__(self) -> None:
         self.running = 0
@@ -69,6 +62,12 @@ class Counting:
         await asyncio.sleep(0.001)
         self.running -= 1
         return index
+
+
+def test_max_concurrency_limits_how_many_samples_run_at_once() -> None:
+    dataset = Counting()
+    assert np.concatenate(list(feedline.Loader(dataset, 20))).tolist() == list(range(20))
+    assert dataset.peak == 3
 
 
 class Drawing:
@@ -98,9 +97,9 @@ def numbers(dataset: Any, **options: Any) -> Any:
 
 
 @engines
-def test_each_sample_draws_its_own_numbers(engine: EngineName, workers: int, options: dict[str, Any]) -> None:
+def test_each_sample_draws_its_own_numbers(engine: EngineName, workers: int) -> None:
     """The same numbers as without async."""
-    assert numbers(Drawing(), workers=workers, engine=engine, **options) == numbers(Plain())
+    assert numbers(Drawing(), workers=workers, engine=engine) == numbers(Plain())
 
 
 class Globals(Plain):
@@ -114,18 +113,14 @@ def test_drawing_from_the_global_generators_warns() -> None:
 
 
 class Failing:
-    def __init__(self, bad: tuple[int, ...] = (5, 11), times: int = 10**9) -> None:
-        self.bad = bad
-        self.times = times
-        self.tries: dict[int, int] = {}
+    bad = (5, 11)
 
     def __len__(self) -> int:
         return 20
 
     async def __getitem__(self, index: int) -> int:
         await asyncio.sleep(0.0005 * (20 - index))
-        self.tries[index] = self.tries.get(index, 0) + 1
-        if index in self.bad and self.tries[index] <= self.times:
+        if index in self.bad:
             raise KeyError(f"no {index}")
         return index
 
@@ -133,7 +128,7 @@ class Failing:
 @engines
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
 def test_error_policies_work_as_with_a_synchronous_dataset(
-    on_error: Literal["skip", "replace"], engine: EngineName, workers: int, options: dict[str, Any]
+    on_error: Literal["skip", "replace"], engine: EngineName, workers: int
 ) -> None:
     class Sync(Failing):
         def __getitem__(self, index: int) -> int:  # type: ignore[override]
@@ -142,7 +137,7 @@ def test_error_policies_work_as_with_a_synchronous_dataset(
             return index
 
     expected = [batch.tolist() for batch in feedline.Loader(Sync(), 6, on_error=on_error)]
-    loader = feedline.Loader(Failing(), 6, workers=workers, engine=engine, on_error=on_error, **options)
+    loader = feedline.Loader(Failing(), 6, workers=workers, engine=engine, on_error=on_error)
     assert [batch.tolist() for batch in loader] == expected
     assert sorted(fault.index for fault in loader.faults) == [5, 11]
 
