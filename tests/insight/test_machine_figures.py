@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from feedline.insight import machine_figures
 from feedline.insight.machine_figures import MachineFigures
 
 
@@ -49,20 +48,6 @@ def test_gpu_figures_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert columns["gpu"] == [0.25, 0.25]
     assert columns["gpu_memory"] == [2000.0, 2000.0]
     assert closed == [True]
-
-
-def test_the_number_of_readings_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_figures, "_MOST", 64)
-    figures = MachineFigures(list)
-    seconds, readings = 0.0, 0
-    while seconds < 500:
-        figures.read()
-        seconds, readings = seconds + figures._every_s, readings + 1
-    moments = figures.columns["at"]
-    assert 32 <= len(moments) < 64
-    assert {len(column) for column in figures.columns.values()} == {len(moments)}
-    assert moments == sorted(moments, key=lambda at: at or 0.0)
-    assert (figures._every_s, readings < 300) == (8.0, True), "read less often, at equal intervals"
 
 
 def test_a_forked_process_leaves_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,16 +94,6 @@ def test_short_batches_have_few_rows_and_correct_statistics(step: int) -> None:
     assert period.body.mean == pytest.approx(step / 1e9, rel=0.001)
 
 
-def test_a_row_represents_no_more_time_than_has_passed() -> None:
-    loop = Loop(Observer(), step=5_000, wait=5_000)
-    for _ in range(300):
-        loop.run(37)
-        loop.run(1, wait=10_000_000)
-    epoch, _, _ = loop.observer.totals(loop.batches)
-    assert sum(epoch.waits.values()) + loop.batches * loop.step == pytest.approx(epoch.nanoseconds, rel=0.001)
-    assert epoch.waited == pytest.approx(300 * (37 * 5_000 + 10_000_000))
-
-
 def test_the_ten_slowest_samples_are_kept() -> None:
     observer = Observer()
     for number in range(50):

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import re
 import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -68,33 +65,7 @@ def at_once(act: Callable[[], object], *, threads: int = 4, times: int = 500) ->
         sys.setswitchinterval(before)
 
 
-# -- acquire and release ---
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_each_slot_is_acquired_once(shared: bool) -> None:
-    arena = make_arena(5, shared=shared)
-    assert sorted(acquire_all(arena)) == [0, 1, 2, 3, 4]
-    assert not arena.available()
-    arena.release(3)
-    assert arena.available()
-    assert acquire_all(arena) == [3]
-
-
 # -- leases ---
-
-
-def test_a_slot_is_released_when_its_last_view_is_dropped() -> None:
-    arena = make_arena(1)
-    lease = leased(arena, 1000)
-    part = lease[10:20].view(np.uint16)[1:]
-    assert lease.nbytes == 1000
-    del lease
-    gc.collect()
-    assert (arena.leased_count, arena.acquire()) == (1, -1)
-    del part
-    assert arena.leased_count == 0
-    assert arena.acquire() == 0
 
 
 @pytest.mark.parametrize("act", [Arena.acquire, lambda arena: arena.release(0)])
@@ -319,29 +290,6 @@ def test_pages_stay_resident_while_batches_have_the_same_size() -> None:
     assert resident(arena) == before
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_closing_frees_all_but_held_memory_which_is_freed_when_it_is_dropped(shared: bool) -> None:
-    before = own_memory()
-    arena = make_arena(64, shared=shared)
-    kept = [filled(arena, 1 << 20, 4 << 20) for _ in range(10)]
-    arena.close()
-    del arena
-    gc.collect()
-    for parts in kept:
-        del parts[1]  # the larger one
-    assert own_memory() - before < 10 * (1 << 20) + (8 << 20)
-    assert all((parts[0] == 1).all() for parts in kept)
-    del parts
-    kept.clear()
-    assert own_memory() - before < 4 << 20
-
-
-def own_memory() -> int:
-    """Return this process's anonymous memory and unnamed shared memory in bytes."""
-    text = Path("/proc/self/status").read_text()
-    return sum(int(size) << 10 for size in re.findall(r"(?:RssAnon|RssShmem):\s+(\d+)", text))
-
-
 # -- the budget ---
 
 
@@ -448,21 +396,6 @@ def test_a_slot_leased_during_a_fork_is_not_reused_while_the_child_lives() -> No
     assert code == 0, "the child saw its batch change"
     forks.settle(at_once=True)
     assert arena.acquire() == 0, "no process can see it any more"
-
-
-def test_dropping_views_in_a_fork_does_not_affect_the_parent() -> None:
-    arena = make_arena(2)
-    holder = [leased(arena, 8)]
-    arena.rest()  # so that a drop would be noticed
-
-    def drop() -> bool:
-        holder.clear()
-        return True
-
-    assert in_a_fork(drop) == 0
-    forks.settle(at_once=True)
-    assert arena.leased_count == 1
-    assert set(holder[0].tolist()) == {0}
 
 
 def test_a_fork_frees_nothing_of_its_parents_memory() -> None:

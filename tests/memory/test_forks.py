@@ -98,29 +98,6 @@ def test_a_child_that_closes_every_descriptor_still_counts() -> None:
     assert arena.leased_count == 0
 
 
-def test_a_grandchild_counts_too() -> None:
-    arena = make_arena()
-    lease = leased(arena)
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        if os.fork() == 0:
-            os.read(read_end, 1)
-            os._exit(0)
-        os._exit(0)
-    os.waitpid(pid, 0)  # the child is gone, but not the grandchild
-    del lease
-    forks.settle(at_once=True)
-    held = arena.leased_count
-    os.write(write_end, b".")
-    while forks.SEEN:  # waitpid cannot wait for a grandchild
-        forks.settle(at_once=True)
-    os.close(read_end)
-    os.close(write_end)
-    assert held == 1
-    assert arena.leased_count == 0
-
-
 def test_without_a_descriptor_what_a_child_sees_is_held_for_good() -> None:
     arena = make_arena()
     lease = leased(arena)

@@ -132,6 +132,7 @@ def cycles_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**one, "at_s": 0.0} for one in messages if "cycle" in one]
 
 
+@pytest.mark.slow
 def test_a_program_without_leaks_passes_and_delivers_the_expected_batches(tmp_path: Path) -> None:
     first = train(SMALL, tmp_path, 3)
     messages = first + train(SMALL, tmp_path, 3 + WARM_UP)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
-import os
 import pickle
-import signal
-from typing import Any
 
 import pytest
 
@@ -18,8 +14,6 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.types import DatasetKind
 from feedline.workers import lifetime
 from feedline.workers.threads import ThreadEngine
-
-FORK = multiprocessing.get_context("fork")
 
 
 class RecordsClose(ThreadEngine):
@@ -63,21 +57,3 @@ def test_the_unpicklable_object_is_named() -> None:
         pickle.dumps(dataset)
     assert engine.closed
     assert isinstance(caught.value.__cause__, (AttributeError, pickle.PicklingError)), "pickle's own error"
-
-
-def hold(ready: Any) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    ready.set()
-    signal.pause()
-
-
-def test_end_waits_then_kills() -> None:
-    ready = FORK.Event()
-    leaving, stubborn = FORK.Process(target=os.getpid), FORK.Process(target=hold, args=(ready,))
-    for process in (leaving, stubborn):
-        process.start()
-    ready.wait()
-    lifetime.end([leaving, stubborn])
-    assert (leaving.exitcode, stubborn.exitcode) == (0, -signal.SIGKILL)
-    for process in (leaving, stubborn):
-        process.close()

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,8 +132,6 @@ def drawn(place: int, draw: str, first: int = 0) -> float:
 DRAWS: dict[str, Callable[[], float]] = {
     "rng": lambda: float(rng().random()),
     "random": random.random,
-    "numpy": lambda: float(np.random.rand()),
-    "torch": lambda: torch.rand(()).item(),
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -50,11 +49,6 @@ def wait_for_the_network(reached: Callable[[], object]) -> None:
         signal.pause()
 
 
-def decode_on_a_thread(reached: Callable[[], object]) -> None:
-    threading.Thread(target=wait_for_the_network, args=(reached,), daemon=True).start()
-    signal.pause()
-
-
 def test_the_stack_names_the_function_in_which_a_process_waits(stacks: Stacks) -> None:
     with child(stacks, wait_for_the_network) as pid:
         for _ in range(3):
@@ -62,13 +56,6 @@ def test_the_stack_names_the_function_in_which_a_process_waits(stacks: Stacks) -
             assert stack is not None
             assert stack.count("wait_for_the_network") == 1, "each stack is a new one"
             assert __file__ in stack
-
-
-def test_the_stack_has_every_thread(stacks: Stacks) -> None:
-    with child(stacks, decode_on_a_thread) as pid:
-        stack = stacks.of(pid) or ""
-        assert "decode_on_a_thread" in stack
-        assert "wait_for_the_network" in stack
 
 
 def test_a_process_without_a_signal_handler_is_not_signalled(stacks: Stacks) -> None:
