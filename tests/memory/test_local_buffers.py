@@ -17,6 +17,13 @@ def make_arena(slot_count: int = 2, budget: int = 1 << 30) -> Arena:
     return Arena(slot_count, shared=False, budget=budget)
 
 
+def test_small_arrays_come_from_the_ordinary_heap() -> None:
+    arena = make_arena()
+    assert LocalBuffers(arena).allocate(1000) is None
+    assert arena.leased_count == 0
+    assert sorted([arena.acquire(), arena.acquire()]) == [0, 1], "no slot was taken"
+
+
 def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
     arena = make_arena(1)
     buffer = LocalBuffers(arena)

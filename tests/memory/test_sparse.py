@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from feedline.memory.sparse import map_again, map_file, map_sparse
+from feedline.memory.sparse import map_again, map_file
 from tests.mappings import Mapping, of_feedline
 
 UNDER_A_LIMIT = """
@@ -50,18 +50,6 @@ def test_slots_are_smaller_under_an_address_space_limit(shared: bool) -> None:
 
 
 # -- the size of slots ---
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_large_slots_are_aligned_to_huge_pages(shared: bool) -> None:
-    for slot_count in (1, 3, 80, 1000):
-        mapping, slot_bytes, fd = map_sparse(slot_count, shared=shared)
-        assert slot_bytes > 100 << 20
-        assert slot_bytes % (2 << 20) == 0
-        assert len(mapping) == slot_bytes * slot_count
-        if shared:
-            assert os.fstat(fd).st_size == slot_bytes * slot_count
-            os.close(fd)
 
 
 FILE_LIMIT = """

@@ -1,4 +1,4 @@
-"""How worker processes start and end."""
+"""How starts that fail are explained."""
 
 from __future__ import annotations
 

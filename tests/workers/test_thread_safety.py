@@ -53,6 +53,15 @@ def test_other_datasets_stay_on_threads_without_a_warning(draw: Callable[[], Any
     assert not must_leave_threads(Samples(draw), None, is_map=True)
 
 
+def test_the_collate_function_is_checked_too() -> None:
+    def collate(samples: list[float]) -> list[float]:
+        random.shuffle(samples)
+        return samples
+
+    with pytest.warns(DataWarning, match="random"):
+        assert must_leave_threads(Samples(lambda: 1.0), collate, is_map=True)
+
+
 class Failing(Samples):
     """Some samples fail, before or after they have drawn."""
 

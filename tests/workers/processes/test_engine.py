@@ -244,13 +244,6 @@ def test_a_death_is_reported_once_with_its_cause(index: int, cause: str, waiting
         assert engine.revoke(0) in (2, 4), "pending tasks of the dead worker can be taken back"
 
 
-def test_workers_exit_normally_when_the_engine_is_closed() -> None:
-    with at_work(Numbers(), 2) as engine:
-        answer(engine, Task(0, [0]))
-        engine.close()
-    assert [process.exitcode for process in engine.worker_objects] == [0, 0]
-
-
 def test_a_stuck_worker_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate, at_work(Numbers(gate, held=(0,)), init=ignore_termination) as engine:
         engine.submit(0, Task(0, [0]))
@@ -278,17 +271,6 @@ def test_a_worker_that_ends_before_it_is_watched_is_reported_dead(monkeypatch: p
 
 def ignore_termination(_: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-def test_closing_in_a_fork_of_the_training_process_does_not_stop_the_workers() -> None:
-    with at_work(Numbers()) as engine:
-        answer(engine, Task(0, [0]))
-        child = os.fork()
-        if child == 0:
-            engine.close()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        assert answer(engine, Task(1, [1])).kind is ResultKind.DONE
 
 
 # -- replacing a worker ---

@@ -49,24 +49,6 @@ def arrive(dataset: Any) -> Any:
 # -- what can be sent ---
 
 
-def test_writes_of_a_worker_are_private() -> None:
-    original = np.zeros(MEGABYTE)
-    with payload_of([original, torch.zeros(10)]) as payload:
-        fd = os.dup(payload._fd)
-        try:
-            mine = payload.open(0).dataset
-            payload._fd = os.dup(fd)
-            other = payload.open(1).dataset
-        finally:
-            os.close(fd)
-    mine[0][:] = 1
-    mine[1][:] = 1
-    assert not other[0].any()
-    assert not other[1].any()
-    assert not original.any()
-    assert mine[0].all()
-
-
 def test_only_shared_tensors_stay_shared() -> None:
     shared, own = torch.zeros(10).share_memory_(), torch.zeros(10)
     arrived = arrive((shared, own))

@@ -80,32 +80,6 @@ def test_late_writes_of_a_collate_function_reach_no_other_batch() -> None:
     assert torch.equal(torch.cat(seen), numbers)
 
 
-class Kinds(Dataset[dict[str, Any]]):
-    """Samples of all usual kinds."""
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {
-            "tensor": torch.full((3, 8), float(index)),
-            "array": np.full((4,), index, np.float32),
-            "number": index,
-            "text": str(index),
-            "pair": (index, torch.tensor(index)),
-        }
-
-
-def never_moves(*_: object) -> None:
-    raise AssertionError("an ordinary batch was treated as one that is kept")
-
-
-@pytest.mark.parametrize("collate_fn", [None, list, lambda samples: [sample["tensor"] for sample in samples]])
-def test_ordinary_batches_are_not_copied_in_the_worker(collate_fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArenaView, "part_with", never_moves)
-    assert len(list(DataLoader(Kinds(), 4, num_workers=2, collate_fn=collate_fn))) == 16
-
-
 # -- without a slot ---
 
 
