@@ -140,6 +140,10 @@ def test_the_verdict_does_not_contradict_auto() -> None:
     assert "8 workers are about right" in ready
 
 
+def test_more_prefetching_is_advised_if_there_are_enough_workers() -> None:
+    assert ". Raise prefetch_factor. " in verdict_of(period({"fetch": 2.0}, busy_s=0.05), worker_count=2)
+
+
 def test_stragglers_are_distinguished_from_slow_samples() -> None:
     stages = {"fetch": Spread(100, 0.1, 0.05, 0.06, 1.0)}
     text = verdict_of(period({"order": 3.4}, busy_s=0.08, stages=stages), worker_count=2)

@@ -273,6 +273,17 @@ def ignore_termination(_: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
+def test_closing_in_a_fork_of_the_training_process_does_not_stop_the_workers() -> None:
+    with at_work(Numbers()) as engine:
+        answer(engine, Task(0, [0]))
+        child = os.fork()
+        if child == 0:
+            engine.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert answer(engine, Task(1, [1])).kind is ResultKind.DONE
+
+
 # -- replacing a worker ---
 
 

@@ -25,7 +25,6 @@ from feedline.workers.processes.payload import Payload
 from tests.faults.limits import descriptors_left
 
 MEGABYTE = 1 << 20
-"""Made here because the first shared value opens a file that stays open, and tests check for open files."""
 
 
 def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
