@@ -88,28 +88,6 @@ def test_batches_are_the_same_however_rarely_samples_draw(
         torch.set_rng_state(state[2])
 
 
-@pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("buffered", [0, 1])
-@pytest.mark.parametrize("rare", [{0}, {13}, set()])
-def test_the_callers_generators_are_restored(name: str, buffered: int, rare: set[int]) -> None:
-    """Including the second of two normal numbers, which Python and NumPy buffer."""
-
-    def own_numbers(dataset: Sometimes | None) -> list[tuple[float, ...]]:
-        seed_globals(1)
-        for _ in range(buffered):
-            random.gauss(0, 1)
-            np.random.randn()
-        bench = None if dataset is None else Bench(dataset, keeps=True)
-        drawn = []
-        for number in range(10):
-            if bench is not None:
-                bench.batch(number)
-            drawn.append((random.random(), np.random.rand(), torch.rand(()).item()))
-        return [*drawn, (random.gauss(0, 1), np.random.randn())]
-
-    assert own_numbers(Sometimes(rare, DRAWS[name])) == own_numbers(None)
-
-
 def test_a_batch_made_again_starts_with_fresh_generators() -> None:
     class Both(Sometimes):
         def __getitem__(self, index: int) -> tuple[int, float]:

@@ -54,6 +54,7 @@ class TestFork(PortableContract):
     pass
 
 
+@pytest.mark.slow
 class TestForkServer(PortableContract):
     start_method = "forkserver"
 

@@ -70,13 +70,6 @@ class TestFork(ProcessContract):
     pass
 
 
-class TestForkWithoutSlots(ProcessContract):
-    """Every batch travels in memory of its own."""
-
-    def slot_for(self, worker: int) -> int:
-        return -1
-
-
 class TestForkServer(ProcessContract):
     start_method = "forkserver"
 
