@@ -62,6 +62,16 @@ def at_once(act: Callable[[], object], *, threads: int = 4, times: int = 500) ->
         sys.setswitchinterval(before)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_each_slot_is_acquired_once(shared: bool) -> None:
+    arena = make_arena(5, shared=shared)
+    assert sorted(acquire_all(arena)) == [0, 1, 2, 3, 4]
+    assert not arena.available()
+    arena.release(3)
+    assert arena.available()
+    assert acquire_all(arena) == [3]
+
+
 def test_a_worker_gets_back_the_slot_it_wrote_last() -> None:
     arena = make_arena(8)
     slots = [arena.acquire(worker) for worker in range(4)]
