@@ -208,3 +208,24 @@ def test_statistics_since_auto_settled_are_separate() -> None:
     assert since.body.mean == pytest.approx(0.01)
     assert since.seconds == pytest.approx(0.4)
     assert period_of(total, 0).stall > 0.8, "over the whole run"
+
+
+def test_a_recording_contains_the_time_at_which_auto_settled() -> None:
+    observer = Observer()
+    kept = observer.record()
+    loop = Loop(observer, step=10_000_000, wait=90_000_000)
+    loop.run(50)
+    observer.settle(loop.batches, is_settled=True)
+    loop.run(40, wait=1_000_000)
+    observer.end(loop.batches, loop.now)
+    observer.begin(1, loop.now, loop.batches)
+    loop.run(20, wait=1_000_000)
+    settled = observer.settled(observer.totals(loop.batches)[2])
+    assert settled is not None
+    recording = observer.recorded(kept)
+    recording.counters["workers"] = 2
+    stats = recording.stats()
+    assert stats.settled is not None
+    assert stats.judged is stats.settled
+    assert (stats.settled.batches, settled.batches) == (60, 60)
+    assert stats.settled.stall == pytest.approx(period_of(settled, 2).stall, rel=0.02)

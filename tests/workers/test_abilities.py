@@ -162,7 +162,7 @@ def run_without(system: str, methods: str, folder: Path, *more: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "methods"),
-    [("macos", "fork"), ("windows", "spawn"), pytest.param("macos", "spawn", marks=pytest.mark.slow)],
+    [("macos", "fork"), ("windows", "spawn"), ("macos", "spawn")],
 )
 def test_numpy_loaders_on_other_systems(system: str, methods: str, tmp_path: Path) -> None:
     run_without(system, methods, tmp_path)
