@@ -102,6 +102,18 @@ def test_threads_share_a_handle_or_have_their_own() -> None:
     assert all(own.closed == 1 for _, own in found)
 
 
+def test_objects_of_ended_threads_are_closed_when_another_thread_opens() -> None:
+    handle = Handle(Opened, Opened.close, per_thread=True)
+    left: list[Opened] = []
+    thread = threading.Thread(target=lambda: left.append(handle.get()))
+    thread.start()
+    thread.join()
+    mine = handle.get()
+    assert mine.thread == threading.get_ident()
+    if left[0].thread != mine.thread:  # the id of an ended thread may be reused
+        assert left[0].closed == 1
+
+
 def test_nothing_is_printed_at_the_end_of_a_program(tmp_path: Path) -> None:
     """At interpreter shutdown, modules lose their contents before datasets in them are deleted."""
     pytest.importorskip("torch")
