@@ -165,6 +165,17 @@ def test_keys_with_the_same_checksum_are_distinguished() -> None:
     assert "buckeroo" not in feedline.share({"plumless": 1})
 
 
+def test_values_are_returned_as_copies() -> None:
+    shared = feedline.share([np.zeros(3), np.ones(3)])
+    shared[0][:] = 7
+    assert shared[0].tolist() == [0, 0, 0]
+    shared = feedline.share([{"x": np.zeros(2)}, {"y": [1]}])
+    shared[0]["x"][:] = 7
+    assert shared[0]["x"].tolist() == [0, 0]
+    with pytest.raises(TypeError, match="item assignment"):
+        shared[0] = 1
+
+
 def test_values_that_a_record_cannot_hold_are_rejected() -> None:
     for values in ([object()], [1, {"a": [object()]}], {"a": object()}, [np.array([object()], object)]):
         with pytest.raises(TypeError, match="object"):
