@@ -144,6 +144,13 @@ def test_more_prefetching_is_advised_if_there_are_enough_workers() -> None:
     assert ". Raise prefetch_factor. " in verdict_of(period({"fetch": 2.0}, busy_s=0.05), worker_count=2)
 
 
+def test_a_stage_named_by_the_user_is_mentioned() -> None:
+    stages = {"fetch": steady(0.1), "decode": steady(0.08), "read": steady(0.01)}
+    assert "mostly for decode. Use 3 workers" in verdict_of(period({"fetch": 3.4}, stages=stages), worker_count=2)
+    stages["decode"] = steady(0.03)
+    assert "mostly for fetch" in verdict_of(period({"fetch": 3.4}, stages=stages), worker_count=2)
+
+
 def test_stragglers_are_distinguished_from_slow_samples() -> None:
     stages = {"fetch": Spread(100, 0.1, 0.05, 0.06, 1.0)}
     text = verdict_of(period({"order": 3.4}, busy_s=0.08, stages=stages), worker_count=2)

@@ -57,6 +57,16 @@ class Dataset:
         return index if self.readable else tear(index)
 
 
+class Wrapper:
+    """Like `torch.utils.data.Subset`."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+
 def stage(dataset: Any) -> str:
     """Return the stage in which requesting a sample fails."""
     with pytest.raises(ValueError, match="torn") as caught:
@@ -84,6 +94,14 @@ def test_a_failing_transform_is_the_transform_stage(name: str, transform: Any) -
 def test_a_failing_read_is_the_fetch_stage() -> None:
     assert stage(Dataset(transform=Compose(str), readable=False)) == "fetch"
     assert stage(Dataset(readable=False)) == "fetch"
+
+
+@pytest.mark.parametrize("depth", [1, 3, 7])
+def test_the_transform_of_a_nested_dataset_is_recognised(depth: int) -> None:
+    dataset: Any = Dataset(transform=Tear())
+    for _ in range(depth):
+        dataset = Wrapper(dataset)
+    assert stage(dataset) == "transform"
 
 
 def test_getattr_of_the_dataset_is_not_called() -> None:
