@@ -11,34 +11,16 @@ import torch
 
 from feedline import DataLoader
 from feedline.device import torch_target
-from feedline.device.torch_target import device_of, target_for
 from feedline.errors import BadOption, PerformanceWarning
 from feedline.system import cuda_queues
 
 QUEUES = cuda_queues.VARIABLE
 
 
-def test_torch_devices_are_used_as_they_are() -> None:
-    assert device_of("cpu") == device_of(torch.device("cpu")) == torch.device("cpu")
-    assert device_of("meta") == torch.device("meta")
-
-
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", 3.5, object()])
 def test_objects_that_are_not_devices_are_rejected(device: object) -> None:
     with pytest.raises(BadOption, match=r"is not a torch device .*'cuda:1'"):
         DataLoader([1], device=device)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_cuda_without_a_gpu_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(QUEUES, "8")
-    with pytest.raises(BadOption, match=r"torch finds no GPU: .* else 'cpu'"):
-        DataLoader([1], device="cuda")
-
-
-def test_a_transform_must_be_callable() -> None:
-    with pytest.raises(BadOption, match="device_transform=7"):
-        DataLoader([1], device_transform=7)  # type: ignore[call-overload]
 
 
 def test_a_transform_runs_without_a_device_too() -> None:
@@ -62,13 +44,6 @@ def test_the_number_of_queues_is_set_before_cuda_is_initialised(
         warnings.simplefilter("always")
         torch_target._check_queues()
     assert [one.category for one in warned] == ([] if expected else [PerformanceWarning])
-
-
-def test_the_cpu_needs_no_target_without_a_transform() -> None:
-    """So no part of a wait is attributed to a device."""
-    assert target_for(torch.device("cpu"), None) is None
-    assert target_for(None, None) is None
-    assert target_for(torch.device("cpu"), str) is not None
 
 
 class WhoLoads(torch.utils.data.Dataset[int]):
@@ -95,7 +70,3 @@ def test_workers_are_persistent_by_default_with_a_device(arguments: dict[str, An
     first, second = ({batch.item() for batch in loader} for _ in range(2))
     assert (first == second) == loader.persistent_workers == kept
     loader.close()
-
-
-def test_without_workers_persistent_workers_stays_off() -> None:
-    assert DataLoader(WhoLoads(), device="cpu").persistent_workers is False

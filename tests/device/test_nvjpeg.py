@@ -81,12 +81,6 @@ def decoded(files: list[bytes], sizes: Any) -> tuple[list[int], list[int]]:
     return failed, [int(out[place]) for place in places]
 
 
-def test_every_image_goes_to_its_place(library: FakeLibrary) -> None:
-    good = [file for file in FILES if file.startswith(b"good")]
-    assert decoded(good, SIZES[:3]) == ([], [12, 4, 8])
-    assert library.batches == [3]
-
-
 def test_failing_files_are_found(library: FakeLibrary) -> None:
     failed, firsts = decoded(FILES, SIZES)
     assert failed == [1, 4]
@@ -108,19 +102,3 @@ def test_a_gpu_without_decoding_units_uses_its_cores(library: FakeLibrary) -> No
     library.code = 9
     assert decoded(FILES[2:4], SIZES[2:4])[0] == []
     assert library.created == [3, 2]
-
-
-def test_a_gpu_that_cannot_decode_at_all_is_an_error(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "nvjpegJpegStateCreate", lambda *rest: 5)
-    with pytest.raises(RuntimeError, match=r"status 5.*decode=\"cpu\""):
-        decoded(FILES[2:4], SIZES[2:4])
-
-
-def test_without_the_library_nothing_is_decoded_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvjpeg, "_candidates", lambda: iter(["no-such-library.so"]))
-    nvjpeg.library.cache_clear()
-    try:
-        assert nvjpeg.library() is None
-        assert not nvjpeg.is_available()
-    finally:
-        nvjpeg.library.cache_clear()

@@ -81,8 +81,3 @@ def test_the_pin_memory_method_of_a_batch_is_called(engine: EngineName, workers:
     for batch in batches(engine, workers, collate_fn=Pair):
         assert batch.pinned_by_hand
         assert batch.images.is_pinned()
-
-
-def test_kept_batches_are_not_overwritten() -> None:
-    kept = list(batches("process", 2))
-    assert torch.cat([batch[:, 0, 0, 0] for batch in kept]).tolist() == list(range(400))

@@ -51,16 +51,6 @@ def test_batches_arrive_on_the_device_in_order(engine: EngineName, workers: int)
     assert torch.cat(labels).tolist() == list(range(400))
 
 
-def nested(image: torch.Tensor, index: int) -> Any:
-    return {"x": [image, {"deep": image[0]}], "name": f"sample {index}", "y": index}
-
-
-def test_any_structure_is_moved() -> None:
-    (batch,) = DataLoader(Numbered(4, nested), 4, num_workers=1, device="cuda")
-    assert all(tensor.is_cuda for tensor in (batch["x"][0], batch["x"][1]["deep"], batch["y"]))
-    assert batch["name"] == [f"sample {number}" for number in range(4)]
-
-
 class Graph:
     """A batch of a custom class, as in some libraries; it only has `to`."""
 

@@ -11,12 +11,11 @@ import signal
 import sys
 from collections.abc import Iterable
 
-from rich.console import Console
-
-from tests.drill.progress import shown
-from tests.drill.soak import Plan, soak
+from tests.drill.soak import Listener, Plan, soak
+from tests.drill.summary import Summary
 
 _FOREVER_S = 1e9
+_LINE_EVERY_S = 30.0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,12 +45,27 @@ def main() -> int:
     if options.report_to is not None:
         return _run_rounds(plan, options.report_to)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the process that runs the rounds, too
-    console = Console(stderr=True)
-    console.print(f"seed {seed}", highlight=False)
-    with shown(plan, console) as listener:
-        summary = soak(plan, listener)
+    sys.stderr.write(f"seed {seed}\n")
+    summary = soak(plan, _listener())
     sys.stdout.write((json.dumps(summary.as_json(), indent=2) if options.json else summary.as_text()) + "\n")
     return 0 if summary.is_good and summary.rounds else 1
+
+
+def _listener() -> Listener:
+    """Return a listener that prints a line at intervals, and after each failure."""
+    printed_s, failures = 0.0, 0
+
+    def print_line(summary: Summary) -> None:
+        nonlocal printed_s, failures
+        if summary.seconds - printed_s < _LINE_EVERY_S and len(summary.failures) == failures:
+            return
+        printed_s, failures = summary.seconds, len(summary.failures)
+        faults = sum(summary.faults.values())
+        sys.stderr.write(
+            f"{summary.rounds} rounds, {faults:,} faults, {summary.samples:,} samples, {failures} failures\n"
+        )
+
+    return print_line
 
 
 def _run_rounds(plan: Plan, file: int) -> int:

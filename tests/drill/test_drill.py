@@ -16,7 +16,7 @@ from tests.drill import script as scripts
 from tests.drill.loaders import build_loader
 from tests.drill.round import play
 from tests.drill.script import Act, Crew, Script, draw_script
-from tests.drill.soak import ROOT, Plan, soak
+from tests.drill.soak import ROOT
 from tests.drill.summary import Summary
 
 PLAIN = Script(
@@ -120,18 +120,6 @@ def test_an_undisturbed_round_is_good() -> None:
     outcome = play(replace(PLAIN, compares=True))
     assert outcome.is_good, outcome
     assert (outcome.batches, outcome.samples) == (5, 20)
-
-
-@pytest.mark.slow
-def test_a_hanging_round_is_aborted_with_the_command_that_repeats_it() -> None:
-    reported: list[int] = []
-    summary = soak(Plan(seed=7, seconds=60, count=1, hang_s=0.001), lambda summary: reported.append(summary.rounds))
-    assert reported == [1]
-    assert not summary.is_good
-    (failure,) = summary.failures
-    assert failure["command"] == "python -m tests.drill --seed 7 --round 0"
-    assert "Timeout" in failure["problems"][0]
-    assert "runner.py" in failure["problems"][0]
 
 
 def test_growing_memory_is_a_failure() -> None:

@@ -7,17 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
-import feedline
 from feedline import collate
 from feedline.abc import Columnar, memory
-from feedline.datasets import ArrayDataset
-from feedline.errors import CollateError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.codec import SlotWriter
-from feedline.memory.reading import Views
 from feedline.types import WorkerIdentity
 
 FRAMEWORK = NumpyFramework()
@@ -35,13 +30,6 @@ def gather(table: Any, *indices: int) -> Any:
     take = FRAMEWORK.gather_for(Table(table), collate.default)
     assert take is not None
     return take(np.array(indices, np.int64))
-
-
-def test_tensor_types_that_numpy_lacks_are_reported_with_their_field() -> None:
-    rows = torch.zeros(4, 2, dtype=torch.bfloat16)
-    for dataset, field in ((ArrayDataset({"x": rows, "y": np.arange(4)}), " in field 'x'"), (ArrayDataset(rows), "")):
-        with pytest.raises(CollateError, match=f"Tensor of torch.bfloat16{field}, which cannot"):
-            next(iter(feedline.Loader(dataset, 2)))
 
 
 def test_gathered_rows_keep_the_form_of_the_table() -> None:
@@ -74,13 +62,6 @@ def test_unusual_arrays_are_not_vectorised(array: NDArray[Any]) -> None:
         assert FRAMEWORK.gather_for(Table(table), collate.default) is None
 
 
-def test_only_columns_and_the_default_collate_function_are_vectorised() -> None:
-    assert FRAMEWORK.gather_for(Table(np.zeros(3)), list) is None
-    assert FRAMEWORK.gather_for([1, 2], collate.default) is None
-    assert FRAMEWORK.gather_for(Table(None), collate.default) is None
-    assert FRAMEWORK.gather_for(ArrayDataset(np.zeros(3)), collate.default) is not None
-
-
 def test_a_batch_is_made_in_the_slot() -> None:
     backing = np.zeros(1 << 16, np.uint8)
     memory.set_current(SlotWriter(backing, backing.__array_interface__["data"][0]))
@@ -92,30 +73,7 @@ def test_a_batch_is_made_in_the_slot() -> None:
     assert batch["x"].tolist() == [[3, 4, 5], [6, 7, 8]]
 
 
-def test_a_batch_is_a_copy() -> None:
-    x = np.zeros((3, 2))
-    gather(x, 0, 1, 2)[:] = 5
-    assert not x.any()
-
-
-@pytest.mark.usefixtures("generators_as_they_were")
-def test_workers_draw_different_numbers_determined_by_the_seed() -> None:
-    drawn = []
-    for number in (0, 1, 0):
-        FRAMEWORK.open_worker(WorkerIdentity(number, 2, 40 + number, [1]), 0, None)
-        drawn.append((random.random(), np.random.rand()))
-    assert drawn[0] == drawn[2]
-    assert drawn[0][0] != drawn[1][0]
-    assert drawn[0][1] != drawn[1][1]
-
-
 def test_threads_do_not_reseed_the_programs_generators() -> None:
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     FRAMEWORK.open_worker(WorkerIdentity(0, 1, 40, [1], threaded=True), 0, None)
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index]
-
-
-def test_batches_are_always_pickled() -> None:
-    assert FRAMEWORK.describe({"x": np.zeros(3)}, SlotWriter(np.zeros(8, np.uint8), 0)) is None
-    with pytest.raises(NotImplementedError):
-        FRAMEWORK.rebuild(None, Views(np.zeros(8, np.uint8)))

@@ -16,7 +16,6 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
-from feedline.collate import pad
 from feedline.frameworks.torch import TorchFramework
 from feedline.memory.codec import SlotWriter
 from feedline.memory.reading import Views
@@ -87,15 +86,6 @@ def test_other_batches_are_left_to_pickle(batch: Any) -> None:
     assert FRAMEWORK.describe(batch, make_writer()) is None
 
 
-# -- collate functions ---
-
-
-def test_feedlines_collate_functions_give_tensors() -> None:
-    batch = FRAMEWORK.bind_collate(pad())([np.arange(2), np.arange(3)])
-    assert all(map(torch.is_tensor, batch))
-    assert FRAMEWORK.bind_collate(list) is list
-
-
 # -- workers ---
 
 
@@ -148,14 +138,6 @@ def test_unused_devices_are_seeded_on_first_use(monkeypatch: pytest.MonkeyPatch)
     assert device.initial_seed() == 101
 
 
-@pytest.mark.usefixtures("restored_process")
-def test_a_process_has_torchs_worker_info() -> None:
-    dataset = open_worker(1, threaded=False)
-    info: Any = get_worker_info()
-    assert (info.id, info.num_workers, info.seed) == (1, 2, 101)
-    assert info.dataset is dataset
-
-
 @pytest.mark.usefixtures("two_torch_threads")
 def test_a_thread_does_not_affect_the_program_around_it() -> None:
     before = random.getstate(), torch.get_rng_state(), torch.get_num_threads()
@@ -173,8 +155,3 @@ def test_a_thread_does_not_affect_the_program_around_it() -> None:
     assert torch.equal(torch.get_rng_state(), before[1])
     assert torch.get_num_threads() == before[2]
     assert get_worker_info() is None
-
-
-def test_a_dataset_that_is_not_a_pipe_is_not_reseeded() -> None:
-    dataset = Numbers()
-    assert FRAMEWORK.reset_worker(dataset, None) is dataset

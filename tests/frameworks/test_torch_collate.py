@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate as torchs
 from torch.utils.data._utils import collate as torch_collate
 
-from feedline import collate
 from feedline.abc import memory
 from feedline.frameworks import torch_collate as ours
 from feedline.frameworks.torch_memory import AS_NUMPY
@@ -186,70 +185,36 @@ def test_any_samples_are_collated_like_torch_does(samples: list[Any], place: Any
         [],
         [1, 2.5],
         [1, True],
-        [True, 2],
         [1, None],
-        [1, "a"],
-        [1, [2]],
         [1, 2**63],
-        [2**70],
-        [-(2**63)],
-        [1, np.int32(4)],
-        [1, np.array(4)],
-        [1, torch.tensor(4)],
         [1, torch.tensor(4.5)],
-        [1, np.array([4])],
         [1, np.bool_(True)],
         b"eight by",
-        [1.5, 2],
-        [1.5, True],
         [1.5, None],
-        [1.5, "a"],
-        [1.5, 10**400],
-        [1.5, np.float32(0.1)],
-        [1.5, torch.tensor(4)],
         [float("nan"), float("inf")],
         [1j, 2j],
         [None, None],
-        [object],
-        [{1, 2}],
         [b"x", b"y"],
-        ["x", "y"],
         [torch.ones(2), torch.ones(3)],
         [torch.ones(2), torch.ones(2, dtype=torch.float64)],
-        [torch.ones(2), 5],
-        [torch.ones(2), np.ones(2)],
         [np.ones(2), np.ones(3)],
         [np.ones(2), np.ones(2, np.float32)],
-        [np.ones(2), [1.0, 1.0]],
         [np.array(["a"]), np.array(["b"])],
-        [np.array([None]), np.array([None])],
         [np.ones(2).astype(">f8")] * 2,
         [np.ones((2, 2))[::-1]] * 2,
-        [np.datetime64("2020-01-01")] * 2,
         [(1, 2), (3,)],
-        [(1,), (2, 3)],
-        [(1, 2), 3],
         [(1, 2), None],
-        [(1, 2), "ab"],
         [[1, 2], (3, 4)],
-        [(1, "a"), (2, "b")],
         [{"a": 1}, {"a": 2, "b": 3}],
-        [{"a": 1, "b": 2}, {"a": 3}],
         [{"a": 1}, {"b": 2}],
-        [{}, {}],
         [[], []],
-        [(), ()],
         [Pair(1, torch.ones(2)), Pair(2, torch.zeros(2))],
         [Pair(1, 2), (3, 4)],
         [defaultdict(int, a=1), defaultdict(int, a=2)],
         [OrderedDict(b=1, a=2), OrderedDict(a=3, b=4)],
         [torch.ones(0, 3), torch.ones(0, 3)],
-        [torch.tensor(3), torch.tensor(4)],
-        [torch.ones(2, 3).t(), torch.ones(2, 3).t()],
         [torch.ones(4)[::2], torch.zeros(4)[::2]],
-        [*torch.arange(6.0).reshape(3, 2)[1:]],
         [torch.ones(2).as_subclass(Tagged), torch.zeros(2).as_subclass(Tagged)],
-        [torch.ones(2), torch.zeros(2).as_subclass(Tagged)],
         [torch.eye(2).to_sparse(), torch.eye(2).to_sparse()],
         [torch.ones(2, device="meta"), torch.ones(2, device="meta")],
         [{"nested": [{"deep": (torch.ones(1), 2)}]}, {"nested": [{"deep": (torch.zeros(1), 3)}]}],
@@ -269,16 +234,6 @@ def test_every_kind_of_sample_is_collated_like_torch_does(samples: list[Any], pl
 
 def _mixes_types(samples: list[Any]) -> bool:
     return len({getattr(sample, "dtype", None) for sample in samples}) > 1
-
-
-@pytest.mark.parametrize("first", [1, 1.5])
-def test_batches_of_numbers_own_their_memory(first: float, place: Any) -> None:
-    samples = [first, 2]
-    with place():
-        batch = ours.default_collate(samples)
-        other = ours.default_collate(samples)
-        batch += 1
-    assert (samples, other.tolist(), batch.tolist()) == ([first, 2], [first, 2], [first + 1, 3])
 
 
 @pytest.mark.parametrize("place", [in_a_slot, in_a_full_slot, in_a_message])
@@ -310,10 +265,6 @@ def test_gradients_flow_through_a_batch_in_local_buffers() -> None:
     assert sample.grad[0] == 2
 
 
-def test_a_generator_of_samples_is_handled_by_torch() -> None:
-    assert outcome(ours.default_collate, iter([1])) == outcome(torchs, iter([1]))
-
-
 # -- memory ---
 
 
@@ -338,38 +289,7 @@ def test_a_batch_is_made_in_the_slot(samples: list[Any]) -> None:
     assert writer.used == batch.nbytes
 
 
-def test_torchs_own_function_writes_into_the_slot_once_feedline_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = torch_collate.default_collate_fn_map
-    known = ours._known_registrations
-    monkeypatch.setitem(table, torch.Tensor, table[torch.Tensor])  # both restored afterwards
-    monkeypatch.setitem(known, torch.Tensor, known[torch.Tensor])
-    ours.install_collate()
-    backing = np.zeros(1 << 16, np.uint8)
-    writer = SlotWriter(backing, backing.__array_interface__["data"][0])
-    memory.set_current(writer)
-    try:
-        batch = torchs([{"x": torch.ones(4)}, {"x": torch.zeros(4)}])["x"]
-    finally:
-        memory.set_current(None)
-    assert writer.offset_of(batch.data_ptr(), batch.nbytes) is not None
-    assert ours.registrations_untouched()
-
-
 # -- types that users registered
-
-
-class Box:
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-
-def test_a_users_registration_is_used(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def join(batch: Any, *, collate_fn_map: Any = None) -> Any:
-        return "+".join(str(box.value) for box in batch)
-
-    monkeypatch.setitem(torch_collate.default_collate_fn_map, Box, join)
-    assert not ours.registrations_untouched()
-    same_as_torchs([{"box": Box(1), "x": 2}, {"box": Box(3), "x": 4}], place)
 
 
 def test_a_users_registration_for_tensors_or_numbers_is_used(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,11 +304,6 @@ def test_a_users_registration_for_tensors_or_numbers_is_used(place: Any, monkeyp
     same_as_torchs([(torch.ones(2), 3), (torch.ones(3), 4)], place)
     ours.install_collate()
     assert torch_collate.default_collate_fn_map[torch.Tensor] is concatenate
-
-
-@pytest.mark.parametrize(("function", "expected"), [(torchs, True), (collate.default, True), (list, False)])
-def test_default_collate_functions_are_recognised(function: Any, expected: bool) -> None:
-    assert ours.is_default(function) is expected
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "int16", "bool"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from feedline import DataLoader
@@ -39,25 +39,17 @@ BATCHES = BatchSampler(range(10), 2, False)
     ("arguments", "note"),
     [
         ({"num_workers": "4"}, "num_workers='4' is a str. Give an integer"),
-        ({"num_workers": 2.0}, "num_workers=2.0 is a float. Give an integer"),
-        ({"num_workers": None}, "num_workers=None is no number. Give an integer"),
         ({"timeout": "5"}, "timeout='5' is no number. Give seconds"),
         ({"sampler": SequentialSampler}, "Pass an instance: sampler=SequentialSampler(...)"),
-        ({"sampler": RandomSampler}, "Pass an instance: sampler=RandomSampler(...)"),
-        ({"batch_sampler": BatchSampler}, "Pass an instance: batch_sampler=BatchSampler(...)"),
         ({"dataset": Squares}, "Pass an instance: Squares(...)"),
         ({"dataset": Path("/data/train")}, "is a path, not a dataset"),
-        ({"dataset": Path("/data/train"), "shuffle": True}, "is a path, not a dataset"),
         ({"dataset": Endless()}, "class Endless has no __len__"),
         ({"dataset": Endless(), "shuffle": True}, "Add `def __len__(self)`"),
         (
             {"batch_size": 0},
             "batch_size=0 would make batches without samples. Give a positive integer, or batch_size=",
         ),
-        ({"batch_size": -4}, "batch_size=-4 would make batches without samples"),
         ({"batch_size": "8"}, "batch_size='8' is a string, not a number. Write batch_size=8;"),
-        ({"batch_size": "all"}, "batch_size='all' has type str"),
-        ({"batch_size": 8.0}, "batch_size=8.0 has type float"),
         ({"batch_size": True}, "batch_size=True has type bool"),
         ({"sampler": SequentialSampler(range(10)), "shuffle": True}, "RandomSampler(dataset)"),
         (
@@ -65,16 +57,11 @@ BATCHES = BatchSampler(range(10), 2, False)
             "DistributedSampler(..., shuffle=True)",
         ),
         ({"num_workers": -1}, "num_workers=-1 is negative. Give 0"),
-        ({"timeout": -1}, "timeout=-1 is negative. Give seconds"),
         ({"prefetch_factor": 2}, "prefetch_factor=2 needs worker processes, but num_workers is 0"),
-        ({"prefetch_factor": -2, "num_workers": 1}, "prefetch_factor=-2 is negative"),
         ({"persistent_workers": True}, "persistent_workers=True needs worker processes"),
-        ({"multiprocessing_context": "spawn"}, "multiprocessing_context='spawn' needs worker processes"),
         ({"batch_sampler": BATCHES, "batch_size": 4, "shuffle": True}, "so batch_size=, shuffle= cannot be given"),
-        ({"batch_sampler": BATCHES, "drop_last": True}, "so drop_last= cannot be given"),
         ({"batch_size": None, "drop_last": True}, "drop drop_last=True, or give a batch_size"),
         ({"dataset": Counting(), "shuffle": True}, "Counting is an iterable dataset"),
-        ({"dataset": Counting(), "sampler": range(3)}, "itself: drop sampler=."),
         ({"dataset": Counting(), "batch_sampler": BATCHES}, "itself: drop batch_sampler=."),
         ({"dataset": [], "shuffle": True}, "(list) has no samples"),
     ],
@@ -89,12 +76,6 @@ def test_errors_of_torch_get_an_explaining_note(arguments: dict[str, Any], note:
     ours, torchs = failures
     assert (type(ours), str(ours)) == (type(torchs), str(torchs))
     assert note in "".join(ours.__notes__)
-
-
-def test_the_error_for_an_unknown_length_gets_a_note() -> None:
-    with pytest.raises(TypeError, match=r"object of type 'Endless' has no len\(\)") as caught:
-        len(DataLoader(Endless()))  # type: ignore[call-overload]
-    assert "has no __len__" in "".join(caught.value.__notes__)
 
 
 def test_errors_of_the_dataset_get_no_note() -> None:

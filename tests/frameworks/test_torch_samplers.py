@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from feedline.errors import BadState
-from feedline.frameworks.torch_samplers import index_blocks, is_sequential
+from feedline.frameworks.torch_samplers import index_blocks
 from feedline.order.torch_order import batches_of
 from tests.sampling import examples
 
@@ -122,30 +122,6 @@ def test_rejects_the_recorded_origin_of_another_kind_of_sampler(own_generator: b
         indices_of(other, origin)
 
 
-class Growing:
-    count = 3
-
-    def __len__(self) -> int:
-        return self.count
-
-
-def test_the_length_of_a_growing_dataset_is_read_when_iteration_starts() -> None:
-    data = Growing()
-    sampler = RandomSampler(data)
-    data.count = 5
-    assert sorted(indices_of(sampler, {})) == [0, 1, 2, 3, 4]
-
-
-def test_no_random_number_is_drawn_before_it_is_needed() -> None:
-    generator = torch.Generator().manual_seed(0)
-    before = states(generator)
-    blocks = index_blocks(RandomSampler(range(10), generator=generator), {})
-    assert states(generator) == before
-    assert blocks is not None
-    next(blocks)
-    assert states(generator) != before
-
-
 class Mine(RandomSampler):
     pass
 
@@ -175,9 +151,3 @@ class Other(Sampler[int]):
 )
 def test_other_samplers_have_no_blocks(sampler: Any) -> None:
     assert index_blocks(sampler, {}) is None
-
-
-def test_only_torchs_own_class_is_recognised_as_sequential() -> None:
-    assert is_sequential(SequentialSampler(range(3)))
-    assert not is_sequential(MySequence(range(3)))
-    assert not is_sequential(RandomSampler(range(3)))

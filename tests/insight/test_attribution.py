@@ -90,12 +90,6 @@ def test_a_task_submitted_late_for_lack_of_a_slot_waits_for_a_slot() -> None:
     assert wait_causes(worker=0, asked=0, held=0, **WHOLE)["queue"] == 20
 
 
-def test_the_first_batch_of_a_worker_waits_for_its_start() -> None:
-    found = wait_causes(worker=0, asked=0, first=1, **WHOLE)
-    assert found["start"] == 20
-    assert "queue" not in found
-
-
 def test_a_wait_while_later_batches_are_ready_is_caused_by_the_order() -> None:
     assert wait_causes(worker=0, asked=15, overtaken=9, **WHOLE) == {"order": 75, "device": 5, "deliver": 5}
     late = wait_causes(worker=0, asked=15, overtaken=62, **WHOLE)
@@ -106,8 +100,3 @@ def test_a_wait_while_later_batches_are_ready_is_caused_by_the_order() -> None:
     assert "order" not in wait_causes(worker=0, asked=15, overtaken=9, first=1, **WHOLE), (
         "its worker has not started yet"
     )
-
-
-def test_there_is_no_queue_without_workers() -> None:
-    found = wait_causes(worker=-1, asked=0, given=0, began=7, fetch=30, collate=20, finished=57, came=57, got=60)
-    assert found == {"fetch": 30, "collate": 20, "deliver": 10}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.insight.batch_rows import COLUMNS, Totals, columns_of, row, settle_order
+from feedline.insight.batch_rows import Totals, columns_of, row
 from feedline.insight.period import period_of
 
 NAMES = ("began", "fetch", "finished", "came", "asked", "got", "body")
@@ -29,14 +29,6 @@ def folded(rows: list[tuple[int, ...]]) -> Totals:
     return totals
 
 
-def test_a_row_has_every_column() -> None:
-    assert len(row()) == len(COLUMNS)
-    columns = columns_of([row(ordinal=3, got=7), row(ordinal=4)])
-    assert columns["ordinal"].tolist() == [3, 4]
-    assert columns["body"].tolist() == [-1, -1], "the time before is unknown"
-    assert {name: len(column) for name, column in columns_of([]).items()} == dict.fromkeys(COLUMNS, 0)
-
-
 @settings(deadline=None)  # other tests may use the cores
 @given(ROWS, ROWS)
 def test_totals_do_not_depend_on_how_rows_are_split(
@@ -45,20 +37,6 @@ def test_totals_do_not_depend_on_how_rows_are_split(
     pieces = folded(first)
     pieces.fold(columns_of(second))
     assert period_of(pieces, 2) == period_of(folded(first + second), 2)
-
-
-@pytest.mark.slow
-@settings(deadline=None)  # other tests may use the cores
-@given(ROWS, ROWS)
-def test_totals_of_epochs_can_be_merged(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
-    whole = Totals()
-    for epoch in (folded(first), folded(second)):
-        whole.merge(epoch)
-    assert whole.batches == len(first) + len(second)
-    assert whole.nanoseconds == folded(first).nanoseconds + folded(second).nanoseconds
-    assert whole.waits == {
-        cause: folded(first).waits[cause] + folded(second).waits[cause] for cause in folded(first).waits
-    }
 
 
 def test_a_row_can_represent_several_batches() -> None:
@@ -86,12 +64,6 @@ def test_waits_of_batches_without_a_row_are_divided_like_those_with_one() -> Non
     assert inline.waited == sum(inline.waits.values()) == 490
     assert not inline.waits["transfer"], "not even rounding errors"
     assert inline.waits["fetch"] == pytest.approx(490 * 60 / 90, abs=2), "as the time of arrival is unknown"
-
-
-def test_waits_without_any_row_are_counted() -> None:
-    totals = folded([row(asked=10, got=10, came=5, finished=5, began=1, fetch=4, weight=8)])
-    totals.rest(8, waited=70, late=50)
-    assert {cause: waited for cause, waited in totals.waits.items() if waited} == {"transfer": 50, "deliver": 20}
 
 
 def test_figures_of_a_period() -> None:
@@ -130,20 +102,6 @@ def test_figures_of_a_period() -> None:
     assert period.prefetch_occupancy == 0.0
     assert period.busy_s == 0.5
     assert period_of(totals, 1).busy_s == 0.5, "work of retired workers counts"
-
-
-def test_ready_batches_follow_from_the_times_they_were_finished() -> None:
-    made = [(10, 0, 90), (10, 80, 50), (10, 81, 40), (20, 99, 45)]
-    columns = columns_of([row(worker=0, began=began, asked=asked, finished=end) for began, asked, end in made])
-    settle_order(columns)
-    assert columns["behind"].tolist() == [0, 2, 1, 0], "ready when the batch was requested"
-    assert columns["overtaken"].tolist() == [40, 40, 0, 0]
-    equal = columns_of([row(worker=0, began=0, asked=5, finished=end) for end in (90, 80, 85)])
-    settle_order(equal)
-    assert not equal["overtaken"].any(), "none of them is late"
-    inline = columns_of([row(worker=-1, asked=0, finished=90), row(worker=-1, asked=1, finished=50)])
-    settle_order(inline)
-    assert not inline["overtaken"].any()
 
 
 def test_cpu_time_is_averaged_over_batches_with_a_known_value() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import errno
-import gc
 import json
 import os
 import pickle
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,9 @@ import numpy as np
 import pytest
 
 import feedline
-from feedline.errors import BadOption
-from feedline.insight.machine_figures import MachineFigures
 from feedline.insight.recording import Recording
 from feedline.insight.stats import Period, Stats
 from feedline.loader.base import run_of
-from feedline.loader.recorder import Recorder
 from feedline.randomness import scope
 from tests.tries import try_again
 
@@ -68,15 +63,6 @@ class Sleep:
         return sample
 
 
-def slow_collate(samples: list[Any]) -> Any:
-    time.sleep(4 * LONG_S)
-    return np.stack(samples)
-
-
-def slow_start(worker: int) -> None:
-    time.sleep(1.0)
-
-
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name: str = request.param
@@ -109,12 +95,6 @@ def test_the_slowest_samples_are_named(engine: str) -> None:
     assert stats["wait_s"] == pytest.approx(stats.total.wait_s)
 
 
-def test_transforms_are_timed(engine: str) -> None:
-    loader = loader_of(Slow(32, transform_s=SHORT_S), engine)
-    assert sum(len(batch) for batch in loader) == 32
-    assert loader.stats().epoch.stages["transform"].count == 8
-
-
 def test_the_cpu_time_of_every_batch_is_known(engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in ("workers.runner", "delivery.driver.resources"):
         monkeypatch.setattr(f"feedline.{module}.TaskCpu", KnownCpu)
@@ -144,11 +124,6 @@ class KnownCpu:
         return self.computed, 500
 
 
-def test_batches_come_in_order_behind_a_straggler(engine: str) -> None:
-    loader = loader_of(Straggling(SHORT_S), engine)
-    assert [int(batch[0, 0]) for batch in loader] == list(range(0, 64, 4))
-
-
 # -- in real time: a busy machine may disturb a run, so each is tried several times -----------------------------------
 
 
@@ -161,50 +136,6 @@ def test_a_slow_fetch_is_the_cause_of_waiting(engine: str) -> None:
         assert share_of(stats.epoch, "fetch") > 0.2, str(stats)
         assert stats.epoch.computing is not None
         assert stats.epoch.computing < 0.3, "samples sleep"
-
-    try_again(check)
-
-
-@pytest.mark.real_time
-def test_computing_is_distinguished_from_sleeping(engine: str) -> None:
-    # Two threads would wait for each other because of the interpreter's lock.
-    options: dict[str, Any] = {"workers": 1} if engine == "thread" else {}
-
-    def check() -> None:
-        stats = stats_of_epoch(loader_of(Computing(), engine, **options))
-        assert stats.epoch.computing is not None
-        assert stats.epoch.computing > 0.7, str(stats)
-
-    try_again(check)
-
-
-@pytest.mark.real_time
-def test_a_slow_transform_is_distinguished_from_a_slow_fetch(engine: str) -> None:
-    def check() -> None:
-        stats = stats_of_epoch(loader_of(Slow(32, transform_s=LONG_S), engine))
-        assert share_of(stats.epoch, "transform") + share_of(stats.epoch, "order") > 0.4, str(stats)
-        assert share_of(stats.epoch, "transform") > 0.15, str(stats)
-
-    try_again(check)
-
-
-@pytest.mark.real_time
-def test_a_slow_collate_function_is_the_cause_of_waiting(engine: str) -> None:
-    def check() -> None:
-        stats = stats_of_epoch(loader_of(Slow(), engine, collate_fn=slow_collate))
-        assert share_of(stats.epoch, "collate") > 0.7, str(stats)
-
-    try_again(check)
-
-
-@pytest.mark.real_time
-def test_a_slow_start_of_workers_is_the_cause_of_waiting(engine: str) -> None:
-    if engine == "inline":
-        pytest.skip("there are no workers")
-
-    def check() -> None:
-        stats = stats_of_epoch(loader_of(Slow(), engine, worker_init=slow_start))
-        assert share_of(stats.epoch, "start") > 0.7, str(stats)
 
     try_again(check)
 
@@ -231,14 +162,6 @@ def stats_of_epoch(loader: Any) -> Stats:
     return stats
 
 
-class Computing(Slow):
-    """Samples that compute for some milliseconds."""
-
-    def __getitem__(self, index: int) -> Any:
-        sum(range(200_000))
-        return super().__getitem__(index)
-
-
 class Straggling(Slow):
     def __init__(self, seconds: float) -> None:
         super().__init__(64)
@@ -248,46 +171,6 @@ class Straggling(Slow):
         if index == 24:
             time.sleep(self.seconds)
         return super().__getitem__(index)
-
-
-@pytest.mark.real_time
-def test_batches_held_by_the_program_are_the_cause_of_waiting() -> None:
-    def check() -> None:
-        loader = feedline.Loader(Large(96), 4, workers=2, engine="process", memory_budget=2 << 20)
-        held = []
-        for batch in loader:
-            held.append(batch)
-            time.sleep(LONG_S)
-        stats = loader.stats()
-        assert share_of(stats.epoch, "slot") > 0.5, str(stats)
-        assert "The program holds batches" in stats.verdict
-
-    try_again(check)
-
-
-class Large(Slow):
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(LONG_S)
-        return np.zeros(1 << 15, np.float32)  # 128 KiB: large arrays stay in their slot while they are held
-
-
-@pytest.mark.real_time
-def test_the_time_of_a_slow_loop_is_not_attributed_to_the_data(engine: str) -> None:
-    def check() -> None:
-        loader = loader_of(Slow(60), engine)
-        for _ in loader:
-            time.sleep(5 * LONG_S)
-        stats = loader.stats()
-        assert stats.epoch.wait_s - stats.epoch.waits["start"] < 0.2 * stats.epoch.seconds, str(stats)
-
-    try_again(check)
-
-
-def test_stages_named_by_users_are_timed(engine: str) -> None:
-    loader = loader_of(Named(), engine)
-    assert len(list(loader)) == 6
-    stats = loader.stats()
-    assert stats.epoch.stages["decode"].count == 6
 
 
 class Named(Slow):
@@ -310,21 +193,6 @@ def test_each_epoch_has_its_own_statistics(engine: str) -> None:
     assert stats.total.samples == 76
     assert stats.total.seconds >= stats.epoch.seconds + stats.last_epoch.seconds
     json.dumps(stats.as_dict())
-
-
-def test_streams_are_measured(engine: str) -> None:
-    loader = loader_of(Stream(), engine, **({} if engine == "inline" else {"workers": 1}))
-    assert sum(len(batch) for batch in loader) == 24
-    stats = loader.stats()
-    assert stats.epoch.stages["fetch"].count == 6
-    assert stats.slowest_samples[0].index in range(24)
-
-
-class Stream:
-    def __iter__(self) -> Iterator[Any]:
-        for number in range(24):
-            time.sleep(SHORT_S)
-            yield np.full(4, number, np.float32)
 
 
 def test_stats_can_be_read_while_another_thread_iterates(engine: str) -> None:
@@ -376,38 +244,6 @@ def test_the_recording_of_an_interrupted_run_can_be_read(how: str, tmp_path: Pat
     recording = Recording.load(tmp_path / "run.json")
     assert recording.stats().epoch.batches == 4
     assert "feedline-recording" not in [thread.name for thread in threading.enumerate()]
-
-
-def test_a_recording_may_start_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    loader = loader_of(Slow(40), "thread")
-    batches = iter(loader)
-    next(batches)
-    with feedline.record(loader, tmp_path / "run.json"):
-        assert len(list(batches)) == 9
-    recording = Recording.load(tmp_path / "run.json")
-    assert recording.stats().epoch.batches in (8, 9)
-    assert len(list(loader)) == 10, "this epoch is not recorded"
-
-
-def test_rejects_objects_that_cannot_be_recorded_and_bad_paths(tmp_path: Path) -> None:
-    loader = loader_of(Slow(), "inline")
-    with pytest.raises(BadOption, match="not a feedline loader"), feedline.record([1, 2], tmp_path / "run.json"):
-        pass
-    (tmp_path / "file").touch()
-    with pytest.raises(BadOption, match="cannot be written"), feedline.record(loader, tmp_path / "file" / "run.json"):
-        pass
-    with pytest.raises(BadOption, match="that is a folder"), feedline.record(loader, tmp_path):
-        pass
-
-
-def test_two_recordings_of_a_loader_may_overlap(tmp_path: Path) -> None:
-    loader = loader_of(Slow(), "inline")
-    with feedline.record(loader, tmp_path / "run.json"):
-        assert len(list(loader)) == 6
-        with feedline.record(loader, tmp_path / "inner.json"):
-            assert len(list(loader)) == 6
-    assert Recording.load(tmp_path / "run.json").rows["epoch"].tolist() == [0] * 6 + [1] * 6
-    assert Recording.load(tmp_path / "inner.json").rows["epoch"].tolist() == [1] * 6
 
 
 def test_a_process_forked_during_a_recording_does_not_write_it(tmp_path: Path) -> None:
@@ -479,49 +315,6 @@ def short_collate(samples: list[Any]) -> Any:
     return np.stack(samples)
 
 
-def test_faults_of_the_run_are_recorded(tmp_path: Path) -> None:
-    loader = feedline.Loader({7: "seven"}, 1, sampler=[7, 8], on_error="skip")
-    with feedline.record(loader, tmp_path / "run.json"):
-        list(loader)
-    (fault,) = Recording.load(tmp_path / "run.json").faults
-    assert (fault["index"], fault["error"]) == (8, "KeyError")
-
-
-def test_settings_changed_during_a_recording_are_noted(tmp_path: Path) -> None:
-    loader = feedline.DataLoader(Slow(), 4)
-    with feedline.record(loader, tmp_path / "run.json"):
-        list(loader)
-        loader.num_workers = 1
-        list(loader)
-    recording = Recording.load(tmp_path / "run.json")
-    assert recording.stats().total.batches == 6
-    assert recording.settings["workers"] == 0
-    assert "settings changed during the recording" in recording.log[-1]
-
-
-@pytest.mark.parametrize("seed", [None, 1])
-def test_a_recording_says_that_tasks_move_only_if_there_is_a_seed(seed: int | None, tmp_path: Path) -> None:
-    loader = feedline.DataLoader(Slow(), 4, seed=seed)
-    with feedline.record(loader, tmp_path / "run.json"):
-        list(loader)
-    assert Recording.load(tmp_path / "run.json").settings["moves"] is (seed is not None)
-
-
-@pytest.mark.parametrize("is_gone", [False, True])
-def test_the_settings_found_by_auto_are_recorded(is_gone: bool) -> None:
-    loader: Any = feedline.DataLoader(Slow(), 4, num_workers="auto", prefetch_factor="auto", engine="thread")
-    run_of(loader).refresh(loader)
-    recorder = Recorder(loader)
-    list(loader)
-    loader.tuning.count, loader.tuning.depth = 5, 8
-    if is_gone:
-        del loader
-        gc.collect()
-    recording = recorder.recording(MachineFigures(lambda: []))
-    assert (recording.settings["workers"], recording.settings["prefetch"]) == (5, 8)
-    assert recording.stats()["workers"] == 5
-
-
 def test_on_stats_calls_a_function_at_intervals(engine: str) -> None:
     loader, calls = loader_of(Slow(), engine), list[tuple[int, bool]]()
     main = threading.current_thread()
@@ -536,14 +329,6 @@ def test_on_stats_calls_a_function_at_intervals(engine: str) -> None:
     loader.on_stats(None)
     assert len(list(loader)) == 6
     assert len(calls) == 8
-
-
-def test_on_stats_rejects_bad_arguments() -> None:
-    loader = loader_of(Slow(), "inline")
-    with pytest.raises(BadOption, match="cannot be called"):
-        loader.on_stats(3)
-    with pytest.raises(BadOption, match="not a time between two calls"):
-        loader.on_stats(print, every_s=-1)
 
 
 @pytest.fixture(scope="module")

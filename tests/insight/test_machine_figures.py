@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
 
-from feedline.insight import machine_figures
-from feedline.insight.machine_figures import COLUMNS, MachineFigures
+from feedline.insight.machine_figures import MachineFigures
 
 
 def read_figures(times: int = 2) -> dict[str, list[float | None]]:
@@ -21,13 +19,6 @@ def read_figures(times: int = 2) -> dict[str, list[float | None]]:
     figures.close()
     figures.close()
     return figures.columns
-
-
-def test_columns_have_the_same_length_and_the_thread_ends() -> None:
-    columns = read_figures(3)
-    assert tuple(columns) == COLUMNS
-    assert {len(column) for column in columns.values()} == {3}
-    assert "feedline-recording" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -59,28 +50,6 @@ def test_gpu_figures_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert closed == [True]
 
 
-def test_figures_of_a_gpu_that_does_not_answer_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise RuntimeError("no driver")
-
-    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(NVMLError=RuntimeError, nvmlInit=fail))
-    assert read_figures()["gpu"] == [None, None]
-
-
-def test_the_number_of_readings_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_figures, "_MOST", 64)
-    figures = MachineFigures(list)
-    seconds, readings = 0.0, 0
-    while seconds < 500:
-        figures.read()
-        seconds, readings = seconds + figures._every_s, readings + 1
-    moments = figures.columns["at"]
-    assert 32 <= len(moments) < 64
-    assert {len(column) for column in figures.columns.values()} == {len(moments)}
-    assert moments == sorted(moments, key=lambda at: at or 0.0)
-    assert (figures._every_s, readings < 300) == (8.0, True), "read less often, at equal intervals"
-
-
 def test_a_forked_process_leaves_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent opened its library, which crashes if a child closes it."""
     figures = MachineFigures(list, every_s=1000)
@@ -93,12 +62,3 @@ def test_a_forked_process_leaves_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) 
     assert os.waitpid(child, 0)[1] == 0
     monkeypatch.undo()
     figures.close()
-
-
-def test_an_unfinished_reading_is_left_out() -> None:
-    figures = MachineFigures(list, every_s=1000)
-    for _ in range(3):
-        figures.read()
-    figures.columns["at"].append(1e12)  # the thread appends to the columns one by one
-    figures.columns["cpu"].append(0.5)
-    assert {len(column) for column in figures.since(figures._begun).values()} == {3}

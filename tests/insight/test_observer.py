@@ -80,17 +80,6 @@ def test_every_long_batch_has_a_row() -> None:
     assert epoch.body.count == 499, "there is none before the first batch"
 
 
-def test_the_start_of_an_epoch_counts_as_waiting(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    observer = Observer()
-
-    def leave(batches: int) -> None:
-        clock.now += 20_000_000  # as adding up rows takes
-
-    monkeypatch.setattr(observer, "_leave", leave)
-    observer.begin(1, clock.now, 0)
-    assert observer.totals(0)[0].opened == 20_000_000
-
-
 @pytest.mark.parametrize("step", [5_000, 50_000])
 def test_short_batches_have_few_rows_and_correct_statistics(step: int) -> None:
     loop = Loop(Observer(), step=step, wait=step // 2)
@@ -103,47 +92,6 @@ def test_short_batches_have_few_rows_and_correct_statistics(step: int) -> None:
     assert period.stages["wait"].mean == pytest.approx(step / 2e9)
     assert period.samples == 40_000
     assert period.body.mean == pytest.approx(step / 1e9, rel=0.001)
-
-
-def test_a_row_represents_no_more_time_than_has_passed() -> None:
-    loop = Loop(Observer(), step=5_000, wait=5_000)
-    for _ in range(300):
-        loop.run(37)
-        loop.run(1, wait=10_000_000)
-    epoch, _, _ = loop.observer.totals(loop.batches)
-    assert sum(epoch.waits.values()) + loop.batches * loop.step == pytest.approx(epoch.nanoseconds, rel=0.001)
-    assert epoch.waited == pytest.approx(300 * (37 * 5_000 + 10_000_000))
-
-
-def test_a_long_wait_gets_an_extra_row() -> None:
-    observer = Observer()
-    loop = Loop(observer, step=5_000, wait=0)
-    loop.run(1000)
-    before = observer.totals(loop.batches)[0].waits["deliver"]
-    while observer.got:
-        loop.run(1)
-    loop.batches += 1
-    observer.write(FACTS, loop.now, loop.now + 50_000_000, (0, 0, 0, 0), loop.batches)
-    loop.clock.now += 50_000_000
-    loop.run(1000)
-    assert observer.totals(loop.batches)[0].waits["deliver"] - before == 50_000_000, "counted once"
-
-
-def test_epochs_follow_each_other() -> None:
-    observer = Observer()
-    loop = Loop(observer, step=1_000_000, wait=1_000_000)
-    loop.run(5)
-    observer.end(5, loop.now)
-    observer.begin(1, loop.now, 5)
-    loop.run(3)
-    epoch, last, total = observer.totals(8)
-    assert last is not None
-    assert (epoch.batches, last.batches, total.batches) == (3, 5, 8)
-    observer.begin(2, loop.now, 8)
-    observer.begin(3, loop.now, 8)
-    epoch, last, total = observer.totals(8)
-    assert last is not None
-    assert (epoch.batches, last.batches, total.batches) == (0, 3, 8), "an epoch without a request does not count"
 
 
 def test_the_ten_slowest_samples_are_kept() -> None:
@@ -194,50 +142,6 @@ def test_a_recording_has_the_same_statistics_as_the_run() -> None:
     assert stats.epoch == period_of(epoch, 0)
     assert stats.last_epoch == period_of(last, 0)
     assert stats.total == period_of(total, 0)
-
-
-def test_an_epoch_that_had_begun_when_the_recording_began_counts_from_its_beginning(clock: Clock) -> None:
-    """As with `feedline profile`, which learns of a loader while its first epoch begins."""
-    observer = Observer()
-    begun = clock.now
-    clock.now += 100_000_000
-    kept = observer.record()
-    clock.now += 20_000_000
-    observer.begin(0, begun, 0)
-    loop = Loop(observer, step=1_000_000, wait=300_000, begins=False)
-    loop.run(40)
-    observer.end(loop.batches, loop.now)
-    total = period_of(observer.totals(loop.batches)[2], 0)
-    assert total.starting_s == 0.12
-    assert observer.recorded(kept).stats().total == total
-
-
-def test_nothing_is_measured_when_the_observer_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Observer, "is_off", True)
-    observer = Observer()
-    loop = Loop(observer, step=1_000_000, wait=1_000_000)
-    loop.run(100)
-    assert loop.rows == 0
-    assert observer.totals(100)[0].batches == 0
-
-
-def test_several_recordings_may_overlap() -> None:
-    observer = Observer()
-    first = observer.record(most=20)
-    loop = Loop(observer, step=5_000, wait=5_000)
-    loop.run(10)
-    second = observer.record()
-    loop.run(20)
-    observer.end(loop.batches, loop.now)
-    observer.begin(1, loop.now, loop.batches)
-    loop.run(7)
-    assert first.is_full
-    assert len(observer.recorded(first).rows["got"]) == 30, "the epoch in which it became full is complete"
-    recording = observer.recorded(second)
-    assert recording.rows["epoch"].tolist() == [0] * 20 + [1] * 7
-    before = loop.rows
-    loop.run(1000)
-    assert loop.rows < before + 100, "no recording is active any more"
 
 
 @pytest.mark.slow
@@ -306,22 +210,6 @@ def test_statistics_since_auto_settled_are_separate() -> None:
     assert period_of(total, 0).stall > 0.8, "over the whole run"
 
 
-def test_settled_statistics_continue_across_epochs_and_end_with_a_new_search() -> None:
-    observer = Observer()
-    loop = Loop(observer, step=1_000_000, wait=1_000_000)
-    loop.run(30)
-    observer.settle(loop.batches, is_settled=True)
-    loop.run(5)
-    observer.end(loop.batches, loop.now)
-    observer.begin(1, loop.now, loop.batches)
-    loop.run(7)
-    settled = observer.settled(observer.totals(loop.batches)[2])
-    assert settled is not None
-    assert settled.batches == 12
-    observer.settle(loop.batches, is_settled=False)
-    assert observer.settled(observer.totals(loop.batches)[2]) is None
-
-
 def test_a_recording_contains_the_time_at_which_auto_settled() -> None:
     observer = Observer()
     kept = observer.record()
@@ -341,15 +229,3 @@ def test_a_recording_contains_the_time_at_which_auto_settled() -> None:
     assert stats.judged is stats.settled
     assert (stats.settled.batches, settled.batches) == (60, 60)
     assert stats.settled.stall == pytest.approx(period_of(settled, 2).stall, rel=0.02)
-
-
-def test_rows_represent_one_batch_if_every_batch_has_a_row() -> None:
-    """Batches for a device are made ahead: the loader's count exceeds the number of delivered batches."""
-    observer, now = Observer(), vars(module)["time"].now
-    observer.begin(0, now, 0)
-    for number in range(20):
-        asked = now + number * 10**9  # long after the previous batch
-        observer.write(FACTS, asked, asked + 1000, (0, 0, 0, 0), None)
-        observer.got = asked + 1000
-    epoch, _, _ = observer.totals(20)
-    assert period_of(epoch, 0).batches == 20

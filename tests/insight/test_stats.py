@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
-import pytest
 
-from feedline.errors import BadOption
 from feedline.insight.histogram import Spread
 from feedline.insight.stats import Period, SlowSample, Stats, WorkerMemory
 
@@ -35,13 +32,6 @@ STATS = Stats(
     slowest_samples=(SlowSample(np.int64(7), 0.5, 1), SlowSample(("a", 3), 0.25, -1)),
     memory=(WorkerMemory(0, 300 << 20, 5 << 20),),
 )
-
-
-def test_stats_are_a_mapping_of_the_counters() -> None:
-    assert STATS["batches"] == 100
-    assert dict(STATS) == STATS.counters
-    assert len(STATS) == 5
-    assert STATS.faults == {"skip": 3}
 
 
 def test_the_verdict_covers_the_last_epoch_if_this_one_has_just_begun() -> None:
@@ -79,22 +69,6 @@ def test_prometheus_text_has_one_type_per_name_and_escaped_labels() -> None:
     assert len(types) == len(set(types))
 
 
-def test_rejects_prefixes_that_are_invalid_in_prometheus() -> None:
-    assert "my:app_batches_total 100" in STATS.prometheus("my:app")
-    for prefix in ("my-app", "", "1st"):
-        with pytest.raises(BadOption, match="is not valid for Prometheus"):
-            STATS.prometheus(prefix)
-
-
-@pytest.mark.parametrize("columns", [50, 80, 200])
-def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    many = replace(PERIOD, worker_utilisation=[place / 64 for place in range(64)])
-    text = str(replace(STATS, epoch=many, total=many))
-    assert max(map(len, text.splitlines())) <= columns
-    assert "0 to 98" in text
-
-
 def test_the_table_shows_the_figures() -> None:
     text = str(STATS)
     assert text.startswith("process, 2 workers\n")
@@ -108,9 +82,3 @@ def test_the_table_shows_the_figures() -> None:
     assert "last epoch" not in text, "there was no last epoch"
     assert max(map(len, text.splitlines())) <= 100
     assert not [line for line in text.splitlines() if line != line.rstrip()]
-
-
-def test_text_before_the_first_batch() -> None:
-    empty = Stats(epoch=Period(), last_epoch=None, total=Period(), counters={"engine": "inline", "workers": 0})
-    assert str(empty) == "inline, 0 workers\nnothing to say yet: no batch was delivered"
-    assert repr(empty) == "<Stats: 0 batches, nothing to say yet: no batch was delivered>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 
 import pytest
 from hypothesis import given, settings
@@ -30,29 +29,6 @@ def test_stages_are_inside_their_batch_on_the_track_of_its_worker() -> None:
     names = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
     assert names[batch["tid"]] == "worker 1"
     assert names[spans["wait"]["tid"]] == "training loop"
-
-
-def test_without_workers_everything_is_on_one_track() -> None:
-    rows = [row(worker=-1, asked=1000, got=8000, **ONE)]
-    spans = [event for event in trace_of(columns_of(rows))["traceEvents"] if event["ph"] == "X"]
-    assert len({event["tid"] for event in spans}) == 1
-
-
-def test_an_empty_trace_is_valid_json() -> None:
-    assert json.loads(json.dumps(trace_of(columns_of([]))))["traceEvents"]
-
-
-def test_an_arrow_leads_from_the_worker_to_the_training_loop() -> None:
-    rows = [row(worker=1, ordinal=5, asked=3000, got=8000, device=2000, **ONE)]
-    events = trace_of(columns_of(rows))["traceEvents"]
-    spans = {event["name"]: event for event in events if event["ph"] == "X"}
-    for phase, span in (("s", spans["batch 5"]), ("f", spans["wait"])):
-        (end,) = (event for event in events if event["ph"] == phase)
-        assert end["tid"] == span["tid"]
-        assert span["ts"] <= end["ts"] <= span["ts"] + span["dur"]
-    begun, ended = ((event["ts"], event["id"]) for event in events if event["ph"] in "be")
-    assert begun == (7, 0)
-    assert ended == (9, 0)
 
 
 @settings(deadline=None)

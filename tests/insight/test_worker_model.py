@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.insight.worker_model import HANDOVER_S, LEAST_GAIN, Load
+from feedline.insight.worker_model import LEAST_GAIN, Load
 
 times = st.floats(1e-6, 10.0)
 loads = st.builds(
@@ -58,8 +58,3 @@ def test_the_predicted_rate_never_falls_with_more_workers(load: Load, count: int
 )
 def test_the_fewest_workers_that_suffice(what: str, load: Load, fewest: int) -> None:
     assert load.fewest() == fewest, what
-
-
-def test_a_batch_is_cheap_if_its_hand_over_takes_as_long() -> None:
-    assert Load(2 * HANDOVER_S, 0.0, 0.0).is_cheap
-    assert not Load(2.1 * HANDOVER_S, 0.0, 0.0).is_cheap

@@ -5,18 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import re
 import signal
 import sys
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-from unittest import mock
 
-import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -26,8 +20,7 @@ from feedline.errors import TooManyOpenFiles
 from feedline.memory import forks
 from feedline.memory.arena import Arena
 from feedline.memory.ownership import SLACK_BYTES
-from feedline.memory.reading import LARGE_BYTES, Bytes
-from feedline.memory.residency import Residency, Usage
+from feedline.memory.reading import Bytes
 from feedline.memory.slot import Device
 from tests.faults.limits import descriptors_left
 from tests.sampling import examples
@@ -69,9 +62,6 @@ def at_once(act: Callable[[], object], *, threads: int = 4, times: int = 500) ->
         sys.setswitchinterval(before)
 
 
-# -- acquire and release ---
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_each_slot_is_acquired_once(shared: bool) -> None:
     arena = make_arena(5, shared=shared)
@@ -80,28 +70,6 @@ def test_each_slot_is_acquired_once(shared: bool) -> None:
     arena.release(3)
     assert arena.available()
     assert acquire_all(arena) == [3]
-
-
-def test_releasing_slot_minus_one_does_nothing() -> None:
-    arena = make_arena()
-    arena.release(-1)
-    assert sorted(acquire_all(arena)) == [0, 1, 2, 3]
-
-
-def test_counts_are_exact_with_many_threads() -> None:
-    """Counts of batches without a slot, and of batches that were refused one."""
-    arena = make_arena(shared=False)
-    counted: list[bool] = []
-
-    def end(_: Usage) -> bool:
-        counted.append(arena._lock.locked())
-        return False
-
-    with mock.patch.object(Usage, "end", end):
-        at_once(arena.pass_by)
-        arena.pass_by()  # processes what the other threads have left
-    at_once(arena.note_refused)
-    assert (len(counted), all(counted), arena.refused) == (2001, True, 2000)
 
 
 def test_a_worker_gets_back_the_slot_it_wrote_last() -> None:
@@ -115,65 +83,7 @@ def test_a_worker_gets_back_the_slot_it_wrote_last() -> None:
         arena.release(slot, PAGE)
 
 
-def test_the_warmest_slot_is_used_first() -> None:
-    arena = make_arena(8)
-    first, second = arena.acquire(0), arena.acquire(0)
-    arena.release(second, PAGE)
-    arena.release(first, PAGE)
-    assert arena.acquire(0) == first
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_slots_do_not_overlap(shared: bool) -> None:
-    arena = make_arena(3, shared=shared)
-    for slot in range(3):
-        view = arena.view(slot)
-        assert view.nbytes == arena.slot_bytes
-        view[:8] = slot + 1
-        view[-8:] = slot + 1
-    for slot in range(3):
-        view = arena.view(slot)
-        assert set(view[:8].tolist() + view[-8:].tolist()) == {slot + 1}
-        assert view.__array_interface__["data"][0] == arena.address + slot * arena.slot_bytes
-
-
 # -- leases ---
-
-
-def test_a_slot_is_released_when_its_last_view_is_dropped() -> None:
-    arena = make_arena(1)
-    lease = leased(arena, 1000)
-    part = lease[10:20].view(np.uint16)[1:]
-    assert lease.nbytes == 1000
-    del lease
-    gc.collect()
-    assert (arena.leased_count, arena.acquire()) == (1, -1)
-    del part
-    assert arena.leased_count == 0
-    assert arena.acquire() == 0
-
-
-def test_a_slot_is_released_with_the_last_of_its_leased_parts() -> None:
-    arena = make_arena(1)
-    slot = arena.acquire()
-    first, second = arena.lease(slot, 0, PAGE), arena.lease(slot, PAGE, 3 * PAGE)
-    first[:], second[:] = 1, 2
-    arena.finish(slot)
-    del first
-    assert arena.acquire() == -1
-    assert set(second.tolist()) == {2}
-    del second
-    assert arena.acquire() == 0
-
-
-def test_a_slot_is_not_free_until_it_is_finished() -> None:
-    arena = make_arena(1)
-    slot = arena.acquire()
-    lease = arena.lease(slot, 0, 8)
-    del lease
-    assert arena.acquire() == -1
-    arena.finish(slot)
-    assert arena.acquire() == slot
 
 
 @pytest.mark.parametrize("act", [Arena.acquire, lambda arena: arena.release(0)])
@@ -194,23 +104,6 @@ def test_a_signal_never_leaves_the_lock_taken(act: Any) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         act(arena)
     assert not lock.locked()
-
-
-def test_the_last_view_may_be_dropped_on_another_thread() -> None:
-    arena = make_arena(1)
-    views = [leased(arena, 100)]
-    begin = threading.Event()
-
-    def drop() -> None:
-        begin.wait()
-        views.clear()
-
-    thread = threading.Thread(target=drop)
-    thread.start()
-    assert arena.acquire() == -1
-    begin.set()
-    thread.join()
-    assert arena.acquire() == 0
 
 
 def test_dropping_views_on_many_threads_loses_no_slot() -> None:
@@ -236,16 +129,6 @@ def test_dropping_views_on_many_threads_loses_no_slot() -> None:
     assert arena.leased_count == 0
     slots = acquire_all(arena)
     assert sorted(slots) == list(range(64)), "every slot exactly once"
-
-
-def test_a_view_in_a_reference_cycle_holds_its_slot_until_it_is_collected() -> None:
-    arena = make_arena(1)
-    cycle: list[Any] = [leased(arena, 8)]
-    cycle.append(cycle)
-    del cycle
-    assert arena.acquire() == -1
-    gc.collect()
-    assert arena.acquire() == 0
 
 
 def test_dropping_an_array_runs_no_python_code_in_which_an_interrupt_could_be_lost() -> None:
@@ -412,100 +295,12 @@ def filled(arena: Arena, *sizes: int, worker: int = 0) -> list[Bytes]:
     return parts
 
 
-def test_memory_next_to_a_kept_array_is_returned_to_the_system() -> None:
-    arena = make_arena(64)
-    kept = []
-    for _ in range(40):
-        small, large = filled(arena, 256 << 10, 4 << 20)
-        kept.append(small)
-        del large
-    assert resident(arena) < 40 * (256 << 10) + SLACK_BYTES + 4 * (5 << 20)
-    assert all((part == 1).all() for part in kept)
-
-
-def test_dropped_memory_is_returned_except_for_a_window() -> None:
-    arena = make_arena(64)
-    kept = [filled(arena, 4 << 20) for _ in range(20)]
-    assert resident(arena) >= 80 << 20
-    kept.clear()
-    arena.rest()
-    assert resident(arena) <= SLACK_BYTES + 4 * (4 << 20)
-
-
 def test_while_nothing_runs_dropped_memory_is_returned_at_once() -> None:
     arena = make_arena(64)
     kept = [filled(arena, 4 << 20) for _ in range(20)]
     arena.rest()
     kept.clear()  # no call to the arena follows
     assert resident(arena) <= SLACK_BYTES + 4 * (4 << 20)
-
-
-def test_a_few_large_batches_are_eventually_forgotten() -> None:
-    arena = make_arena(64, window=4)
-    for _ in range(4):
-        filled(arena, 50 << 20)
-    assert resident(arena) >= 50 << 20
-    for _ in range(40):
-        filled(arena, 1 << 20)
-    assert resident(arena) <= SLACK_BYTES + (1 << 20) * 8
-
-
-def test_pages_stay_resident_while_batches_have_the_same_size() -> None:
-    arena = make_arena(64, window=4)
-    batches: deque[list[Bytes]] = deque(maxlen=5)
-    for _ in range(8):
-        batches.append(filled(arena, 8 << 20))
-    before = resident(arena)
-    punched = mock.patch.object(Residency, "punch", side_effect=AssertionError("pages were given back"))
-    with punched:
-        for _ in range(50):
-            batches.append(filled(arena, 8 << 20))
-    assert resident(arena) == before
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_closing_frees_all_but_held_memory_which_is_freed_when_it_is_dropped(shared: bool) -> None:
-    before = own_memory()
-    arena = make_arena(64, shared=shared)
-    kept = [filled(arena, 1 << 20, 4 << 20) for _ in range(10)]
-    arena.close()
-    del arena
-    gc.collect()
-    for parts in kept:
-        del parts[1]  # the larger one
-    assert own_memory() - before < 10 * (1 << 20) + (8 << 20)
-    assert all((parts[0] == 1).all() for parts in kept)
-    del parts
-    kept.clear()
-    assert own_memory() - before < 4 << 20
-
-
-def own_memory() -> int:
-    """Return this process's anonymous memory and unnamed shared memory in bytes."""
-    text = Path("/proc/self/status").read_text()
-    return sum(int(size) << 10 for size in re.findall(r"(?:RssAnon|RssShmem):\s+(\d+)", text))
-
-
-def test_the_whole_slot_of_a_failed_task_is_returned_to_the_system() -> None:
-    arena = make_arena(4)
-    slot = arena.acquire()
-    arena.view(slot, 30 << 20)[:] = 1  # the written size is not reported
-    arena.release(slot)
-    assert resident(arena) == 0
-
-
-@pytest.mark.slow
-def test_dropping_many_arrays_of_one_batch_takes_linear_time() -> None:
-    arena = make_arena(2)
-    kept = filled(arena, *[LARGE_BYTES] * 3000)
-    arena.close()
-    begun = time.process_time()
-    del kept[::2]
-    assert time.process_time() - begun < 2.0, (
-        "about 50 us each; it would take seven seconds if each looked at all the others"
-    )
-    assert len(kept) == 1500
-    assert all(part[0] == part[-1] == 1 for part in kept)
 
 
 # -- the budget ---
@@ -533,35 +328,6 @@ def test_a_batch_larger_than_the_budget_still_has_one_slot() -> None:
     assert arena.acquire() == -1
     arena.release(first, 5 * PAGE)
     assert arena.acquire() == first
-
-
-def test_few_slots_are_available_before_the_size_of_a_batch_is_known() -> None:
-    arena = make_arena(100, before_known=3)
-    slots = acquire_all(arena)
-    assert len(slots) == 3
-    arena.release(slots[0], PAGE)
-    assert len(acquire_all(arena)) > 3
-
-
-def test_idle_pages_are_freed_for_a_new_batch() -> None:
-    arena = make_arena(10, budget=8 * PAGE)
-    kept = [filled(arena, 3 * PAGE), filled(arena, 3 * PAGE)]
-    kept.clear()
-    slot = arena.acquire()
-    arena.view(slot, 8 * PAGE)[:] = 1
-    arena.note_use(slot, 8 * PAGE)
-    arena.release(slot, 8 * PAGE)
-    assert arena.acquire() >= 0
-    assert arena.resident_bytes <= 8 * PAGE
-
-
-def test_resident_bytes_follow_the_largest_use_of_a_slot() -> None:
-    arena = make_arena()
-    slot = arena.acquire()
-    for used, resident_bytes in ((1, PAGE), (PAGE + 1, 2 * PAGE), (5, 2 * PAGE)):
-        arena.note_use(slot, used)
-        assert arena.resident_bytes == resident_bytes
-    assert f"resident_bytes={2 * PAGE}" in repr(arena)
 
 
 # -- a device that follows the slots ---
@@ -606,32 +372,6 @@ def test_a_device_is_notified_of_growth_and_release_and_may_delay_reuse() -> Non
     assert arena.acquire() == 0
 
 
-def test_pages_registered_with_a_device_are_freed_only_when_it_allows() -> None:
-    arena = make_arena(64)
-    device = Follower()
-    arena.follow(device)
-    kept = [filled(arena, 4 << 20, 4 << 20) for _ in range(10)]
-    for parts in kept:
-        del parts[1]
-    assert arena.leased_count == 10
-    assert ("shrunk", 0) not in device.events, "the device has registered the whole slot"
-    parts.clear()
-    kept.clear()
-    assert arena.leased_count == 0
-    assert resident(arena) == 80 << 20, "they may be needed soon"
-    device.busy = set(range(10))
-    for _ in range(20):
-        filled(arena, 4096)
-    assert resident(arena) >= 80 << 20, "the device still copies from them"
-    device.busy.clear()
-    for _ in range(40):
-        filled(arena, 4096)
-    assert resident(arena) >= 80 << 20, "registering is slow, so not during an epoch"
-    arena.rest()
-    assert resident(arena) <= 2 * (8 << 20)
-    assert ("shrunk", 5) in device.events
-
-
 # -- forks ---
 
 
@@ -671,32 +411,6 @@ def test_a_slot_leased_during_a_fork_is_not_reused_while_the_child_lives() -> No
     assert arena.acquire() == 0, "no process can see it any more"
 
 
-def test_a_slot_that_was_not_leased_during_a_fork_stays_in_use() -> None:
-    arena = make_arena(2)
-    acquired = arena.acquire()
-    lease = leased(arena, 8)
-    del lease
-    assert in_a_fork(lambda: True) == 0
-    assert not forks.SEEN
-    arena.release(acquired)
-    assert sorted(acquire_all(arena)) == [0, 1]
-
-
-def test_dropping_views_in_a_fork_does_not_affect_the_parent() -> None:
-    arena = make_arena(2)
-    holder = [leased(arena, 8)]
-    arena.rest()  # so that a drop would be noticed
-
-    def drop() -> bool:
-        holder.clear()
-        return True
-
-    assert in_a_fork(drop) == 0
-    forks.settle(at_once=True)
-    assert arena.leased_count == 1
-    assert set(holder[0].tolist()) == {0}
-
-
 def test_a_fork_frees_nothing_of_its_parents_memory() -> None:
     arena = make_arena(4)
     busy, owner = arena.acquire(owner="crew"), "crew"
@@ -716,31 +430,6 @@ def test_a_fork_frees_nothing_of_its_parents_memory() -> None:
     assert all((part == 1).all() for part in holder[0])
 
 
-def test_a_fork_keeps_the_descriptor_of_its_parent_open() -> None:
-    arena = make_arena(2)
-
-    def close() -> bool:
-        arena.close()
-        return arena.fd == -1
-
-    assert in_a_fork(close) == 0
-    assert os.fstat(arena.fd).st_size == 2 * arena.slot_bytes
-
-
-def test_private_memory_is_not_tracked_across_forks() -> None:
-    arena = make_arena(2, shared=False)
-    lease = leased(arena, 8)
-    lease[:] = 1
-
-    def overwrite() -> bool:
-        lease[:] = 2
-        return True
-
-    assert in_a_fork(overwrite) == 0
-    assert not forks.SEEN
-    assert set(lease.tolist()) == {1}
-
-
 # -- limits ---
 
 
@@ -750,16 +439,6 @@ def test_without_descriptors_the_error_names_the_limit(left: int) -> None:
     with descriptors_left(left), pytest.raises(TooManyOpenFiles, match="ulimit -n"):
         make_arena()
     assert len(os.listdir("/proc/self/fd")) == len(before)
-
-
-def test_an_arena_takes_few_descriptors() -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    arena = make_arena(1024)
-    assert len(os.listdir("/proc/self/fd")) <= before + 2
-    arena.close()
-    arena.close()
-    del arena
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 # -- the law: a slot has one owner, and resident memory is what is held plus a window ---

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 
 from feedline.memory import forks
@@ -61,13 +59,6 @@ def child(act: Callable[[], None] = lambda: None) -> Iterator[Callable[[], int]]
         forks.settle(at_once=True)
 
 
-def test_a_fork_without_leased_memory_costs_nothing() -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    with child():
-        assert forks.SEEN == []
-        assert len(os.listdir("/proc/self/fd")) == before + 2, "the test's own pipe"
-
-
 def test_what_a_child_sees_is_held_until_it_ends() -> None:
     arena = make_arena()
     lease = leased(arena)
@@ -107,63 +98,6 @@ def test_a_child_that_closes_every_descriptor_still_counts() -> None:
     assert arena.leased_count == 0
 
 
-def test_a_grandchild_counts_too() -> None:
-    arena = make_arena()
-    lease = leased(arena)
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        if os.fork() == 0:
-            os.read(read_end, 1)
-            os._exit(0)
-        os._exit(0)
-    os.waitpid(pid, 0)  # the child is gone, but not the grandchild
-    del lease
-    forks.settle(at_once=True)
-    held = arena.leased_count
-    os.write(write_end, b".")
-    while forks.SEEN:  # waitpid cannot wait for a grandchild
-        forks.settle(at_once=True)
-    os.close(read_end)
-    os.close(write_end)
-    assert held == 1
-    assert arena.leased_count == 0
-
-
-def test_a_child_that_executes_another_program_no_longer_counts() -> None:
-    arena = make_arena()
-    lease = leased(arena)
-    ready, write_end = os.pipe()
-    os.set_inheritable(write_end, True)
-    pid = os.fork()
-    if pid == 0:
-        program = f"import os, sys; os.write({write_end}, b'.'); sys.stdin.read()"
-        os.execv(sys.executable, [sys.executable, "-S", "-c", program])
-    os.read(ready, 1)
-    del lease
-    forks.settle(at_once=True)
-    held = arena.leased_count
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    os.close(ready)
-    os.close(write_end)
-    assert held == 0
-
-
-def test_workers_forked_one_after_the_other_share_a_witness() -> None:
-    arena = make_arena()
-    lease = leased(arena)
-    with child() as first, child() as second:
-        assert len(forks.SEEN) == 1
-        assert first() == 0
-        forks.settle(at_once=True)
-        assert len(forks.SEEN) == 1, "the second can still see it"
-        assert second() == 0
-        forks.settle(at_once=True)
-        assert forks.SEEN == []
-    assert lease[0] == 7
-
-
 def test_without_a_descriptor_what_a_child_sees_is_held_for_good() -> None:
     arena = make_arena()
     lease = leased(arena)
@@ -177,32 +111,6 @@ def test_without_a_descriptor_what_a_child_sees_is_held_for_good() -> None:
     assert arena.leased_count == 1
     forks.SEEN.clear()
     assert arena.leased_count == 0
-
-
-@pytest.mark.slow
-def test_forks_on_several_threads_each_have_their_witness() -> None:
-    arena = make_arena()
-    leases = [leased(arena, number) for number in range(3)]
-    barrier = threading.Barrier(3)
-    codes: list[int] = []
-
-    def fork() -> None:
-        barrier.wait()
-        for _ in range(10):
-            pid = os.fork()
-            if pid == 0:
-                os._exit(0 if [lease[0] for lease in leases] == [0, 1, 2] else 1)
-            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-
-    threads = [threading.Thread(target=fork) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    forks.settle(at_once=True)
-    assert codes == [0] * 30
-    assert forks.SEEN == []
-    assert np.concatenate(leases).sum() == 300
 
 
 def test_forking_while_a_batch_is_held_leaks_no_memory() -> None:

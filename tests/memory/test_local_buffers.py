@@ -47,19 +47,6 @@ def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
     assert arena.acquire() == 0
 
 
-def test_an_unused_buffer_takes_no_slot() -> None:
-    arena = make_arena(1)
-    buffer = LocalBuffers(arena)
-    del buffer
-    assert arena.acquire() == 0
-
-
-def test_without_a_free_slot_nothing_is_allocated() -> None:
-    arena = make_arena(1)
-    assert arena.acquire() == 0
-    assert LocalBuffers(arena).allocate(LARGE) is None
-
-
 def test_arrays_that_do_not_fit_are_refused_and_smaller_ones_still_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.memory.sparse._LARGEST_MAPPING", 2 << 20)
     buffer = LocalBuffers(make_arena(2))
@@ -92,7 +79,3 @@ def test_a_buffer_is_closed_after_an_error() -> None:
         in_local_buffers(LocalBuffers(arena), fail, LARGE)
     assert arena.acquire() == 0
     assert in_local_buffers(None, lambda buffer: buffer) is None
-
-
-def test_local_buffers_do_not_cross_processes() -> None:
-    assert LocalBuffers.crosses is False

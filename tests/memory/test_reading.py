@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.memory.arena import Arena
 from feedline.memory.reading import LARGE_BYTES, Bytes, Copies, Reader, SegmentReader, Views, overlapping
 
 PAGE = 4096
@@ -47,26 +46,6 @@ def test_large_parts_are_views_and_small_ones_copies(kind: type[Reader], size: i
     reader = kind(memory)
     assert np.shares_memory(reader.take(0, size)[0], memory) == is_view
     assert np.shares_memory(reader.array(0, (size,), np.dtype(np.uint8)), memory) == is_view
-
-
-def test_large_arrays_of_a_slot_are_leased_one_by_one_and_small_ones_copied() -> None:
-    arena = Arena(2, shared=True, budget=1 << 30)
-    slot = arena.acquire()
-    reader = arena.reader(slot, 3 * LARGE_BYTES)
-    small = reader.array(0, (100,), np.dtype(np.uint8))
-    first, _ = reader.take(PAGE, LARGE_BYTES)
-    second, _ = reader.take(PAGE + LARGE_BYTES, LARGE_BYTES)
-    arena.finish(slot)
-    memory = arena.view(slot)
-    assert not np.shares_memory(small, memory)
-    assert np.shares_memory(first, memory)
-    assert first.nbytes == second.nbytes == LARGE_BYTES
-    assert len(arena.leases()) == 2
-    del first
-    assert arena.leased_count == 1
-    del second, memory
-    assert arena.leased_count == 0
-    arena.close()
 
 
 @pytest.mark.parametrize("kind", [Copies, SegmentReader])

@@ -11,11 +11,6 @@ def deliver(usage: Usage, *sizes: int) -> None:
         usage.end()
 
 
-def test_nothing_is_expected_before_the_first_batch() -> None:
-    assert Usage(4).expected_bytes == 0
-    assert Usage(4).spare_bytes(0) == 0
-
-
 def test_the_largest_of_recent_batches_is_expected_and_forgotten_after_two_spans() -> None:
     usage = Usage(4)
     deliver(usage, 100, 5000, *[100] * 14)
@@ -24,14 +19,6 @@ def test_the_largest_of_recent_batches_is_expected_and_forgotten_after_two_spans
     assert usage.expected_bytes == 5000, "the previous span counts too"
     deliver(usage, 100, 200)
     assert usage.expected_bytes == 200
-
-
-def test_spare_bytes_are_a_window_plus_the_loops_batches_minus_those_in_flight() -> None:
-    usage = Usage(4)
-    deliver(usage, 10)
-    assert usage.spare_bytes(0) == 60
-    assert usage.spare_bytes(4) == 20
-    assert usage.spare_bytes(40) == 0
 
 
 def test_batches_that_ran_ahead_count_for_a_while() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,15 +38,6 @@ def draw_at(scope: Scope, place: int) -> float:
 # -- one stream of numbers per sample ---
 
 
-@pytest.mark.parametrize("items", [[5, 6, 7], (5, 6, 7)])
-def test_following_sets_the_place_of_each_item(scope: Scope, items: Any) -> None:
-    expected = [draw_at(scope, place) for place in range(3)]
-    scope.begin_again()
-    assert [(scope.place, float(rng().random())) for _ in scope.following(items)] == list(enumerate(expected))
-    scope.place = 1
-    assert scope.place == 1, "an explicit place takes precedence"
-
-
 def test_every_sample_has_its_own_numbers(scope: Scope) -> None:
     drawn = [draw_at(scope, place) for place in range(1000)]
     scope.collate()
@@ -75,14 +65,6 @@ def test_the_key_of_a_sample_is_that_of_its_place_in_the_order(key: int, first: 
     assert part.key() == whole.key()
 
 
-def test_rng_returns_the_same_generator_within_a_sample(scope: Scope) -> None:
-    scope.place = 3
-    generator = rng()
-    first = generator.random()
-    assert rng() is generator
-    assert rng().random() != first
-
-
 def test_a_kept_generator_is_never_reseeded(scope: Scope) -> None:
     scope.place = 0
     kept = rng()
@@ -93,13 +75,6 @@ def test_a_kept_generator_is_never_reseeded(scope: Scope) -> None:
         draw_at(scope, place)
     assert rng() is not kept
     assert kept.random() == expected.random()
-
-
-def test_a_generator_that_is_not_kept_is_reused(scope: Scope) -> None:
-    draw_at(scope, 0)
-    before = id(scope.generator())
-    draw_at(scope, 1)
-    assert id(scope.generator()) == before, "creating one takes ten times as long"
 
 
 def test_numbers_of_32_bits_do_not_leak_from_one_sample_to_the_next(scope: Scope) -> None:
@@ -113,41 +88,6 @@ def test_numbers_of_32_bits_do_not_leak_from_one_sample_to_the_next(scope: Scope
     scope.begin(Draw(7))
     assert draw(0) != drawn
     assert draw(1) == drawn
-
-
-def test_a_task_that_is_started_again_draws_the_same(scope: Scope) -> None:
-    first = [draw_at(scope, place) for place in range(3)]
-    scope.begin_again()
-    assert [draw_at(scope, place) for place in range(3)] == first
-
-
-def test_a_lazy_draw_is_evaluated_once_and_only_if_needed(scope: Scope) -> None:
-    calls: list[int] = []
-
-    def draw() -> Draw:
-        calls.append(1)
-        return Draw(5, 3, 2)
-
-    scope.begin(draw)
-    scope.collate()
-    assert not calls
-    collated = scope.key()
-    scope.place = 1
-    sample = scope.key()
-    scope.begin_again()
-    scope.begin(Draw(5, 3, 2))
-    scope.place = 1
-    assert (sample, len(calls)) == (scope.key(), 1)
-    scope.collate()
-    assert collated == scope.key()
-
-
-def test_tasks_draw_different_numbers(scope: Scope) -> None:
-    drawn = set()
-    for key in range(50):
-        scope.begin(Draw(key))
-        drawn.add(draw_at(scope, 0))
-    assert len(drawn) == 50
 
 
 # -- collating ---
@@ -165,16 +105,6 @@ def test_collating_draws_other_numbers_than_samples_and_other_batches() -> None:
     assert len(drawn) == 50
 
 
-def test_batches_of_a_stream_have_different_collate_keys() -> None:
-    scope = Scope()
-    scope.begin(Draw(7))
-    drawn = set()
-    for number in range(10):
-        scope.collate(number)
-        drawn.add(scope.key())
-    assert len(drawn) == 10
-
-
 # -- outside loaders, and nested loaders ---
 
 
@@ -183,16 +113,6 @@ def test_outside_loaders_rng_is_an_ordinary_generator() -> None:
     assert rng() is generator
     assert feedline.rng() is generator
     assert generator.random() != rng().random()
-
-
-def test_each_thread_has_its_own_scope(scope: Scope) -> None:
-    scope.place = 0
-    inside = rng()
-    seen: list[np.random.Generator] = []
-    thread = threading.Thread(target=lambda: seen.append(rng()))
-    thread.start()
-    thread.join()
-    assert seen[0] is not inside
 
 
 def test_a_nested_loader_leaves_the_outer_generator_alone(scope: Scope) -> None:

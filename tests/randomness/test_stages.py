@@ -40,17 +40,6 @@ def test_an_exception_propagates_and_the_time_counts(scope: Scope) -> None:
     assert scope.stages["decode"] > 0
 
 
-def test_a_task_may_end_inside_a_stage(scope: Scope) -> None:
-    with stage("decode"):
-        scope.stages.clear()
-    assert scope.stages["decode"] > 0
-
-
-def test_outside_a_loader_nothing_is_measured() -> None:
-    with stage("decode"):
-        pass
-
-
 def test_feedlines_sources_and_transforms_are_timed_automatically(tmp_path: Path, scope: Scope) -> None:
     (tmp_path / "a.txt").write_text("a")
     assert len(FileDataset(tmp_path, transform=len).__getitems__([0])) == 1

@@ -1,30 +1,18 @@
-"""The result of a soak as JSON, as text, and as a page with charts."""
+"""The result of a soak as JSON and as text."""
 
 from __future__ import annotations
 
-import html
 import json
-import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any  # values of JSON
 
-from feedline.tools.bench import chart
-from tests.soak.census import Census
 from tests.soak.cycle import WARM_UP
 from tests.soak.settings import Settings
 from tests.soak.trial import Result
 from tests.soak.verdict import findings, growth_bytes
 
-_COLUMNS = 12
-"""Points of a chart along the time axis."""
-_FIGURES = {
-    "memory_bytes": ("memory of all processes", "MiB", 1 << 20),
-    "batch_bytes": ("memory for batches", "MiB", 1 << 20),
-    "descriptors": ("open descriptors", "descriptors", 1),
-    "threads": ("threads", "threads", 1),
-}
 GOOD = "PASSED: every sample came once per epoch in the seeded order; memory, descriptors and threads are flat"
 
 
@@ -82,31 +70,8 @@ def _ends(result: Result, name: str, unit: int = 1) -> tuple[str, str]:
     return f"{cycles[0][name] / unit:.0f}", f"{cycles[-1][name] / unit:.0f}"
 
 
-def as_page(settings: Settings, results: Sequence[Result]) -> str:
-    """Return a self-contained page: the text, and a chart for each figure."""
-    panels = [
-        chart.Panel(title, "minutes", unit, [chart.Line(one.name, _points(one.censuses, name, scale)) for one in shown])
-        for name, (title, unit, scale) in _FIGURES.items()
-        if (shown := [result for result in results if result.censuses])
-    ]
-    drawing = chart.draw("soak", panels) if panels else ""
-    text = html.escape(as_text(settings, results))
-    return f"<!doctype html><meta charset=utf-8><title>soak</title>\n<pre>{text}</pre>\n{drawing}"
-
-
-def _points(censuses: Sequence[Census], name: str, scale: int) -> list[chart.Point]:
-    """Return medians and ranges over equal parts of the time."""
-    width_s = max(60.0, (censuses[-1].seconds + 1) / _COLUMNS)
-    parts: dict[int, list[float]] = {}
-    for census in censuses:
-        minute = round(int(census.seconds / width_s) * width_s / 60)
-        parts.setdefault(minute, []).append(getattr(census, name) / scale)
-    return [chart.Point(minute, statistics.median(own), min(own), max(own)) for minute, own in parts.items()]
-
-
 def write(settings: Settings, results: Sequence[Result]) -> None:
-    """Write soak.json, soak.txt and soak.html into the folder of the soak."""
+    """Write soak.json and soak.txt into the folder of the soak."""
     folder = Path(settings.folder)
     (folder / "soak.json").write_text(json.dumps(as_json(settings, results), indent=1), encoding="utf-8")
     (folder / "soak.txt").write_text(as_text(settings, results), encoding="utf-8")
-    (folder / "soak.html").write_text(as_page(settings, results), encoding="utf-8")

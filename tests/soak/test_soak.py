@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
@@ -15,14 +14,13 @@ import pytest
 from tests.drill.script import KILL, STOP
 from tests.drill.troubles import FLAKY, KILLS_ONCE, RAISES, SLOW
 from tests.soak import report
-from tests.soak.census import Census
 from tests.soak.cycle import KINDS, WARM_UP, draw_cycle
 from tests.soak.data import Record, bad_samples, configuration
-from tests.soak.program import Training, _planted
+from tests.soak.program import Training
 from tests.soak.sequence import Checker, Expected, undisturbed
 from tests.soak.settings import CONFIGURATIONS, Settings
 from tests.soak.trial import ROOT, Life, Result
-from tests.soak.verdict import findings, growth_bytes, tree_growth_bytes
+from tests.soak.verdict import findings, growth_bytes
 
 MIB = 1 << 20
 SMALL = Settings(seed=5, folder="", size=64, batch_size=8, step_s=0.0, grace_s=0.0)
@@ -50,15 +48,6 @@ def test_a_steady_program_passes() -> None:
     assert found_in(steady(60)) == found_in(jumps) == []
 
 
-def test_growth_during_warm_up_does_not_count() -> None:
-    cycles = steady(
-        30,
-        private_bytes=lambda place: (100 if place < WARM_UP else 240) * MIB,
-        descriptors=lambda place: 2 if place < WARM_UP - 1 else 4,
-    )
-    assert found_in(cycles) == []
-
-
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -73,19 +62,6 @@ def test_growth_during_warm_up_does_not_count() -> None:
 def test_growth_is_found(changes: dict[str, Callable[[int], object]], text: str) -> None:
     (found,) = found_in(steady(60, **changes))
     assert text in found
-
-
-def test_growing_workers_are_found_from_outside() -> None:
-    flat = [Census(5.0 * place, 0, 300 * MIB, 0, 0, 50, 5, 3) for place in range(90)]
-    grown = [Census(5.0 * place, 0, (300 + 3 * place) * MIB, 0, 0, 50, 5, 3) for place in range(90)]
-    assert tree_growth_bytes(flat) == tree_growth_bytes(grown[:5]) == 0
-    result = result_of(steady(20))
-    result.censuses = grown
-    (found,) = findings(result, 16 * MIB)
-    assert "all processes together grew by 180 MiB" in found.what
-    starting = [Census(0.1 * place, 0, 3 * place * MIB, 0, 0, 50, 5, 3) for place in range(20)]
-    result.censuses = [*starting, *flat[1:]]
-    assert findings(result, 16 * MIB) == [], "memory that processes need to start does not count"
 
 
 def records(count: int) -> list[Record]:
@@ -156,6 +132,7 @@ def cycles_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**one, "at_s": 0.0} for one in messages if "cycle" in one]
 
 
+@pytest.mark.slow
 def test_a_program_without_leaks_passes_and_delivers_the_expected_batches(tmp_path: Path) -> None:
     first = train(SMALL, tmp_path, 3)
     messages = first + train(SMALL, tmp_path, 3 + WARM_UP)
@@ -175,37 +152,13 @@ def test_a_program_without_leaks_passes_and_delivers_the_expected_batches(tmp_pa
     assert messages[len(first)]["resumed"] > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("leak", "text"), [("memory", "memory grew by"), ("descriptor", "descriptors rose")])
-def test_a_planted_leak_is_found(tmp_path: Path, leak: str, text: str) -> None:
-    try:
-        messages = train(Settings(**{**vars(SMALL), "leak": leak}), tmp_path, 3 * WARM_UP)
-    finally:
-        _release()
-    assert any(text in found for found in found_in(cycles_of(messages))), cycles_of(messages)
-
-
-def _release() -> None:
-    """Close the planted descriptors, and drop the memory."""
-    import os
-
-    for kept in _planted:
-        if isinstance(kept, int):
-            os.close(kept)
-    _planted.clear()
-
-
-def test_the_report_names_failures_and_the_page_is_self_contained(tmp_path: Path) -> None:
+def test_the_report_names_failures(tmp_path: Path) -> None:
     settings = Settings(seed=1, folder=str(tmp_path), configurations=("items-threads",))
     result = result_of(steady(30, threads=lambda place: 1 + place))
-    result.censuses = [Census(30.0 * place, 0, 300 * MIB, 0, 0, 50, 5, 3) for place in range(20)]
     report.write(settings, [result])
     saved = json.loads((tmp_path / "soak.json").read_text())
     assert not saved["ok"]
     assert "FAILED items-threads: life 0: threads rose" in (tmp_path / "soak.txt").read_text()
-    page = (tmp_path / "soak.html").read_text()
-    assert page.count("<svg") == 1
-    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
     assert growth_bytes(result.lives[0].cycles) == 0
 
 
@@ -252,8 +205,3 @@ def test_the_result_of_another_soak_is_not_overwritten(tmp_path: Path, capsys: p
     (tmp_path / CONFIGURATIONS[0]).mkdir()
     assert main(["--out", str(tmp_path)]) == 2
     assert "another soak" in capsys.readouterr().err
-
-
-def test_settings_survive_json() -> None:
-    assert Settings.from_json(SMALL.as_json()) == SMALL
-    assert len(list(itertools.chain(SMALL.configurations))) == len(CONFIGURATIONS)

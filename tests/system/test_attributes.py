@@ -131,11 +131,3 @@ def test_loaders_do_not_slow_down_attribute_access(options: dict[str, Any]) -> N
         accessed = [int(batch.sum()) for _ in range(2) for batch in loader]
     assert accessed == [0] * 16
     assert not _keeps_a_dictionary(dataset)
-
-
-@needs_arrays
-def test_accessing_the_dictionary_is_detected() -> None:
-    dataset = Watched()
-    assert dataset.__dict__
-    with closing(feedline.DataLoader(dataset, batch_size=8, num_workers=2)) as loader:
-        assert [int(batch.sum()) for batch in loader] == [8] * 8

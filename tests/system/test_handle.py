@@ -86,17 +86,6 @@ def test_an_open_object_is_closed_with_its_handle() -> None:
     assert opened.closed == 1
 
 
-def test_closing_in_a_forked_process_does_not_close_what_it_inherited() -> None:
-    handle = Handle(Opened, Opened.close)
-    opened = handle.get()
-
-    def act() -> int:
-        handle.close()
-        return opened.closed
-
-    assert in_fork(act) == 0
-
-
 def test_threads_share_a_handle_or_have_their_own() -> None:
     shared, apart = Handle(Opened, Opened.close), Handle(Opened, Opened.close, per_thread=True)
     barrier = threading.Barrier(4)
@@ -123,17 +112,6 @@ def test_objects_of_ended_threads_are_closed_when_another_thread_opens() -> None
     assert mine.thread == threading.get_ident()
     if left[0].thread != mine.thread:  # the id of an ended thread may be reused
         assert left[0].closed == 1
-
-
-def test_a_failure_to_open_is_raised_every_time() -> None:
-    def fail() -> Opened:
-        raise OSError("no such file")
-
-    handle = Handle(fail, Opened.close)
-    for _ in range(2):
-        with pytest.raises(OSError, match="no such file"):
-            handle.get()
-    assert not handle._opened
 
 
 def test_nothing_is_printed_at_the_end_of_a_program(tmp_path: Path) -> None:

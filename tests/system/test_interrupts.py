@@ -67,21 +67,6 @@ def test_each_of_several_deferred_signals_is_handled() -> None:
     assert handled == [signal.SIGUSR1]
 
 
-def test_blocks_may_be_nested() -> None:
-    done = []
-
-    def work() -> None:
-        with interrupts.put_off():
-            with interrupts.put_off(starts_process=False):
-                signal.raise_signal(signal.SIGALRM)
-                done.append("inner")
-            done.append("outer")
-
-    with pytest.raises(Late):
-        work()
-    assert done == ["inner", "outer"]
-
-
 def test_a_child_forked_inside_the_block_has_the_handlers_of_its_parent() -> None:
     with interrupts.put_off():
         child = os.fork()
@@ -89,20 +74,6 @@ def test_a_child_forked_inside_the_block_has_the_handlers_of_its_parent() -> Non
             os._exit(0 if signal.getsignal(signal.SIGALRM) is on_alarm else 1)
         status = os.waitpid(child, 0)[1]
     assert os.waitstatus_to_exitcode(status) == 0
-
-
-def test_blocks_in_other_threads_do_not_change_handlers() -> None:
-    before = signal.getsignal(signal.SIGALRM)
-    seen = []
-
-    def look() -> None:
-        with interrupts.put_off():
-            seen.append(signal.getsignal(signal.SIGALRM))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert seen == [before]
 
 
 class Mortal:
@@ -149,11 +120,3 @@ def test_a_finalizer_interrupted_at_its_very_start_is_run_again(monkeypatch: pyt
         run_in_finalizer(lambda: done.append("all"))
     assert done == ["all"]
     assert len(attempts) == 2
-
-
-def test_errors_of_a_finalizer_are_raised_unchanged() -> None:
-    def fail() -> None:
-        raise LookupError("of its own")
-
-    with pytest.raises(LookupError, match="of its own"):
-        interrupts.see_through(fail)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import random
 import stat
-import threading
 from pathlib import Path
 
 import pytest
 
-from feedline.system import kept_file
 from feedline.system.kept_file import BLOCK_BYTES, KeptFile, drop_abandoned, keep, kept_bytes, read_kept, write_durably
 from tests.tools.packing.stores import in_child
 
@@ -109,19 +107,6 @@ def test_a_file_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: 
     assert calls == [f"file of {kept_bytes(len(DATA))}", "rename", "folder", "file of 1", "rename", "folder"]
 
 
-def test_a_file_system_that_cannot_flush_folders_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fsync = os.fsync
-
-    def refused(handle: int) -> None:
-        if stat.S_ISDIR(os.fstat(handle).st_mode):
-            raise OSError(22, "Invalid argument")
-        fsync(handle)
-
-    monkeypatch.setattr(os, "fsync", refused)
-    keep(tmp_path / "a", [DATA])
-    assert read_kept(tmp_path / "a") == DATA
-
-
 def test_a_killed_writer_leaves_the_old_content_or_the_new(tmp_path: Path) -> None:
     path = tmp_path / "a"
     keep(path, [b"old"])
@@ -151,30 +136,3 @@ def test_only_files_that_killed_writers_left_are_dropped(tmp_path: Path) -> None
             os.utime(tmp_path / name, (1, 1))
     drop_abandoned(tmp_path, "a")
     assert sorted(os.listdir(tmp_path)) == sorted([recent, other, *mine])
-
-
-def test_other_users_may_read_kept_files(tmp_path: Path) -> None:
-    before = os.umask(0o022)
-    try:
-        keep(tmp_path / "a", [DATA])
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(os.stat(tmp_path / "a").st_mode) == 0o644
-
-
-def test_threads_write_and_read_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_file, "sync", lambda path: None)
-    path, seen = tmp_path / "a", list[bytes | None]()
-
-    def work(number: int) -> None:
-        for _ in range(20):
-            keep(path, [bytes([number]) * 20_000], flush=False)
-            seen.append(read_kept(path))
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(found is not None and len(found) == 20_000 and len(set(found)) == 1 for found in seen)
-    assert os.listdir(tmp_path) == ["a"]

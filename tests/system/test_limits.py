@@ -38,14 +38,6 @@ def test_limits_of_the_first_version_of_control_groups(tmp_path: Path) -> None:
     assert process_limit(found) == 77
 
 
-def test_no_limits(tmp_path: Path) -> None:
-    found = groups(tmp_path, "4:cpu,cpuacct:/box\n", cpu__box__cpu___cfs_quota_us="-1",
-                   cpu__box__cpu___cfs_period_us="100000")  # fmt: skip
-    assert cpu_quota(found) is None
-    assert process_limit(found) is None
-    assert own_groups(tmp_path, tmp_path / "nothing") == []
-
-
 @pytest.mark.parametrize(("quota", "cores"), [(None, core_count()), (0.5, 1), (1.9, 1), (1000.0, core_count())])
 def test_a_cpu_quota_is_rounded_down_to_whole_cores(
     quota: float | None, cores: int, monkeypatch: pytest.MonkeyPatch

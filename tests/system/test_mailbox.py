@@ -7,14 +7,6 @@ import time
 from feedline.system.mailbox import Mailbox
 
 
-def test_items_come_in_order() -> None:
-    box: Mailbox[int] = Mailbox()
-    for number in range(5):
-        box.put(number)
-    assert box.collect(None) == [0, 1, 2, 3, 4]
-    assert box.collect(0.0) == []
-
-
 def test_many_threads_lose_nothing() -> None:
     box: Mailbox[tuple[int, int]] = Mailbox()
 
@@ -32,15 +24,6 @@ def test_many_threads_lose_nothing() -> None:
         thread.join()
     for who in range(4):
         assert [number for owner, number in got if owner == who] == list(range(2000))
-
-
-def test_an_item_ends_a_wait_without_a_timeout() -> None:
-    box: Mailbox[str] = Mailbox()
-    threading.Thread(target=box.put, args=("late",)).start()
-    got: list[str] = []
-    while not got:
-        got = box.collect(None)
-    assert got == ["late"]
 
 
 def test_a_signal_does_not_extend_the_wait() -> None:

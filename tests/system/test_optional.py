@@ -33,12 +33,6 @@ def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop(name, None)
 
 
-def test_the_callback_runs_at_once_if_the_module_is_imported() -> None:
-    found: list[ModuleType] = []
-    when_imported("json", found.append)
-    assert found == [sys.modules["json"]]
-
-
 def test_the_callback_runs_before_the_importing_code_sees_the_module(later: str) -> None:
     def change(module: Any) -> None:
         module.value += 1
@@ -47,23 +41,6 @@ def test_the_callback_runs_before_the_importing_code_sees_the_module(later: str)
     assert later not in sys.modules
     assert importlib.import_module(later).value == 8
     assert importlib.import_module(later).value == 8
-
-
-def test_several_callbacks_can_wait_for_a_module(later: str) -> None:
-    found: list[str] = []
-    when_imported(later, lambda module: found.append("first"))
-    when_imported(later, lambda module: found.append("second"))
-    importlib.import_module(later)
-    assert sorted(found) == ["first", "second"]
-
-
-def test_find_spec_does_not_run_the_callback(later: str) -> None:
-    found: list[ModuleType] = []
-    when_imported(later, found.append)
-    assert importlib.util.find_spec(later) is not None
-    assert found == []
-    importlib.import_module(later)
-    assert len(found) == 1
 
 
 def test_the_callback_runs_after_a_failed_import_is_retried(later: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,16 +74,3 @@ def test_a_loader_shared_by_several_modules_is_not_modified(tmp_path: Path, monk
     assert type(first.__loader__) is type(second.__loader__)
     for module in (first, second):
         del sys.modules[module.__name__]
-
-
-def test_finders_without_find_spec_are_ignored(later: str) -> None:
-    found: list[ModuleType] = []
-    when_imported(later, found.append)
-    sys.meta_path.insert(1, object())  # type: ignore[arg-type]  # Python ignores it too
-    assert found == []
-    assert importlib.import_module(later) is found[0]
-
-
-def test_the_callback_does_not_run_for_a_blocked_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "feedline_test_forbidden", None)
-    when_imported("feedline_test_forbidden", lambda module: pytest.fail("it is not there"))

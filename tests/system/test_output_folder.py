@@ -7,22 +7,8 @@ from pathlib import Path
 import pytest
 
 import feedline
-from feedline.errors import BadOption
-from feedline.system.output_folder import make_folder_for
 from feedline.tools.cli.main import main
 from feedline.tools.cli.values import picture
-
-
-def test_all_folders_on_the_way_are_made(tmp_path: Path) -> None:
-    for _ in range(2):
-        make_folder_for(tmp_path / "new" / "folder" / "page.html")
-        assert list((tmp_path / "new" / "folder").iterdir()) == []
-
-
-def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(BadOption, match=r"file/folder/page\.html cannot be written: .*file"):
-        make_folder_for(tmp_path / "file" / "folder" / "page.html")
 
 
 def test_recordings_pages_traces_and_plots_go_into_new_folders(

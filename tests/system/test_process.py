@@ -18,14 +18,6 @@ def test_only_cores_that_the_process_may_use_count(monkeypatch: pytest.MonkeyPat
     assert core_count() == 3
 
 
-def test_all_cores_count_on_systems_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert core_count() == 64
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert core_count() == 1
-
-
 class Refusing(mmap.mmap):
     code = errno.EINVAL
 

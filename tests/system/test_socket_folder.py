@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from feedline.errors import WorkerStartError
-from feedline.system import socket_folder
-
 PROGRAM = """
 import multiprocessing.util
 import sys
@@ -47,23 +44,6 @@ if __name__ == "__main__":
     print(multiprocessing.util.get_temp_dir())
 """
 
-LAB = """
-import queue
-import sys
-
-from feedline.tools.lab import apart
-
-apart._PRELOADED = ()
-
-
-def run(values, actions):
-    yield {"kind": "value", "value": values["value"] + 1}
-
-
-if __name__ == "__main__":
-    events = apart.apart(run)({"value": 6}, queue.SimpleQueue())
-    print([event["value"] for event in events if event["kind"] == "value"])
-"""
 
 ENGINES = [
     pytest.param("inline", "", marks=pytest.mark.slow),
@@ -103,19 +83,3 @@ def short_path() -> Iterator[Path]:
 def test_every_engine_with_a_long_temporary_folder(engine: str, method: str, short_path: Path) -> None:
     folder = Path(output_of(PROGRAM, engine, method, folder=short_path))
     assert not folder.exists(), "it is removed with the program"
-
-
-def test_runs_of_the_lab_with_a_long_temporary_folder(short_path: Path) -> None:
-    assert output_of(LAB, folder=short_path) == "[7]"
-
-
-def test_a_folder_that_is_short_enough_is_kept() -> None:
-    assert socket_folder.shorter_than("/tmp/a", room=18) is None
-    assert socket_folder.shorter_than("/" + "é" * 40, room=18) is None
-    assert socket_folder.shorter_than("/" + "é" * 43, room=18) == "/tmp", "a path is counted in bytes"
-
-
-def test_the_error_without_a_writable_short_folder_names_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_folder, "_SHORT", ("/proc/nothing",))
-    with pytest.raises(WorkerStartError, match="Set TMPDIR to a shorter path"):
-        socket_folder.shorter_than("/" + "x" * 150, room=18)

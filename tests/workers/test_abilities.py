@@ -6,7 +6,6 @@ Linux without the functions that other systems lack stands in for those systems.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import select
 import subprocess
@@ -126,11 +125,6 @@ def refusing(code: int) -> object:
     return refuse
 
 
-def test_this_system_has_all_abilities() -> None:
-    assert abilities.can_share_arenas()
-    assert abilities.can_map_sparsely()
-
-
 @pytest.mark.parametrize(
     ("module", "name"), [(os, "memfd_create"), (os, "pidfd_open"), (select, "epoll"), (select, "poll")]
 )
@@ -155,11 +149,6 @@ def test_running_out_of_descriptors_does_not_disable_shared_arenas(monkeypatch: 
     assert abilities.can_share_arenas()
 
 
-def test_no_sparse_mappings_without_private_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(mmap, "MAP_PRIVATE")
-    assert not abilities.can_map_sparsely()
-
-
 def run_without(system: str, methods: str, folder: Path, *more: str) -> None:
     program = folder / "program.py"
     program.write_text(PROGRAM)
@@ -173,7 +162,7 @@ def run_without(system: str, methods: str, folder: Path, *more: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "methods"),
-    [("macos", "fork"), ("windows", "spawn"), pytest.param("macos", "spawn", marks=pytest.mark.slow)],
+    [("macos", "fork"), ("windows", "spawn"), ("macos", "spawn")],
 )
 def test_numpy_loaders_on_other_systems(system: str, methods: str, tmp_path: Path) -> None:
     run_without(system, methods, tmp_path)

@@ -103,12 +103,6 @@ def test_locks_are_released_when_the_fork_fails(handler: logging.Handler) -> Non
     assert [is_held(lock) for lock in (numpy_lock(), handler.lock)] == [False, False]
 
 
-def test_no_locks_are_taken_without_other_threads(handler: logging.Handler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
-    with quiesce_threads():
-        assert [is_held(lock) for lock in (numpy_lock(), handler.lock)] == [False, False]
-
-
 def test_waiting_for_a_lock_that_is_never_released_times_out(
     handler: logging.Handler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,24 +129,6 @@ def test_a_child_frees_locks_of_the_dataset_that_other_threads_held() -> None:
         assert [is_held(dataset.lock), is_held(dataset.again)] == [True, True]
         reset_in_child(dataset)
         assert not any(is_held(lock) for lock in (dataset.lock, dataset.again, dataset.free))
-
-
-@pytest.mark.parametrize("dataset", [[1, 2], None, object()])
-def test_a_dataset_without_attributes_has_no_locks(dataset: Any) -> None:
-    reset_in_child(dataset)
-
-
-def test_a_child_can_draw_even_if_another_thread_was_drawing() -> None:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            elsewhere(numpy_lock().acquire)  # like a lock that another thread of the parent held during a fork
-            reset_in_child(None)
-            code = 0 if numpy_lock().acquire(timeout=100) else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 # -- imports ---
@@ -208,32 +184,6 @@ def test_a_fork_does_not_wait_for_imports_of_its_own_thread(tmp_path: Path, monk
 # -- running threads ---
 
 
-def test_running_and_waiting_threads_are_told_apart() -> None:
-    waiting, ended = threading.Event(), threading.Event()
-    tasks: list[int] = []
-
-    def wait() -> None:
-        tasks.append(threading.get_native_id())
-        waiting.set()
-        ended.wait()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    waiting.wait()
-
-    def runs(task: int) -> bool:
-        return fork_safety._runs(f"/proc/self/task/{task}/stat".encode())
-
-    assert runs(threading.get_native_id()), "this thread is running"
-    while runs(tasks[0]):  # until it waits
-        continue
-    ended.set()
-    thread.join()
-    while os.path.exists(f"/proc/self/task/{tasks[0]}"):
-        continue
-    assert not runs(tasks[0]), "it has ended"
-
-
 @pytest.mark.usefixtures("second_thread")
 def test_a_fork_waits_until_the_other_threads_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     states = iter([True, False, True, False, False, True])
@@ -251,38 +201,6 @@ def test_a_fork_waits_until_the_other_threads_are_idle(monkeypatch: pytest.Monke
     assert asked == [True, False, True, False, False], "twice in a row"
     fork_safety._before_fork()
     assert len(asked) == 5, "forks by other code do not wait"
-
-
-@pytest.mark.usefixtures("second_thread")
-def test_only_the_first_worker_waits_for_a_thread_that_always_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = [0]
-
-    def runs(_: bytes) -> bool:
-        waits[-1] += 1
-        return True
-
-    monkeypatch.setattr(fork_safety, "_mine", fork_safety._Mine())
-    monkeypatch.setattr(fork_safety, "_RUNNING_S", 0.02)
-    monkeypatch.setattr(fork_safety, "_VAIN_S", 1e9)
-    monkeypatch.setattr(fork_safety, "_runs", runs)
-    for _ in range(2):
-        with quiesce_threads():
-            fork_safety._before_fork()
-            fork_safety._after_fork()
-        waits.append(0)
-    assert waits[0] > 0
-    assert waits[1] == 0, "it has waited in vain for the same thread just now"
-
-
-@pytest.mark.usefixtures("second_thread")
-def test_the_switch_interval_is_restored_after_a_fork() -> None:
-    before = sys.getswitchinterval()
-    with quiesce_threads():
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0 if sys.getswitchinterval() == before else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert sys.getswitchinterval() == before
 
 
 # -- OpenCV ---
@@ -326,16 +244,3 @@ def test_opencv_is_left_alone_in_a_process_forked_by_other_code(
         with quiesce_threads():
             os._exit(len(opencv.set))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-@pytest.mark.usefixtures("second_thread")
-def test_a_forked_worker_can_quiesce_its_own_opencv_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    opencv = OpenCV(4)
-    monkeypatch.setitem(sys.modules, "cv2", opencv)
-    with quiesce_threads():
-        pid = os.fork()
-        if pid == 0:
-            opencv.count = 4
-            with quiesce_threads():
-                os._exit(opencv.count)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1

@@ -8,7 +8,6 @@ import select
 import subprocess
 import sys
 import textwrap
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,50 +18,6 @@ import torch  # noqa: F401  (importing it opens files for good, which would look
 
 import feedline
 from feedline.workers import forkserver
-
-MAIN = """
-from __future__ import annotations
-import os.path as path, xml.dom.minidom
-from json import decoder, loads
-from .sibling import thing
-try:
-    import tomllib
-except ImportError:
-    import tomli
-if __name__ == "__main__":
-    import calendar
-def later():
-    import wave
-class Holder:
-    import colorsys
-"""
-
-
-def test_the_imports_of_the_main_program_are_found(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(MAIN)
-    main = ModuleType("__main__")
-    main.__file__ = str(tmp_path / "train.py")
-    main.__spec__ = ModuleSpec("package.train", None)
-    assert list(forkserver._imports_of(main))[:12] == [
-        "__future__",
-        "__future__.annotations",
-        "os.path",
-        "xml.dom.minidom",
-        "json",
-        "json.decoder",
-        "json.loads",
-        "package.sibling",
-        "package.sibling.thing",
-        "tomllib",
-        "tomli",
-        "colorsys",
-    ]
-
-
-def test_the_imports_of_an_interactive_session_are_found() -> None:
-    main = ModuleType("__main__")
-    vars(main).update(json=json, Path=Path, number=1)
-    assert {"json", "pathlib"} <= set(forkserver._imports_of(main))
 
 
 def test_modules_that_a_package_imports_lazily_are_found(tmp_path: Path) -> None:
@@ -215,60 +170,3 @@ def test_a_program_that_extends_sys_path_to_find_feedline(tmp_path: Path) -> Non
     assert executions[0] == trainer
     assert len(executions) == 2, "by the program and by the server, never by a worker"
     assert executions[1] not in workers
-
-
-OTHERS_FIRST = """
-import multiprocessing, os, sys
-sys.path.insert(0, {folder!r})
-from feedline import Loader
-
-def nothing():
-    pass
-
-if __name__ == "__main__":
-    {before}
-    loader = Loader([1, 2], None, workers=1, start_method="forkserver")
-    assert list(loader) == list(loader) == [1, 2]
-    {after}
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("before", "after", "text", "advice"),
-    [
-        (
-            "other = multiprocessing.get_context('forkserver').Process(target=nothing); other.start(); other.join()",
-            "",
-            "was not started by feedline",
-            "Iterate over a loader before",
-        ),
-        (
-            "",
-            "import wave; list(Loader([1], None, workers=1, start_method='forkserver', worker_init=wave.Error))",
-            "was started before the program imported wave.",
-            "Import them before",
-        ),
-    ],
-    ids=["a server of others", "a module that came later"],
-)
-def test_modules_that_the_server_has_not_imported_are_logged_once(
-    tmp_path: Path, before: str, after: str, text: str, advice: str
-) -> None:
-    result = run(tmp_path, OTHERS_FIRST.format(folder=FOLDERS[0], before=before, after=after))
-    assert result.returncode == 0, result.stderr
-    (line,) = result.stderr.splitlines()
-    assert text in line
-    assert advice in line
-
-
-@pytest.mark.slow
-def test_a_program_in_isolated_mode_that_extends_sys_path_to_find_feedline(tmp_path: Path) -> None:
-    (tmp_path / "counted.py").write_text(COUNTED)
-    result = run(tmp_path, INSERTING.format(folders=[str(tmp_path), *FOLDERS]), "-S", "-I")
-    assert result.returncode == 0, result.stderr
-    (line,) = result.stderr.splitlines()
-    assert "it did not find feedline" in line
-    assert len((tmp_path / "executions").read_text().split()) == 5, (
-        "the program and each of two times two workers import it"
-    )

@@ -86,37 +86,11 @@ def test_without_cloudpickle_one_error_says_what_to_do(preparation: str, tmp_pat
         assert way in last
 
 
-@pytest.mark.slow
-def test_definitions_that_cannot_be_sent_by_value_are_named(tmp_path: Path) -> None:
-    pytest.importorskip("cloudpickle")
-    result = run(session("forkserver", "import threading; scale = threading.Lock()"), cwd=tmp_path)
-    assert result.stderr.splitlines()[-1].startswith("feedline.errors.NotPicklable: The class Numbers"), result.stderr
-    assert "cannot pickle '_thread.lock' object" in result.stderr
-
-
 PROGRAM = """
 import sys
 import numpy as np
 from feedline import Loader
 """
-
-GUARDED_CLASS = """
-if __name__ == "__main__":
-    class Numbers:
-        def __len__(self): return 8
-        def __getitem__(self, index): return np.zeros(2)
-    print(list(Loader(Numbers(), 4, workers=2, start_method="forkserver")))
-"""
-
-
-@pytest.mark.slow
-def test_a_class_defined_under_the_main_guard_is_reported_once(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(f"{PROGRAM}{GUARDED_CLASS}")
-    result = run("", "train.py", cwd=tmp_path)
-    assert "feedline.errors.NotPicklable: A worker did not find a definition of the main program" in result.stderr
-    assert "Can't get attribute 'Numbers'" in result.stderr
-    assert "Define it above that line" in result.stderr
-    assert "WorkerWarning" not in result.stderr
 
 
 UNGUARDED = """

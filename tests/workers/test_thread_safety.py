@@ -45,14 +45,6 @@ def test_datasets_that_draw_from_the_global_generators_must_leave_threads(name: 
         assert must_leave_threads(Samples(GENERATORS[name]), None, is_map=True)
 
 
-def test_the_warning_names_all_generators() -> None:
-    def draw() -> float:
-        return random.random() + np.random.rand() + torch.rand(()).item()
-
-    with pytest.warns(DataWarning, match=r"random and numpy.random and torch, which"):
-        must_leave_threads(Samples(draw), None, is_map=True)
-
-
 OWN = np.random.default_rng(0)
 
 
@@ -68,31 +60,6 @@ def test_the_collate_function_is_checked_too() -> None:
 
     with pytest.warns(DataWarning, match="random"):
         assert must_leave_threads(Samples(lambda: 1.0), collate, is_map=True)
-
-
-def test_the_callers_generators_are_restored() -> None:
-    random.seed(3)
-    expected = random.random()
-    random.seed(3)
-    with pytest.warns(DataWarning):
-        must_leave_threads(Samples(random.random), None, is_map=True)
-    assert random.random() == expected
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 1000])
-def test_a_few_samples_spread_over_the_dataset_are_tried(count: int) -> None:
-    dataset = Samples(lambda: 1.0, count)
-    assert not must_leave_threads(dataset, None, is_map=True)
-    assert len(dataset.asked) <= 4
-    if count:
-        assert {0, count - 1} <= set(dataset.asked) <= set(range(count))
-
-
-def test_errors_of_samples_are_left_to_the_workers() -> None:
-    def fail() -> float:
-        raise OSError("no such file")
-
-    assert not must_leave_threads(Samples(fail), None, is_map=True)
 
 
 class Failing(Samples):
@@ -121,50 +88,6 @@ def test_a_sample_that_fails_does_not_hide_what_others_draw(name: str, bad: Call
         assert must_leave_threads(Failing(GENERATORS[name], bad), None, is_map=True)
 
 
-def test_numbers_drawn_before_a_sample_failed_count() -> None:
-    class Torn(Samples):
-        def __getitem__(self, index: int) -> float:
-            raise OSError(f"no such file: {index}" if index == 0 else f"torn: {super().__getitem__(index)}")
-
-    with pytest.warns(DataWarning, match="random"):
-        assert must_leave_threads(Torn(random.random), None, is_map=True)
-
-
-def test_the_number_of_tried_samples_is_limited_if_all_fail() -> None:
-    dataset = Failing(lambda: 1.0, lambda index: True, drawn_before=True)
-    dataset.count = 10_000
-    assert not must_leave_threads(dataset, None, is_map=True)
-    assert len(dataset.asked) == len(set(dataset.asked)) == 16
-
-
-def shuffled(samples: list[float]) -> list[float]:
-    random.shuffle(samples)
-    return samples
-
-
-def test_the_collate_function_gets_the_samples_that_worked() -> None:
-    dataset = Failing(lambda: 1.0, lambda index: index in (0, 99))
-    with pytest.warns(DataWarning, match="random"):
-        assert must_leave_threads(dataset, shuffled, is_map=True)
-
-
-def test_numbers_drawn_before_a_collate_function_failed_count() -> None:
-    def collate(samples: list[float]) -> list[float]:
-        random.random()
-        raise ValueError("shapes differ")
-
-    with pytest.warns(DataWarning, match="random"):
-        assert must_leave_threads(Failing(lambda: 1.0, lambda index: index == 0), collate, is_map=True)
-
-
-def test_samples_that_are_not_batched_are_converted_one_by_one() -> None:
-    def convert(sample: float) -> float:
-        return sample + random.random()
-
-    with pytest.warns(DataWarning, match="random"):
-        assert must_leave_threads(Samples(lambda: 1.0), convert, is_map=True, batched=False)
-
-
 class DrawsInBulk(Samples):
     """Draws in `__getitems__` only."""
 
@@ -176,24 +99,6 @@ def test_samples_are_requested_as_workers_do() -> None:
     with pytest.warns(DataWarning, match="random"):
         assert must_leave_threads(DrawsInBulk(lambda: 1.0), None, is_map=True)
     assert not must_leave_threads(DrawsInBulk(lambda: 1.0), None, is_map=True, batched=False)
-
-
-class Lazy(dict[str, float]):
-    def __getitem__(self, key: str) -> float:
-        return super().__getitem__(key) + random.random()
-
-
-class Endless:
-    """Has no length."""
-
-    def __getitem__(self, index: int) -> float:
-        return random.random()
-
-
-@pytest.mark.parametrize("dataset", [Lazy(a=1.0, b=2.0), Endless()])
-def test_datasets_without_integer_indices_or_length_are_checked(dataset: Any) -> None:
-    with pytest.warns(DataWarning, match="random"):
-        assert must_leave_threads(dataset, None, is_map=True)
 
 
 def test_streams_are_not_checked() -> None:
@@ -228,16 +133,3 @@ def test_threads_are_kept_without_a_seed_or_without_global_generators(seed: int 
     loader = Loader(Samples(draw, 8), 2, workers=2, engine="thread", seed=seed)
     list(loader)
     assert loader.stats()["engine"] == "thread"
-
-
-@pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_two_runs_are_equal_even_if_a_sample_fails(kind: Any) -> None:
-    count = {"workers": 2} if kind is Loader else {"num_workers": 2}
-
-    def run() -> list[Any]:
-        dataset = Failing(random.random, lambda index: index == 0)
-        loader = kind(dataset, 4, engine="thread", seed=3, on_error="skip", **count)
-        with pytest.warns(DataWarning):
-            return [np.asarray(batch).tolist() for batch in loader]
-
-    assert run() == run()

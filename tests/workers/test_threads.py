@@ -6,9 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from feedline.abc import Engine
 from feedline.abc.faults import Failure, Verdict
@@ -40,47 +38,6 @@ class TestThreadsWithAnArena(EngineContract):
 
 def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
     return WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=1, base_seed=0, **options)
-
-
-class Large:
-    def __len__(self) -> int:
-        return 100
-
-    def __getitem__(self, index: int) -> NDArray[np.float64]:
-        return np.full(40_000, float(index))
-
-
-def test_a_large_batch_is_in_a_slot_that_is_released() -> None:
-    arena = Arena(4, shared=False, budget=64 << 20)
-    engine = ThreadEngine(1, arena)
-    engine.open(spec_of(Large()))
-    engine.start()
-    kept = []
-    for number in range(6):
-        engine.submit(0, Task(number, [number]))
-        (result,) = engine.collect(10)
-        kept.append(result.payload)
-    assert arena.leased_count == 4, "four slots, then ordinary memory"
-    assert [batch[0, 0] for batch in kept] == [0, 1, 2, 3, 4, 5]
-    del kept, result
-    engine.close()  # the worker no longer references the batch
-    assert arena.leased_count == 0
-
-
-def test_an_idle_worker_keeps_no_batch_alive() -> None:
-    arena = Arena(4, shared=False, budget=64 << 20)
-    engine = ThreadEngine(1, arena)
-    engine.open(spec_of(Large()))
-    engine.start()
-    for number in range(2):
-        engine.submit(0, Task(number, [number]))
-    while engine.collect(0.2):
-        continue
-    # The thread drops its references after it has answered, before it takes the next task.
-    engine.submit(0, Task(2, [200]))
-    assert engine.collect(10)[0].kind is ResultKind.DONE
-    assert arena.leased_count <= 1
-    engine.close()
 
 
 class Mutable:
@@ -119,62 +76,6 @@ def test_a_worker_drops_its_reference_to_a_sent_result() -> None:
     assert held == []
 
 
-def test_workers_are_threads_with_a_name() -> None:
-    engine = ThreadEngine(2)
-    engine.open(spec_of(Mutable()))
-    engine.start()
-    for worker in range(2):
-        engine.submit(worker, Task(worker, [worker]))
-    answers: list[Result] = []
-    while len(answers) < 2:
-        answers += engine.collect(10)
-    engine.close()
-    assert {result.worker: result.payload[1] for result in answers} == {
-        0: ["feedline-worker-0"],
-        1: ["feedline-worker-1"],
-    }
-
-
-def test_a_failure_names_the_thread() -> None:
-    engine = ThreadEngine(1)
-    engine.open(spec_of(Numbers(failing={0: ValueError("no")})))
-    engine.start()
-    engine.submit(0, Task(0, [0]))
-    (result,) = engine.collect(10)
-    engine.close()
-    assert any("worker thread 0" in note for note in result.payload.__notes__)
-
-
-class Uncopyable(Mutable):
-    def __copy__(self) -> Any:
-        raise TypeError("there is only one")
-
-
-def test_a_dataset_that_cannot_be_copied_is_shared() -> None:
-    engine = ThreadEngine(1)
-    engine.open(spec_of(Uncopyable()))
-    engine.start()
-    engine.submit(0, Task(0, [3]))
-    assert engine.collect(10)[0].payload[0].tolist() == [3]
-    engine.close()
-
-
-def leave(_: int) -> None:
-    raise SystemExit(4)
-
-
-def test_a_worker_that_exits_while_starting_is_reported() -> None:
-    engine = ThreadEngine(1)
-    engine.open(spec_of(Numbers(), init=leave))
-    engine.start()
-    engine.submit(0, Task(0, [0]))
-    (result,) = engine.collect(10)
-    engine.close()
-    assert result.kind is ResultKind.DIED
-    assert type(result.payload) is SystemExit
-    assert any("worker thread 0" in note for note in result.payload.__notes__)
-
-
 # -- replacing a worker ---
 
 
@@ -200,43 +101,6 @@ def test_a_new_worker_has_a_seed_and_a_dataset_of_its_own() -> None:
     assert len(framework.workers) == 5
     assert len({worker.seed for worker in framework.workers}) == 5
     assert len({id(worker.dataset) for worker in framework.workers} | {id(dataset)}) == 6
-
-
-def test_a_new_worker_has_the_current_state_of_the_dataset() -> None:
-    class TaskNotes(Numbers):
-        scale = 1
-
-        def __getitem__(self, index: int) -> Any:
-            return index * self.scale
-
-    dataset = TaskNotes()
-    engine = ThreadEngine(1)
-    engine.open(spec_of(dataset))
-    dataset.scale = 10
-    engine.replace(0)
-    engine.submit(0, Task(0, [3]))
-    assert engine.collect(10)[0].payload.tolist() == [30]
-    engine.close()
-
-
-def test_a_replaced_thread_ends() -> None:
-    engine = ThreadEngine(1)
-    engine.open(spec_of(Numbers()))
-    (old,) = engine._threads
-    engine.replace(0)
-    old.join(100)
-    assert not old.is_alive()
-    assert engine.stack(0) is not None
-    engine.close()
-
-
-def test_a_thread_that_is_gone_has_no_stack() -> None:
-    engine = ThreadEngine(1)
-    engine.open(spec_of(Numbers(), init=leave))
-    engine.collect(10)
-    engine._threads[0].join(100)
-    assert engine.stack(0) is None
-    engine.close()
 
 
 class Waiting:

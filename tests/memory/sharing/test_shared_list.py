@@ -32,8 +32,3 @@ def test_workers_read_shared_values(start_method: str) -> None:
     found = list(feedline.Loader(dataset, 8, workers=2, start_method=start_method))
     assert [path for batch in found for path in batch[0]] == paths
     assert np.concatenate([batch[1] for batch in found]).tolist() == list(labels.values())
-
-
-def test_a_shared_list_is_a_dataset() -> None:
-    loader = feedline.Loader(feedline.share([(number, f"{number}") for number in range(10)]), 5, workers=2)
-    assert [batch[0].tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]

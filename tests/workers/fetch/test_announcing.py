@@ -80,13 +80,6 @@ def test_indices_into_a_subset_are_announced_as_indices_into_its_dataset() -> No
     assert dataset.announced_batches == [[40, 20]]
 
 
-def test_nothing_is_announced_to_datasets_that_do_not_fetch_ahead() -> None:
-    dataset = AnnouncedIndices()
-    dataset.fetches_ahead = False
-    assert announcer_of(dataset) is None
-    assert announcer_of([1, 2]) is None
-
-
 def test_after_fetch_ahead_fails_it_warns_and_announces_nothing_more() -> None:
     class Failing(AnnouncedIndices):
         def fetch_ahead(self, indices: Any) -> None:

@@ -59,21 +59,10 @@ def test_samples_are_requested_one_by_one_with_the_samplers_own_index_objects(in
     assert all(mine is theirs for mine, theirs in zip(fetched, indices, strict=True))
 
 
-def test_an_index_block_reaches_the_dataset_as_plain_integers() -> None:
-    assert [type(index) for index in make(Echo())(block(1, 2))] == [int, int]
-    assert type(make(Echo(), batched=False, collate=lambda sample: sample)(block(1, 2))) is list
-
-
 def test_getitems_is_used_where_the_dataset_has_it() -> None:
     assert make(Bulk())([1, 2]) == ["bulk", [1, 2]]
     assert make(Bulk())(block(1, 2)) == ["bulk", [1, 2]]
     assert make(NoBulk())([1, 2]) == [1, 2]
-
-
-def test_without_batching_each_sample_is_converted() -> None:
-    fetch = make(Bulk(), batched=False, collate=lambda sample: ("converted", sample))
-    assert fetch(4) == ("converted", 4)
-    assert fetch("key") == ("converted", "key")
 
 
 # -- arrays ---
@@ -84,26 +73,6 @@ TABLE = ArrayDataset({"x": X, "y": np.arange(10)})
 
 def sample_by_sample(indices: Any) -> Any:
     return default([TABLE[index] for index in indices])
-
-
-@pytest.mark.parametrize(
-    "indices",
-    [
-        [0, 5, 5],
-        [-1, -10],
-        (3, 4),
-        range(2, 5),
-        np.array([1, 2], np.uint8),
-        np.array([1, 2], np.int32),
-        [np.int16(3)],
-    ],
-)
-def test_a_vectorised_batch_equals_one_made_sample_by_sample(indices: Any) -> None:
-    fetched = make(TABLE, collate=default)(indices)
-    expected = sample_by_sample(indices)
-    for name in ("x", "y"):
-        assert fetched[name].dtype == expected[name].dtype
-        assert np.array_equal(fetched[name], expected[name])
 
 
 def outcome(make_batch: Callable[[Any], Any], indices: Any) -> Any:
@@ -158,14 +127,6 @@ def test_a_stream_is_cut_into_batches(count: int, size: int, drop_last: bool) ->
     assert batches == [numbers[start : start + size] for start in range(0, len(numbers), size)]
 
 
-def test_a_stream_is_read_no_further_than_needed() -> None:
-    stream = Numbers(100)
-    fetch = make(stream, streams=True)
-    assert stream.read == 0
-    assert fetch(3) == [0, 1, 2]
-    assert stream.read == 3
-
-
 def test_next_is_not_called_again_after_a_stream_ended() -> None:
     class Restless:
         """Continues after StopIteration, which iterators must not do."""
@@ -188,13 +149,6 @@ def test_next_is_not_called_again_after_a_stream_ended() -> None:
     with pytest.raises(StopIteration):
         fetch(5)
     assert restless.calls == 3
-
-
-def test_a_stream_of_single_samples() -> None:
-    fetch = make(Numbers(2), streams=True, batched=False, collate=lambda sample: -sample)
-    assert [fetch(None), fetch(None)] == [0, -1]
-    with pytest.raises(StopIteration):
-        fetch(None)
 
 
 def test_an_error_in_the_middle_of_a_batch_loses_that_batch_only() -> None:

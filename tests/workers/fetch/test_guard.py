@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +18,7 @@ from feedline.abc import ErrorPolicy, Repeatable
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset
-from feedline.errors import BadOption
-from feedline.faults import Fault, Policy, Replace, Retry, Verdict
+from feedline.faults import Fault, Policy, Retry, Verdict
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import GlobalStates, seed_globals
@@ -134,8 +132,6 @@ def drawn(place: int, draw: str, first: int = 0) -> float:
 DRAWS: dict[str, Callable[[], float]] = {
     "rng": lambda: float(rng().random()),
     "random": random.random,
-    "numpy": lambda: float(np.random.rand()),
-    "torch": lambda: torch.rand(()).item(),
 }
 
 
@@ -152,97 +148,7 @@ def test_a_sample_that_succeeds_on_retry_is_in_its_batch() -> None:
     assert (fault.error, fault.message, fault.stage, fault.worker) == ("KeyError", "2", "fetch", 3)
 
 
-def test_the_original_error_is_raised_when_retries_run_out() -> None:
-    dataset = Flaky({2: ALWAYS})
-    bench = Bench(dataset, Retry(2, wait_s=0.0))
-    with pytest.raises(KeyError, match="2"):
-        bench.make([1, 2, 3])
-    assert dataset.requested == [1, 2, 2, 2]
-    assert bench.reported == []
-    assert bench.guard.attempts == 3
-
-
-def test_no_retry_is_made_if_the_pause_was_cut_short() -> None:
-    dataset = Flaky({2: 1})
-    bench = Bench(dataset, "retry", pause=lambda _: True)
-    with pytest.raises(KeyError):
-        bench.make([2])
-    assert dataset.requested == [2]
-
-
-@pytest.mark.parametrize("then", ["skip", "replace"])
-def test_after_the_last_attempt_the_then_action_applies(then: Any) -> None:
-    dataset = Flaky({2: ALWAYS})
-    bench = Bench(dataset, Retry(2, then=then, wait_s=0.0))
-    batch = bench.make([1, 2])
-    assert dataset.requested[:4] == [1, 2, 2, 2]
-    assert batch == ([(1, 0.0)] if then == "skip" else [(1, 0.0), (3, 0.0)])
-    assert bench.reported[0][:2] == (2, then)
-
-
-@pytest.mark.parametrize("kind", [Flaky, FlakyBulk])
-@pytest.mark.parametrize("draw", DRAWS)
-@pytest.mark.parametrize("batched", [True, False])
-def test_a_retry_draws_the_same_numbers_as_the_first_attempt(draw: str, kind: type[Flaky], batched: bool) -> None:
-    bench = Bench(kind({5: 2}, draw=DRAWS[draw]), Retry(3, wait_s=0.0), seeded=draw != "rng", batched=batched)
-    batch = bench.make([4, 5, 6] if batched else 5)
-    assert bench.reported == [(5, "retry", 3 if kind is Flaky or not batched else 2)]
-    if batched:
-        assert batch == [(index, drawn(place, draw)) for place, index in enumerate((4, 5, 6))]
-    else:
-        assert batch == [5, drawn(0, draw)]
-
-
 # -- skip ---
-
-
-def test_skipped_samples_make_the_batch_smaller() -> None:
-    bench = Bench(Flaky({1: ALWAYS, 3: ALWAYS}), "skip")
-    assert bench.make([0, 1, 2, 3]) == [(0, 0.0), (2, 0.0)]
-    assert bench.reported == [(1, "skip", 1), (3, "skip", 1)]
-
-
-@pytest.mark.parametrize("kind", [Flaky, FlakyBulk])
-@pytest.mark.parametrize("seeded", [True, False])
-def test_known_bad_samples_are_neither_requested_nor_reported_again(kind: type[Flaky], seeded: bool) -> None:
-    dataset = kind()
-    bench = Bench(dataset, "skip", seeded=seeded)
-    assert bench.make([0, 1, 2], skip=(1,)) == [(0, 0.0), (2, 0.0)]
-    assert dataset.requested == [0, 2]
-    bench.make_empty([0, 1], skip=(0, 1))
-    assert dataset.requested == [0, 2]
-    assert bench.reported == []
-
-
-@pytest.mark.parametrize("kind", [Flaky, FlakyBulk])
-def test_a_batch_without_samples_is_not_collated(kind: type[Flaky]) -> None:
-    def collate(samples: Any) -> Any:
-        raise AssertionError("there is nothing to collate")
-
-    bench = Bench(kind({0: ALWAYS, 1: ALWAYS}), "skip", collate=collate)
-    bench.make_empty([0, 1])
-    assert len(bench.reported) == 2
-
-
-def test_a_skipped_single_sample_makes_no_batch() -> None:
-    bench = Bench(Flaky({4: ALWAYS}), "skip", batched=False)
-    assert bench.make(3) == [3, 0.0]
-    bench.make_empty(4)
-    assert bench.reported == [(4, "skip", 1)]
-
-
-def test_an_empty_batch_goes_through_the_collate_function() -> None:
-    assert Bench(Flaky(), "skip").make([]) == []
-
-
-def test_a_sample_may_be_none_or_an_array() -> None:
-    class Odd:
-        def __getitem__(self, index: int) -> Any:
-            return np.arange(3) if index else None
-
-    batch = Bench(Odd(), "skip").make([0, 1])
-    assert batch[0] is None
-    assert batch[1].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -273,11 +179,6 @@ def test_the_next_sample_that_works_replaces_a_bad_one(bad: set[int], index: int
         assert (fault.index, fault.action, fault.replacement) == (index, "replace", other)
 
 
-def test_a_replacement_draws_the_numbers_of_the_sample_it_replaces() -> None:
-    bench = Bench(Flaky({5: ALWAYS}, draw=DRAWS["rng"]), "replace")
-    assert bench.make([4, 5]) == [(4, drawn(0, "rng")), (6, drawn(1, "rng"))]
-
-
 def test_the_search_for_a_replacement_is_bounded() -> None:
     dataset = Flaky(dict.fromkeys(range(100), ALWAYS), count=100)
     bench = Bench(dataset, "replace")
@@ -285,74 +186,6 @@ def test_the_search_for_a_replacement_is_bounded() -> None:
         bench.make([50])
     assert dataset.requested == list(range(50, 51 + _MOST_REPLACEMENTS))
     assert any("in place of 50" in note for note in caught.value.__notes__)
-
-
-def test_the_user_can_choose_the_replacement() -> None:
-    bench = Bench(Flaky({5: ALWAYS, 3: ALWAYS}), Replace(by=lambda index: index - 2))
-    assert bench.make([5]) == [(1, 0.0)]
-    assert fault_of(bench).replacement == 1
-
-
-@pytest.mark.parametrize("index", ["cat", (1, 2), 2.5])
-def test_an_index_that_is_not_an_integer_has_no_neighbour(index: Any) -> None:
-    bench = Bench({}, "replace", batched=False)
-    with pytest.raises(KeyError) as caught:
-        bench.make(index)
-    assert any("no neighbour" in note and "Replace(by=" in note for note in caught.value.__notes__)
-
-
-def test_a_dataset_without_length_has_no_neighbours() -> None:
-    class Endless:
-        def __getitem__(self, index: int) -> Any:
-            raise KeyError(index)
-
-    with pytest.raises(KeyError) as caught:
-        Bench(Endless(), "replace").make([3])
-    assert any("has no length" in note for note in caught.value.__notes__)
-
-
-def test_numpy_integers_have_neighbours_too() -> None:
-    bench = Bench(Flaky({9: ALWAYS}), "replace")
-    assert bench.make(np.array([8, 9])) == [(8, 0.0), (0, 0.0)]
-
-
-# -- getitems ---
-
-
-def test_a_bulk_fetch_that_works_is_made_once() -> None:
-    class Once(FlakyBulk):
-        def __getitem__(self, index: int) -> Any:
-            return index
-
-        def __getitems__(self, indices: list[int]) -> Any:
-            assert indices == [4, 2]
-            return [4.5, 2.5]
-
-    assert Bench(Once(), "skip").make(IndexBlock(np.array([4, 2]))) == [4.5, 2.5]
-
-
-def test_after_a_failed_bulk_fetch_samples_are_tried_one_by_one() -> None:
-    dataset = FlakyBulk({2: ALWAYS})
-    bench = Bench(dataset, "skip")
-    assert bench.make([1, 2, 3]) == [(1, 0.0), (3, 0.0)]
-    assert dataset.requested == [1, 2, 1, 2, 3]
-    assert bench.reported == [(2, "skip", 1)]
-
-
-def test_a_failed_bulk_fetch_whose_samples_all_work_is_reported_as_a_retry() -> None:
-    bench = Bench(FlakyBulk({2: 1}), "skip")
-    assert bench.make([1, 2, 3]) == [(1, 0.0), (2, 0.0), (3, 0.0)]
-    assert bench.reported == [([1, 2, 3], "retry", 2)]
-
-
-@pytest.mark.parametrize("draw", DRAWS)
-def test_what_a_sample_draws_does_not_depend_on_skipped_samples(draw: str) -> None:
-    def bench() -> Bench:
-        return Bench(FlakyBulk({2: ALWAYS}, draw=DRAWS[draw]), "skip", seeded=draw != "rng")
-
-    batch = bench().make([1, 2, 3])
-    assert batch == bench().make([1, 2, 3], skip=(1,))
-    assert batch == [(1, drawn(0, draw)), (3, drawn(2, draw))]
 
 
 # -- collate ---
@@ -380,12 +213,6 @@ def test_a_retried_collate_function_draws_the_same_numbers() -> None:
     assert batch == Bench(Flaky(), "retry", collate=Picky(), seeded=True).make([1, 2])
 
 
-def test_a_batch_that_cannot_be_collated_can_be_skipped() -> None:
-    bench = Bench(Flaky(), "skip", collate=Picky(ALWAYS))
-    bench.make_empty([1, 2])
-    assert bench.reported == [([1, 2], "skip", 1)]
-
-
 @pytest.mark.parametrize("on_error", ["replace", Retry(2, wait_s=0.0), Policy({KeyError: "skip"})])
 def test_collate_errors_are_raised_under_policies_that_do_not_skip_them(on_error: Any) -> None:
     with pytest.raises(ValueError, match="ragged"):
@@ -408,11 +235,6 @@ def test_a_policy_gets_the_sample_the_attempt_and_the_worker() -> None:
     assert seen == [(5, "fetch", attempt, 3, key) for attempt in (1, 2, 3)] + [(8, "fetch", 1, 3, key)]
     assert bench.reported == [(5, "replace", 3)]
     assert fault_of(bench).replacement == 8
-
-
-def test_an_invalid_answer_of_a_policy_is_rejected() -> None:
-    with pytest.raises(BadOption, match="not an action"):
-        Bench(Flaky({5: 1}), lambda failure: "ignore").make([5])
 
 
 def test_asking_a_policy_leaves_the_global_generators_alone() -> None:
@@ -541,15 +363,6 @@ def stream(items: Sequence[Any], on_error: Any, *, kind: Any = Continuing, **how
     return Bench(kind(items), on_error, kind=DatasetKind.ITERABLE, **how)
 
 
-def batches_of(bench: Bench, count: int = 2) -> list[Any]:
-    batches: list[Any] = []
-    while True:
-        try:
-            batches.append(bench.make(count))
-        except StopIteration:
-            return batches
-
-
 BAD = OSError("torn")
 
 
@@ -570,19 +383,6 @@ def test_samples_skipped_at_the_end_of_a_stream_are_reported_with_its_end() -> N
     with pytest.raises(StopIteration):
         bench.make(2)
     assert bench.reported == [(2, "skip", 1)]
-
-
-def test_single_samples_of_a_stream_can_be_skipped() -> None:
-    bench = stream([[0], BAD, [2]], "skip", batched=False)
-    assert batches_of(bench) == [[0], [2]]
-
-
-def test_retrying_calls_next_on_the_iterator_again() -> None:
-    bench = stream([0, BAD, BAD, 1, 2], Retry(2, wait_s=1.0))
-    assert bench.make(2) == [0, 1]
-    assert bench.reported == [(1, "retry", 3)]
-    assert len(bench.waits) == 2
-    assert bench.make(2) == [2]
 
 
 class Tape(Repeatable, Iterator[Any]):
@@ -625,12 +425,6 @@ def test_try_again_is_called_on_iterators_that_have_it(on_error: Any, missing: s
     assert bench.reported == reported
 
 
-def test_the_error_of_an_iterator_is_raised_when_retries_run_out() -> None:
-    bench = stream([0, BAD, BAD, BAD, 1], Retry(2, wait_s=0.0))
-    with pytest.raises(OSError, match="torn"):
-        bench.make(2)
-
-
 @pytest.mark.parametrize(("then", "reported"), [("raise", None), ("skip", [(1, "skip", 1)])])
 def test_a_failure_is_not_lost_if_the_stream_ends_during_a_retry(then: Any, reported: Any) -> None:
     bench = stream([0, BAD], Retry(3, then=then, wait_s=0.0))
@@ -661,13 +455,6 @@ def test_a_bad_sample_of_a_stream_that_all_workers_read_is_skipped_from_its_batc
     assert bench.reported == [(2, "skip", 1)]
     bench.make_empty(Span(1))
     assert [place for place, _, _ in bench.reported] == [4, 6]
-
-
-def test_a_sample_of_a_stream_that_all_workers_read_is_not_retried() -> None:
-    bench = stream([0, OSError("torn")], "retry", sharding=StreamSharding(2, Share()))
-    with pytest.raises(OSError, match="torn"):
-        bench.make(Span(0))
-    assert bench.waits == []
 
 
 # -- references ---

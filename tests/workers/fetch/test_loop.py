@@ -25,21 +25,6 @@ async def answer(value: Any) -> Any:
     return value
 
 
-async def fail() -> None:
-    await asyncio.sleep(0)
-    raise KeyError("inside")
-
-
-def test_coroutines_run_on_another_thread() -> None:
-    loop = Loop()
-    assert loop.run(answer(3)) == 3
-    with pytest.raises(KeyError, match="inside"):
-        loop.run(fail())
-    loop.close()
-    loop.close()
-    assert not loop.is_alive
-
-
 def test_closing_the_loop_cancels_running_tasks() -> None:
     loop = Loop()
     events: list[str] = []

@@ -16,7 +16,7 @@ from feedline.randomness.global_states import seed_globals
 from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import Draw
-from feedline.workers.fetch.fetcher import _LOOKS, SeededFetcher
+from feedline.workers.fetch.fetcher import SeededFetcher
 from feedline.workers.fetch.guard import Asking
 from tests.sampling import examples
 
@@ -88,71 +88,6 @@ def test_batches_are_the_same_however_rarely_samples_draw(
         torch.set_rng_state(state[2])
 
 
-@pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("buffered", [0, 1])
-@pytest.mark.parametrize("rare", [{0}, {13}, set()])
-def test_the_callers_generators_are_restored(name: str, buffered: int, rare: set[int]) -> None:
-    """Including the second of two normal numbers, which Python and NumPy buffer."""
-
-    def own_numbers(dataset: Sometimes | None) -> list[tuple[float, ...]]:
-        seed_globals(1)
-        for _ in range(buffered):
-            random.gauss(0, 1)
-            np.random.randn()
-        bench = None if dataset is None else Bench(dataset, keeps=True)
-        drawn = []
-        for number in range(10):
-            if bench is not None:
-                bench.batch(number)
-            drawn.append((random.random(), np.random.rand(), torch.rand(()).item()))
-        return [*drawn, (random.gauss(0, 1), np.random.randn())]
-
-    assert own_numbers(Sometimes(rare, DRAWS[name])) == own_numbers(None)
-
-
-def test_the_callers_generators_are_restored_after_a_failure() -> None:
-    class Broken(Sometimes):
-        def __getitem__(self, index: int) -> tuple[int, float]:
-            if index == 13:
-                random.random()
-                raise ValueError("thirteen")
-            return index, 0.0
-
-    bench = Bench(Broken(set()), keeps=True)
-    for number in range(6):
-        bench.batch(number)
-    seed_globals(1)
-    undisturbed = random.random(), np.random.rand(), torch.rand(()).item()
-    seed_globals(1)
-    with pytest.raises(ValueError, match="thirteen"):
-        bench.batch(6)
-    assert (random.random(), np.random.rand(), torch.rand(()).item()) == undisturbed
-
-
-def test_seeding_stops_if_no_sample_draws_and_resumes_when_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    seeded = 0
-
-    def count(key: int) -> None:
-        nonlocal seeded
-        seeded += 1
-        seed_globals(key)
-
-    monkeypatch.setattr("feedline.workers.fetch.fetcher.seed_globals", count)
-    dataset = Sometimes({61})
-    bench = Bench(dataset)
-    for number in range(30):
-        bench.batch(number)
-    assert seeded == 2 * _LOOKS, "for the first few batches only"
-    assert dataset.requests == 60
-    bench.batch(30)
-    assert dataset.requests == 64, "the batch with sample 61 was made again"
-    seeded = 0
-    for number in range(31, 41):
-        bench.batch(number)
-    assert seeded == 20, "from then on every sample is seeded"
-    assert dataset.requests == 84
-
-
 def test_a_batch_made_again_starts_with_fresh_generators() -> None:
     class Both(Sometimes):
         def __getitem__(self, index: int) -> tuple[int, float]:
@@ -181,8 +116,3 @@ def test_the_collate_function_may_draw_too() -> None:
     np.random.seed(2)
     assert [second.batch(number)[1] for number in range(12)] == mine
     assert len(set(mine[8:])) == 4
-
-
-def test_an_empty_batch() -> None:
-    bench = Bench(Sometimes(set()))
-    assert [bench.batch(number, size=0) for number in range(8)] == [[]] * 8

@@ -6,7 +6,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,7 @@ from numpy.typing import NDArray
 from feedline.abc.source import Repeatable, StreamSource
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
-from feedline.errors import BadOption, InternalError
-from feedline.faults import Retry
+from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.scope import Scope, enter, rng
@@ -192,15 +190,6 @@ def test_a_stream_that_can_skip_makes_the_same_batches(world: World, total: int)
     assert run_or_skip(world, lambda: Skippable(total)).batches == run(world, lambda: Numbers(total)).batches
 
 
-def test_batches_of_other_workers_are_skipped() -> None:
-    dataset = Skippable(100)
-    fetch = World(2, 1, 5).fetcher(0, dataset)
-    assert [fetch(Span(number, 0)) for number in (1, 6, 11)] == [[2, 3], [12, 13], [22, 23]]
-    assert dataset.iterator.read == 6
-    with pytest.raises(StopIteration):
-        fetch(Span(50, 0))
-
-
 class Columns(StreamSource):
     """0, 1, ...; returns samples as columns, too."""
 
@@ -234,18 +223,6 @@ def test_batches_made_of_columns_equal_those_made_of_samples(
         assert [np.asarray(batch).tolist() for batch in found] == [np.asarray(one).tolist() for one in expected[done:]]
 
 
-@pytest.mark.parametrize(("world_size", "rank"), [(1, 0), (3, 2)])
-def test_only_a_step_that_is_not_full_is_made_of_samples(world_size: int, rank: int) -> None:
-    dataset = Columns(50)
-    fetch = World(4, world_size, 1, "pad", collate=default).fetcher(rank, dataset)
-    for number in range(50 // (4 * world_size)):
-        first = 4 * world_size * number + rank
-        assert fetch(Span(number)).tolist() == list(range(first, first + 4 * world_size, world_size))
-    assert dataset.made[0].read == 0
-    fetch(Span(50 // (4 * world_size)))
-    assert 0 < dataset.made[0].read <= 2
-
-
 @settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 4), st.sampled_from(["pad", "drop"]), totals)
 def test_drop_last_leaves_out_batches_that_are_not_full(size: int, world_size: int, tail: str, total: int) -> None:
@@ -253,17 +230,6 @@ def test_drop_last_leaves_out_batches_that_are_not_full(size: int, world_size: i
     assert all(len(batch) == size for batches in result.batches for batch in batches)
     per_rank = -(-total // world_size) if tail == "pad" else total // world_size
     assert result.steps() == per_rank // size
-
-
-@pytest.mark.parametrize("world_size", [2, 3, 8])
-@pytest.mark.parametrize("batch_size", [2, 3])
-def test_exact_wherever_the_stream_ends(world_size: int, batch_size: int) -> None:
-    world = World(batch_size, world_size, 2, "exact")
-    for total in range(world_size, 4 * batch_size * world_size):
-        result = run(world, partial(Numbers, total))
-        assert result.steps() == -(-total // (batch_size * world_size))
-        assert result.delivered() == Counter(range(total))
-        assert all(batch for batches in result.batches for batch in batches)
 
 
 def test_padding_repeats_the_first_sample_that_a_rank_has_in_the_step() -> None:
@@ -276,12 +242,6 @@ def test_padding_repeats_the_first_sample_that_a_rank_has_in_the_step() -> None:
 def test_exact_raises_if_a_rank_would_have_no_sample() -> None:
     with pytest.raises(BadOption, match="tail='exact' is not possible"):
         run(World(2, 3, 1, "exact"), lambda: Numbers(2))
-
-
-def test_exact_does_not_read_ahead_with_one_rank() -> None:
-    dataset = Numbers(100)
-    World(4, 1, 1, "exact").fetcher(0, dataset)(Span(0))
-    assert dataset.read == 4
 
 
 @pytest.mark.parametrize(("tail", "ahead"), [("pad", 0), ("drop", 0), ("exact", 3)])
@@ -303,13 +263,6 @@ def test_samples_of_other_ranks_are_not_kept() -> None:
     fetch = World(2, 3, 2, "pad").fetcher(1, Numbers(1000))
     fetch(Span(50))
     assert len(fetch._held) <= 3
-
-
-def test_a_stream_cannot_go_back_to_an_earlier_step() -> None:
-    fetch = World().fetcher(0, Numbers(100))
-    fetch(Span(5))
-    with pytest.raises(InternalError, match="cannot go back to 0"):
-        fetch(Span(0))
 
 
 # -- resuming, with other workers and ranks ---
@@ -471,10 +424,3 @@ def test_the_error_is_raised_if_the_stream_ends_during_a_retry(count: int) -> No
         assert fetcher(Span(number, 0)) == [2 * number, 2 * number + 1]
     with pytest.raises(OSError, match="torn"):
         fetcher(Span(count // 2, 0))
-
-
-def test_a_skipped_error_is_not_raised_if_the_stream_ends_during_a_retry() -> None:
-    fetcher = guarded(World(), 0, Vanishing(3), Retry(2, then="skip"))
-    assert [fetcher(Span(number, 0)) for number in range(2)] == [[0, 1], [2]]
-    with pytest.raises(StopIteration):
-        fetcher(Span(2, 0))

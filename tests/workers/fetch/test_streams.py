@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.errors import WorkerError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import DatasetKind, Draw, Resume
@@ -46,62 +45,6 @@ def rest_of(fetch: StreamFetcher, size: int) -> list[list[int]]:
 # -- reading ---
 
 
-class Plain:
-    """A dataset whose iterator runs no code."""
-
-    def __init__(self, numbers: Any) -> None:
-        self.numbers = numbers
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.numbers)
-
-
-@pytest.mark.parametrize(
-    "numbers", [range(9), list(range(9)), tuple(range(9)), dict.fromkeys(range(9)), bytes(range(9))]
-)
-def test_no_seeding_for_builtin_iterators_which_cannot_draw(numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds: list[int] = []
-    monkeypatch.setattr("feedline.workers.fetch.streams.seed_globals", seeds.append)
-    fetch = fetcher(Plain(numbers), scope=Scope(seeds_globals=True))
-    assert rest_of(fetch, 4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
-    assert seeds == []
-    rest_of(fetcher(Plain(map(int, numbers)), scope=Scope(seeds_globals=True)), 4)
-    assert len(seeds) == 10, "one for each sample of an iterator that may draw, and one for the end"
-
-
-def test_a_collate_function_is_seeded_even_for_builtin_iterators() -> None:
-    def draw(samples: Any) -> Any:
-        return random.random()
-
-    spec = spec_of(Plain(range(8)))
-    first, second = (
-        fetcher_for(spec.dataset, replace(spec, collate=draw), Scope(seeds_globals=True), None) for _ in range(2)
-    )
-    assert [first(4), first(4)] == [second(4), second(4)]
-
-
-def test_builtin_iterators_skip_many_samples_at_once() -> None:
-    stream = Stream(Plain(range(9)), Scope(), None)
-    stream.skip_to(5)
-    assert (stream.place, stream.read()) == (5, 5)
-    stream.skip_to(20)
-    assert stream.place == 9
-    with pytest.raises(StopIteration):
-        stream.read()
-
-
-def test_a_stream_knows_its_position() -> None:
-    stream = Stream(Numbers(3), Scope(), None)
-    seen = []
-    for place in range(3):
-        assert stream.place == place
-        seen.append(stream.read())
-    assert seen == [0, 1, 2]
-    with pytest.raises(StopIteration):
-        stream.read()
-    assert stream.place == 3
-
-
 class DrawsPerSample:
     def __iter__(self) -> Iterator[tuple[float, float]]:
         while True:
@@ -126,25 +69,6 @@ def test_what_a_sample_draws_depends_only_on_its_place_in_the_stream(size: int) 
     mine = draw(size)
     assert mine == draw(12)
     assert len(set(mine)) == 12
-
-
-def test_each_batch_of_a_stream_collates_with_its_own_random_numbers() -> None:
-    def collate(samples: list[int]) -> tuple[list[int], float, float]:
-        return samples, rng().random(), random.random()
-
-    scope = Scope(seeds_globals=True, keeps_globals=True)
-    dataset = Numbers(12)
-    spec = WorkerSpec(dataset, DatasetKind.ITERABLE, collate, NumpyFramework(), worker_count=0, base_seed=0)
-    fetch = fetcher_for(dataset, spec, scope)
-    before = enter(scope)
-    try:
-        drawn = []
-        for _ in range(4):
-            scope.begin(Draw(5))
-            drawn += fetch(3)[1:]
-    finally:
-        enter(before)
-    assert len(set(drawn)) == 8
 
 
 @pytest.mark.parametrize("done", range(4))
@@ -215,15 +139,6 @@ def test_samples_read_before_an_interrupt_are_in_the_next_batch() -> None:
     assert rest_of(fetch, 3) == [[3, 4, 6], [7, 8]], "the iterator has moved past the sample that was interrupted"
 
 
-def test_a_generator_that_was_interrupted_says_so() -> None:
-    fetch = fetcher(FailsAt(5, KeyboardInterrupt(), is_generator=True))
-    fetch(3)
-    with pytest.raises(KeyboardInterrupt):
-        fetch(3)
-    with pytest.raises(WorkerError, match="was ended by KeyboardInterrupt, which a signal handler raised"):
-        fetch(3)
-
-
 def test_an_interrupt_between_two_samples_does_not_end_the_stream() -> None:
     """The generator does not see such an interrupt."""
 
@@ -242,61 +157,7 @@ def test_an_interrupt_between_two_samples_does_not_end_the_stream() -> None:
     assert (more, stream.place) == ([3, 4], 5)
 
 
-def test_iter_is_called_once() -> None:
-    """A second `iter` would restart this iterator."""
-
-    class Restarting(Numbers):
-        def __iter__(self) -> Iterator[int]:
-            self.read = 0
-            return self
-
-        def __next__(self) -> int:
-            if self.read == self.count:
-                raise StopIteration
-            self.read += 1
-            return self.read - 1
-
-    assert rest_of(fetcher(Restarting(5)), 2) == [[0, 1], [2, 3], [4]]
-
-
-def test_scope_place_is_right_for_every_sample_read_in_bulk() -> None:
-    """`list.extend` appends sample by sample; `Scope.reading` relies on that."""
-    scope = Scope()
-
-    class Places:
-        def __iter__(self) -> Iterator[int]:
-            while True:
-                yield scope.place
-
-    fetch = fetcher(Places(), Resume(skip=2), scope=scope)
-    assert fetch(4) == [2, 3, 4, 5]
-    assert fetch(3) == [6, 7, 8]
-    assert scope.place == -1, "collated"
-
-
 # -- states ---
-
-
-@pytest.mark.parametrize(
-    ("kind", "dataset_state", "iterator_state", "is_one"),
-    [
-        (Numbers, None, None, False),
-        (Counting, None, {"place": 2}, True),
-        (IteratorHasState, None, {"place": 2}, False),
-        (DatasetHasState, {"place": 2}, None, False),
-        (BothHaveState, {"name": "fresh"}, {"place": 2}, False),
-    ],
-)
-def test_notes_hold_the_states_of_dataset_and_iterator(
-    kind: Any, dataset_state: Any, iterator_state: Any, is_one: bool
-) -> None:
-    stream = Stream(kind(5), Scope(), None)
-    stream.read()
-    stream.read()
-    notes = stream.notes()
-    assert (notes.dataset, notes.iterator, notes.is_one) == (dataset_state, iterator_state, is_one)
-    assert notes.place == 2
-    assert stream.is_stateful == (iterator_state is not None)
 
 
 counts, sizes, batches_done = st.integers(0, 20), st.integers(1, 6), st.integers(0, 8)
@@ -331,14 +192,6 @@ def test_a_stream_resumes_from_its_states(kind: Any, count: int, size: int, done
         assert dataset.read <= sum(map(len, expected)) + size, "nothing is read again"
 
 
-@pytest.mark.parametrize("kind", [Numbers, IteratorHasState])
-@given(count=counts, size=sizes, done=batches_done, drop_last=st.booleans())
-def test_a_stream_resumes_by_being_read_again(kind: Any, count: int, size: int, done: int, drop_last: bool) -> None:
-    fetch, taken = advance(kind, count, size, done, drop_last=drop_last)
-    again = fetcher(kind(count), Resume(skip=taken * size), drop_last=drop_last)
-    assert rest_of(again, size) == rest_of(fetch, size)
-
-
 @given(count=st.integers(4, 20), size=sizes, noted_at=st.integers(0, 3), since=st.integers(0, 3))
 def test_a_stream_resumes_from_an_older_state(count: int, size: int, noted_at: int, since: int) -> None:
     """If only every n-th batch has a state, samples delivered since then are read again and dropped."""
@@ -351,25 +204,6 @@ def test_a_stream_resumes_from_an_older_state(count: int, size: int, noted_at: i
             return
     again = fetcher(Counting(count), Resume(None, notes.iterator, notes.place, since * size))
     assert rest_of(again, size) == rest_of(fetch, size)
-
-
-def test_a_replay_starts_with_the_first_requested_batch() -> None:
-    dataset = Numbers(100)
-    fetch = fetcher(dataset, Resume(skip=50))
-    assert dataset.read == 0
-    assert fetch(2) == [50, 51]
-    assert fetch.stream.place == 52
-
-
-def test_a_replay_beyond_the_end_yields_nothing() -> None:
-    assert rest_of(fetcher(Numbers(5), Resume(skip=50)), 2) == []
-
-
-def test_the_dataset_is_restored_before_iter_is_called() -> None:
-    dataset = DatasetHasState(10)
-    fetch = fetcher(dataset, Resume({"place": 7}, None, 7))
-    assert fetch(2) == [7, 8]
-    assert fetch.stream.place == 9
 
 
 def test_a_resumed_stream_draws_the_numbers_of_its_places() -> None:
@@ -398,12 +232,6 @@ def digest_of(dataset: Any, *, watched: bool = True) -> bytes | None:
     return stream.first_digest
 
 
-def test_the_first_sample_is_remembered_by_its_digest() -> None:
-    assert digest_of([1, 2]) == digest_of([1, 3])
-    assert digest_of([1, 2]) != digest_of([2, 2])
-    assert digest_of([1, 2], watched=False) is None
-
-
 def test_equal_samples_have_the_same_digest_wherever_they_are_in_memory() -> None:
     """The pickle of a tensor contains its address, and that of two equal strings shows whether they are one object."""
 
@@ -413,15 +241,6 @@ def test_equal_samples_have_the_same_digest_wherever_they_are_in_memory() -> Non
 
     assert digest_of([sample(1), 0]) == digest_of([sample(1), 0])
     assert digest_of([sample(1), 0]) != digest_of([sample(2), 0])
-
-
-def test_samples_of_other_kinds_have_a_digest_too() -> None:
-    assert digest_of([{1, 2}, 0]) == digest_of([{1, 2}, 0])
-    assert digest_of([{1, 2}, 0]) != digest_of([{1, 3}, 0])
-
-
-def test_a_sample_that_cannot_be_pickled_has_no_digest() -> None:
-    assert digest_of([lambda: None, 2]) is None
 
 
 def test_a_generator_that_fails_during_a_replay_raises() -> None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
@@ -23,12 +22,12 @@ from numpy.typing import NDArray
 from feedline.abc import Engine
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
-from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
+from feedline.errors import WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.codec import Codec, SlotWriter
 from feedline.testing import EngineContract, Gate
 from feedline.testing.engine import Numbers
-from feedline.types import Call, DatasetKind, Result, ResultKind, Resume, SlotBatch, Task
+from feedline.types import DatasetKind, Result, ResultKind, SlotBatch, Task
 from feedline.workers.portable import PortableEngine, segments
 from feedline.workers.portable.segments import BatchBytes, Outbox
 
@@ -55,13 +54,9 @@ class TestFork(PortableContract):
     pass
 
 
+@pytest.mark.slow
 class TestForkServer(PortableContract):
     start_method = "forkserver"
-
-
-@pytest.mark.slow
-class TestSpawn(PortableContract):
-    start_method = "spawn"
 
 
 class Large:
@@ -127,15 +122,6 @@ def test_a_large_batch_can_be_kept_and_changed() -> None:
     assert mapped_segments() == 0
 
 
-@pytest.mark.slow
-def test_batches_may_be_larger_than_earlier_ones() -> None:
-    with at_work(Large()) as engine:
-        for number, count in enumerate([1, 100, 3, 300]):
-            batch = batch_of(answer(engine, Task(number, list(range(count)))))
-            assert batch.shape == (count, 25_000)
-            assert (batch == np.arange(count)[:, None]).all()
-
-
 def test_many_kept_batches_do_not_use_up_the_descriptors() -> None:
     with at_work(Large()) as engine:
         answer(engine, Task(100, [0]))
@@ -175,46 +161,6 @@ def test_what_a_collate_function_keeps_is_not_overwritten() -> None:
     assert [(old.min(), old.max()) for _, old in batches] == [(max(0, i - 5), max(0, i - 5)) for i in range(12)]
 
 
-def nothing(samples: Any) -> list[Any]:
-    return []
-
-
-def test_an_empty_batch() -> None:
-    with at_work(Numbers(), collate=nothing) as engine:
-        assert batch_of(answer(engine, Task(0, [1]))) == []
-
-
-def local_function(samples: Any) -> Any:
-    return lambda: samples
-
-
-def test_unpicklable_batches_raise_and_the_worker_continues() -> None:
-    with at_work(Numbers(), collate=local_function) as engine:
-        with pytest.raises(BatchNotPicklable, match=r"indices of a batch.*sampler"):
-            engine.submit(0, Task(0, [lambda: 1]))
-        for number in range(2):
-            result = answer(engine, Task(number, [1]))
-            assert result.kind is ResultKind.FAILED
-            assert type(result.payload) is BatchNotPicklable
-
-
-def test_a_batch_that_cannot_be_received_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    with at_work(Large()) as engine:
-        answer(engine, Task(0, [0]))
-        opened = segments._open_segment
-
-        def run_out(name: str) -> Any:
-            opened(name)
-            raise TooManyOpenFiles("testing")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(segments, "_open_segment", run_out)
-            result = answer(engine, Task(1, [1]))
-        assert result.kind is ResultKind.FAILED
-        assert type(result.payload) is TooManyOpenFiles
-        assert batch_of(answer(engine, Task(2, [2])))[0, 0] == 2
-
-
 # -- deaths ------------------------------------------------------------------------------------------------------------
 
 
@@ -236,21 +182,6 @@ def test_a_death_is_reported_once_after_the_workers_last_results() -> None:
         assert engine.revoke(0) == 3, "its pending task can still be given to another worker"
 
 
-def test_the_other_workers_continue_after_a_death() -> None:
-    with at_work(Deadly(), 2) as engine:
-        assert answer(engine, Task(0, [13]), worker=1).kind is ResultKind.DIED
-        assert batch_of(answer(engine, Task(1, [5]), worker=0))[0, 0] == 5
-
-
-def test_the_death_of_an_idle_worker_is_noticed_with_its_next_task() -> None:
-    with at_work(Large()) as engine:
-        answer(engine, Task(0, [0]))
-        (process,) = multiprocessing.active_children()
-        process.kill()
-        wait([process.sentinel])
-        assert answer(engine, Task(1, [1])).kind is ResultKind.DIED
-
-
 def test_a_worker_killed_after_creating_a_segment_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     post = Outbox.post
 
@@ -266,42 +197,6 @@ def test_a_worker_killed_after_creating_a_segment_leaves_none_behind(monkeypatch
         assert result.kind is ResultKind.DIED
         assert "SIGKILL" in str(result.payload), "not by the assertion above"
         assert not segment_names()
-
-
-def leave(_: int) -> None:
-    os._exit(5)
-
-
-@pytest.mark.parametrize("was_ready", [True, False])
-def test_a_death_says_whether_the_worker_had_become_ready(was_ready: bool) -> None:
-    with at_work(Deadly(), init=None if was_ready else leave) as engine:
-        engine.submit(0, Task(0, [13]))
-        (result,) = engine.collect(30)
-        assert result.kind is ResultKind.DIED
-        assert type(result.payload) is WorkerDied
-        assert result.payload.was_ready == was_ready
-
-
-def test_a_failed_start_is_reported_before_any_task_is_submitted() -> None:
-    with at_work(Numbers(), init=leave) as engine:
-        (result,) = engine.collect(30)
-        assert result.kind is ResultKind.DIED
-
-
-@pytest.mark.slow
-def test_replaced_workers_leave_nothing_behind() -> None:
-    """Ten in a row, some of them idle: neither descriptors nor threads accumulate."""
-    with at_work(Deadly()) as engine:
-        before = 0
-        for number in range(10):
-            assert answer(engine, Task(2 * number, [1])).kind is ResultKind.DONE
-            if number % 2:
-                assert answer(engine, Task(2 * number + 1, [13])).kind is ResultKind.DIED
-            engine.replace(0)
-            assert answer(engine, Task(100 + number, [1])).kind is ResultKind.DONE
-            before = before or len(os.listdir("/proc/self/fd"))
-            assert len(os.listdir("/proc/self/fd")) <= before + 2
-            assert sum(thread.name.startswith("feedline-worker") for thread in threading.enumerate()) == 1
 
 
 # -- closing -----------------------------------------------------------------------------------------------------------
@@ -324,16 +219,6 @@ def test_closing_removes_the_segments_of_uncollected_results(tmp_path: Path) -> 
         engine.close()
         assert not segment_names()
         assert mapped_segments() == 0
-
-
-def test_closing_in_a_fork_of_the_training_process_does_not_stop_the_workers() -> None:
-    with at_work(Numbers()) as engine:
-        pid = os.fork()
-        if pid == 0:
-            engine.close()
-            os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
-        assert answer(engine, Task(0, [1])).kind is ResultKind.DONE
 
 
 def test_workers_of_another_engine_do_not_keep_a_pipe_open() -> None:
@@ -372,51 +257,3 @@ def test_workers_exit_when_the_training_process_is_killed() -> None:
         finally:
             for handle in workers:
                 os.close(handle)
-
-
-class Remembering(Numbers):
-    """Counts requested samples; the count is its state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = 0
-
-    def __getitem__(self, index: int) -> Any:
-        self.asked += 1
-        return super().__getitem__(index)
-
-    def add(self, number: int) -> None:
-        self.asked += number
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"asked": self.asked, "ballast": "x" * 100_000}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.asked = state["asked"]
-
-
-def test_notes_of_a_worker_come_with_its_batch() -> None:
-    with at_work(Remembering()) as engine:
-        assert answer(engine, Task(0, [1])).notes is None
-        result = answer(engine, Task(1, [2, 3], snapshot=True, epoch=1, resume=Resume({"asked": 40})))
-        assert result.notes is not None
-        assert result.notes.dataset["asked"] == 42
-        assert answer(engine, Task(2, Call("add", (100,)))).kind is ResultKind.DONE
-        engine.submit(0, Task(3, [4], snapshot=True, epoch=1))
-        (named,) = engine.collect(30, 0)
-        assert named.notes is not None
-        assert named.notes.dataset["asked"] == 143
-        failed = answer(engine, Task(4, Call("no_such_method")))
-        assert type(failed.payload) is AttributeError
-
-
-def test_a_new_worker_gets_each_call_to_the_dataset_exactly_once() -> None:
-    dataset = Remembering()
-    with at_work(dataset) as engine:
-        dataset.add(100)
-        assert answer(engine, Task(0, Call("add", (100,)))).kind is ResultKind.DONE
-        for number in (1, 2):
-            notes = answer(engine, Task(number, [1], snapshot=True)).notes
-            assert notes is not None
-            assert notes.dataset["asked"] == 101
-            engine.replace(0)

@@ -13,7 +13,7 @@ import pytest
 
 from feedline.memory.codec import SlotWriter
 from feedline.workers.portable import segments
-from feedline.workers.portable.segments import BatchBytes, Inbox, Outbox, not_while_forking, remove_segment
+from feedline.workers.portable.segments import BatchBytes, Inbox, Outbox, not_while_forking
 
 NAME = f"feedline_test_{os.getpid()}"
 
@@ -36,31 +36,6 @@ def test_bytes_arrive_unchanged(size: int) -> None:
     assert np.array_equal(received, np.arange(size) % 251)
     assert received.flags.writeable
     assert (batch_bytes.segment == NAME) == (size >= 64 << 10)
-
-
-def test_the_name_is_gone_as_soon_as_the_segment_is_mapped() -> None:
-    send(100_000)
-    with pytest.raises(FileNotFoundError):
-        SharedMemory(NAME)
-
-
-def test_memory_lives_until_the_last_view_dies() -> None:
-    _, received = send(100_000)
-    view = received[1000:].view(np.uint16)[::2]
-    del received
-    assert view[:3].tolist() == [int.from_bytes(bytes([i % 251, (i + 1) % 251]), "little") for i in (1000, 1004, 1008)]
-
-
-def test_a_batch_of_the_same_size_is_made_directly_in_a_segment() -> None:
-    inbox, outbox = Inbox(), Outbox()
-    writer = outbox.open(NAME)
-    fill(writer, 100_000)
-    inbox.open(outbox.post(writer, NAME))
-    writer = outbox.open(NAME)
-    fill(writer, 100_000)
-    received = inbox.open(outbox.post(writer, NAME))
-    writer.view[5] = 77
-    assert received[5] == 77, "the same memory: it was not copied"
 
 
 def test_unused_segments_are_removed() -> None:
@@ -105,34 +80,6 @@ def test_an_existing_segment_of_the_same_name_is_left_alone() -> None:
     finally:
         other.close()
         other.unlink()
-
-
-def test_memory_is_reused_unless_an_array_over_it_is_kept() -> None:
-    outbox = Outbox()
-    addresses = [outbox.open(NAME).address for _ in range(3)]
-    assert len(set(addresses)) == 1
-    kept = np.ndarray((4,), np.float32, outbox.open(NAME).view, 64)
-    assert outbox.open(NAME).address != addresses[0]
-    del kept
-
-
-def test_a_larger_writer_leaves_the_old_memory_untouched() -> None:
-    outbox = Outbox()
-    writer = outbox.open(NAME)
-    fill(writer, 1000)
-    before = writer.view[:1000]
-    larger = outbox.open_larger(writer)
-    assert larger.view.nbytes == 2 * writer.view.nbytes
-    larger.view[:] = 0
-    assert np.array_equal(before, np.arange(1000) % 251)
-
-
-def test_removing_a_segment_twice_is_harmless() -> None:
-    SharedMemory(NAME, create=True, size=10).close()
-    remove_segment(NAME)
-    remove_segment(NAME)
-    with pytest.raises(FileNotFoundError):
-        SharedMemory(NAME)
 
 
 def test_batches_are_copied_once_there_are_too_many_segments(monkeypatch: pytest.MonkeyPatch) -> None:

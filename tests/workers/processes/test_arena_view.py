@@ -8,13 +8,11 @@ import pickle
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from feedline.memory.arena import Arena
-from feedline.memory.codec import SlotFull
 from feedline.memory.reading import SMALL_BYTES
 from feedline.workers.processes.arena_view import ArenaView
 
@@ -50,16 +48,6 @@ def test_after_part_with_new_writes_reach_the_slot_and_kept_arrays_stay() -> Non
     assert not arena.view(2, 5000).any()
 
 
-def test_a_writer_without_a_slot_has_space_for_a_small_batch() -> None:
-    view = ArenaView(Arena(1, shared=True, budget=1 << 20))
-    buffer = view.writer(-1)
-    assert buffer.offset_of(buffer.view.ctypes.data, 0) == 0, "the buffer knows its address"
-    assert buffer.allocate(1) is None, "arrays are never made there, since the worker could keep them"
-    assert buffer.place(SMALL_BYTES) == 0
-    with pytest.raises(SlotFull):
-        buffer.place(1)
-
-
 def test_a_view_of_a_closed_arena_is_sent_without_its_descriptor(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -75,30 +63,3 @@ def test_a_view_of_a_closed_arena_is_sent_without_its_descriptor(
         copy = pickle.loads(ForkingPickler.dumps(view))
     assert sent == []
     assert copy.writer(-1).place(SMALL_BYTES) == 0
-
-
-def read_slots(view: ArenaView, answers: Any) -> None:
-    buffer = view.writer(1)
-    answers.send(buffer.view[:3].tolist())
-    buffer.view[:3] = (7, 8, 9)
-    answers.send("written")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("start_method", ["spawn"])
-def test_a_view_sent_to_another_process_shares_the_memory(start_method: str) -> None:
-    context: Any = multiprocessing.get_context(start_method)
-    arena = Arena(2, shared=True, budget=1 << 20)
-    arena.view(1)[:3] = (1, 2, 3)
-    here, there = context.Pipe()
-    process = context.Process(target=read_slots, args=(ArenaView(arena), there))
-    process.start()
-    try:
-        assert here.recv() == [1, 2, 3]
-        assert here.recv() == "written"
-    finally:
-        process.join()
-        process.close()
-        here.close()
-        there.close()
-    assert arena.view(1)[:3].tolist() == [7, 8, 9]

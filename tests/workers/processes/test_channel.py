@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import select
 from collections.abc import Iterator
-from multiprocessing.process import BaseProcess
 
 import pytest
 
@@ -14,8 +11,6 @@ from feedline.types import Task
 from feedline.workers.processes.channel import Channel, passed_on
 from feedline.workers.processes.messages import Kind, Message, joined, receive, task_message
 from tests.parity.children import in_a_child
-
-FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
@@ -47,60 +42,6 @@ def test_messages_that_the_socket_does_not_accept_wait_in_order(channel: Channel
         channel.flush()
         arrived += received_tasks(channel)
     assert arrived == list(range(30))
-
-
-def test_nothing_is_sent_to_a_dead_worker(channel: Channel) -> None:
-    channel.dead = True
-    channel.unsent.append(Message(Kind.TASK, 1, b""))
-    channel.flush()
-    assert received_tasks(channel) == []
-    assert [message.task_id for message in channel.unsent] == [1], "it can be taken back"
-
-
-def test_messages_to_a_closed_socket_can_be_taken_back(channel: Channel) -> None:
-    channel.far.close()
-    channel.unsent.append(Message(Kind.TASK, 1, b""))
-    channel.flush()
-    assert [message.task_id for message in channel.unsent] == [1]
-
-
-def test_receiving_times_out_so_that_the_caller_can_check_that_the_worker_lives(channel: Channel) -> None:
-    with pytest.raises(BlockingIOError):
-        receive(channel.near, block=True)
-
-
-def watched(channel: Channel, target: object) -> BaseProcess:
-    process = FORK.Process(target=target)  # type: ignore[arg-type]  # a bound method of multiprocessing
-    process.start()
-    assert process.pid is not None
-    channel.process = process
-    channel.pidfd = os.pidfd_open(process.pid)
-    return process
-
-
-def test_a_worker_that_was_not_started_is_not_gone(channel: Channel) -> None:
-    assert not channel.is_gone()
-
-
-def test_an_ended_worker_is_gone_before_it_is_joined(channel: Channel) -> None:
-    release = FORK.Event()
-    process = watched(channel, release.wait)
-    assert not channel.is_gone()
-    release.set()
-    assert select.select([channel.pidfd], [], [], 30)[0]
-    assert channel.is_gone()
-    process.join()
-    process.close()
-
-
-def test_close_frees_every_descriptor_and_may_be_called_twice() -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    channel = Channel(0)
-    channel.pidfd = os.pidfd_open(os.getpid())
-    channel.close()
-    channel.close()
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert not channel.is_gone()
 
 
 def test_a_forked_process_keeps_only_the_socket_that_is_passed_on(channel: Channel) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
-import random
 import select
 import signal
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from feedline.memory.codec import Codec
 from feedline.testing import EngineContract, Gate
 from feedline.testing.engine import Numbers
 from feedline.testing.engine.workload import refuse_to_start
-from feedline.types import Call, DatasetKind, Result, ResultKind, Resume, SlotBatch, Task
+from feedline.types import Call, DatasetKind, Result, ResultKind, SlotBatch, Task
 from feedline.workers.failure import UNPICKLABLE
 from feedline.workers.processes.engine import ProcessEngine
 from tests.faults.limits import descriptors_left
@@ -71,13 +70,6 @@ class TestFork(ProcessContract):
     pass
 
 
-class TestForkWithoutSlots(ProcessContract):
-    """Every batch travels in memory of its own."""
-
-    def slot_for(self, worker: int) -> int:
-        return -1
-
-
 class TestForkServer(ProcessContract):
     start_method = "forkserver"
 
@@ -114,17 +106,6 @@ def decode(slot_batch: SlotBatch) -> Any:
     return codec.decode(slot_batch.header, slot_batch.reader)
 
 
-@pytest.mark.slow
-def test_spawned_workers_answer() -> None:
-    with at_work(Numbers(), 2, start_method="spawn") as engine:
-        for worker in range(2):
-            engine.submit(worker, Task(worker, [worker, 5]))
-        results: list[Result] = []
-        while len(results) < 2:
-            results += engine.collect(60)
-        assert {result.worker: decode(result.payload)[:, 0].tolist() for result in results} == {0: [0, 5], 1: [1, 5]}
-
-
 # -- transport ---
 
 
@@ -140,42 +121,6 @@ def test_unpicklable_batches_raise_and_the_worker_continues() -> None:
             assert type(result.payload) is BatchNotPicklable
             assert "a function" in str(result.payload)
             assert "engine='thread'" in str(result.payload)
-
-
-def test_unpicklable_indices_raise() -> None:
-    with at_work(Numbers()) as engine:
-        with pytest.raises(BatchNotPicklable, match=r"indices of a batch.*lambda.*sampler"):
-            engine.submit(0, Task(0, [lambda: 1]))
-        assert answer(engine, Task(1, [1])).kind is ResultKind.DONE
-
-
-def many_strings(samples: Any) -> list[str]:
-    return [f"{index:0100d}" for index in range(20_000)]
-
-
-@pytest.mark.parametrize("slot", [-1, 0])
-def test_megabytes_of_strings_are_not_sent_in_the_header(slot: int) -> None:
-    with at_work(Numbers(), collate=many_strings) as engine:
-        slot_batch = answer(engine, Task(0, [1], slot)).payload
-        assert (slot_batch.reader is None) == (slot == 0)
-        assert len(slot_batch.header) < 1000, "long data is in memory, not in the header"
-
-
-class Long(Exception):
-    pass
-
-
-def test_an_exception_of_megabytes_arrives() -> None:
-    with at_work(Numbers(failing={0: Long("x" * (3 << 20))})) as engine:
-        result = answer(engine, Task(0, [0]))
-        assert type(result.payload) is Long
-        assert len(str(result.payload)) == 3 << 20
-
-
-def test_a_task_too_long_for_a_packet_arrives() -> None:
-    with at_work(Numbers()) as engine:
-        result = answer(engine, Task(0, list(range(60_000))))
-        assert decode(result.payload)[:, 0].tolist() == list(range(60_000))
 
 
 class Wide:
@@ -200,15 +145,6 @@ def test_a_batch_too_large_for_its_slot_arrives(monkeypatch: pytest.MonkeyPatch)
 # -- several tasks in one message ---
 
 
-def test_all_finished_results_of_the_awaited_worker_are_collected_at_once(tmp_path: Path) -> None:
-    with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(3,))) as engine:
-        engine.submit_together(0, [Task(number, [number]) for number in range(4)])
-        gate.wait_until_reached()  # the worker is at the last task
-        assert [result.task_id for result in engine.collect(30, 0)] == [0, 1, 2]
-        gate.open()
-        assert [result.task_id for result in engine.collect(30, 0)] == [3]
-
-
 def test_a_batch_that_is_ready_does_not_wait_for_a_slow_one_behind_it(tmp_path: Path) -> None:
     with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(2,))) as engine:
         engine.submit_together(0, [Task(number, [number]) for number in range(4)])
@@ -220,20 +156,6 @@ def test_a_batch_that_is_ready_does_not_wait_for_a_slow_one_behind_it(tmp_path: 
         while len(results) < 4:
             results += engine.collect(30)
         assert [decode(result.payload)[0, 0] for result in results] == [0, 1, 2, 3]
-
-
-def test_pending_tasks_can_be_revoked_and_the_others_are_done(tmp_path: Path) -> None:
-    with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(0,))) as engine:
-        engine.submit_together(0, [Task(number, [number]) for number in range(2)])
-        gate.wait_until_reached()
-        engine.submit_together(0, [Task(number, [number]) for number in range(2, 6)])
-        assert [engine.revoke(0), engine.revoke(0)] == [2, 3], "the first two have been read"
-        gate.open()
-        results: list[Result] = []
-        while len(results) < 4:
-            results += engine.collect(30)
-        assert [result.task_id for result in results] == [0, 1, 4, 5]
-        assert engine.revoke(0) is None
 
 
 def test_a_worker_that_dies_in_a_group_of_tasks_has_answered_the_earlier_ones() -> None:
@@ -315,13 +237,6 @@ def test_a_death_is_reported_once_with_its_cause(index: int, cause: str, waiting
         assert engine.revoke(0) in (2, 4), "pending tasks of the dead worker can be taken back"
 
 
-def test_workers_exit_normally_when_the_engine_is_closed() -> None:
-    with at_work(Numbers(), 2) as engine:
-        answer(engine, Task(0, [0]))
-        engine.close()
-    assert [process.exitcode for process in engine.worker_objects] == [0, 0]
-
-
 def test_a_stuck_worker_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate, at_work(Numbers(gate, held=(0,)), init=ignore_termination) as engine:
         engine.submit(0, Task(0, [0]))
@@ -372,38 +287,6 @@ def died(engine: ProcessEngine, worker: int = 0) -> Result:
     return result
 
 
-def leave(_: int) -> None:
-    os._exit(5)
-
-
-@pytest.mark.parametrize("was_ready", [True, False])
-@pytest.mark.parametrize("waiting_for", [None, 0])
-def test_a_death_says_whether_the_worker_had_become_ready(was_ready: bool, waiting_for: int | None) -> None:
-    with at_work(Dying(), init=None if was_ready else leave) as engine:
-        engine.submit(0, Task(0, [3]))
-        (result,) = engine.collect(30, waiting_for)
-        assert result.kind is ResultKind.DIED
-        assert type(result.payload) is WorkerDied
-        assert result.payload.was_ready == was_ready
-        assert f"exit code {7 if was_ready else 5}" in str(result.payload)
-
-
-def test_a_dead_worker_has_no_pid_and_no_stack_and_cannot_be_killed() -> None:
-    with at_work(Dying()) as engine:
-        (pid,) = engine.pids
-        assert engine.pid(0) == pid
-        engine.submit(0, Task(0, [1]))
-        died(engine)
-        assert (engine.pid(0), engine.stack(0), engine.kill(0)) == (None, None, False)
-
-
-def test_killing_an_idle_worker_reports_its_death() -> None:
-    with at_work(Numbers()) as engine:
-        answer(engine, Task(0, [0]))
-        assert engine.kill(0)
-        assert "SIGKILL" in str(died(engine).payload)
-
-
 def test_replaced_workers_leave_nothing_behind() -> None:
     """Ten in a row, some of them idle: neither descriptors nor processes accumulate."""
     with at_work(Dying()) as engine:
@@ -433,19 +316,6 @@ def test_late_results_of_a_replaced_worker_are_dropped(tmp_path: Path) -> None:
         os.close(handle)
         assert answer(engine, Task(1, [1])).task_id == 1
         assert engine.collect(0.05) == []
-
-
-def number_drawn(_: Any) -> float:
-    return random.random()
-
-
-def test_a_new_worker_does_not_draw_the_random_numbers_of_the_old_one() -> None:
-    with at_work(Numbers(), 2, collate=number_drawn) as engine:
-        drawn = [decode(answer(engine, Task(worker, [0]), worker).payload) for worker in range(2)]
-        for number in range(2):
-            engine.replace(0)
-            drawn.append(decode(answer(engine, Task(2 + number, [0])).payload))
-    assert len(set(drawn)) == 4
 
 
 def test_a_failed_start_closes_the_engine_and_names_the_cause() -> None:
@@ -494,15 +364,6 @@ def test_a_worker_that_hangs_right_after_its_fork_is_killed(
         assert answer(engine, Task(0, [0])).kind is ResultKind.DONE
 
 
-def test_a_worker_may_take_long_in_the_users_init_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.workers.processes.engine._BIRTH_S", 0.05)
-    with Gate(tmp_path / "gate") as gate, at_work(Numbers(), init=lambda _: gate.pass_through()) as engine:
-        gate.wait_until_reached()
-        assert engine.collect(0.2) == []
-        gate.open()
-        assert answer(engine, Task(0, [0])).kind is ResultKind.DONE
-
-
 # -- calls to the dataset ---
 
 
@@ -525,21 +386,6 @@ class Remembering(Numbers):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.asked = state["asked"]
-
-
-def test_notes_of_a_worker_come_with_its_batch() -> None:
-    with at_work(Remembering()) as engine:
-        assert answer(engine, Task(0, [1])).notes is None
-        result = answer(engine, Task(1, [2, 3], snapshot=True, epoch=1, resume=Resume({"asked": 40})))
-        assert result.notes is not None
-        assert result.notes.dataset["asked"] == 42
-        assert answer(engine, Task(2, Call("add", (100,)))).kind is ResultKind.DONE
-        engine.submit(0, Task(3, [4], snapshot=True, epoch=1))
-        (named,) = engine.collect(30, 0)
-        assert named.notes is not None
-        assert named.notes.dataset["asked"] == 143
-        failed = answer(engine, Task(4, Call("no_such_method")))
-        assert type(failed.payload) is AttributeError
 
 
 def call_add(engine: ProcessEngine, dataset: Remembering, number: int) -> None:
@@ -571,27 +417,3 @@ def test_a_new_worker_gets_each_call_to_the_dataset_exactly_once(start_method: s
         assert asked(engine, 50) == 202, "later calls arrive as usual"
         engine.replace(0)
         assert asked(engine, 60) == 201
-
-
-class Sealed(Remembering):
-    """Counts in the training process how often it is serialised."""
-
-    count = 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        type(self).count += 1
-        return self.__dict__.copy()
-
-
-def test_the_dataset_is_serialised_again_only_after_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sealed, "count", 0)
-    dataset = Sealed()
-    with at_work(dataset, start_method="forkserver") as engine:
-        counts = [Sealed.count]
-        for called in (False, True, False):
-            if called:
-                call_add(engine, dataset, 10)
-            engine.replace(0)
-            counts.append(Sealed.count)
-        assert asked(engine, 20) == 101
-    assert counts == [1, 1, 2, 2]

@@ -19,15 +19,12 @@ from torch.utils.data import Dataset
 from feedline import DataLoader
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
-from feedline.errors import TransportError
 from feedline.frameworks.torch import TorchFramework
 from feedline.types import DatasetKind
 from feedline.workers.processes.payload import Payload
 from tests.faults.limits import descriptors_left
 
 MEGABYTE = 1 << 20
-HEAP = multiprocessing.Value("i", 0)
-"""Made here because the first shared value opens a file that stays open, and tests check for open files."""
 
 
 def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
@@ -51,66 +48,6 @@ def arrive(dataset: Any) -> Any:
 # -- what can be sent ---
 
 
-def test_the_specification_arrives_whole() -> None:
-    payload = Payload(spec_of({"x": [1, "two"]}, drop_last=True, shared_seed=9))
-    spec = payload.open(0)
-    assert spec.dataset == {"x": [1, "two"]}
-    assert (spec.drop_last, spec.shared_seed, spec.base_seed) == (True, 9, 5)
-    assert spec.collate is default
-
-
-def test_arrays_and_tensors_arrive() -> None:
-    arrived = arrive({"array": np.arange(1000.0), "tensor": torch.arange(1000), "empty": np.empty(0), "text": "x"})
-    assert np.array_equal(arrived["array"], np.arange(1000.0))
-    assert torch.equal(arrived["tensor"], torch.arange(1000))
-    assert arrived["empty"].shape == (0,)
-
-
-def test_an_array_referenced_twice_stays_one_object() -> None:
-    array = np.arange(1000.0)
-    first, second = arrive([array, array])
-    assert first is second
-
-
-def test_writes_of_a_worker_are_private() -> None:
-    original = np.zeros(MEGABYTE)
-    with payload_of([original, torch.zeros(10)]) as payload:
-        fd = os.dup(payload._fd)
-        try:
-            mine = payload.open(0).dataset
-            payload._fd = os.dup(fd)
-            other = payload.open(1).dataset
-        finally:
-            os.close(fd)
-    mine[0][:] = 1
-    mine[1][:] = 1
-    assert not other[0].any()
-    assert not other[1].any()
-    assert not original.any()
-    assert mine[0].all()
-
-
-def test_a_lock_is_the_same_lock() -> None:
-    lock = multiprocessing.get_context("spawn").Lock()
-    arrived = arrive(lock)
-    with lock:
-        assert not arrived.acquire(block=False)
-    assert arrived.acquire(block=False)
-    arrived.release()
-
-
-def test_a_shared_value_stays_shared() -> None:
-    value = multiprocessing.get_context("spawn").Value("i", 3)
-    child = os.fork()  # in a child, since multiprocessing never closes the file of a received value
-    if child == 0:
-        try:
-            arrive({"value": value})["value"].value = 4
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    assert value.value == 4
-
-
 def test_only_shared_tensors_stay_shared() -> None:
     shared, own = torch.zeros(10).share_memory_(), torch.zeros(10)
     arrived = arrive((shared, own))
@@ -122,28 +59,6 @@ def test_only_shared_tensors_stay_shared() -> None:
     assert arrived[0][0] == 5
 
 
-def test_a_pipe_stays_connected() -> None:
-    here, there = multiprocessing.get_context("spawn").Pipe()
-    arrived = arrive(there)
-    arrived.send("through")
-    assert here.recv() == "through"
-    for end in (here, there, arrived):
-        end.close()
-
-
-def test_a_process_that_is_being_started_is_left_untouched() -> None:
-    class Starting:
-        """A process that other code is starting."""
-
-    multiprocessing.context.set_spawning_popen(Starting())  # type: ignore[arg-type]
-    try:
-        with payload_of([1]):
-            starting: Any = multiprocessing.context.get_spawning_popen()
-            assert type(starting) is Starting
-    finally:
-        multiprocessing.context.set_spawning_popen(None)
-
-
 # -- what cannot ---
 
 
@@ -153,20 +68,6 @@ def test_unpicklable_datasets_leave_no_descriptor_open(dataset: Any) -> None:
     with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
         Payload(spec_of(dataset))
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_dataset_too_large_to_map_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.workers.processes.payload._MOST_BYTES", MEGABYTE)
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(TransportError, match="larger than"):
-        Payload(spec_of(np.zeros(2 * MEGABYTE, np.uint8)))
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_closing_twice() -> None:
-    payload = Payload(spec_of([1]))
-    payload.close()
-    payload.close()
 
 
 @pytest.mark.parametrize("left", [0, 1])

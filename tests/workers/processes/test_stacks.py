@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -50,11 +49,6 @@ def wait_for_the_network(reached: Callable[[], object]) -> None:
         signal.pause()
 
 
-def decode_on_a_thread(reached: Callable[[], object]) -> None:
-    threading.Thread(target=wait_for_the_network, args=(reached,), daemon=True).start()
-    signal.pause()
-
-
 def test_the_stack_names_the_function_in_which_a_process_waits(stacks: Stacks) -> None:
     with child(stacks, wait_for_the_network) as pid:
         for _ in range(3):
@@ -62,21 +56,6 @@ def test_the_stack_names_the_function_in_which_a_process_waits(stacks: Stacks) -
             assert stack is not None
             assert stack.count("wait_for_the_network") == 1, "each stack is a new one"
             assert __file__ in stack
-
-
-def test_the_stack_has_every_thread(stacks: Stacks) -> None:
-    with child(stacks, decode_on_a_thread) as pid:
-        stack = stacks.of(pid) or ""
-        assert "decode_on_a_thread" in stack
-        assert "wait_for_the_network" in stack
-
-
-def test_late_output_of_an_earlier_request_is_not_part_of_the_stack(stacks: Stacks) -> None:
-    os.write(stacks.far, b"of somebody else")
-    with child(stacks, wait_for_the_network) as pid:
-        stack = stacks.of(pid) or ""
-        assert "somebody else" not in stack
-        assert "wait_for_the_network" in stack
 
 
 def test_a_process_without_a_signal_handler_is_not_signalled(stacks: Stacks) -> None:
@@ -104,19 +83,3 @@ def test_waiting_for_a_stack_times_out(stacks: Stacks, monkeypatch: pytest.Monke
     with child(stacks, hide) as pid:
         assert stacks.of(pid) is None
     os.close(elsewhere)
-
-
-def test_a_process_that_is_gone_has_no_stack(stacks: Stacks) -> None:
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert stacks.of(pid) is None
-
-
-def test_close_frees_both_descriptors_and_may_be_called_twice() -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    stacks = Stacks()
-    stacks.close()
-    stacks.close()
-    assert len(os.listdir("/proc/self/fd")) == before

@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, default_collate
 
-from feedline import DataLoader, Loader
+from feedline import DataLoader
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.arena import Arena
-from feedline.testing import Gate
 from feedline.types import DatasetKind, Task
 from feedline.workers.failure import unpack_failure
 from feedline.workers.processes.arena_view import ArenaView
@@ -61,37 +59,6 @@ def test_tensors_cached_by_the_dataset_are_never_overwritten() -> None:
         assert [sample.unique().tolist() for sample in batch] == [[number] for number in expected]
 
 
-class MixWithTheLast:
-    """A collate function that keeps the previous batch, such as mixup."""
-
-    def __init__(self) -> None:
-        self.last: torch.Tensor | None = None
-
-    def __call__(self, samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        batch = default_collate(samples)
-        last, self.last = self.last, batch
-        return batch, torch.zeros_like(batch) if last is None else last.clone()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("memory_budget", [None, 0])
-@pytest.mark.parametrize("keep", [False, True])
-def test_batches_kept_by_a_collate_function_are_never_overwritten(memory_budget: int | None, keep: bool) -> None:
-    dataset = torch.arange(800.0).reshape(400, 2)
-
-    def batches(make: Callable[..., Any], **options: Any) -> list[Any]:
-        kept, seen = [], []
-        for batch in make(dataset, 2, num_workers=1, collate_fn=MixWithTheLast(), **options):
-            seen.append([part.clone() for part in batch])
-            if keep:
-                kept.append(batch)
-        return seen
-
-    ours = batches(DataLoader, memory_budget=memory_budget)
-    for mine, theirs in zip(ours, batches(TorchLoader), strict=True):
-        assert all(map(torch.equal, mine, theirs))
-
-
 class Scribbler:
     """Keeps the last batch and writes to it later, which must not show in other batches."""
 
@@ -111,57 +78,6 @@ def test_late_writes_of_a_collate_function_reach_no_other_batch() -> None:
     loader = DataLoader(numbers, 2, num_workers=2, collate_fn=Scribbler())
     seen = [batch.clone() for batch in loader]
     assert torch.equal(torch.cat(seen), numbers)
-
-
-class Kinds(Dataset[dict[str, Any]]):
-    """Samples of all usual kinds."""
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {
-            "tensor": torch.full((3, 8), float(index)),
-            "array": np.full((4,), index, np.float32),
-            "number": index,
-            "text": str(index),
-            "pair": (index, torch.tensor(index)),
-        }
-
-
-def never_moves(*_: object) -> None:
-    raise AssertionError("an ordinary batch was treated as one that is kept")
-
-
-@pytest.mark.parametrize("collate_fn", [None, list, lambda samples: [sample["tensor"] for sample in samples]])
-def test_ordinary_batches_are_not_copied_in_the_worker(collate_fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArenaView, "part_with", never_moves)
-    assert len(list(DataLoader(Kinds(), 4, num_workers=2, collate_fn=collate_fn))) == 16
-
-
-def test_ordinary_numpy_batches_are_not_copied_in_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ArenaView, "part_with", never_moves)
-    dataset = {"x": np.arange(3000).reshape(1000, 3), "y": np.arange(1000)}
-    assert len(list(Loader(dataset, 10, workers=2))) == 100
-
-
-class Failing(Cached):
-    def __getitem__(self, index: int) -> torch.Tensor:
-        sample = super().__getitem__(index)
-        if index % 3 == 2:
-            raise ValueError(f"sample {index}")
-        return sample
-
-
-def test_tensors_cached_by_the_dataset_survive_failures() -> None:
-    batches = iter(DataLoader(Failing(), 1, num_workers=1))
-    failures = 0
-    for index in range(80):
-        try:
-            assert next(batches).unique().tolist() == [Cached.number(index)]
-        except ValueError:
-            failures += 1
-    assert failures == 26
 
 
 # -- without a slot ---
@@ -255,19 +171,6 @@ def test_a_worker_sends_alive_and_ready_before_any_task() -> None:
         assert answer.fd < 0 < answer.used < len(answer.body), "a small batch comes with the message"
 
 
-def test_a_worker_sends_alive_before_the_users_init_function_and_ready_after_it(tmp_path: Path) -> None:
-    with Gate(tmp_path / "gate") as gate, Started(lambda _: gate.pass_through()) as worker:
-        first = worker.message()
-        assert first is not None
-        assert first.kind is Kind.ALIVE
-        gate.wait_until_reached()
-        assert not select.select([worker.channel.near], [], [], 0)[0], "it is not ready"
-        gate.open()
-        second = worker.message()
-        assert second is not None
-        assert second.kind is Kind.READY
-
-
 def refuse(number: int) -> None:
     raise PermissionError(f"worker {number} has no licence")
 
@@ -288,20 +191,3 @@ def test_a_worker_whose_init_fails_reports_the_error_and_exits() -> None:
         left = receive(worker.channel.far, block=False)
         assert left is not None
         assert left.task_id == 5, "its task can be taken back"
-
-
-def test_a_worker_exits_normally_if_the_connection_closes_before_it_is_ready(tmp_path: Path) -> None:
-    with Gate(tmp_path / "gate") as gate, Started(lambda _: gate.pass_through()) as worker:
-        gate.wait_until_reached()
-        worker.channel.near.shutdown(socket.SHUT_RDWR)
-        gate.open()
-        worker.process.join(100)
-        assert worker.process.exitcode == 0
-
-
-def test_the_stack_of_a_worker_is_available_before_it_is_ready(tmp_path: Path) -> None:
-    with Gate(tmp_path / "gate") as gate, Started(lambda _: gate.pass_through()) as worker:
-        gate.wait_until_reached()
-        assert worker.process.pid is not None
-        assert "pass_through" in (worker.stacks.of(worker.process.pid) or "")
-        gate.open()

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from feedline import DataLoader, Loader, RayOptions
 from feedline.datasets import RayRows
-from feedline.errors import NotPicklable, WorkerStartError, WorkerWarning
+from feedline.errors import WorkerWarning
 from feedline.loader.base import run_of
-from feedline.workers.ray import cluster as cluster_module
 from feedline.workers.ray import engine as engine_module
 from feedline.workers.ray.store import Store
 from tests.holding import Hold, Whereabouts
@@ -54,15 +53,6 @@ def test_actor_i_makes_batch_i_mod_n(tmp_path: Path, monkeypatch: pytest.MonkeyP
     where = [int(one) for one in loader]
     assert [where.index(one) for one in where] == [place % 2 for place in range(12)]
     assert hold.moved == 0
-
-
-def test_leaving_the_with_block_ends_the_actors() -> None:
-    with DataLoader(Noise(), 4, num_workers=2, engine="ray", persistent_workers=True) as loader:
-        begun = iter(loader)
-        next(begun)
-        assert run_of(loader).resources.worker_pids
-    assert list(begun) == []
-    assert not run_of(loader).resources.worker_pids
 
 
 class Doomed(Noise):
@@ -138,11 +128,6 @@ def assert_same(some: list[Any], others: list[Any]) -> None:
         assert torch.equal(one[1], other[1])
 
 
-def test_batches_equal_those_of_every_other_engine_bit_by_bit() -> None:
-    expected = batches_of(epochs=2, num_workers=0)
-    assert_same(batches_of(epochs=2, num_workers=3, engine="ray", persistent_workers=True), expected)
-
-
 def test_batches_can_be_kept_and_changed_and_lie_in_the_object_store() -> None:
     loader: Any = DataLoader(Noise(), batch_size=4, num_workers=1, engine="ray")
     kept = [pixels for _, pixels in loader]
@@ -200,30 +185,6 @@ def test_memory_in_the_object_store_is_bounded(monkeypatch: pytest.MonkeyPatch) 
         time.sleep(0.05)  # a slow training loop
         most = max(most, stores[-1].held)
     assert 0 < most <= 24 << 20
-
-
-def test_a_dataset_that_cannot_be_pickled_is_named() -> None:
-    dataset = Noise()
-    dataset.lock = threading.Lock()  # type: ignore[attr-defined]
-    with pytest.raises(NotPicklable, match=r"dataset\.lock"):
-        batches_of(dataset, num_workers=1, engine="ray")
-
-
-def test_workers_that_find_no_resources_warn_and_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WorkerStartError, match="within 1 s"):
-        batches_of(num_workers=1, engine=RayOptions(num_cpus=99, start_timeout_s=1))
-    monkeypatch.setattr(engine_module, "_SAY_AFTER_S", 0.2)
-    engine = RayOptions(num_cpus=99, start_timeout_s=2)
-    with (
-        pytest.warns(WorkerWarning, match="no node of the cluster has that"),
-        pytest.raises(WorkerStartError, match="within 2 s"),
-    ):
-        batches_of(num_workers=1, engine=engine)
-
-
-def test_loaders_share_the_actors_of_a_pool() -> None:
-    pids = go_through_two("shared", killed_at=(), persistent_workers=True)
-    assert sorted(pids[0]) == sorted(pids[1])
 
 
 def go_through_two(pool: str, killed_at: Sequence[int], **options: Any) -> list[list[int]]:
@@ -344,43 +305,11 @@ def test_shutting_ray_down_mid_epoch_raises_and_keeps_delivered_batches(then: st
     assert done.stdout.splitlines()[-1:] == ["told"], done.stderr
 
 
-def test_an_extra_worker_that_finds_no_resources_does_not_end_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "_SAY_AFTER_S", 0.1)
-    monkeypatch.setattr(cluster_module, "check_room", lambda *_: None)  # as if there had been one before
-    monkeypatch.setattr(cluster_module, "free_places", lambda *_: 8)
-    engine = RayOptions(num_cpus=4, start_timeout_s=15)
-    loader: Any = DataLoader(Slow(), batch_size=1, num_workers="auto", engine=engine)
-    assert [int(numbers) for numbers in loader] == list(range(200))
-    assert any("refused to start more" in line for line in loader.tuning.log), loader.tuning.log
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray uses features that it has deprecated itself
 def test_ray_data_rows_are_a_dataset(cluster: Any) -> None:
     data = pytest.importorskip("ray.data")
     loader: Any = DataLoader(RayRows(data.range(10)), batch_size=4)
     assert sorted(number for batch in loader for number in batch["id"].tolist()) == list(range(10))
-
-
-def test_auto_workers_deliver_the_same_batches() -> None:
-    loader: Any = DataLoader(Noise(), batch_size=4, shuffle=True, seed=5, num_workers="auto", engine="ray")
-    assert_same([(numbers.clone(), pixels.clone()) for numbers, pixels in loader], batches_of(num_workers=0))
-    assert 1 <= loader.stats().settings["workers"] <= 8
-
-
-def test_the_number_of_actors_grows_with_demand_and_shrinks_again() -> None:
-    loader: Any = DataLoader(Slow(2000, 0.05), batch_size=1, num_workers="auto", engine="ray")
-    batches = iter(loader)
-
-    def reaches(counts: range, step_s: float) -> bool:
-        """Train until the number of actors is in `counts`."""
-        for _ in batches:
-            time.sleep(step_s)
-            if len(run_of(loader).resources.worker_pids) in counts:
-                return True
-        return False
-
-    assert reaches(range(6, 9), 0.0), loader.tuning.log
-    assert reaches(range(1, 5), 0.12), loader.tuning.log
 
 
 def test_auto_workers_start_no_more_actors_than_the_cluster_has_free(cluster: Any) -> None:

@@ -72,23 +72,11 @@ def test_batches_count_until_the_last_array_over_them_is_dropped() -> None:
     assert store.held == 0
 
 
-def test_few_batches_are_made_before_their_size_is_known() -> None:
-    store = Store(1 << 40)
-    assert store.has_space(in_flight=7, before_known=8)
-    assert not store.has_space(in_flight=8, before_known=8)
-    store.open(None)
-    assert store.has_space(in_flight=100, before_known=8)
-
-
 def test_batches_are_copied_while_the_program_keeps_too_much() -> None:
     store = Store(SIZE)
     kept = [store.open(read_only_array()) for _ in range(2)]
     assert type(store.open(read_only_array())) is Copies
     assert all(type(reader) is SegmentReader for reader in kept)
-
-
-def test_a_batch_without_arrays_needs_no_memory() -> None:
-    assert type(Store(0).open(None)) is Copies
 
 
 def test_adjacent_mappings_are_not_merged() -> None:

@@ -19,9 +19,7 @@ from feedline.types import DatasetKind, ResultKind, Resume, Task
 from feedline.workers.fetch import streams
 from feedline.workers.heap import Heap
 from feedline.workers.portable.worker import ALIVE, unpacked
-from feedline.workers.ray import cluster
 from feedline.workers.ray import worker as module
-from feedline.workers.ray.engine import RayEngine
 from feedline.workers.ray.worker import RayWorker, pack_spec
 from tests.workers.test_heap import SimulatedHeap
 
@@ -54,26 +52,6 @@ def test_a_pool_actor_outlives_long_tasks_and_ends_after_its_loaders_were_killed
     assert not ended.wait(1.3)
     worker._asked_s = time.monotonic()
     assert ended.wait(100)
-
-
-def test_a_closed_engine_drops_late_results() -> None:
-    engine = RayEngine(1)
-    calls = engine._over
-    engine.close()
-    late = threading.Event()
-    calls.put((late, None))  # type: ignore[arg-type]  # what a future would put there
-    assert engine._over is not calls
-    assert engine._over.empty()
-
-
-def test_a_failed_import_in_an_actor_is_named() -> None:
-    failure = RuntimeError(
-        f"The actor died in its creation task: {'File x, line 1 ' * 60} ModuleNotFoundError: feedline"
-    )
-    death = cluster.death_error(3, None, failure)
-    assert "ModuleNotFoundError: feedline. Usually" in str(death)
-    assert len(str(death)) < 800
-    assert death.was_killed is None, "Ray reports a kill and a crash alike"
 
 
 class Numbers:
