@@ -38,7 +38,7 @@ def prepare_fork() -> list[ctypes.c_int]:
         The thread limit of every loaded OpenBLAS that uses OpenMP, to be set to 1 in the child. Such a library holds a
         lock during every product on several threads. A process that is forked while another thread computes one
         inherits the lock without the thread that would release it. On one thread the lock is not taken. Test:
-        tests/faults/test_fork_safety.py::test_loaders_start_while_other_threads_go_on
+        tests/faults/test_fork_safety.py::test_loaders_start_while_other_threads_are_busy
     """
     keeps_pool = is_forked()
     limits: list[ctypes.c_int] = []
