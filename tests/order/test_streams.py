@@ -114,6 +114,21 @@ def test_no_warning_without_a_reason(name: str) -> None:
     assert warned(QUIET[name]()) == 0
 
 
+class LeavingOut(datasets.Stream):
+    """Leaves out some of the later samples, in every worker others."""
+
+    def __iter__(self) -> Iterator[Any]:
+        drawn = random.Random()
+        return (number for number in range(self.n) if number < 3 or drawn.random() < 0.5)
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_a_shared_stream_that_differs_only_after_its_first_samples_warns(engine: EngineName) -> None:
+    loader = DataLoader(LeavingOut(2000), batch_size=4, shard=True, num_workers=3, engine=engine)
+    with pytest.warns(DataWarning, match="does not yield the same samples in every worker"):
+        list(loader)
+
+
 # Resuming, by torchdata's rule
 
 

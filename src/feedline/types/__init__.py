@@ -194,8 +194,8 @@ class Notes:
     """At the end of a stream: samples, failed ones included, that were read for a batch that was not made."""
     receipts: object = None
     """Receipts for the samples of the batch, from a dataset that is notified when they are consumed."""
-    digest: bytes | None = None
-    """Digest of the first sample of a stream, if it shows whether the workers' streams are as they should be."""
+    digests: tuple[tuple[int, bytes], ...] = ()
+    """Digests of samples of a stream, by place, that show whether the workers' streams are as they should be."""
     opening: Notes | None = None
     """With the first answer of an epoch: the states before it, if a new worker with the same seed would have others."""
 

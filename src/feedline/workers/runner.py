@@ -143,7 +143,7 @@ class Runner:
             acknowledged = self._acknowledged and not is_call
             # A feed does not redeliver acknowledged samples, so those since an older state cannot be counted off.
             snapshot = task.snapshot or acknowledged
-            watches = self._watches_split and not is_call
+            watches = (self._watches_split or (self.streams and self.stream.digests)) and not is_call
             notes = self._notes(snapshot=snapshot) if snapshot or watches else None
             if acknowledged:
                 notes = notes or Notes(place=self.stream.place)
@@ -399,8 +399,8 @@ class Runner:
             randomness.enter(before)
         if self.streams:
             self.stream.report_alive = self._report_alive
-        if self._watches_split:
-            self.stream.is_watched = resume is None
+        if self._watches_split and resume is None:
+            self.stream.watch(is_shared=self._spec.sharding is not None)
 
     @property
     def is_begun(self) -> bool:
@@ -453,9 +453,12 @@ class Runner:
             self._watches_split = False
             worker_info_was_read = self._spec.framework.worker_info_was_read()
             notes.shards_itself = worker_info_was_read and self._spec.sharding is not None
-            if self._spec.sharding is not None or not worker_info_was_read:
-                notes.digest = self.stream.first_digest
-        values = (notes.dataset, notes.iterator, notes.digest, notes.consumed, notes.shards_itself or None)
+            if self._spec.sharding is None and worker_info_was_read:
+                self.stream.digests.clear()
+        if self.streams and self.stream.digests:
+            notes.digests = tuple(self.stream.digests)
+            self.stream.digests.clear()
+        values = (notes.dataset, notes.iterator, notes.digests or None, notes.consumed, notes.shards_itself or None)
         return None if all(value is None for value in values) else notes
 
 

@@ -98,7 +98,7 @@ class StreamEngine(Engine):
             return Result(ResultKind.FAILED, worker, task.id, ValueError("torn"))
         notes = self.notes.get(number)
         if self.digests and number == 0:
-            notes = Notes(digest=self.digests[worker])
+            notes = Notes(digests=_at_0(self.digests[worker]))
         return Result(ResultKind.DONE, worker, task.id, (worker, number), notes=notes)
 
     def close(self) -> None:
@@ -372,6 +372,10 @@ def test_each_stream_draws_its_own_numbers() -> None:
 
 
 # -- workers that deliver the same samples ---
+
+
+def _at_0(digest: bytes | None) -> tuple[tuple[int, bytes], ...]:
+    return () if digest is None else ((0, digest),)
 
 
 def digests(*values: bytes | None) -> StreamEngine:

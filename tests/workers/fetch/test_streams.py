@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -224,12 +224,40 @@ def test_a_resumed_stream_draws_the_numbers_of_its_places() -> None:
 # -- is the dataset the same in every worker? ---
 
 
-def digest_of(dataset: Any, *, watched: bool = True) -> bytes | None:
+def digest_of(dataset: Any) -> bytes:
     stream = Stream(dataset, Scope(), None)
-    stream.is_watched = watched
+    stream.watch(is_shared=False)
     stream.read()
     stream.read()
-    return stream.first_digest
+    ((place, digest),) = stream.digests
+    assert place == 0
+    return digest
+
+
+def read_one_by_one(stream: Stream) -> None:
+    for _ in range(20):
+        stream.read()
+
+
+def read_together(stream: Stream) -> None:
+    for count in (3, 10, 7):
+        stream.fill([], count)
+
+
+def skip(stream: Stream) -> None:
+    stream.skip_to(3)
+    stream.read()
+    stream.skip_to(19)
+    stream.skip_to(100)  # past the end
+
+
+@pytest.mark.parametrize("read", [read_one_by_one, read_together, skip])
+def test_digests_of_a_shared_stream_lie_further_and_further_apart(read: Callable[[Stream], None]) -> None:
+    stream = Stream(list(range(20)), Scope(), None)
+    stream.watch(is_shared=True)
+    read(stream)
+    assert [place for place, _ in stream.digests] == [0, 1, 2, 4, 8, 16]
+    assert stream.place == 20
 
 
 def test_equal_samples_have_the_same_digest_wherever_they_are_in_memory() -> None:

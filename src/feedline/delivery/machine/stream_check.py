@@ -1,4 +1,4 @@
-"""Compare the first samples of the workers' streams.
+"""Compare samples of the workers' streams.
 
 If the loader shards an iterable dataset, every worker must read the same samples; if not, each must read different
 ones. The user is warned once if the dataset does otherwise.
@@ -14,7 +14,7 @@ Message = tuple[str, type[FeedlineWarning]]
 
 
 class StreamCheck:
-    """Compare the first samples of the workers' streams.
+    """Compare samples of the workers' streams.
 
     Args:
         is_shared: True if every worker reads the whole stream and keeps its share; False if each has its own stream.
@@ -22,8 +22,8 @@ class StreamCheck:
 
     def __init__(self, *, is_shared: bool) -> None:
         self._is_shared = is_shared
-        self._digests: set[bytes] = set()
-        """Digests of first samples, without those of datasets that split themselves."""
+        self._digests: dict[int, set[bytes]] = {}
+        """Digests of samples, by place, without those of datasets that split themselves."""
         self._has_warned = False
 
     def look_at(self, notes: Notes) -> Message | None:
@@ -31,11 +31,11 @@ class StreamCheck:
         text = None
         if notes.shards_itself:
             text = _SPLIT_TWICE
-        elif notes.digest is not None:
-            is_first, is_known = not self._digests, notes.digest in self._digests
-            self._digests.add(notes.digest)
-            if not is_first and is_known is not self._is_shared:
-                text = _UNEQUAL if self._is_shared else _EQUAL
+        for place, digest in notes.digests:
+            known = self._digests.setdefault(place, set())
+            if known and (digest in known) is not self._is_shared:
+                text = text or (_UNEQUAL if self._is_shared else _EQUAL)
+            known.add(digest)
         if text is None or self._has_warned:
             return None
         self._has_warned = True

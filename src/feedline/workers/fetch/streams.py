@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import inspect
 import itertools
+import math
 import pickle
 import time
 from abc import ABC, abstractmethod
@@ -93,9 +94,11 @@ class Stream:
         self._reported_s = 0.0
         self._skipped, self._skip_s = 0, 1e-6
         """How many samples were skipped, and how long that took."""
-        self.is_watched = False
-        """True to record a digest of the first sample."""
-        self.first_digest: bytes | None = None
+        self.digests: list[tuple[int, bytes]] = []
+        """Digests of samples that were read since they were last taken, by place."""
+        self._digest_at: float = math.inf
+        """The place of the next sample to record a digest of."""
+        self._is_shared = False
         if resume is not None:
             if resume.iterator is not None:
                 check_restorable(dataset, self._iterator)
@@ -147,8 +150,17 @@ class Stream:
             return
         if self._skip is not None:
             self._skip_in_slices(self._skip, place)
-        elif self.is_plain and not (self.is_watched and self.place == 0):
-            self.place += sum(1 for _ in itertools.islice(self._iterator, place - self.place))
+        elif self.is_plain:
+            while self.place < place:
+                until = int(min(place, self._digest_at))
+                self.place += sum(1 for _ in itertools.islice(self._iterator, until - self.place))
+                if self.place < until:
+                    return
+                if until < place:
+                    try:
+                        self._read()
+                    except StopIteration:
+                        return
 
     def _skip_in_slices(self, skip: Callable[[int], int], place: int) -> None:
         """Skip so few samples at a time that it can be reported: skipping may run filters."""
@@ -180,7 +192,7 @@ class Stream:
             return
         slow = self._scope.slow
         each = self.seeds_each or slow is not None
-        while len(samples) < count and (each or self._scope.is_common or (self.is_watched and self.place == 0)):
+        while len(samples) < count and (each or self._scope.is_common):
             begun = 0 if slow is None else time.monotonic_ns()
             samples.append(self._read())
             if slow is not None:
@@ -195,6 +207,8 @@ class Stream:
             self._note(exc)
             raise
         self._scope.place = self.place = first + len(samples)
+        while self._digest_at < self.place:
+            self._record_digest(int(self._digest_at), samples[int(self._digest_at) - first])
         if len(samples) < count:
             self._check_end()
             raise StopIteration
@@ -255,13 +269,28 @@ class Stream:
         except BaseException as exc:
             self._note(exc)
             raise
-        if self.is_watched and self.place == 0:
-            self.first_digest = _digest(sample)
+        if self.place == self._digest_at:
+            self._record_digest(self.place, sample)
         self.place += 1
         if scope.is_common:
             scope.place = self.place
             scope.part(seeds=self.generators is not UNCHANGED)
         return sample
+
+    def watch(self, *, is_shared: bool) -> None:
+        """Record digests from the beginning: of the first sample, or of those at places 0, 1, 2, 4, 8 and so on.
+
+        Args:
+            is_shared: True if every worker reads the whole stream: it may leave out or exchange only later samples.
+        """
+        self._is_shared = is_shared
+        self._digest_at = 0 if self.place == 0 else math.inf
+
+    def _record_digest(self, place: int, sample: object) -> None:
+        self._digest_at = (2 * place or 1) if self._is_shared else math.inf
+        digest = _digest(sample)
+        if digest is not None:
+            self.digests.append((place, digest))
 
     def _check_end(self) -> None:
         if self.interrupted_by is not None:
