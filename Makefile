@@ -129,7 +129,7 @@ ray-drill: $(VENV)/.installed-dev
 
 # A fifth of the time for simulated worlds, which find what is wrong with decisions; the rest for real processes.
 drill: $(VENV)/.installed-dev
-	$(BIN)/python -m feedline.simulation --minutes $$(echo $(MINUTES) | awk '{print $$1 / 5}') $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.simulation --minutes $$(echo $(MINUTES) | awk '{print $$1 / 5}') $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.drill --minutes $$(echo $(MINUTES) | awk '{print $$1 * 4 / 5}') $(if $(SEED),--seed $(SEED))
 
 # Programs that train for hours and are killed ten times; HOURS=0.05 to try it.

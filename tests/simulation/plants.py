@@ -21,8 +21,9 @@ from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.recovery import Recovery
 from feedline.faults import Policy
 from feedline.order.progress import Progress
-from feedline.simulation import Accidents, Habits, Troubles
-from feedline.simulation.scenario import IN_ORDER, MAP, OWN, STATEFUL
+from feedline.simulation import Accidents, Troubles
+from feedline.simulation.scenario import IN_ORDER, MAP, OWN
+from tests.simulation.drawing import STATEFUL, Habits
 
 
 @dataclass(frozen=True)

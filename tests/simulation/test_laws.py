@@ -6,8 +6,9 @@ import itertools
 
 import pytest
 
-from feedline.simulation import LawBroken, draw_scenario, simulate
+from tests.simulation.drawing import draw_scenario
 from tests.simulation.plants import PLANTED_BUGS, PlantedBug
+from tests.simulation.run import WorldBroken, simulate
 
 EVENTS = 1000
 """Per world."""
@@ -19,8 +20,8 @@ def events_until_found(bug: PlantedBug) -> int:
     for seed in itertools.count(bug.seed):
         try:
             events += simulate(draw_scenario(seed, **bug.drawn), events=EVENTS).events
-        except LawBroken as broken:
-            return events + int(broken.run.events)
+        except WorldBroken as broken:
+            return events + broken.run.events
         if events >= 10_000:
             return events
     raise AssertionError

@@ -9,9 +9,11 @@ import pytest
 
 from feedline.errors import BadOption
 from feedline.faults import Policy
-from feedline.simulation import Accidents, Habits, InTurn, LawBroken, Scenario, Troubles, draw_scenario, simulate
-from feedline.simulation.__main__ import report_broken
+from feedline.simulation import Accidents, InTurn, Troubles
 from feedline.simulation.scenario import IN_ORDER, MAP, OWN
+from tests.simulation.__main__ import report_broken
+from tests.simulation.drawing import Habits, TrainingScenario, draw_scenario
+from tests.simulation.run import WorldBroken, simulate
 
 FRESH_S = 5.0
 """How long fresh worlds are simulated, seed after seed."""
@@ -38,7 +40,7 @@ def test_fresh_worlds_break_no_law() -> None:
     while time.monotonic() < until_s:
         try:
             simulate(draw_scenario(seed), events=1000)
-        except LawBroken as broken:
+        except WorldBroken as broken:
             report_broken(broken, 1000)  # how to repeat it, and the end of the smallest world that shows it
             raise
         seed += 1
@@ -65,21 +67,21 @@ def test_drawn_worlds_cover_every_event() -> None:
 
 
 def test_a_training_loop_faster_than_its_workers_waits() -> None:
-    slow = simulate(Scenario(workers=1, batch_s=0.1, step_s=0.01, start_s=0.0), events=1000)
-    quick = simulate(Scenario(workers=16, batch_s=0.1, step_s=0.01, start_s=0.0), events=1000)
+    slow = simulate(TrainingScenario(workers=1, batch_s=0.1, step_s=0.01, start_s=0.0), events=1000)
+    quick = simulate(TrainingScenario(workers=16, batch_s=0.1, step_s=0.01, start_s=0.0), events=1000)
     assert slow.stalled > 0.8
     assert quick.stalled < 0.4
     assert quick.samples_per_s > 5 * slow.samples_per_s
 
 
 def test_recorded_times_are_used_unchanged() -> None:
-    run = simulate(Scenario(workers=1, depth=1, batch_s=(0.25,), step_s=0.0, start_s=0.0), events=600)
+    run = simulate(TrainingScenario(workers=1, depth=1, batch_s=(0.25,), step_s=0.0, start_s=0.0), events=600)
     assert run.virtual_s == pytest.approx(0.25 * run.batches, rel=0.02)
 
 
 def test_recorded_times_can_be_used_in_turn() -> None:
     turns = InTurn((0.1, 0.2, 0.3))
-    scenario = Scenario(samples=24, workers=1, depth=1, batch_s=turns, step_s=InTurn((0.0, 1.0)), start_s=0.0)
+    scenario = TrainingScenario(samples=24, workers=1, depth=1, batch_s=turns, step_s=InTurn((0.0, 1.0)), start_s=0.0)
     run = simulate(scenario, events=12)  # the three batches of an epoch, and a part of the next
     assert run.batches >= 3
     first = [line.split()[0] for line in run.trace if "delivered" in line][:3]
@@ -88,37 +90,41 @@ def test_recorded_times_can_be_used_in_turn() -> None:
 
 @pytest.mark.parametrize(("computing", "share"), [(1.0, 2.0), (0.5, 4.0), (0.0, 8.0)])
 def test_workers_that_compute_share_the_cores(computing: float, share: float) -> None:
-    scenario = Scenario(workers=8, batch_s=(0.1,), step_s=0.0, start_s=0.0, cores=2, computing=computing)
+    scenario = TrainingScenario(workers=8, batch_s=(0.1,), step_s=0.0, start_s=0.0, cores=2, computing=computing)
     run = simulate(scenario, events=3000)
     assert run.batches / run.virtual_s == pytest.approx(share / 0.1, rel=0.15)
 
 
 def test_samples_that_kill_workers_are_found() -> None:
     killers = Troubles(killers=frozenset({13}))
-    scenario = Scenario(samples=40, restarts=1000, troubles=killers, policy=Policy(otherwise="skip"))
+    scenario = TrainingScenario(samples=40, restarts=1000, troubles=killers, policy=Policy(otherwise="skip"))
     assert simulate(scenario, events=500).counts["restarts"] >= 3
 
 
 def test_an_exhausted_fault_budget_ends_the_epoch() -> None:
     bad = Troubles(bad=frozenset({2, 3, 4}))
-    run = simulate(Scenario(samples=40, troubles=bad, policy=Policy(otherwise="skip", max_failures=2)), events=200)
+    run = simulate(
+        TrainingScenario(samples=40, troubles=bad, policy=Policy(otherwise="skip", max_failures=2)), events=200
+    )
     assert run.raised["TooManyBadSamples"] > 0
 
 
 @pytest.mark.slow
 def test_many_workers_and_a_very_long_plan() -> None:
-    run = simulate(Scenario(samples=10**9, batch_size=64, shuffled=True, workers=1000), events=4000)
+    run = simulate(TrainingScenario(samples=10**9, batch_size=64, shuffled=True, workers=1000), events=4000)
     assert run.batches > 0
     assert run.epochs == 0
 
 
 def test_rejects_a_world_that_would_wait_forever() -> None:
     with pytest.raises(BadOption, match="Set a timeout"):
-        Scenario(accidents=Accidents(hang=0.1))
+        TrainingScenario(accidents=Accidents(hang=0.1))
 
 
 @pytest.mark.slow
 def test_states_saved_after_every_batch_resume_exactly() -> None:
     for kind in ("map", "shared stream", "own streams"):
-        run = simulate(Scenario(kind=kind, samples=24, habits=Habits(look=1.0), stateful=kind != "map"), events=1500)
+        run = simulate(
+            TrainingScenario(kind=kind, samples=24, habits=Habits(look=1.0), stateful=kind != "map"), events=1500
+        )
         assert run.looks > 20

@@ -6,17 +6,18 @@ import sys
 
 import pytest
 
-from feedline.simulation import LawBroken, draw_scenario, simulate
-from feedline.simulation.__main__ import main
-from feedline.simulation.shrinking import shrink
+from tests.simulation.__main__ import main
+from tests.simulation.drawing import draw_scenario
 from tests.simulation.plants import PLANTED_BUGS
+from tests.simulation.run import WorldBroken, simulate
+from tests.simulation.shrinking import shrink
 
 BUG = next(bug for bug in PLANTED_BUGS if bug.what == "the window is too large by one")
 
 
 def test_irrelevant_settings_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     BUG.install(monkeypatch)
-    with pytest.raises(LawBroken) as caught:
+    with pytest.raises(WorldBroken) as caught:
         simulate(draw_scenario(BUG.seed), events=1000)
     small = shrink(draw_scenario(BUG.seed), events=caught.value.run.events)
     assert small.run.scenario.workers == 1
@@ -36,8 +37,8 @@ def test_the_command_line_says_how_to_repeat_a_failure(
     monkeypatch.setattr(sys, "argv", ["simulation", "--seed", str(BUG.seed), "--events", "700"])
     assert main() == 1
     output = capsys.readouterr().out
-    assert f"repeat: python -m feedline.simulation --seed {BUG.seed} --events 700" in output
-    assert "smaller: simulate(Scenario(" in output
+    assert f"repeat: python -m tests.simulation --seed {BUG.seed} --events 700" in output
+    assert "smaller: simulate(TrainingScenario(" in output
     assert " give " in output
 
 

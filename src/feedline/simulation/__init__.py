@@ -1,20 +1,15 @@
-"""The real core in virtual time: a world drawn from a seed, in which everything that can go wrong does."""
+"""The real core in virtual time: recorded runs repeated with other settings, and epochs that try out schedulers."""
 
-from feedline.simulation.run import Run, simulate
-from feedline.simulation.scenario import Accidents, Habits, InTurn, LawBroken, Scenario, Troubles, draw_scenario
+from feedline.simulation.scenario import Accidents, InTurn, LawBroken, Scenario, Troubles
 from feedline.simulation.world import World
 
 __all__ = [
     "Accidents",
-    "Habits",
     "InTurn",
     "LawBroken",
-    "Run",
     "Scenario",
     "Troubles",
     "World",
-    "draw_scenario",
-    "simulate",
 ]
 
 

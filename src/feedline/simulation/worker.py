@@ -188,7 +188,7 @@ class Worker:
         if type(task.indices) is Call:
             return
         before, self._passes = self._passes, task.epoch
-        if before is None or self._scenario.kind != OWN or self._scenario.habits.resize:
+        if before is None or self._scenario.kind != OWN:
             return
         if task.epoch > before + 1:
             raise LawBroken(f"worker {self.number} has made no batch of the epochs between {before} and {task.epoch}")

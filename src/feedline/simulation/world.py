@@ -6,9 +6,8 @@ Instead of waiting, it advances its clock to the next event.
 from __future__ import annotations
 
 import functools
-import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.scheduler import Scheduler
@@ -22,24 +21,18 @@ from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
-from feedline.errors import WorkerError
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
-from feedline.simulation.dataset import NotReady, NotSent, RemappedItems, dataset_of
+from feedline.simulation.dataset import NotSent, RemappedItems, dataset_of
 from feedline.simulation.engine import TICK_S, SimulatedEngine, Trace
-from feedline.simulation.laws import Books
-from feedline.simulation.scenario import IN_ORDER, MAP, OWN, LawBroken, Scenario
+from feedline.simulation.scenario import MAP, LawBroken, Scenario
 from feedline.simulation.scheduler import order_of, scheduler_of
 from feedline.simulation.slots import CountedSlots
 from feedline.simulation.worker import Worker, spec_of
-from feedline.types import Call, Key, Result, ResultKind, Share, State, Task
+from feedline.types import Call, Key, Result, ResultKind, Share, Task
 
 _MOST_IDLE = 10_000
 """Maximum turns of the machine during which no time passes."""
-
-
-_MOST_DEATHS = 60
-"""Maximum deaths of workers until a killing sample is found. Batches of 8 with two retries take about 30."""
 
 
 class World(Driver):
@@ -52,11 +45,17 @@ class World(Driver):
         trace: where events are recorded.
         dice: the source of all randomness.
         scheduler: assigns batches to workers; default: the one that the scenario asks for.
+        most_workers: maximum number of workers; default: as many as at the start.
 
     Example:
-        >>> from feedline.simulation import Scenario, World, simulate
-        >>> World.__name__, simulate(Scenario(samples=64, workers=2), events=100).events >= 100  # a world per rank
-        ('World', True)
+        >>> from feedline.simulation.engine import Trace
+        >>> scenario = Scenario(samples=64, batch_size=8, workers=2, batch_s=(0.2,), start_s=0.0)
+        >>> world = World(scenario, scenario.workers, Share(), Trace(), random.Random(0))
+        >>> world.begin(0)
+        >>> batch, slot = world.next()
+        >>> batch, world.now_s
+        ([0, 1, 2, 3, 4, 5, 6, 7], 0.2)
+        >>> world.close()
     """
 
     engine: SimulatedEngine
@@ -70,19 +69,16 @@ class World(Driver):
         dice: random.Random,
         *,
         scheduler: Scheduler | None = None,
+        most_workers: int | None = None,
     ) -> None:
         self.scenario = scenario
         self.share = share
-        self.wait_s = 0.0
-        """How long the training loop has waited for batches."""
         self.trace = trace
         self.dice = dice
         self.fault_budget = FaultBudget(scenario.policy)
         self.dataset = dataset_of(scenario)
         self.order: Order = order_of(scenario, share)
         self.slots = CountedSlots(scenario.slots, scenario.slot_bytes, scenario.budget_bytes)
-        self._death: Exception | None = None
-        """The error that closed the loader while its state was being saved; the next call of `next` raises it."""
         self.checkpoint: Checkpoint | None = None
         self.raised: BaseException | None = None
         """The last exception raised instead of a batch. All other exceptions concern the loader itself."""
@@ -100,7 +96,7 @@ class World(Driver):
             restarts=scenario.restarts if scenario.kills_stuck else None,
             scheduler=scheduler_of(scenario, random.Random(dice.random())) if scheduler is None else scheduler,
         )
-        most = workers + scenario.most_workers - scenario.workers
+        most = workers if most_workers is None else most_workers
         self._spec = spec_of(scenario, self.dataset, most, share)
         engine = SimulatedEngine(scenario, self._spec, self.slots, dice, workers, trace)
         options = RecoveryOptions(
@@ -116,20 +112,9 @@ class World(Driver):
         super().__init__(engine, machine, self.slots, clock=engine.clock)
         self.workers = engine.workers
         engine.on_given = self._given
-        accidents, fatal = scenario.accidents, len(scenario.troubles.fatal)
-        is_calm = not (accidents.blames or accidents.death_at_start or accidents.killed_at_start or accidents.stop)
-        most_deaths = _MOST_DEATHS * fatal if is_calm and not scenario.remaps else math.inf
-        self.books = Books(machine, self.slots, self.workers, self.counters, scenario.restarts, most_deaths)
-        self._keeps_shares = (
-            not scenario.moves and scenario.kind != OWN and scenario.order == IN_ORDER and most == workers
-        )
-        self.early: tuple[int, ...] = ()
-        """Batches of this epoch that were delivered out of turn before the epoch was resumed."""
         self._idle = 0
         """Turns of the machine since time last passed."""
         self._turned_s = 0.0
-        self._taken: set[int] = set()
-        """Batches whose tasks were taken back from workers that go on."""
 
     @property
     def now_s(self) -> float:
@@ -166,10 +151,6 @@ class World(Driver):
             keeps_dataset=scenario.persistent,
             keeps_last=False,
         )
-        self.early = () if snapshot is None else snapshot.early
-        self.books.epoch_deaths = 0
-        self.books.ran_ahead = self.counters.run_ahead
-        self.books.last_event_s = self.now_s
         self.trace.add(self.now_s, "epoch", number, order.get("consumed", 0))
         self.begin_epoch(
             new_epoch(machine, self._settings, self._spec, self.checkpoint, snapshot, fault_budget=fault_budget)
@@ -184,15 +165,11 @@ class World(Driver):
             LawBroken: a law is broken.
             Exception: whatever a loader would raise.
         """
-        if self._death is not None:
-            raise self._death
         self._idle = 0
-        self.books.last_event_s = self.now_s
         batch: tuple[object, int] = super().next()
         return batch
 
     def _hand_out(self, epoch: Epoch, ordinal: int) -> tuple[object, int]:
-        self.wait_s += self.now_s - self._asked_s
         worker = epoch.ready[ordinal].worker
         try:
             batch, slot = super()._hand_out(epoch, ordinal)
@@ -211,47 +188,6 @@ class World(Driver):
         self.delivered = result
         return super()._unpack(result)
 
-    def call(self, *, fails: bool) -> None:
-        """Call a method of the dataset in every worker."""
-        number = len(self.dataset.calls)
-        self.dataset.calls.append(number)
-        self.trace.add(self.now_s, "call", number, fails)
-        self.broadcast(Call("note", (number,), {"fails": fails}))
-
-    def resize(self) -> None:
-        """Change to a random number of workers."""
-        count = self.dice.randint(1, len(self.workers))
-        self.trace.add(self.now_s, "resize", count)
-        self._flights.now_s = self.now_s
-        self.books.note_surplus()
-        self.machine.crew.resize(count)
-        self._perform()
-
-    def state(self) -> State | None:
-        """Return the state of the loader; None if workers have not reported the states in which they began."""
-        epoch = self.epoch
-        if epoch.openings.awaited and not self.closed:
-            try:
-                self.await_openings()
-            except (WorkerError, NotReady) as exc:  # a loader would raise it here
-                closed: bool = vars(self)["closed"]  # `await_openings` may have closed it
-                self._death = exc if closed else None
-        if epoch.openings.awaited and not epoch.openings.assume():
-            return None
-        assert self.checkpoint is not None
-        return {**self.checkpoint.snapshot().as_dict(), "faults": self.fault_budget.state()}
-
-    def restore(self, number: int, state: dict[str, object]) -> None:
-        """Resume an epoch from the state of another loader."""
-        self.fault_budget.restore(state["faults"])
-        self.begin(number, Snapshot.from_dict({name: value for name, value in state.items() if name != "faults"}))
-
-    def lose(self, workers: Iterable[int]) -> None:
-        """Kill workers at once, as if the machine they run on were lost."""
-        self.books.most_deaths = math.inf
-        for worker in workers:
-            self.engine.kill(worker)
-
     def pass_time(self, seconds: float) -> None:
         """Advance the clock without requesting a batch."""
         self.engine.now_s += seconds
@@ -264,21 +200,14 @@ class World(Driver):
     def _collect(self, pause_s: float | None, worker: int | None) -> None:
         """Advance to the next event or to the end of the pause, and report what happened to the machine."""
         self._turn()
-        reading_s = max(self.engine.alive_s(worker.number) for worker in self.workers)
-        self.books.last_event_s = max(self.books.last_event_s, reading_s)
-        if pause_s != 0.0:  # a pause of 0 only polls
-            self.books.check_wait(worker)
         answers = self.engine.collect_with_workers(
             self.scenario.timeout_s or None if pause_s is None else pause_s, worker
         )
         self._flights.now_s = self.now_s
         for answer in answers:
-            self.books.last_event_s = self.now_s
             self._report(*answer)
         if self.machine.crew.fatal is not None:
             self._give_up()
-        if answers and not self.machine.decisions:
-            self.books.check()
 
     def _report(self, worker: Worker | None, result: Result) -> None:
         """Report a worker's result to the machine."""
@@ -287,9 +216,6 @@ class World(Driver):
             assert worker is not None
             unbegun = self._revoke(worker.number, None)
             self.trace.add(self.now_s, "died", worker.number)
-            is_missed = worker.number not in machine.flights.absent
-            self.books.deaths += is_missed
-            self.books.epoch_deaths += is_missed
             machine.crew.died(worker.number, result.payload, unbegun)
             return
         self.trace.add(self.now_s, "answered", result.worker, result.task_id, result.kind.name)
@@ -315,33 +241,21 @@ class World(Driver):
     def _perform(self) -> None:
         self._turn()
         super()._perform()
-        self.books.check()
-        waiting = {flight.ordinal for flights in self._flights.parked.values() for flight in flights}
-        if not self.closed and self._taken - waiting:
-            raise LawBroken(f"batches {sorted(self._taken - waiting)} were taken back, and no other worker gets them")
 
     def _give(self, worker: int, task: Task) -> None:
         not_sent = self.scenario.accidents.not_sent
         if not_sent and type(task.indices) is not Call and self.dice.random() < not_sent:
-            self._taken.discard(self._flights.of[worker][task.id].ordinal)
             self.machine.crew.not_given(worker, task.id, NotSent("indices that cannot be sent"))
         else:
             super()._give(worker, task)
 
     def _given(self, worker: int, task: Task) -> int:
-        """Check a task that a worker gets; return the number of its batch."""
+        """Record a task that a worker gets; return the number of its batch."""
         self.trace.add(self.now_s, "give", worker, task.id, task.slot)
-        ordinal = self._flights.of[worker][task.id].ordinal
-        self._taken.discard(ordinal)
-        if self._keeps_shares and type(task.indices) is not Call:
-            self.books.check_owner(worker, ordinal)
-        return ordinal
+        return self._flights.of[worker][task.id].ordinal
 
     def _revoke(self, worker: int, count: int | None) -> list[int]:
         taken = super()._revoke(worker, count)
         self.workers[worker].is_leaving = self.workers[worker].has_grown
-        is_free = self._flights.epoch is not None and self._flights.epoch.limits.takes_back
-        if not (self.workers[worker].is_leaving or self.workers[worker].is_dead or is_free):
-            self._taken.update(self._flights.of[worker][task_id].ordinal for task_id in taken)
         self.trace.add(self.now_s, "taken back", worker, taken)
         return taken

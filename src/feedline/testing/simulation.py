@@ -1,27 +1,12 @@
 """The names of `feedline.simulation`, for authors of schedulers or policies."""
 
-from feedline.simulation import (
-    Accidents,
-    Habits,
-    InTurn,
-    LawBroken,
-    Run,
-    Scenario,
-    Troubles,
-    World,
-    draw_scenario,
-    simulate,
-)
+from feedline.simulation import Accidents, InTurn, LawBroken, Scenario, Troubles, World
 
 __all__ = [
     "Accidents",
-    "Habits",
     "InTurn",
     "LawBroken",
-    "Run",
     "Scenario",
     "Troubles",
     "World",
-    "draw_scenario",
-    "simulate",
 ]

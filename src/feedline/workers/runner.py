@@ -143,7 +143,7 @@ class Runner:
             acknowledged = self._acknowledged and not is_call
             # A feed does not redeliver acknowledged samples, so those since an older state cannot be counted off.
             snapshot = task.snapshot or acknowledged
-            watches = (self._watches_split or (self.streams and self.stream.digests)) and not is_call
+            watches = not is_call and (self._watches_split or (self.streams and self.stream.digests))
             notes = self._notes(snapshot=snapshot) if snapshot or watches else None
             if acknowledged:
                 notes = notes or Notes(place=self.stream.place)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from feedline.simulation.run import simulate
-from feedline.simulation.scenario import MAP, LawBroken, Scenario, Troubles
+from feedline.simulation.scenario import MAP, Troubles
+from tests.simulation.drawing import TrainingScenario
+from tests.simulation.run import WorldBroken, simulate
 
 
-def shrink(scenario: Scenario, *, events: int) -> LawBroken:
+def shrink(scenario: TrainingScenario, *, events: int) -> WorldBroken:
     """Return the failure of the smallest world found that breaks the same law, which may be `scenario` itself.
 
     Args:
@@ -35,20 +36,20 @@ def shrink(scenario: Scenario, *, events: int) -> LawBroken:
     return best
 
 
-def _form(broken: LawBroken) -> str:
+def _form(broken: WorldBroken) -> str:
     """Return which law was broken: the message without its numbers."""
     return re.sub(r"[^a-z]+", " ", str(broken))
 
 
-def _broken(scenario: Scenario, events: int) -> LawBroken | None:
+def _broken(scenario: TrainingScenario, events: int) -> WorldBroken | None:
     try:
         simulate(scenario, events=events)
-    except LawBroken as broken:
+    except WorldBroken as broken:
         return broken
     return None
 
 
-def _smaller(scenario: Scenario) -> Iterator[Scenario]:
+def _smaller(scenario: TrainingScenario) -> Iterator[TrainingScenario]:
     """Yield simpler worlds, each with one simplification."""
     for part in ("accidents", "habits"):
         kept = getattr(scenario, part)

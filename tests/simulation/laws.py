@@ -8,7 +8,8 @@
 - With a timeout, the machine does not wait for several timeouts without an answer, a death or an error.
 - If batches may depend on their worker, worker i gets batch i mod n and no other.
 - Every worker with a stream of its own has a part in every epoch, also in one that is left (`Worker`).
-- A task that was taken back from a worker goes to another, unless the first is replaced or nobody can see it (`World`).
+- A task that was taken back from a worker goes to another, unless the first is replaced or nobody can see it
+  (`CheckedWorld`).
 - Workers are replaced as often as they died, and no more often than the budget allows.
 """
 

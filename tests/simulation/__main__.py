@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Iterable
 
-from feedline.simulation.run import Run, simulate
-from feedline.simulation.scenario import LawBroken, Scenario, draw_scenario
-from feedline.simulation.shrinking import shrink
+from tests.simulation.drawing import TrainingScenario, draw_scenario
+from tests.simulation.run import WorldBroken, simulate
+from tests.simulation.shrinking import shrink
 
 _SHOWN = 25
 """Lines of the trace shown after a failure."""
@@ -21,7 +21,7 @@ _SMALL = 2000
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m feedline.simulation",
+        prog="python -m tests.simulation",
         description="Run the real core of the loader in simulated worlds, and check its laws after every event.",
     )
     parser.add_argument("--seed", type=int, help="seed of the world, or of the first one (default: random)")
@@ -39,12 +39,14 @@ def main() -> int:
     first = random.SystemRandom().randrange(1 << 30) if options.seed is None else options.seed
     events = _SMALL if options.events is None else options.events
     if options.workers is not None:
-        scenario = Scenario(seed=first, samples=options.samples, batch_size=64, shuffled=True, workers=options.workers)
+        scenario = TrainingScenario(
+            seed=first, samples=options.samples, batch_size=64, shuffled=True, workers=options.workers
+        )
         return _study(scenario, events)
     return _simulate_all(_seeds(first, options), events)
 
 
-def _study(scenario: Scenario, events: int) -> int:
+def _study(scenario: TrainingScenario, events: int) -> int:
     begun = time.perf_counter()
     run = simulate(scenario, events=events)
     seconds = time.perf_counter() - begun
@@ -72,7 +74,7 @@ def _simulate_all(seeds: Iterable[int], events: int) -> int:
     for seed in seeds:
         try:
             run = simulate(draw_scenario(seed), events=events)
-        except LawBroken as broken:
+        except WorldBroken as broken:
             report_broken(broken, events)
             return 1
         total, worlds = total + run.events, worlds + 1
@@ -83,11 +85,11 @@ def _simulate_all(seeds: Iterable[int], events: int) -> int:
     return 0
 
 
-def report_broken(broken: LawBroken, events: int) -> None:
+def report_broken(broken: WorldBroken, events: int) -> None:
     """Print the broken law, how to repeat the failure, and the end of the trace of the smallest world that shows it."""
-    run: Run = broken.run
+    run = broken.run
     _print(f"broken: {broken}")
-    _print(f"repeat: python -m feedline.simulation --seed {run.scenario.seed} --events {events}")
+    _print(f"repeat: python -m tests.simulation --seed {run.scenario.seed} --events {events}")
     small = shrink(run.scenario, events=run.events + 1)  # the law may break before the next event is recorded
     _print(f"smaller: simulate({small.run.scenario!r}, events={small.run.events})\n        {small}")
     _print("\n".join(small.run.trace[-_SHOWN:]))

@@ -10,11 +10,12 @@ from feedline.delivery.state import Snapshot
 from feedline.errors import EmptyBatch, TooManyBadSamples, WorkerDied, WorkerError, WorkerTimeout
 from feedline.simulation.dataset import CallFailed, NotReady, NotSent, SampleFailed
 from feedline.simulation.engine import Trace
-from feedline.simulation.expected import Expected, Planned, Rotation
-from feedline.simulation.scenario import IN_ORDER, MAP, OWN, Accidents, Habits, LawBroken, Scenario
+from feedline.simulation.scenario import IN_ORDER, MAP, OWN, Accidents, LawBroken
 from feedline.simulation.worker import draw_s
-from feedline.simulation.world import World
 from feedline.types import Share, State
+from tests.simulation.checked import CheckedWorld
+from tests.simulation.drawing import Habits, TrainingScenario
+from tests.simulation.expected import Expected, Planned, Rotation
 
 _RAISED = (SampleFailed, CallFailed, NotSent, NotReady, EmptyBatch, WorkerError)
 """Exceptions that a loader may raise."""
@@ -22,16 +23,9 @@ _RAISED = (SampleFailed, CallFailed, NotSent, NotReady, EmptyBatch, WorkerError)
 
 @dataclass
 class Run:
-    """The results of a simulation.
+    """The results of a simulation."""
 
-    Example:
-        >>> from feedline.simulation import Scenario, simulate
-        >>> run = simulate(Scenario(samples=64, workers=2, batch_s=0.1, step_s=0.2), events=200)
-        >>> run.stalled < 0.5  # two workers keep up
-        True
-    """
-
-    scenario: Scenario
+    scenario: TrainingScenario
     events: int = 0
     """Events that concern the machine: tasks assigned and answered, deaths, batches, and so on."""
     virtual_s: float = 0.0
@@ -65,7 +59,15 @@ class Run:
         return self.wait_s / self.virtual_s if self.virtual_s else 0.0
 
 
-def simulate(scenario: Scenario, *, events: int = 2000) -> Run:
+class WorldBroken(LawBroken):
+    """A law was broken in a world: `run` holds the results up to that point, with the last events in `run.trace`."""
+
+    def __init__(self, message: str, run: Run) -> None:
+        super().__init__(message)
+        self.run = run
+
+
+def simulate(scenario: TrainingScenario, *, events: int = 2000) -> Run:
     """Run epochs until `events` events have happened, and check the laws at every step.
 
     Args:
@@ -73,25 +75,15 @@ def simulate(scenario: Scenario, *, events: int = 2000) -> Run:
         events: how many events to simulate; the epoch in progress is then left.
 
     Raises:
-        LawBroken: a law is broken. Its `run` holds the results up to that point, with the last events in `run.trace`.
-
-    Example:
-        >>> run = simulate(Scenario(samples=64, batch_size=8, workers=2, batch_s=0.1, step_s=0.01), events=500)
-        >>> run.epochs > 1, run.stalled > 0.5
-        (True, True)
-        >>> run.checksum == simulate(run.scenario, events=500).checksum
-        True
+        WorldBroken: a law is broken.
     """
     training = _Training(scenario, events)
     try:
         training.go()
     except LawBroken as broken:
-        broken.run = training.finish()
-        raise
+        raise WorldBroken(str(broken), training.finish()) from broken
     except Exception as exc:  # an exception that no loader may raise
-        strange = LawBroken(f"{type(exc).__name__}: {exc}")
-        strange.run = training.finish()
-        raise strange from exc
+        raise WorldBroken(f"{type(exc).__name__}: {exc}", training.finish()) from exc
     return training.finish()
 
 
@@ -106,13 +98,13 @@ class _Over(Exception):
 class _Training:
     """A training loop on one or several ranks."""
 
-    def __init__(self, scenario: Scenario, events: int) -> None:
+    def __init__(self, scenario: TrainingScenario, events: int) -> None:
         self._scenario = scenario
         self._events = events
         self._dice = random.Random(scenario.seed)
         self._trace = Trace()
         self._run = Run(scenario)
-        self._worlds: list[World] = []
+        self._worlds: list[CheckedWorld] = []
         self._states: list[dict[str, object]] = []
 
     def finish(self) -> Run:
@@ -183,7 +175,7 @@ class _Training:
         chance = habits.leave + habits.move
         return 1 + int(dice.expovariate(chance)) if chance else None
 
-    def _expect(self, world: World, tally: Counter[int]) -> Expected:
+    def _expect(self, world: CheckedWorld, tally: Counter[int]) -> Expected:
         if self._scenario.kind == OWN:
             expected: Expected = Rotation(self._scenario, len(world.machine.flights.active))
         else:
@@ -205,9 +197,11 @@ class _Training:
 
     # -- elsewhere ---------------------------------------------------------------------------------------------------
 
-    def _world(self, rank: int, ranks: int, workers: int) -> World:
-        share = Share(rank, ranks, self._scenario.tail)
-        return World(self._scenario, workers, share, self._trace, random.Random(self._dice.random()))
+    def _world(self, rank: int, ranks: int, workers: int) -> CheckedWorld:
+        scenario, dice = self._scenario, random.Random(self._dice.random())
+        share = Share(rank, ranks, scenario.tail)
+        most = workers + scenario.most_workers - scenario.workers
+        return CheckedWorld(scenario, workers, share, self._trace, dice, most_workers=most)
 
     def _part(self) -> None:
         for world in self._worlds:
@@ -215,7 +209,7 @@ class _Training:
             self._part_from(world)
         self._worlds = []
 
-    def _part_from(self, world: World) -> None:
+    def _part_from(self, world: CheckedWorld) -> None:
         """Add the figures of a closed loader to the results."""
         run, counters = self._run, world.counters
         run.virtual_s += world.now_s / world.share.world_size
@@ -270,7 +264,7 @@ class _Training:
         if len(places) > 1:
             raise LawBroken(f"ranks are at different places after the same number of steps: {places}")
 
-    def _look(self, world: World, expected: Expected) -> None:
+    def _look(self, world: CheckedWorld, expected: Expected) -> None:
         """Let another loader continue from a saved state, and check that it delivers the same remaining batches."""
         scenario, number = self._scenario, world.epoch.number
         state = world.state()
@@ -280,7 +274,7 @@ class _Training:
         calm = replace(scenario, accidents=Accidents(), habits=Habits(), restarts=1000)
         dice = random.Random(self._dice.random())
         workers = self._workers_elsewhere(dice, len(world.machine.flights.active))
-        other = World(calm, workers, world.share, self._trace, dice)
+        other = CheckedWorld(calm, workers, world.share, self._trace, dice)
         other.restore(number, state)
         self._trace.add(0.0, "look", workers)
         rest = expected.twin()
@@ -340,7 +334,7 @@ class _Training:
         self._drop(self._worlds[rank], held, 0)
         return "left"
 
-    def _drop(self, world: World, held: deque[int], most: int) -> None:
+    def _drop(self, world: CheckedWorld, held: deque[int], most: int) -> None:
         """Drop batches at random until the training loop has at most `most`."""
         while len(held) > most:
             place = self._dice.randrange(len(held))
@@ -348,7 +342,7 @@ class _Training:
             del held[place]
             world.slots.drop(slot)
 
-    def _do_besides(self, world: World, expected: Expected) -> None:
+    def _do_besides(self, world: CheckedWorld, expected: Expected) -> None:
         dice, habits = self._dice, self._scenario.habits
         if habits.call and dice.random() < habits.call:
             world.call(fails=dice.random() < 0.2)
@@ -357,7 +351,7 @@ class _Training:
         if habits.look and dice.random() < habits.look:
             self._look(world, expected)
 
-    def _may_come(self, world: World, exc: Exception) -> bool:
+    def _may_come(self, world: CheckedWorld, exc: Exception) -> bool:
         """True if a loader may raise `exc`. Exceptions raised instead of a batch have been checked before."""
         if exc is world.raised:
             return not isinstance(exc, LawBroken)
