@@ -259,8 +259,8 @@ class _Training:
         return follows
 
     def _check_agreement(self, states: list[State]) -> None:
-        # A short last step counts as a full one if a sample failed before the end of the stream was seen. Ranks that drop
-        # what is left over are at the end before it.
+        # A short last step counts as a full one if a sample failed before the end of the stream was seen. Ranks that
+        # drop what is left over are at the end before it.
         dropped = len(states) - 1 if self._scenario.tail == "drop" else 0
         end = self._scenario.samples - dropped
         places = {min(state["order"].get("consumed", 0), end) for state in states}
