@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from feedline import DataLoader, Loader
-from feedline.errors import BadOption, BadState
+from feedline.errors import BadOption, BadState, StateWarning
 from feedline.loader.base import run_of
 
 KINDS = [Loader, DataLoader]
@@ -58,6 +58,24 @@ def test_set_epoch_is_passed_once_to_dataset_and_sampler(kind: Any) -> None:
 def test_rejects_invalid_epochs(kind: Any, epoch: Any) -> None:
     with pytest.raises(BadOption, match="epoch"):
         kind([1, 2], 2).set_epoch(epoch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loading_an_empty_state_changes_nothing(kind: Any) -> None:
+    """As in torchdata, {} stands for no state."""
+    loader = kind([1, 2, 3], 2)
+    assert len(list(loader)) == 2
+    with pytest.warns(StateWarning, match="empty"):
+        loader.load_state_dict({})
+    rest = iter(loader)
+    next(rest)
+    assert loader.state_dict()["epoch"] == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_array_is_no_state(kind: Any) -> None:
+    with pytest.raises(BadState, match="not ndarray"):
+        kind([1, 2, 3], 2).load_state_dict(np.zeros(2))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,7 +24,7 @@ from feedline.system.optional import require
 Styled = str | tuple[str, str]
 """Text, or text and its style: "red", "yellow", "cyan" or "bold"."""
 
-_STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
+_STYLES = {"bold": 1, "red": 31, "yellow": 33, "cyan": 36}
 _GAP = "   "
 _LEAST_WIDTH = 12
 """A column is not made narrower than this."""

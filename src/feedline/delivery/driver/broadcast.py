@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from feedline.delivery.driver.driver import Driver
 from feedline.errors import BadOption
 from feedline.system.references import References
 from feedline.types import Call
+
+if TYPE_CHECKING:
+    from feedline.delivery.driver.driver import Driver
 
 
 class Broadcast:

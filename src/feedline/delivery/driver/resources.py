@@ -128,7 +128,7 @@ class Resources:
         settings = self.settings
         depth = max(1, settings.depth)
         slots = Slots(arena, self.framework, self.counters, depth=depth, has_space=engine.has_space)
-        care = RecoveryOptions(
+        options = RecoveryOptions(
             spec.on_error,
             spec.dataset,
             spec.batched,
@@ -141,7 +141,7 @@ class Resources:
         machine = Machine(
             engine.worker_count,
             slots,
-            Recovery(care),
+            Recovery(options),
             self.counters,
             moves=settings.moves,
             now_s=time.monotonic(),

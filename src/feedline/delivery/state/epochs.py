@@ -154,11 +154,8 @@ class Epochs:
         if self.checkpoint is not None and self.checkpoint.entry.progress.delivered:
             self.checkpoint.entry.progress.ended = True
 
-    def load(self, state: object, order: Order) -> None:
-        """Keep a state for the next iteration."""
-        if isinstance(state, dict) and not state:  # torchdata: an empty state is none
-            return
-        snapshot = Snapshot.from_dict(state)
+    def load(self, snapshot: Snapshot, order: Order) -> None:
+        """Keep a snapshot for the next iteration."""
         for each in snapshot.ranks or (snapshot,):
             order.check(each.order)
         if snapshot.is_shared and "rank" in snapshot.order:

@@ -242,8 +242,9 @@ class Run:
 
     def load(self, config: Config, state: object) -> None:
         """Resume the next iteration at a saved position; see `LoaderBase.load_state_dict`."""
-        if state != {}:
-            Snapshot.from_dict(state)  # its format and checksum, before any part of it is read
+        # torchdata: an empty state is none. Not `== {}`: arrays compare elementwise.
+        is_empty = isinstance(state, dict) and not state
+        snapshot = None if is_empty else Snapshot.from_dict(state)  # checked before any part of the state is read
         ranks, share = _part_of(state, "ranks"), share_if_known()
         own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state
         config.check_draws(_part_of(own, "order"))
@@ -252,8 +253,8 @@ class Run:
             check_description(any_rank.get("dataset"), description_of(config.dataset))
         faults = _part_of(own, "faults")
         self.fault_budget.copy().restore(faults)  # first on a copy, before anything changes: the state may be damaged
-        self.epochs.load(state, self.order(config))
-        if state:
+        if snapshot is not None:
+            self.epochs.load(snapshot, self.order(config))
             self.fault_budget.restore(faults)
             self.running.early = None
         self.broadcast.forget_epoch()

@@ -151,16 +151,20 @@ class Stream:
         if self._skip is not None:
             self._skip_in_slices(self._skip, place)
         elif self.is_plain:
-            while self.place < place:
-                until = int(min(place, self._digest_at))
-                self.place += sum(1 for _ in itertools.islice(self._iterator, until - self.place))
-                if self.place < until:
+            self._skip_plain(place)
+
+    def _skip_plain(self, place: int) -> None:
+        """Skip samples of a plain iterator; only those that a digest is recorded of are looked at."""
+        while self.place < place:
+            until = int(min(place, self._digest_at))
+            self.place += sum(1 for _ in itertools.islice(self._iterator, until - self.place))
+            if self.place < until:
+                return
+            if until < place:
+                try:
+                    self._read()
+                except StopIteration:
                     return
-                if until < place:
-                    try:
-                        self._read()
-                    except StopIteration:
-                        return
 
     def _skip_in_slices(self, skip: Callable[[int], int], place: int) -> None:
         """Skip so few samples at a time that it can be reported: skipping may run filters."""
