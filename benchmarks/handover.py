@@ -28,7 +28,7 @@ from torch.utils.data import Dataset
 
 from benchmarks import flags
 from feedline import DataLoader
-from feedline.loader.base import run_of
+from feedline.loader.base import session_of
 from feedline.system.process import scheduled_s
 
 MANY = 1 << 24
@@ -74,7 +74,7 @@ def measure(dataset: Batches, workers: Any, seconds: float) -> Seen:
     batches = iter(loader)
     for _ in range(WARM):
         next(batches)
-    pids = run_of(loader).resources.worker_pids
+    pids = session_of(loader).worker_pids
     before_s, loop_s = sum(scheduled_s(pid)[0] for pid in pids), time.process_time()
     begun_s, count = time.perf_counter(), 0
     while (took_s := time.perf_counter() - begun_s) < seconds:

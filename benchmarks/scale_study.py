@@ -1,7 +1,7 @@
 """Question: do the loader's promises hold with 10,000 workers on a hundred machines, and 1,000 ranks?
 
-The real plan, core and schedulers in virtual time (`feedline.simulation`): no process is started, and the clock jumps.
-The laws of `tests/simulation/` are checked meanwhile.
+The real plan, core and schedulers in virtual time (`tests/simulation/`): no process is started, and the clock jumps.
+Its laws are checked meanwhile.
 Workers on nodes make the batches; every tenth minute a node is lost, and its workers are restarted elsewhere. One batch
 in a hundred takes five times as long. All ranks take a step together, as training with an all-reduce does: each waits
 for the slowest. Twice, the states of all ranks are saved, and another number of ranks continues from them. Training
@@ -44,12 +44,13 @@ import numpy as np
 
 from feedline.samplers import RandomSampler
 from feedline.schedulers import LeastLoaded
-from feedline.simulation import LawBroken, Scenario
-from feedline.simulation.engine import Trace
+from feedline.simulation import LawBroken
 from feedline.simulation.scenario import IN_ORDER, UNORDERED
 from feedline.tools.bench.chart import Line, Panel, Point, draw
 from feedline.types import IndexBlock, Share
-from tests.simulation.checked import CheckedWorld
+from tests.simulation.engine import Trace
+from tests.simulation.scenario import Scenario
+from tests.simulation.world import World
 
 SAMPLES = 10**12
 BATCH_SIZE = 4
@@ -161,7 +162,7 @@ class Study:
         self.trace = Trace()
         self.end_s = options.minutes * 60
         self.step_s = 0.0
-        self.worlds: list[CheckedWorld] = []
+        self.worlds: list[World] = []
         self.plans: list[Iterator[Any]] = []
         self.got = array("q")
         """All samples that were delivered, over all ranks."""
@@ -216,7 +217,7 @@ class Study:
         for rank in range(ranks):
             share, dice = Share(rank, ranks, "drop"), random.Random(self.dice.random())
             scheduler = LeastLoaded() if self.case.is_least else None
-            world = CheckedWorld(scenario, workers, share, self.trace, dice, scheduler=scheduler)
+            world = World(scenario, workers, share, self.trace, dice, scheduler=scheduler)
             world.pass_time(now_s)
             if states:
                 # Any rank's state fits every other: that they agree is part of what is tested.

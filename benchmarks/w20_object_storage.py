@@ -175,7 +175,7 @@ def measure(
 IMPORTED = (
     "torch.utils.data",
     "feedline.loader.torch",
-    "feedline.loader.run.torch_batches",
+    "feedline.loader.torch_batches",
     "feedline.datasets.tar",
     "feedline.datasets.parquet",
     "feedline.text",

@@ -69,11 +69,11 @@ def main() -> None:
     padding: dict[str, float] = {}
     loaders: dict[str, DataLoader[Any, Any]] = {}
     for name, sampler in samplers.items():
-        pad = collate.pad({"ids": PADDING}, lengths="length")
+        pad = collate.pad({"ids": PADDING})
         loader = DataLoader(reviews, batch_sampler=sampler, num_workers=2, collate_fn=pad)
         tokens = filled = largest = 0
         for batch in loader:
-            tokens, filled = tokens + batch["ids"].numel(), filled + int(batch["length"].sum())
+            tokens, filled = tokens + batch["ids"].numel(), filled + int(batch["ids_lengths"].sum())
             largest = max(largest, batch["ids"].numel())
         padding[name], loaders[name] = 1 - filled / tokens, loader
         print(f"{name:>12}: {padding[name]:4.0%} padding, {len(loader)} batches, the largest has {largest} tokens")
@@ -86,7 +86,7 @@ def main() -> None:
     for epoch in range(options.epochs):
         right = 0
         for batch in loaders["buckets"]:
-            scores = model(batch["ids"], batch["length"])
+            scores = model(batch["ids"], batch["ids_lengths"])
             loss = nn.functional.cross_entropy(scores, batch["label"])
             optimizer.zero_grad()
             loss.backward()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from feedline.delivery.machine.lateness import Lateness
-from feedline.schedulers import plain
+from feedline import schedulers
 
 _CHANCES = 20
 """How often the machine looks for tasks for an idle worker before the held one is released."""
@@ -39,7 +39,7 @@ class Hold:
             return pause_s
 
         monkeypatch.setattr(Lateness, "help_idle_workers", looking)
-        monkeypatch.setattr(plain, "_SURELY_LATE_S", 0.0)
+        monkeypatch.setattr(schedulers, "_SURELY_LATE_S", 0.0)
 
     def release(self, moved: int = 0) -> None:
         """Release the held worker; waits until one has reached the gate. May be called twice."""

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from feedline import Loader, RayOptions, rng
 from feedline.errors import WorkerWarning
-from feedline.loader.base import run_of
+from feedline.loader.base import session_of
 
 _STORE_BYTES = 100 << 20
 _CPUS = 3
@@ -98,7 +98,7 @@ def drill(nodes: Nodes, arguments: argparse.Namespace) -> dict[str, float]:
                 nodes.kill_one(chance)
                 found["nodes"] += 1
             # A process is listed until its death is noticed; killing it again would not kill another actor.
-            pids = [pid for pid in run_of(loader).resources.worker_pids if pid not in killed]
+            pids = [pid for pid in session_of(loader).worker_pids if pid not in killed]
             if pids and found["actors"] < arguments.actors and chance.random() < 0.5:
                 with contextlib.suppress(ProcessLookupError):  # it died with its node
                     pid = chance.choice(pids)

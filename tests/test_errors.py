@@ -68,17 +68,7 @@ def test_a_missing_package_comes_with_the_command_that_installs_it() -> None:
     assert "'rich'" in str(exc)
 
 
-def test_too_many_open_files_names_the_limit_and_the_occasion() -> None:
-    text = str(make("TooManyOpenFiles"))
-    assert "ulimit -n" in text
-    assert "while starting 4 workers" in text
-
-
 def test_a_warning_points_to_the_callers_line_outside_feedline() -> None:
     with pytest.warns(errors.StateWarning, match="what happened") as warned:
         errors.warn_user("what happened", errors.StateWarning)
     assert [warning.filename for warning in warned] == [__file__]
-
-
-def test_an_internal_error_takes_the_blame() -> None:
-    assert "bug in feedline" in str(make("InternalError"))

@@ -61,20 +61,6 @@ def test_messages_end_with_one_full_stop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "count"),
-    [
-        ('raise BadOption(f"no {exc}.")', 1),
-        ('raise BadOption(f"no {exc}")', 1),
-        ('raise BadOption("no end")', 1),
-        ('raise BadOption(f"no {words(exc)}. Do" " better")', 1),
-        ('raise BadOption(f"no {words(exc)}. Better?")', 0),
-    ],
-)
-def test_wrong_ends_of_messages_are_found(code: str, count: int) -> None:
-    assert len(faults_in(ast.parse(code))) == count
-
-
-@pytest.mark.parametrize(
     ("exc", "text"),
     [
         (ValueError("odd."), "odd"),

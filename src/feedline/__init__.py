@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from feedline.loader.torch import DataLoader, DataLoader2
     from feedline.memory.sharing.share import share
     from feedline.pipes.pipe import pipe
-    from feedline.randomness.scope import rng
-    from feedline.randomness.stages import stage
+    from feedline.randomness.scope import rng, stage
     from feedline.tools.packing.pack import pack
     from feedline.tools.packing.precomputation import precompute
     from feedline.tools.tune.diagnosis import doctor
@@ -78,7 +77,7 @@ _PLACES = {
     "samplers": "feedline.samplers",
     "share": "feedline.memory.sharing.share",
     "split": "feedline.datasets.split",
-    "stage": "feedline.randomness.stages",
+    "stage": "feedline.randomness.scope",
     "testing": "feedline.testing",
     "text": "feedline.text",
     "uninstall": "feedline.loader.install",

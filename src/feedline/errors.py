@@ -191,6 +191,9 @@ class CollateError(FeedlineError, RuntimeError):
         feedline.errors.CollateError: Samples 0 and 1 of the batch have shapes (2,) and (3,)...
     """
 
+    position: int | None = None
+    """Which sample of the batch does not fit, if that is known."""
+
 
 class EmptyBatch(CollateError):
     """No samples are left in a batch. A training loop may catch this and continue with the next batch.

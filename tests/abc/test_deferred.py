@@ -17,7 +17,7 @@ from feedline.datasets.source import Source
 from feedline.datasets.streams.feed import Feed, Message
 from feedline.errors import BadOption
 from feedline.images.deferred import DeferredImages
-from feedline.loader.run.numpy_config import NumpyConfig
+from feedline.loader.loader import NumpyConfig
 from tests.images.files import files
 
 

@@ -147,11 +147,9 @@ def test_the_rate_is_checked_in_a_pipeline() -> None:
 def test_on_a_loaders_device(tmp_path: Any) -> None:
     one = audio.LogMel(RATE, n_mels=16)
     dataset = audio.AudioFolder(write_folder(tmp_path / "data", {"a": 3, "b": 3}), ["audio", "label"])
-    loader = DataLoader(
-        dataset, 3, collate_fn=collate.pad(axis=-1, lengths="frames"), device="cpu", device_transform=one
-    )
+    loader = DataLoader(dataset, 3, collate_fn=collate.pad(axis=-1), device="cpu", device_transform=one)
     first = next(iter(loader))
-    assert first["audio"].shape == (3, 1, 16, one.steps(int(first["frames"].max())))
+    assert first["audio"].shape == (3, 1, 16, one.steps(int(first["audio_lengths"].max())))
     assert torch.allclose(first["audio"][2], torch.from_numpy(one(dataset[2]["audio"])), atol=2e-3)
     assert first["label"].tolist() == [0, 0, 0]
 

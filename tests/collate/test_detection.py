@@ -67,7 +67,7 @@ def test_rejects_samples_without_the_image_field(samples: list[Any]) -> None:
 
 def test_rejects_a_field_that_only_later_samples_have() -> None:
     image = np.zeros((3, 4, 4))
-    with pytest.raises(CollateError, match="Sample 1 of the batch has a field 'boxes' that sample 0 lacks"):
+    with pytest.raises(CollateError, match=r"Sample 1 .*'boxes'"):
         detection(image="image")([{"image": image}, {"image": image, "boxes": np.zeros((1, 4))}])
-    with pytest.raises(CollateError, match="have 1 and 2 fields"):
+    with pytest.raises(CollateError, match="Sample 1"):
         detection()([(image,), (image, {})])

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from feedline.loader.base import run_of
+from feedline.loader.base import session_of
 from feedline.workers import abilities
 from tests.drill.digests import Digest, digest_of, samples_of
 from tests.drill.loaders import build_dataset, build_loader, sample_of
@@ -197,7 +197,7 @@ class Stage:
         self.kept.clear()
         self.iterators.clear()
         gc.collect()  # exceptions refer to frames, and these to batches
-        arena = run_of(self.loader).resources._arena
+        arena = session_of(self.loader)._arena
         if self.crew.persistent or arena is None:
             return
         leased = arena.leased_count

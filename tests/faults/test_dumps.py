@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 
 from feedline import Loader
 from feedline.datasets.cache.shared_bytes import SharedMemory
-from tests.faults.programs import running_afresh
 from tests.mappings import Mapping, of_feedline
 
 pytestmark = pytest.mark.sample(7)
@@ -67,41 +64,3 @@ def test_the_memory_of_a_cache_is_excluded_from_core_dumps() -> None:
     (found,) = (mapping for mapping in of_feedline(os.getpid()) if mapping not in before)
     assert found.size == memory.end
     assert "dd" in found.flags
-
-
-CRASH = """
-import resource
-import feedline.memory.sparse
-feedline.memory.sparse._LARGEST_MAPPING = 2 << 30  # what a failure of this test may cost, instead of 256 GB
-resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2)
-os.chdir(sys.argv[3])
-
-class Crashing(Numbers):
-    def __getitem__(self, index):
-        if index == 40 and sys.argv[2] == "worker":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        return np.full(100_000, index)
-
-loader = Loader(Crashing(), 4, workers=1, engine=sys.argv[1], restarts=0)
-try:
-    for batch in loader:
-        if batch[0, 0] == 40:
-            os.abort()
-except feedline.errors.WorkerDied:
-    say("the worker died")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("engine", "who"), [("process", "worker"), ("process", "trainer"), ("thread", "trainer")])
-def test_a_core_file_is_not_much_larger_than_the_memory_in_use(engine: str, who: str, tmp_path: Path) -> None:
-    if Path("/proc/sys/kernel/core_pattern").read_text().strip() != "core":
-        pytest.skip("core files go elsewhere on this system")
-    if resource.getrlimit(resource.RLIMIT_CORE)[1] != resource.RLIM_INFINITY:
-        pytest.skip("core files are limited here")
-    with running_afresh(CRASH, engine, who, tmp_path) as program:
-        if who == "worker":
-            assert program.line() == "the worker died"
-        program.end()
-    (core,) = tmp_path.iterdir()
-    assert 1 << 20 < core.stat().st_size < 512 << 20

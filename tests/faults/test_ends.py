@@ -323,17 +323,6 @@ def test_an_interrupt_at_any_moment_ends_the_program_cleanly(seed: int) -> None:
     check_interrupted("Loader", "process", "persistent" if seed % 4 == 3 else "", seed=seed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(40))
-@pytest.mark.parametrize("engine", ["process", "thread"])
-@pytest.mark.parametrize("kind", LOADERS)
-@pytest.mark.parametrize("persistent", ["persistent", ""])
-def test_an_interrupt_at_many_moments_ends_the_program_cleanly(
-    kind: str, engine: str, persistent: str, seed: int
-) -> None:
-    check_interrupted(kind, engine, persistent, seed=100 + seed)
-
-
 GOES_ON = """
 import gc, threading, warnings
 
@@ -372,119 +361,6 @@ def test_a_program_that_catches_interrupts_leaks_nothing(engine: str) -> None:
         for _ in range(10):
             interrupt_at_random(program, draw)
             assert program.line() == "left 0 0 0", program.errors()
-        assert program.errors() == ""
-
-
-# -- forks of the trainer ---
-
-FORKED = """
-import warnings
-warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # said since Python 3.12
-
-class Held(Numbers):
-    '''Two batches wait at the gate, with others behind them.'''
-    def __init__(self):
-        super().__init__()
-        self.reached, self.gate = os.pipe(), os.pipe()
-    def __getitem__(self, index):
-        if index in (4, 8):
-            os.write(self.reached[1], b".")
-            os.read(self.gate[0], 1)
-        return super().__getitem__(index)
-    def wait(self):
-        for _ in range(2):
-            os.read(self.reached[0], 1)
-    def open(self):
-        os.write(self.gate[1], b"." * 8)
-
-def make(engine):
-    if sys.argv[1] == "DataLoader":
-        return feedline.DataLoader(Held(), 4, num_workers=2, persistent_workers=True, engine=engine)
-    return Loader(Held(), 4, workers=2, persistent=True, engine=engine)
-
-def check(batches, first):
-    assert [int(batch[0, 0]) for batch in batches] == list(range(first, 64, 4))
-
-def in_child(act):
-    child = os.fork()
-    if child == 0:
-        act()
-        sys.exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-def nothing():
-    pass
-
-def close():
-    batches.close()
-    loader.close()
-
-def drop():
-    global loader, batches
-    import gc
-    del loader, batches
-    gc.collect()
-
-def begin_again():
-    iter(loader)
-
-def iterate():
-    loader.dataset.open()
-    check(loader, 0)
-
-def fork_again():
-    in_child(close)
-
-for engine, act in map(str.split, sys.argv[2:]):
-    loader = make(engine)
-    batches = iter(loader)
-    kept = next(batches)
-    loader.dataset.wait()
-    in_child(globals()[act])
-    loader.dataset.open()
-    check(batches, 4)
-    assert [int(row[0]) for row in kept] == [0, 1, 2, 3]
-    check(loader, 0)
-    del kept
-    loader.close()
-    assert not worker_pids()
-    say(engine, act)
-"""
-
-
-ON_THREADS = ["thread close", "thread iterate"]  # a fork has none of the threads
-ACTS = {
-    "Loader": [f"process {act}" for act in ("nothing", "close", "drop", "fork_again", "begin_again", "iterate")],
-    "DataLoader": ["process close", "process iterate"],
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", LOADERS)
-def test_a_fork_of_the_trainer_can_use_the_loader_without_affecting_it(kind: str) -> None:
-    acts = ACTS[kind] + ON_THREADS
-    with running(FORKED, kind, *acts, finalizes=True) as program:
-        for act in acts:
-            assert program.line() == act, program.errors()
-        assert program.end() == 0, program.errors()
-        assert program.errors() == ""
-
-
-LEFT_EARLY = """
-loader = (
-    feedline.DataLoader(Numbers(), 4, num_workers=2) if sys.argv[1] == "DataLoader" else Loader(Numbers(), 4, workers=2)
-)
-batches = iter(loader)
-batch = next(batches)
-print("read")
-"""
-
-
-@pytest.mark.parametrize("kind", LOADERS)
-def test_a_program_that_ends_in_the_middle_of_an_epoch_prints_nothing(kind: str) -> None:
-    with running(LEFT_EARLY, kind, finalizes=True) as program:
-        assert program.line() == "read", program.errors()
-        assert program.end() == 0, program.errors()
         assert program.errors() == ""
 
 

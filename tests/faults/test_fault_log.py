@@ -7,17 +7,15 @@ import io
 import itertools
 import json
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.faults import FaultLog, Policy, Replace, Retry, Skip
-from feedline.samplers import DistributedSampler
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
     LOADERS,
@@ -84,17 +82,6 @@ def test_quarantined_samples_are_not_requested(loader_kind: str, engine: str, po
     assert [once.count(index) for index in (2, 9)] == [3, 2]
     assert indices_of(loader.faults) == [2, 9]
     loader.close()
-
-
-@everywhere
-def test_released_samples_come_again(loader_kind: str, engine: str) -> None:
-    dataset = Numbers(20, {2, 9})
-    loader = make(loader_kind, dataset, on_error="skip", **on(engine))
-    assert sum(map(len, batches_of(loader))) == 18
-    dataset.bad = frozenset()
-    assert sum(map(len, batches_of(loader))) == 18
-    loader.faults.clear()
-    assert batches_of(loader) == batches_of(make(loader_kind, dataset))
 
 
 def test_samples_whose_errors_were_raised_are_requested_again(loader_kind: str, tmp_path: Path) -> None:
@@ -246,31 +233,6 @@ def test_resuming_from_every_batch_is_exact(loader_kind: str, policy: str) -> No
             assert facts_of(resumed.faults) == facts_of(whole.faults)
 
 
-class Permuted:
-    """A custom sampler."""
-
-    def __len__(self) -> int:
-        return 42
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(np.random.default_rng(5).permutation(42).tolist())
-
-
-@mostly_dataloader
-def test_resuming_with_a_custom_sampler_is_exact(loader_kind: str) -> None:
-    def loader(engine: str, workers: int) -> Any:
-        options: dict[str, Any] = {"on_error": "skip", "seed": 5, "sampler": Permuted()}
-        return make(loader_kind, Augmented(42, BAD), **options, **on(engine, workers))
-
-    whole = batches_of(loader("inline", 0))
-    saved = loader("process", 2)
-    states = [through_json(saved.state_dict()) for _ in saved]
-    for number, state in enumerate(states[:-1], 1):
-        resumed = loader("inline", 0) if number % 6 else loader("process", 2)
-        resumed.load_state_dict(state)
-        assert batches_of(resumed) == whole[number:]
-
-
 @pytest.mark.slow
 @mostly_loader
 def test_resuming_without_order_delivers_each_working_sample_once(loader_kind: str) -> None:
@@ -342,29 +304,6 @@ def test_resuming_after_deaths_is_exact(loader_kind: str) -> None:
         assert (resumed.stats()["restarted_workers"] == 0) == (number >= 6)
 
 
-@mostly_loader
-@pytest.mark.parametrize("engine", ["inline", "process"])
-def test_ranks_with_bad_samples_resume_exactly(loader_kind: str, engine: str) -> None:
-    bad = {0, 2, 4, 18, 36}
-
-    def loader() -> Any:
-        dataset = Augmented(40, bad)
-        sampler = DistributedSampler(dataset, num_replicas=2, rank=0, shuffle=False)
-        return make(loader_kind, dataset, sampler=sampler, on_error="skip", seed=5, **on(engine))
-
-    whole = loader()
-    iterator = iter(whole)
-    batches, states = [], []
-    for batch in iterator:
-        batches.append(plain(batch))
-        states.append(through_json(whole.state_dict()))
-    assert len(batches) == 5
-    for number, state in enumerate(states[:-1], 1):
-        resumed = loader()
-        resumed.load_state_dict(state)
-        assert batches_of(resumed) == batches[number:]
-
-
 @mostly_dataloader
 @pytest.mark.parametrize("engine", ["inline", "process"])
 def test_the_budget_continues_after_a_resumption(loader_kind: str, engine: str) -> None:
@@ -403,23 +342,3 @@ def test_a_larger_budget_resumes_after_too_many_bad_samples(loader_kind: str, en
 
 
 # -- output ----------------------------------------------------------------------------------------------------------
-
-
-@everywhere
-def test_stats_count_faults(loader_kind: str, engine: str) -> None:
-    loader = make(loader_kind, Numbers(12, {2, 7}), on_error="skip", **on(engine))
-    assert loader.stats()["faults"] == {"raise": 0, "skip": 0, "retry": 0, "replace": 0}
-    list(loader)
-    stats = loader.stats()
-    assert stats["faults"] == {"raise": 0, "skip": 2, "retry": 0, "replace": 0}
-    assert stats["restarted_workers"] == stats["recycled_workers"] == 0
-
-
-def test_the_repr_of_the_log_lists_faults(loader_kind: str) -> None:
-    loader = make(loader_kind, Numbers(12, {2, 7}), on_error="skip", workers=1)
-    list(loader)
-    assert repr(loader.faults).splitlines() == [
-        "FaultLog of 2 faults: 2 skip; 2 samples in quarantine",
-        "  sample 2: tests.faults.loaders.Bad: sample 2 is bad (fetch, worker 0, attempt 1): skip",
-        "  sample 7: tests.faults.loaders.Bad: sample 7 is bad (fetch, worker 0, attempt 1): skip",
-    ]

@@ -218,14 +218,6 @@ def test_a_process_forked_after_opencv_was_used_can_start_workers() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("turn", range(3))
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_hundreds_of_loaders_start_while_other_threads_are_busy(name: str, turn: int) -> None:
-    check(PROGRAMS[name][0], 100)
-
-
 TAKES_LONG = """
 import time
 import __main__

@@ -117,47 +117,19 @@ class Wrapper:
         return self.inside["train"][0][index]
 
 
-class Slotted:
-    """A user's dataset without a `__dict__`."""
-
-    __slots__ = ("inside",)
-
-    def __init__(self, dataset: Any) -> None:
-        self.inside = dataset
-
-    def __len__(self) -> int:
-        return SIZE
-
-    def __getitem__(self, index: int) -> Any:
-        return self.inside[index]
-
-
-class Listing(Slotted):
-    """A user's dataset that also has many file names, and a wrapper inside it."""
+class Listing(Wrapper):
+    """A user's dataset that also has many file names."""
 
     def __init__(self, dataset: Any) -> None:
         self.paths = list(map(str, range(20_000)))
         self.labels = [(path, 0) for path in self.paths]
-        super().__init__(Wrapper(dataset))
-
-
-class Closing(Slotted):
-    """A user's dataset that reads through a function."""
-
-    def __init__(self, dataset: Any) -> None:
-        super().__init__(lambda index: dataset[index])
-
-    def __getitem__(self, index: int) -> Any:
-        return self.inside(index)
+        super().__init__(dataset)
 
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "Subset": lambda dataset: torch.utils.data.Subset(dataset, range(SIZE)),
-    "ConcatDataset": lambda dataset: torch.utils.data.ConcatDataset([dataset]),
     "a user's wrapper": Wrapper,
-    "slots": Slotted,
     "many file names": Listing,
-    "a function": Closing,
     "a pipe": lambda dataset: feedline.pipe(Wrapper(dataset)).map(int),
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from feedline.testing import Gate
+from tests.contracts.gate import Gate
 from tests.faults.programs import Program, running
 
 pytestmark = pytest.mark.sample(7)
@@ -22,7 +22,7 @@ for batch in batches:
 """
 
 WAITING = """
-from feedline.testing import Gate
+from tests.contracts.gate import Gate
 
 class Held(Numbers):
     def __getitem__(self, index):

@@ -156,14 +156,6 @@ def test_batches_can_be_copied(kind: str, engine: str, way: str) -> None:
     assert all(is_right(batch, place) for place, batch in enumerate(copies))
 
 
-def test_a_copy_is_no_larger_than_the_batch(kind: str, engine: str) -> None:
-    """It does not contain its slot, or all slots."""
-    for batch in loader_of(kind, engine, 3):
-        assert len(pickle.dumps(batch)) < 1.1 * batch.nbytes
-        if kind == "DataLoader":
-            assert copy.deepcopy(batch).untyped_storage().nbytes() == batch.nbytes
-
-
 def _check_all(inbox: Any, outbox: Any) -> None:
     """Keep every batch that comes, and check all of them at the end."""
     kept = []
@@ -200,27 +192,6 @@ def test_batches_can_be_sent_to_another_process(kind: str, engine: str, forked: 
         channel.close()
         channel.join_thread()
     assert all(is_right(batch, place) for place, batch in enumerate(kept) if batch is not None)
-
-
-def test_batches_can_be_sent_through_a_pipe(kind: str, engine: str) -> None:
-    context = _queues(kind)
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_echo, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
-    echoes = []
-    for batch in loader_of(kind, engine, 12):
-        ours.send(batch)
-        echoes.append(ours.recv())
-    ours.send(None)
-    process.join()
-    ours.close()
-    assert all(is_right(batch, place) for place, batch in enumerate(echoes))
-
-
-def _echo(pipe: Any) -> None:
-    while (batch := pipe.recv()) is not None:
-        pipe.send(np.asarray(batch).copy())
 
 
 @pytest.mark.parametrize("end", ["close", "delete", "collect"])
@@ -268,28 +239,6 @@ def test_a_part_of_a_batch_can_be_kept(kind: str, engine: str, part: str) -> Non
         original = np.ascontiguousarray(np.broadcast_to(expected(place), (ROWS, WIDTH)))
         wanted = cut(original if kind == "Loader" else torch.from_numpy(original))
         assert np.array_equal(np.asarray(found), np.asarray(wanted)), f"of batch {place}"
-
-
-def test_one_field_of_a_batch_can_be_kept(kind: str, engine: str) -> None:
-    loader = loader_of(kind, engine, dataset=Marked(100 * ROWS, paired=True))
-    fields = [batch["y"] for batch in loader]
-    assert all(is_right(field, place, 2) for place, field in enumerate(fields))
-
-
-def test_batches_can_be_kept_over_epochs(kind: str, engine: str) -> None:
-    """With the same workers, which write to the same memory."""
-    loader = loader_of(kind, engine, 30, persistent=True)
-    held: list[tuple[int, Any]] = []
-    for epoch in range(4):
-        for place, batch in enumerate(loader):
-            if place % 10 == epoch:
-                held.append((place, batch))
-            del batch
-            if place == 20 and epoch % 2:
-                break  # in the middle of an epoch
-        assert all(is_right(batch, place) for place, batch in held)
-    loader.close()
-    assert all(is_right(batch, place) for place, batch in held)
 
 
 # -- the budget ---

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset
 
 from feedline import DataLoader, Loader
 from feedline.types import EngineName
-from tests.faults.limits import descriptors_left
-from tests.faults.programs import ROOT, running_afresh
+from tests.faults.programs import running_afresh
 
 pytestmark = pytest.mark.sample(5)
 
@@ -63,15 +57,6 @@ def test_few_descriptors_are_enough_or_the_error_says_so() -> None:
     assert all(message == "enough" or "ulimit -n" in message for _, _, message in lines)
     # To start a process Python creates two pipes; if the second fails, it leaks the first.
     assert all(more == "0" or (more == "2" and message != "enough") for _, more, message in lines), lines
-
-
-def test_kept_batches_use_no_descriptors() -> None:
-    loader = Loader(np.arange(4000), 4, workers=2)
-    batches = iter(loader)
-    kept = [next(batches)]
-    with descriptors_left(4):
-        kept.extend(batches)
-    assert [batch.tolist() for batch in kept] == [list(range(start, start + 4)) for start in range(0, 4000, 4)]
 
 
 MANY_OPEN = """
@@ -143,17 +128,6 @@ def test_a_batch_of_thousands_of_tensors_arrives_without_a_slot(monkeypatch: pyt
     for batch in DataLoader(Tensors(), 12, num_workers=1, collate_fn=many_tensors):
         assert len(batch) == 5000
         assert batch[4999].tolist() == [4999] * 10
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["process", "thread"])
-@pytest.mark.parametrize("memory_budget", [None, 0, 100_000])
-def test_all_batches_may_be_kept(engine: EngineName, memory_budget: int | None) -> None:
-    loader = DataLoader(Tensors(), 1, num_workers=2, engine=engine, memory_budget=memory_budget)
-    kept = [batch for _ in range(8) for batch in loader]
-    for place, batch in enumerate(kept):
-        assert batch["image"].unique().tolist() == [place % 24]
-    assert loader.stats()["leased_slots"] <= 192
 
 
 ADDRESS_LIMIT = """
@@ -310,43 +284,3 @@ def test_locked_memory_holds_no_more_than_batches_need(engine: EngineName) -> No
 
 
 # -- /dev/shm ---
-
-TINY_SHM = """
-import os
-import torch
-from feedline import DataLoader
-from feedline.types import EngineName
-assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize <= 64 << 10
-
-class Images:
-    def __len__(self):
-        return 24
-    def __getitem__(self, index):
-        return torch.full((3, 224, 224), float(index))
-
-kept = []
-for memory_budget in (None, 0):
-    loader = DataLoader(Images(), 8, num_workers=2, memory_budget=memory_budget)
-    for place, batch in enumerate(loader):
-        assert batch[:, 0, 0, 0].tolist() == [8 * place + number for number in range(8)]
-        kept.append(batch)
-assert os.listdir("/dev/shm") == []
-"""
-
-
-@pytest.mark.slow
-def test_a_small_dev_shm_does_not_matter(tmp_path: Path) -> None:
-    unshare = shutil.which("unshare")
-    mount = "mount -t tmpfs -o size=64k tmpfs /dev/shm"
-    if unshare is None or subprocess.run([unshare, "-m", "sh", "-c", mount], capture_output=True).returncode:
-        pytest.skip("needs the right to mount a small /dev/shm")
-    script = tmp_path / "script.py"
-    script.write_text(TINY_SHM)
-    done = subprocess.run(
-        [unshare, "-m", "sh", "-c", f'{mount} && exec "$0" "$1"', sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 from collections.abc import Iterable
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,14 +70,6 @@ def through_pickle(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
-def through_torch(value: Any) -> Any:
-    """Save it as programs do beside the model, and load it with torch's default, which allows only plain values."""
-    file = io.BytesIO()
-    torch.save(value, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 # -- a sequence of faults ---
 
 
@@ -110,15 +100,6 @@ def test_counts_by_action() -> None:
     assert log.counts() == {"skip": 3, "retry": 1, "replace": 1, "raise": 0}
     log.counts().clear()
     assert log.counts()["skip"] == 3, "the returned counts are a copy"
-
-
-def test_an_empty_log() -> None:
-    log = FaultLog()
-    assert not log
-    assert log.counts() == {"skip": 0, "retry": 0, "replace": 0, "raise": 0}
-    assert log.quarantined == []
-    assert log.dropped == 0
-    assert repr(log) == "FaultLog of 0 faults"
 
 
 # -- quarantine ---
@@ -184,13 +165,6 @@ def test_the_oldest_faults_are_dropped_but_still_count_and_stay_quarantined() ->
     assert log.quarantined == list(range(10))
 
 
-def test_ten_thousand_faults_are_kept() -> None:
-    entry = fault(1)
-    log = log_of([entry] * 10_001)
-    assert len(log) == 10_000
-    assert log.dropped == 1
-
-
 # -- states ---
 
 
@@ -208,21 +182,9 @@ def test_a_log_survives_saving_and_restoring(through: Any, entries: list[Fault],
     assert again.state() == log.state()
 
 
-def test_torch_can_save_and_load_the_state() -> None:
-    log = log_of([fault((1, np.int64(2))), fault(b"key"), fault(np.arange(3))], most_entries=2)
-    again = FaultLog()
-    again.restore(through_torch(log.state()))
-    assert again.state() == log.state()
-    assert again.quarantined_as((1, 2)) is not None
-
-
-def test_a_clean_log_has_an_empty_state() -> None:
-    assert FaultLog().state() == {}
-
-
 def test_the_state_is_small() -> None:
+    assert FaultLog().state() == {}
     assert sorted(log_of([fault(7, "retry")]).state()) == ["entries"]
-    assert sorted(log_of([fault(7)]).state()) == ["entries", "quarantined"]
     assert len(json.dumps(log_of([fault(7)]).state())) < 250
 
 
@@ -234,30 +196,9 @@ def test_a_smaller_log_keeps_the_last_faults() -> None:
     assert log.quarantined == list(range(5))
 
 
-DROPPED = log_of((fault(index) for index in range(5)), most_entries=2).state()
-
-
 @pytest.mark.parametrize(
     "state",
-    [
-        None,
-        [],
-        {"entries": 5},
-        {"entries": {"index": 1}},
-        {"entries": [5]},
-        {"entries": [{"index": 5}]},
-        {"quarantined": 5},
-        {"quarantined": [{"what": 5}]},
-        {"dropped": 3},
-        {**DROPPED, "dropped": 4},
-        {**DROPPED, "dropped": "3"},
-        {**DROPPED, "dropped": 3.0},
-        {**DROPPED, "counts": 5},
-        {**DROPPED, "counts": {"skip": 5}},
-        {**DROPPED, "counts": {"raise": 4, "skip": 1, "retry": 0, "replace": 0}},
-        {**DROPPED, "counts": {"raise": 0, "skip": 5.0, "retry": 0, "replace": 0}},
-        {**DROPPED, "counts": {"raise": 0, "skip": "5", "retry": 0, "replace": 0}},
-    ],
+    [None, {"entries": [5]}, {"entries": [{"index": 5}]}, {"quarantined": [{"what": 5}]}, {"counts": {"skip": 5}}],
     ids=repr,
 )
 def test_a_damaged_state_is_rejected_and_changes_nothing(state: Any) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from feedline.errors import BadOption, FeedlineWarning, WorkerWarning
-from tests.faults.deaths import Once, die
 from tests.faults.loaders import (
     Augmented,
     Numbers,
@@ -167,7 +166,7 @@ def test_workers_over_the_limit_from_the_start_are_kept_after_a_warning(loader_k
 @mostly_dataloader
 def test_a_growing_worker_is_reported_once_per_doubling(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.delivery.driver.memory_watch._NOTABLE_BYTES", 30 * MIB)
-    monkeypatch.setattr("feedline.delivery.driver.memory_watch._SETTLED_AFTER", 2)
+    monkeypatch.setattr("feedline.delivery.driver.memory_watch._BASE_AFTER", 2)
     loader = make(loader_kind, Leaking(64, 4 * MIB), 2, workers=1)
     batches = iter(loader)
     [pid] = pids_of(batches)
@@ -185,7 +184,7 @@ def test_a_growing_worker_is_reported_once_per_doubling(loader_kind: str, monkey
 @mostly_loader
 def test_a_warning_turned_into_an_error_loses_no_batch(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.delivery.driver.memory_watch._NOTABLE_BYTES", 30 * MIB)
-    monkeypatch.setattr("feedline.delivery.driver.memory_watch._SETTLED_AFTER", 2)
+    monkeypatch.setattr("feedline.delivery.driver.memory_watch._BASE_AFTER", 2)
     loader = make(loader_kind, Leaking(64, 4 * MIB), 2, workers=1, seed=3)
     batches = iter(loader)
     delivered: list[Any] = []
@@ -206,47 +205,3 @@ def test_a_warning_turned_into_an_error_loses_no_batch(loader_kind: str, monkeyp
 def test_the_limit_is_rejected_without_worker_processes(loader_kind: str, engine: str) -> None:
     with pytest.raises(BadOption, match="max_memory_per_worker"):
         make(loader_kind, Numbers(), max_memory_per_worker=1 << 30, **on(engine))
-
-
-class AddingLeaking(Leaking):
-    """Adds the numbers of all calls to `add`."""
-
-    extra = 0
-
-    def add(self, extra: int) -> None:
-        self.extra += extra
-
-    def __getitem__(self, index: int) -> Any:
-        super().__getitem__(index)
-        return index + self.extra
-
-
-@pytest.mark.slow
-@mostly_loader
-@pytest.mark.parametrize("start_method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
-def test_a_new_worker_has_the_calls_of_the_old_one(loader_kind: str, start_method: str) -> None:
-    options: dict[str, Any] = {"workers": 1, "persistent": True, "start_method": start_method}
-    most = limit_for(loader_kind, start_method=start_method)
-    loader = make(loader_kind, AddingLeaking(), max_memory_per_worker=most, **options)
-    assert list(itertools.chain(*batches_of(loader))) == list(range(COUNT))
-    loader.broadcast("add", 500)
-    assert list(itertools.chain(*batches_of(loader))) == list(range(500, 500 + COUNT))
-    assert loader.stats()["recycled_workers"] >= 2
-    loader.close()
-
-
-@pytest.mark.slow
-@mostly_dataloader
-def test_deaths_and_recycling_do_not_affect_each_other(loader_kind: str, tmp_path: Path) -> None:
-    class LeakingAndDeadly(Leaking):
-        def __getitem__(self, index: int) -> Any:
-            if index in (5, 60) and once(index):
-                die()
-            return super().__getitem__(index)
-
-    once = Once(tmp_path)
-    loader = make(loader_kind, LeakingAndDeadly(), workers=1, max_memory_per_worker=limit_for(loader_kind), seed=3)
-    with pytest.warns(UserWarning, match="taken its place"):
-        assert batches_of(loader) == batches_of(make(loader_kind, Augmented(COUNT), seed=3))
-    assert loader.stats()["restarted_workers"] == 2
-    assert loader.stats()["recycled_workers"] >= 1

@@ -47,55 +47,6 @@ def test_batches_larger_than_dev_shm_arrive(memory: str, engine: str, tmp_path: 
         assert program.errors() == ""
 
 
-@pytest.mark.slow
-def test_batches_larger_than_dev_shm_arrive_without_slots(tmp_path: Path) -> None:
-    with running_afresh(LARGE_BATCHES, "process", 0, inside=with_shared_memory("0 bytes", tmp_path / "dev")) as program:
-        assert program.line() == "[]"
-        assert program.end() == 0, program.errors()
-
-
-TORCH_WITHOUT_SHARED_MEMORY = """
-import torch
-from feedline import DataLoader
-
-class Blocks(Numbers):
-    def __getitem__(self, index):
-        return torch.full((8, 1 << 15), index, dtype=torch.uint8)
-
-for options in {}, {"multiprocessing_context": "fork"}, {"persistent_workers": True}, {"engine": "thread"}:
-    loader = DataLoader(Blocks(20), 10, num_workers=2, **options)
-    kept = list(loader)
-    assert [batch[:, 7, -1].tolist() for batch in kept] == [list(range(10)), list(range(10, 20))]
-    loader.close()
-say("done")
-"""
-
-
-@pytest.mark.slow
-def test_the_torch_dataloader_works_without_dev_shm(tmp_path: Path) -> None:
-    inside = with_shared_memory("absent", tmp_path / "dev")
-    with running_afresh(TORCH_WITHOUT_SHARED_MEMORY, inside=inside) as program:
-        assert program.line() == "done"
-        assert program.end() == 0, program.errors()
-
-
-OTHER_STARTS = """
-from feedline.testing.engine import Numbers  # under a name that a worker can import
-for start_method in "forkserver", "spawn":
-    loader = Loader(Numbers(), 4, workers=2, sampler=range(32), start_method=start_method)
-    assert [int(batch[0, 0]) for batch in loader] == list(range(0, 32, 4))
-say("done")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("memory", SHARED_MEMORY)
-def test_workers_that_are_not_forked_do_not_need_dev_shm(memory: str, tmp_path: Path) -> None:
-    with running_afresh(OTHER_STARTS, inside=with_shared_memory(memory, tmp_path / "dev")) as program:
-        assert program.line() == "done"
-        assert program.end() == 0, program.errors()
-
-
 # -- descriptors ---
 
 THOUSANDS_KEPT = """
@@ -127,7 +78,7 @@ ONE_THREAD = ["env", "OPENBLAS_NUM_THREADS=1"]
 FEW_PROCESSES = """
 import gc, resource, warnings
 from multiprocessing import forkserver, resource_tracker
-from feedline.testing.engine import Numbers  # under a name that a worker can import
+from tests.contracts.engine import Numbers  # under a name that a worker can import
 warnings.simplefilter("error", feedline.errors.FeedlineWarning)
 
 def children():
@@ -223,50 +174,3 @@ def test_the_error_about_a_thread_limit_names_ulimit() -> None:
 
 
 # -- addresses ---
-
-FEW_ADDRESSES = """
-import resource, warnings
-warnings.simplefilter("error", feedline.errors.FeedlineWarning)  # nobody is replaced: nobody crashes
-
-class Blocks(Numbers):
-    '''Sample i is 16 MB full of i: a batch of 64 MB needs as much again for its samples.'''
-    def __getitem__(self, index):
-        return np.full((16, 1 << 20), index, np.uint8)
-
-def epoch():
-    loader = Loader(Blocks(12), 4, workers=2, prefetch=1, engine=sys.argv[1])
-    for place, batch in enumerate(loader):
-        assert batch[:, 0, 0].tolist() == list(range(4 * place, 4 * place + 4))
-        assert (batch == batch[:, :1, :1]).all()
-    assert place == 2
-
-list(Loader(Numbers(), 4, workers=2, engine=sys.argv[1]))  # whatever is imported or mapped once
-unlimited = resource.getrlimit(resource.RLIMIT_AS)
-for room in map(int, sys.argv[2:]):
-    with open("/proc/self/statm") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + room * (1 << 20), unlimited[1]))
-    outcome = "worked"
-    try:
-        epoch()
-    except (MemoryError, feedline.errors.TransportError, feedline.errors.WorkerStartError) as exc:
-        outcome = f"{type(exc).__name__} {exc}"
-    resource.setrlimit(resource.RLIMIT_AS, unlimited)
-    say(room, outcome.replace("\\n", " "))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["process", "thread"])
-def test_an_address_space_limit_leaves_room_for_batches(engine: str) -> None:
-    """If the samples need more, that is the user's MemoryError; the loader takes only its share."""
-    rooms = [5, 20, 50, 100, 150, 250, 800, 1100, 1300, 2100]
-    with running_afresh(FEW_ADDRESSES, engine, *rooms) as program:
-        outcomes = dict(program.line().split(maxsplit=1) for _ in rooms)
-        assert program.end() == 0, program.errors()
-    assert outcomes["5"] != "worked"
-    assert all("ulimit -v" in text for text in outcomes.values() if text.startswith("TransportError"))
-    # With 800 it depends on how many samples are made at the same time.
-    assert {room: text for room, text in outcomes.items() if int(room) >= 1100} == dict.fromkeys(
-        ["1100", "1300", "2100"], "worked"
-    )

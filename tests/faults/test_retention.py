@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
-from feedline import DataLoader, Loader
+from feedline import DataLoader
 from feedline.types import EngineName
 from feedline.workers import abilities
 from tests.mappings import mappings
@@ -52,11 +52,6 @@ class Images(Dataset[Any]):
         # Not with torch, whose own heap may not return freed memory.
         image, mask = (np.full(size // 4, index, np.float32) for size in (IMAGE_BYTES, IMAGE_BYTES // 2))
         return torch.from_numpy(image), torch.from_numpy(mask), index
-
-
-class Arrays(Images):
-    def __getitem__(self, index: int) -> Any:
-        return tuple(np.asarray(part) for part in super().__getitem__(index))
 
 
 def memory() -> int:
@@ -125,26 +120,6 @@ def test_collecting_labels_keeps_no_images(engine: str) -> None:
             assert memory() - before < WINDOW_BYTES + CONSTANT
     assert torch.cat(labels).tolist() == list(range(160))
     assert memory() - before < WINDOW_BYTES + CONSTANT
-
-
-@pytest.mark.slow
-def test_the_numpy_loader_keeps_no_images_either(engine: str) -> None:
-    workers = 0 if engine == "inline" else 2
-    name: Any = "process" if engine == "portable" else engine  # one of the loader's
-    loader = Loader(Arrays(), BATCH, workers=workers, engine=name)
-    before = initial_memory()
-    labels = [checked(parts)[2] for parts in loader]
-    assert np.concatenate(labels).tolist() == list(range(160))
-    assert memory() - before < WINDOW_BYTES + CONSTANT
-
-
-@pytest.mark.slow
-def test_keeping_a_mask_does_not_keep_its_image(engine: str) -> None:
-    before = initial_memory()
-    masks = [checked(parts)[1] for parts in make(engine)]
-    held = sum(mask.nbytes for mask in masks)
-    assert memory() - before < 1.25 * held + WINDOW_BYTES + CONSTANT
-    assert all(mask[0, 0] == mask[0, -1] == BATCH * number for number, mask in enumerate(masks))
 
 
 def test_closed_loaders_leave_only_kept_batches(engine: str) -> None:

@@ -15,12 +15,11 @@ from torch.utils.data import IterableDataset
 
 from feedline.delivery.driver.batches import WorkerBatches
 from feedline.delivery.driver.caller_lock import CallerLock
-from feedline.delivery.driver.resources import Resources
 from feedline.delivery.state.epochs import Epochs
 from feedline.errors import ReentrantCall
-from feedline.loader.run.iteration import Iteration
-from feedline.loader.run.run import Run
-from feedline.testing import Gate
+from feedline.loader.iteration import Iteration
+from feedline.loader.session import Session
+from tests.contracts.gate import Gate
 from tests.faults.loaders import Numbers, batches_of, everywhere, make, on, plain
 
 pytestmark = pytest.mark.sample(8)
@@ -229,11 +228,11 @@ class Sampling:
 
 
 STEPS: list[tuple[Any, str]] = [
-    (Run, "refresh"),
+    (Session, "refresh"),
     (Epochs, "begin"),
     (Iteration, "_announce"),
-    (Resources, "arena"),
-    (Resources, "driver"),
+    (Session, "arena"),
+    (Session, "driver"),
     (WorkerBatches, "restart"),
     (Iteration, "_checkpoint"),
     (Iteration, "_restart_on_epoch_change"),
@@ -323,22 +322,6 @@ def test_an_iterator_created_while_the_loader_is_closed_has_no_batches(
         assert not any(worker.is_alive() for worker in getattr(batches, "_workers", []))
         assert batches_of(loader) == everything, "the loader can be iterated again"
     assert len(reached) >= 6
-    loader.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
-def test_closing_at_any_moment_loses_only_the_rest_of_the_epoch(loader_kind: str) -> None:
-    loader = make(loader_kind, Numbers(8), 2, persistent=True, **on("thread", 1))
-    everything = batches_of(loader)
-    for _ in range(100):
-        begins = threading.Barrier(2)
-        thread, outcome = in_thread(lambda: (begins.wait(LONG_S), batches_of(loader))[1])  # noqa: B023
-        begins.wait(LONG_S)
-        loader.close()
-        thread.join(LONG_S)
-        assert not thread.is_alive()
-        assert outcome[0] == everything[: len(outcome[0])]
     loader.close()
 
 

@@ -160,31 +160,18 @@ def check_storm(engine: str, kind: str, persistent: str, count: int, mean_s: flo
     assert ignored <= max(2, count // 100)
 
 
-@pytest.mark.parametrize(
-    ("engine", "persistent", "mean_s"),
-    [("inline", "", 0.002), ("thread", "", 0.004), ("process", "", 0.02), ("process", "yes", 0.02)],
-)
-def test_a_burst_of_signals_loses_and_repeats_no_batch(engine: str, persistent: str, mean_s: float) -> None:
-    check_storm(engine, "Loader", persistent, 120, mean_s, 1)
+ENGINES = [("inline", "", 0.002), ("thread", "", 0.004), ("process", "", 0.02), ("process", "yes", 0.02)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
 @pytest.mark.parametrize(
-    ("engine", "persistent", "mean_s"),
-    [
-        ("inline", "", 0.002),
-        ("thread", "", 0.004),
-        ("thread", "yes", 0.004),
-        ("process", "", 0.02),
-        ("process", "yes", 0.02),
-    ],
+    ("kind", "count"),
+    [("Loader", 120), *(pytest.param(kind, 1500, marks=pytest.mark.slow) for kind in ("Loader", "DataLoader"))],
 )
-def test_a_long_burst_of_signals_loses_and_repeats_no_batch(
-    engine: str, kind: str, persistent: str, mean_s: float, seed: int
+@pytest.mark.parametrize(("engine", "persistent", "mean_s"), ENGINES)
+def test_a_burst_of_signals_loses_and_repeats_no_batch(
+    engine: str, persistent: str, mean_s: float, kind: str, count: int
 ) -> None:
-    check_storm(engine, kind, persistent, 1500, mean_s, seed)
+    check_storm(engine, kind, persistent, count, mean_s, 1)
 
 
 # -- one exception, at one place ---

@@ -20,10 +20,9 @@ from torch.utils.data import Dataset, IterableDataset
 from feedline import DataLoader, Loader
 from feedline.abc import WorkerView
 from feedline.errors import FeedlineWarning, WorkerTimeout, WorkerWarning
-from feedline.faults import Policy
 from feedline.schedulers import InOrder
-from feedline.testing import Gate
 from feedline.workers import abilities
+from tests.contracts.gate import Gate
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
     Augmented,
@@ -177,23 +176,6 @@ def test_a_stopped_worker_is_late_and_continues(loader_kind: str, kind: str) -> 
     assert batches == expected
 
 
-@mostly_loader
-def test_tasks_that_a_stopped_worker_has_not_started_are_done_by_others(loader_kind: str) -> None:
-    """Including the last one, and without a timeout."""
-    loader = make(loader_kind, Numbers(40), workers=2, prefetch=1, timeout_s=100, persistent=True, seed=1)
-    iterator = iter(loader)
-    batches = [plain(next(iterator)) for _ in range(2)]
-    answer = iterator._batches.driver.engine._channels[1].near
-    pid = pids_of(iterator)[1]
-    assert select.select([answer], [], [], 10)[0], "the second worker has finished its task"
-    while "(sleeping)" not in Path(f"/proc/{pid}/status").read_text():
-        time.sleep(0.001)  # an answer may have two messages
-    with stopped(pid):
-        batches += batches_of(iterator)
-    assert batches == batches_of(make(loader_kind, Numbers(40)))
-    loader.close()
-
-
 class StopsOthers(InOrder):
     """Assigns the last batch when all workers are idle, and stops some workers for good right before."""
 
@@ -311,17 +293,6 @@ def test_a_sample_that_always_blocks_is_found(loader_kind: str, policy: str, tmp
             assert loader.stats()["restarted_workers"] == restarted, "it is not requested again"
         assert indices_of(loader.faults) == [5]
         assert loader.faults[0].stage == "worker"
-
-
-@pytest.mark.slow
-def test_policies_can_distinguish_samples_that_block_from_samples_that_kill(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("feedline.delivery.machine.flights.Flights.start_up_s", 0.3)
-    with Gate(tmp_path / "gate") as gate:
-        policy = Policy({WorkerTimeout: "skip"})
-        loader = make("Loader", Held(gate, 8), 1, workers=1, timeout_s=TIMEOUT_S, restarts=30, on_error=policy)
-        with pytest.warns(WorkerWarning):
-            assert len(batches_of(loader)) == 7
-    assert loader.faults[0].error == "feedline.errors.WorkerTimeout"
 
 
 @mostly_loader

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from feedline.testing import Gate
+from tests.contracts.gate import Gate
 from tests.faults.programs import running, shared_memory_names
 
 pytestmark = pytest.mark.sample(7)
 
 IN_THE_MIDDLE = """
-from feedline.testing.engine import Numbers  # under a name that a worker can import
+from tests.contracts.engine import Numbers  # under a name that a worker can import
 batches = iter(Loader(Numbers(), 4, workers=2, start_method=sys.argv[1]))
 next(batches)
 say(*batches.worker_pids)
@@ -35,8 +35,8 @@ def test_idle_workers_end(start_method: str) -> None:
 
 STUCK = """
 import threading
-from feedline.testing import Gate
-from feedline.testing.engine import Numbers  # under a name that a worker can import
+from tests.contracts.gate import Gate
+from tests.contracts.engine import Numbers  # under a name that a worker can import
 
 def train():
     held = Numbers(gate=Gate.at(sys.argv[3]), held=tuple(range(4, 64)))
@@ -69,7 +69,7 @@ def test_stuck_workers_end_at_once(start_method: str, thread: str, tmp_path: Pat
 
 IN_ANOTHER_THREAD = """
 import threading
-from feedline.testing import Gate
+from tests.contracts.gate import Gate
 
 class Held(Numbers):
     def __getitem__(self, index):
@@ -103,7 +103,7 @@ def test_workers_outlive_the_thread_that_started_them(tmp_path: Path) -> None:
 
 
 REPLACED = """
-from feedline.testing import Gate
+from tests.contracts.gate import Gate
 
 class Deadly(Numbers):
     def __getitem__(self, index):

@@ -25,8 +25,6 @@ NUMBERS = {
     "name": [f"näme {i}" + "\0" * (i % 2) for i in range(COUNT)],
     "row": [[i, i + 1, -i] for i in range(COUNT)],
     "weights": [[i / 3, i / 7] for i in range(COUNT)],
-    "pair": [[i, i / 3] for i in range(COUNT)],
-    "picture": [[[i, 1, 2], [3, 4, 5]] for i in range(COUNT)],
 }
 
 
@@ -51,8 +49,6 @@ def features() -> Any:
             "name": value("string"),
             "row": datasets.List(value("int32")),
             "weights": datasets.List(value("float64")),
-            "pair": datasets.List(value("float32"), length=2),
-            "picture": datasets.Array2D((2, 3), "uint8"),
         }
     )
 
@@ -112,7 +108,7 @@ VIEWS: dict[str, Any] = {
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("form", FORMATS)
 def test_batches_equal_those_of_torchs_loader(form: str | None, view: str) -> None:
-    names = None if form is not None else [name for name in NUMBERS if name != "picture"]
+    names = None if form is not None else [name for name in NUMBERS if name not in ("row", "weights")]
     dataset = VIEWS[view](make(names)).with_format(form)
     order = np.random.default_rng(0).permutation(len(dataset)).tolist()
     assert columns_of(dataset) is not None
@@ -147,8 +143,12 @@ ODD: dict[str, Any] = {
     "empty lists": lambda: datasets.Dataset.from_dict(
         {"x": [[], []]}, features=datasets.Features({"x": datasets.List(datasets.Value("int64"))})
     ),
-    "fixed lists with nulls": lambda: datasets.Dataset.from_dict(
-        {"x": [[1.0, None]] * 3}, features=datasets.Features({"x": datasets.List(datasets.Value("float32"), length=2)})
+    "fixed lists": lambda: datasets.Dataset.from_dict(
+        {"x": [[1.0, 2.0]] * 3}, features=datasets.Features({"x": datasets.List(datasets.Value("float32"), length=2)})
+    ),
+    "lists": lambda: make(["row", "weights"]),
+    "arrays": lambda: datasets.Dataset.from_dict(
+        {"x": [[[1, 2], [3, 4]]] * 3}, features=datasets.Features({"x": datasets.Array2D((2, 2), "uint8")})
     ),
     "options of the format": lambda: datasets.Dataset.from_dict({"x": [1.0, 2.0]}).with_format(
         "torch", dtype=torch.float64

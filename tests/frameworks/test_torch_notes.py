@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
-from torch.utils.data.distributed import DistributedSampler
 
 from feedline import DataLoader
 
@@ -38,32 +37,23 @@ BATCHES = BatchSampler(range(10), 2, False)
 @pytest.mark.parametrize(
     ("arguments", "note"),
     [
-        ({"num_workers": "4"}, "num_workers='4' is a str. Give an integer"),
-        ({"timeout": "5"}, "timeout='5' is no number. Give seconds"),
-        ({"sampler": SequentialSampler}, "Pass an instance: sampler=SequentialSampler(...)"),
-        ({"dataset": Squares}, "Pass an instance: Squares(...)"),
+        ({"num_workers": "4"}, "num_workers='4' has type str"),
+        ({"timeout": "5"}, "timeout='5'"),
+        ({"sampler": SequentialSampler}, "sampler=SequentialSampler(...)"),
+        ({"dataset": Squares}, "dataset=Squares(...)"),
         ({"dataset": Path("/data/train")}, "is a path, not a dataset"),
-        ({"dataset": Endless()}, "class Endless has no __len__"),
-        ({"dataset": Endless(), "shuffle": True}, "Add `def __len__(self)`"),
-        (
-            {"batch_size": 0},
-            "batch_size=0 would make batches without samples. Give a positive integer, or batch_size=",
-        ),
-        ({"batch_size": "8"}, "batch_size='8' is a string, not a number. Write batch_size=8;"),
-        ({"batch_size": True}, "batch_size=True has type bool"),
-        ({"sampler": SequentialSampler(range(10)), "shuffle": True}, "RandomSampler(dataset)"),
-        (
-            {"sampler": DistributedSampler(Squares(), 2, 0), "shuffle": True},
-            "DistributedSampler(..., shuffle=True)",
-        ),
-        ({"num_workers": -1}, "num_workers=-1 is negative. Give 0"),
-        ({"prefetch_factor": 2}, "prefetch_factor=2 needs worker processes, but num_workers is 0"),
-        ({"persistent_workers": True}, "persistent_workers=True needs worker processes"),
-        ({"batch_sampler": BATCHES, "batch_size": 4, "shuffle": True}, "so batch_size=, shuffle= cannot be given"),
-        ({"batch_size": None, "drop_last": True}, "drop drop_last=True, or give a batch_size"),
-        ({"dataset": Counting(), "shuffle": True}, "Counting is an iterable dataset"),
-        ({"dataset": Counting(), "batch_sampler": BATCHES}, "itself: drop batch_sampler=."),
-        ({"dataset": [], "shuffle": True}, "(list) has no samples"),
+        ({"dataset": Endless(), "shuffle": True}, "class Endless has no __len__"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": "8"}, "batch_size='8'"),
+        ({"batch_size": True}, "batch_size=True"),
+        ({"sampler": SequentialSampler(range(10)), "shuffle": True}, "sampler=<SequentialSampler>, shuffle=True"),
+        ({"num_workers": -1}, "num_workers=-1"),
+        ({"prefetch_factor": 2}, "prefetch_factor=2"),
+        ({"persistent_workers": True}, "persistent_workers=True"),
+        ({"batch_sampler": BATCHES, "batch_size": 4, "shuffle": True}, "<BatchSampler>, batch_size=4, shuffle=True"),
+        ({"batch_size": None, "drop_last": True}, "drop_last=True"),
+        ({"dataset": Counting(), "shuffle": True}, "dataset=<Counting>, shuffle=True"),
+        ({"dataset": [], "shuffle": True}, "dataset=<list>"),
     ],
     ids=str,
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from feedline.loader.run.torch_batches import TorchBatches
+from feedline.loader.torch_batches import TorchBatches
 
 delivered: Counter[str] = Counter()
 """Batches by the name of the class of the iterator."""

@@ -14,7 +14,7 @@ import torch  # noqa: E402
 from ignite.engine.deterministic import DeterministicEngine  # noqa: E402
 
 from feedline import DataLoader, samplers  # noqa: E402
-from feedline.loader.run.torch_batches import TorchBatches  # noqa: E402
+from feedline.loader.torch_batches import TorchBatches  # noqa: E402
 
 
 class Broken(list[int]):

@@ -19,7 +19,7 @@ import pytest
 import feedline
 from feedline.insight.recording import Recording
 from feedline.insight.stats import Period, Stats
-from feedline.loader.base import run_of
+from feedline.loader.base import session_of
 from feedline.randomness import scope
 from tests.tries import try_again
 
@@ -96,7 +96,7 @@ def test_the_slowest_samples_are_named(engine: str) -> None:
 
 
 def test_the_cpu_time_of_every_batch_is_known(engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in ("workers.runner", "delivery.driver.resources"):
+    for module in ("workers.runner", "loader.session"):
         monkeypatch.setattr(f"feedline.{module}.TaskCpu", KnownCpu)
     loader = loader_of(Slow(), engine)
     with feedline.record(loader, tmp_path / "run.json"):
@@ -322,7 +322,7 @@ def test_on_stats_calls_a_function_at_intervals(engine: str) -> None:
     assert len(list(loader)) == 6
     assert calls == [(number, True) for number in range(7)]
     for twin in (pickle.loads(pickle.dumps(loader)), copy.copy(loader)):
-        assert run_of(twin).listener is None, "a copy has no listener"
+        assert session_of(twin).listener is None, "a copy has no listener"
     loader.on_stats(calls.append, every_s=1000)
     assert len(list(loader)) == 6
     assert len(calls) == 8

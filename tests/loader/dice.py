@@ -20,10 +20,8 @@ from feedline.abc import Engine, ErrorPolicy, Scheduler, WorkerView
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver import driver
 from feedline.delivery.driver.inline_batches import InlineBatches
-from feedline.delivery.driver.resources import Resources
-from feedline.delivery.driver.settings import Settings
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.epoch import Epoch, Origin, Request
+from feedline.delivery.machine.epoch import Epoch, Request
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
@@ -44,6 +42,7 @@ from feedline.samplers.distributed import Distributed
 from feedline.schedulers import InOrder, Unordered
 from feedline.types import DatasetKind, Key, Result, ResultKind, Share, Task, WorkerIdentity
 from feedline.workers.runner import Runner
+from tests.loader.beginnings import session_with
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.stepping import Clock
 
@@ -283,9 +282,9 @@ class Run:
         return samples
 
     def _inline(self, snapshot: Snapshot | None) -> Iterator[Any]:
-        resources = Resources(Settings(), NumpyFramework())
-        resources.counters = self.counters
-        return InlineBatches(self._spec(), self._checkpoint, snapshot, resources, None, self.fault_budget)
+        session = session_with(None)
+        session.counters = self.counters
+        return InlineBatches(self._spec(), self._checkpoint, snapshot, session, None, self.fault_budget)
 
     def _workers(self, snapshot: Snapshot | None) -> Iterator[Any]:
         case, spec, plan = self.case, self._spec(), self._checkpoint.plan
@@ -293,10 +292,10 @@ class Run:
         self.engine = DiceEngine(spec, self._clock, random.Random(case.dice), case.kills)
         options = RecoveryOptions(case.policy, self.dataset, batched=spec.batched, restarts=case.restarts)
         self.driver = driver_of(self.engine, counters=self.counters, options=options)
-        already = () if snapshot is None else snapshot.early
+        self._entry.progress.early.update(() if snapshot is None else snapshot.early)
         self.driver.begin_epoch(
             Epoch(
-                Planned(plan, Request(batched=spec.batched), Origin(already)),
+                Planned(plan, Request(batched=spec.batched)),
                 self._scheduler(),
                 Limits(case.workers * case.depth, case.depth),
                 self._entry.progress,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from feedline.abc import Scheduler
-from feedline.delivery.machine.epoch import Epoch, Origin, Request
+from feedline.delivery.machine.epoch import Epoch, Request
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.machine.recovery import RecoveryOptions
@@ -16,7 +16,7 @@ from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.order.streams import SpanPlan
 from feedline.schedulers import InOrder
-from feedline.types import Resume
+from feedline.types import Position
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.stepping import Clock, Cost, SteppingEngine
 
@@ -39,7 +39,7 @@ class Bench:
         engine: type[SteppingEngine] = SteppingEngine,
         spans: SpanPlan | None = None,
         already: Collection[int] = (),
-        resumes: dict[int, Resume] | None = None,
+        resumes: dict[int, Position] | None = None,
         turn: int = 0,
         snapshots: bool = False,
         restarts: int = 0,
@@ -60,10 +60,10 @@ class Bench:
         kind = Planned(
             ForeignPlan(iter(numbers(count)) if plan is None else plan) if spans is None else spans,
             Request(stream_count=0 if spans is None else 2, snapshot_every=int(snapshots)),
-            Origin(tuple(already), dict(resumes or {}), turn),
         )
+        progress = Progress(early=set(already), begun=dict(resumes or {}), turn=turn)
         limits = Limits(self.window, depth, timeout_s, kills_stuck=kills_stuck)
-        self.epoch = Epoch(kind, scheduler or InOrder(), limits, Progress())
+        self.epoch = Epoch(kind, scheduler or InOrder(), limits, progress)
         self.batches = Delivered(self.driver)
         try:
             self.driver.begin_epoch(self.epoch)

@@ -14,7 +14,7 @@ import torch
 
 from feedline import DataLoader, Loader
 from feedline.errors import BadOption, BadState, StateWarning
-from feedline.loader.base import run_of
+from feedline.loader.base import session_of
 
 KINDS = [Loader, DataLoader]
 
@@ -99,12 +99,12 @@ def test_the_next_epoch_follows_after_end_epoch(options: dict[str, Any]) -> None
     """Lightning never requests a batch after the last one."""
     loader: Any = DataLoader(range(6), batch_size=2, **options)
     batches = iter(loader)
-    run_of(loader).epochs.end_epoch()
+    session_of(loader).epochs.end_epoch()
     assert not loader.state_dict()["ended"], "no batch was requested"
     for _ in range(3):
         next(batches)
     assert not loader.state_dict()["ended"]
-    run_of(loader).epochs.end_epoch()
+    session_of(loader).epochs.end_epoch()
     state = loader.state_dict()
     resumed: Any = DataLoader(range(6), batch_size=2, **options)
     resumed.load_state_dict(state)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import feedline
-from feedline.loader.run.torch_batches import TorchBatches
+from feedline.loader.torch_batches import TorchBatches
 
 _kept = [TorchLoader, StatefulDataLoader]  # in a list, where `install` does not look
 

@@ -7,23 +7,16 @@ import io
 import os
 import threading
 from collections import deque
-from pathlib import Path
 
 import pytest
 
 import feedline
 from feedline.insight.batch_rows import Totals
 from feedline.loader import live
-from feedline.loader.base import run_of
+from feedline.loader.base import session_of
 from feedline.loader.live import Figures, LiveView, figures_of
-from tests import program_server
 
 S = 1_000_000_000
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def totals(batches: int, seconds: float, waited: float, busy: dict[int, float] | None = None) -> Totals:
@@ -54,36 +47,20 @@ def test_figures_cover_the_time_between_readings() -> None:
 # -- looks -----------------------------------------------------------------------------------------------------------
 
 
-def drawn(stream: io.StringIO, readings: int) -> str:
-    """Draw a loader that delivers a batch between two readings."""
-    loader = feedline.Loader(list(range(100)), 1)
-    view = LiveView(stream)
-    batches = iter(loader)
+def test_lines_are_written_at_intervals() -> None:
+    loader, view = feedline.Loader(list(range(100)), 1), LiveView(io.StringIO())
+    batches, lines = iter(loader), []
     try:
-        view.add(loader, run_of(loader).resources.counters, 0, is_asked_for=True)
-        for second in range(readings):
+        view.add(loader, session_of(loader).counters, 0, is_asked_for=True)
+        for second in range(10):
             next(batches)
             with view.lock:
-                view.draw(second * S)
-            view._write()
+                lines += view.lines(second * S).splitlines()
     finally:
         view.close()
     assert not threads()
-    return stream.getvalue()
-
-
-def test_lines_are_written_at_intervals_if_there_is_no_terminal() -> None:
-    lines = drawn(io.StringIO(), 10).splitlines()
     assert len(lines) == 2
     assert all(line.startswith("feedline: list: 1.0 batches/s, 1 samples/s, waited ") for line in lines)
-
-
-def test_a_terminal_is_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    text = drawn(Terminal(), 3)
-    assert text.count("list: 1.0 batches/s") >= 2
-    assert "\x1b[2K" in text, "earlier lines are replaced"
-    assert text.index("\x1b[?25l") < text.index("\x1b[?25h"), "the cursor is shown again"
 
 
 def test_a_stopped_terminal_keeps_no_fork_and_no_loader_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +76,7 @@ def test_a_stopped_terminal_keeps_no_fork_and_no_loader_waiting(monkeypatch: pyt
     stream = Stopped()
     view, loader = LiveView(stream), feedline.Loader(list(range(100)), 1)
     batches = iter(loader)
-    view.add(loader, run_of(loader).resources.counters, 0, is_asked_for=True)
+    view.add(loader, session_of(loader).counters, 0, is_asked_for=True)
     try:
         while not stream.is_written.is_set():
             next(batches, None)
@@ -127,11 +104,7 @@ def test_writing_takes_no_lock_of_the_stream() -> None:
     begin, end = os.pipe()
     try:
         with io.TextIOWrapper(io.BufferedWriter(Raw()), encoding="ascii") as stream:
-            screen = live._Screen(stream)
-            with screen.drawing():
-                screen.write("ready ")
-                screen.write("█")
-            screen.show()
+            LiveView(stream)._write("ready █")
         assert os.read(begin, 100) == b"ready ?"
     finally:
         os.close(begin)
@@ -161,7 +134,7 @@ def test_the_environment_variable_shows_all_loaders(monkeypatch: pytest.MonkeyPa
         assert view.shows(loader)
         list(batches)
         with view.lock:
-            view.draw(S)
+            view.lines(S)
         assert not view.shows(loader), "its epoch is over, so it is hidden"
         other = feedline.Loader(list(range(6)), 2)
         rest = iter(other)
@@ -169,7 +142,7 @@ def test_the_environment_variable_shows_all_loaders(monkeypatch: pytest.MonkeyPa
         del rest, other
         gc.collect()
         with view.lock:
-            view.draw(2 * S)
+            view.lines(2 * S)
             assert not view._shown, "it was deleted, so it is hidden"
     finally:
         view.close()
@@ -182,42 +155,5 @@ def test_nothing_is_shown_if_disabled_or_on_other_ranks(name: str, value: str, m
     monkeypatch.setenv("WORLD_SIZE", "2" if name == "RANK" else "1")
     monkeypatch.setenv(name, value)
     loader = feedline.Loader(list(range(4)), 2)
-    live.begins(loader, run_of(loader).resources.counters, 0, is_asked_for=run_of(loader).is_shown)
+    live.begins(loader, session_of(loader).counters, 0, is_asked_for=session_of(loader).is_shown)
     assert not threads()
-
-
-FORKS = """
-import os, sys, time
-import feedline
-from feedline.loader import live
-
-class Terminal:
-    def isatty(self): return True
-    def write(self, text): pass
-    def flush(self): pass
-
-class Talks:
-    def __len__(self): return 8
-    def __getitem__(self, index):
-        sys.stdout.write(f"made {index} {type(sys.stderr).__name__}\\n")  # one write: workers share the stream
-        sys.stdout.flush()
-        return index
-
-live._EVERY_S = 0.001
-sys.stderr = Terminal()
-loader = feedline.Loader(Talks(), 2, workers=2, engine="process", start_method="fork")
-with loader.live():
-    for epoch in range(10):
-        for batch in loader:
-            time.sleep(0.005)
-    redirected = type(sys.stderr).__name__
-print("epochs", redirected)
-"""
-
-
-def test_workers_forked_during_the_view_write_to_the_original_streams(tmp_path: Path) -> None:
-    done = program_server.run(FORKS, cwd=tmp_path)
-    assert done.returncode == 0
-    lines = done.stdout.splitlines()
-    assert lines.count("made 3 Terminal") == 10
-    assert lines[-1] == "epochs FileProxy", "rich has replaced it"

@@ -18,7 +18,7 @@ from torch.utils.data import SequentialSampler, TensorDataset  # noqa: E402
 
 from feedline import DataLoader, DataLoader2  # noqa: E402
 from feedline.loader.arguments import name_options  # noqa: E402
-from feedline.loader.base import config_of, run_of  # noqa: E402
+from feedline.loader.base import config_of, session_of  # noqa: E402
 from feedline.samplers import BatchSampler, RandomSampler  # noqa: E402
 from feedline.schedulers import InOrder  # noqa: E402
 
@@ -104,8 +104,8 @@ def test_a_loader_can_be_rebuilt_from_its_attributes(given: dict[str, Any], kind
     again = type(loader)(**arguments)
     rebuilt = public(again, only_vars=False)
     assert {name: rebuilt[name] for name in arguments} == arguments
-    assert config_of(again).settings == config_of(loader).settings
-    assert run_of(again).options == run_of(loader).options
+    assert config_of(again) == config_of(loader)
+    assert session_of(again).options == session_of(loader).options
     for name in set(given) - {"shuffle"}:
         assert getattr(again, name) == getattr(loader, name)
         if name != "multiprocessing_context":  # torch turns its name into a context
@@ -176,7 +176,7 @@ def test_attributes_that_torch_reads_again_are_read_again() -> None:
     loader = DataLoader(DATA, 5)
     loader.num_workers, loader.prefetch_factor, loader.collate_fn = 1, 3, collate
     assert [len(batch) for batch in loader] == [5, 5, 5, 5]
-    assert (run_of(loader).resources.settings.worker_count, run_of(loader).resources.settings.depth) == (1, 3)
+    assert (session_of(loader).config.worker_count, session_of(loader).config.depth) == (1, 3)
     with pytest.raises(ValueError, match="batch_size attribute should not be set"):
         loader.batch_size = 3
     with pytest.raises(ValueError, match="sampler attribute should not be set"):

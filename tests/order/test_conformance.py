@@ -125,15 +125,6 @@ def test_a_sample_draws_the_same_numbers_for_any_batch_size(batch_size: int | No
     assert rows(batches) == rows(seeded("drawing"))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torchs_samplers_keep_their_order_and_the_samples_still_draw_by_the_seed(workers: int) -> None:
-    def batches(count: int) -> list[Any]:
-        sampler = torch.utils.data.RandomSampler(range(N), generator=torch.Generator().manual_seed(3))
-        return all_bytes(seeded("drawing", shuffle=None, sampler=sampler, num_workers=count))
-
-    assert batches(workers) == batches(0)
-
-
 def test_batches_delivered_out_of_order_draw_the_same_numbers() -> None:
     loader = seeded("drawing", num_workers=3, in_order=False)
     assert sorted(all_bytes(loader)) == sorted(expected("drawing")[0])
@@ -198,12 +189,6 @@ def test_a_sharded_stream_is_the_same_for_any_number_of_workers(workers: int) ->
     assert len(inline[0]) == 6
     assert inline[0] != inline[1]
     assert stream(dataset, workers) == inline
-
-
-def test_both_loaders_make_the_same_batches_from_a_stream() -> None:
-    dataset = datasets.DrawingStream(22)
-    ours = Loader(dataset, 4, seed=SEED, collate_fn=datasets.drawing_collate, workers=2)
-    assert [all_bytes(ours), all_bytes(ours)] == stream(dataset, 0)
 
 
 @pytest.mark.parametrize("eagerly", [True, False])

@@ -176,20 +176,6 @@ def test_persistent_workers_do_not_see_a_set_epoch_of_the_dataset_as_with_torch(
         loader.close()
 
 
-def test_set_epoch_that_calls_its_base_class_applies_once() -> None:
-    class Base(Epochs):
-        def set_epoch(self, epoch: int) -> None:
-            super().set_epoch(epoch * 10)
-
-    dataset = Base(8)
-    loader = DataLoader(dataset, batch_size=2, num_workers=1, persistent_workers=True)
-    list(loader)
-    loader.set_epoch(4)
-    assert dataset.epoch == 40
-    assert epochs_seen(loader)[0] == {40}
-    loader.close()
-
-
 # Calls in every worker
 
 
@@ -206,17 +192,6 @@ def test_a_broadcast_reaches_every_worker_between_batches(engine: EngineName) ->
     assert scales[:3] == [1, 1, 1]
     assert scales[-20:] == [10] * 20
     assert {batch[2][0] for batch in seen[-20:]} == {0, 1}
-
-
-def test_a_broadcast_reaches_persistent_workers_between_epochs_and_later_ones() -> None:
-    loader = DataLoader(datasets.Scaled(6), batch_size=3, num_workers=2, persistent_workers=True)
-    assert [batch[0] for batch in values(loader)] == [[0, 1, 2], [3, 4, 5]]
-    loader.broadcast("set_scale", 2)
-    loader.broadcast("set_scale", 3)
-    assert [batch[0] for batch in values(loader)] == [[0, 3, 6], [9, 12, 15]]
-    loader.close()
-    assert [batch[0] for batch in values(loader)] == [[0, 3, 6], [9, 12, 15]]
-    loader.close()
 
 
 def test_a_failed_broadcast_raises_once_and_loses_no_batch() -> None:
@@ -331,12 +306,6 @@ def check_virtual(name: str, steps: int, later: int) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_virtual_epochs_resume_from_every_step(name: str) -> None:
     check_virtual(name, 4, 4)
-
-
-@pytest.mark.parametrize("name", ["shuffled", "a generator", "a stream"])
-@pytest.mark.parametrize(("steps", "later"), [(4, 3), (3, 5), (1, 2)])
-def test_virtual_epochs_resume_with_another_number_of_steps(name: str, steps: int, later: int) -> None:
-    check_virtual(name, steps, later)
 
 
 def test_virtual_epochs_resume_with_workers_and_draw_the_same_numbers() -> None:

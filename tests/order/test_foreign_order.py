@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from feedline import DataLoader, Loader
 from feedline.errors import BadState
-from feedline.order.foreign_order import CutIndices, ForeignOrder
+from feedline.order.foreign import CutIndices, ForeignOrder
 from feedline.order.order import Entry
 from feedline.order.progress import Progress
 from feedline.types import Key

@@ -54,22 +54,10 @@ class Buffered(datasets.Stream):
         yield from (np.array([index, torch.rand(()).item()]) for index in buffer)
 
 
-class NextTo(datasets.Stream):
-    """Contains its own loaders, which draw too."""
-
-    def __iter__(self) -> Iterator[Any]:
-        inner = iter(DataLoader(datasets.DrawingStream(self.n), 3, seed=5))
-        for index in range(self.n):
-            if index % 3 == 0:
-                next(inner)
-            yield np.array([index, *datasets.draw_everywhere()])
-
-
 KINDS: dict[str, Callable[[int], Any]] = {
     "each": datasets.DrawingStream,
     "uneven": Uneven,
     "buffered": Buffered,
-    "next to": NextTo,
 }
 
 
@@ -97,23 +85,11 @@ def test_what_a_generator_draws_does_not_depend_on_batches_or_the_training_loop(
     assert rows(disturbed(loader_of(kind, size, shard=True))) == rows(loader_of(kind, COUNT, shard=True))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "next to"])  # its loader asks for the worker
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_what_a_generator_draws_does_not_depend_on_the_workers(kind: str, workers: int) -> None:
     options: dict[str, Any] = {"shard": True, "num_workers": workers}
     assert rows(disturbed(loader_of(kind, **options))) == rows(loader_of(kind, 1, shard=True))
-
-
-def test_epochs_draw_different_numbers_and_each_is_reproducible() -> None:
-    def epochs(**options: Any) -> list[list[bytes]]:
-        loader = loader_of("uneven", shard=True, **options)
-        found = [rows(disturbed(loader)) for _ in range(3)]
-        loader.close()
-        return found
-
-    inline = epochs()
-    assert len({tuple(epoch) for epoch in inline}) == 3
-    assert epochs(num_workers=2, persistent_workers=True) == inline
 
 
 # -- resuming ---
@@ -126,15 +102,6 @@ def test_a_generator_resumes_from_every_step(kind: str, shard: bool) -> None:
     for step in range(len(whole) + 1):
         taken, resumed = interrupted(lambda: loader_of(kind, shard=shard), step)
         assert all_bytes(taken) + all_bytes(disturbed(resumed)) == whole
-
-
-@pytest.mark.parametrize("then", [0, 1, 3])
-def test_a_generator_resumes_with_another_number_of_workers(then: int) -> None:
-    def loader(workers: int) -> Any:
-        return loader_of("uneven", shard=True, num_workers=workers)
-
-    taken, resumed = interrupted(lambda: loader(2), 9, lambda: loader(then))
-    assert all_bytes(taken) + all_bytes(disturbed(resumed)) == all_bytes(loader(0))
 
 
 class Deadly(datasets.Stream):

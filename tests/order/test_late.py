@@ -45,16 +45,6 @@ class WithRandom(Late):
         return random.random()
 
 
-class WithNumPy(Late):
-    def draw(self) -> float:
-        return float(np.random.rand())
-
-
-class WithTorch(Late):
-    def draw(self) -> float:
-        return torch.rand((), dtype=torch.float64).item()
-
-
 class WithOwn(Late):
     """Has its own generator, which is copied to every worker."""
 
@@ -62,18 +52,6 @@ class WithOwn(Late):
         self.rng = np.random.default_rng(3)
 
     def draw(self) -> float:
-        return float(self.rng.random())
-
-
-class WithOnePerWorker(Late):
-    """Creates a generator with the first sample."""
-
-    rng: np.random.Generator | None = None
-
-    def draw(self) -> float:
-        if self.rng is None:
-            info = get_worker_info()
-            self.rng = np.random.default_rng(0 if info is None else info.seed)
         return float(self.rng.random())
 
 
@@ -98,10 +76,7 @@ def run(loader: type[torch.utils.data.DataLoader[Any]], dataset: Late, **options
 
 DRAWING: dict[str, Late] = {
     "random": WithRandom(),
-    "numpy": WithNumPy(),
-    "torch": WithTorch(),
     "own": WithOwn(),
-    "one per worker": WithOnePerWorker(),
     "worker": WithWorker(),
 }
 

@@ -132,21 +132,6 @@ def test_a_state_before_the_first_batch_has_the_epoch_set_last(kind: str) -> Non
         assert values(resumed) == epochs[epoch]
 
 
-@pytest.mark.parametrize("workers", WORKERS[:2], ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_state_within_an_epoch_that_was_set_late_is_exact(kind: str, workers: dict[str, Any]) -> None:
-    epochs = epochs_of(kind, 3)
-    loader = make(kind, **workers)
-    batches = iter(loader)
-    sampler_of(loader).set_epoch(2)
-    next(batches)
-    resumed = make(kind)
-    resumed.load_state_dict(through_json(loader.state_dict()))
-    rest = iter(resumed)
-    sampler_of(resumed).set_epoch(2)
-    assert values(rest) == epochs[2][1:]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_loaded_state_overrides_a_late_set_epoch(kind: str) -> None:
     epochs = epochs_of(kind, 4)

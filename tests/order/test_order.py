@@ -55,22 +55,10 @@ def random_order(seed: int | None = None, generator: Any = None) -> SampleOrder:
     return SampleOrder(samplers.RandomSampler(range(9), seed=seed, generator=generator), 2, drop_last=False)
 
 
-def test_the_samplers_own_seed_comes_first() -> None:
-    assert random_order(seed=5).seed_for(8) == 5
-    assert random_order(seed=0).seed_for(8) == 0
-
-
 def test_the_generator_of_a_sampler_overrides_the_loaders_seed() -> None:
     expected = torch.Generator().manual_seed(4)
     drawn = random_order(generator=torch.Generator().manual_seed(4)).seed_for(8)
     assert drawn == torch.empty((), dtype=torch.int64).random_(generator=expected).item()
-
-
-def test_ranks_without_a_seed_agree_on_one() -> None:
-    whole = samplers.RandomSampler(range(9))
-    shares: list[Any] = [samplers.distribute(whole, rank, 2) for rank in range(2)]
-    assert {SampleOrder(share, 2, drop_last=False).seed_for(None) for share in shares} == {0}
-    assert {SampleOrder(share, 2, drop_last=False).seed_for(8) for share in shares} == {8}
 
 
 # -- states ---

@@ -61,15 +61,6 @@ class Shuffled(torch.utils.data.IterableDataset[Sample]):
             yield drawn(number)
 
 
-class ShuffledFirst(Shuffled):
-    """The same, but shuffled in `iter`."""
-
-    def __iter__(self) -> Iterator[Sample]:
-        share, numbers = share_if_known(), list(range(COUNT))
-        self.shuffle(numbers)
-        return map(drawn, numbers[share.rank :: share.world_size])
-
-
 def with_random(numbers: list[int]) -> None:
     random.shuffle(numbers)
 
@@ -95,7 +86,7 @@ def make(kind: str, shards: list[str]) -> Any:
     if kind == "split source":
         return Lines()
     shuffle = with_rng if "rng" in kind else with_random
-    return ShuffledFirst(shuffle) if "first" in kind else Shuffled(shuffle)
+    return Shuffled(shuffle)
 
 
 class Ranks:
@@ -116,7 +107,7 @@ class Ranks:
             return list(itertools.chain(*loader))
 
 
-KINDS = ["tar", "split source", "generator", "generator, rng", "shuffled first"]
+KINDS = ["tar", "split source", "generator", "generator, rng"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -135,23 +126,6 @@ def test_ranks_draw_different_numbers(
     assert common == [opening, opening]
     if workers == 0 or kind in ("tar", "split source"):
         assert sorted(number for number, *_ in mine + theirs) == list(range(COUNT))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_resumed_rank_draws_the_same_numbers(
-    kind: str, workers: int, shards: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranks = Ranks(lambda: make(kind, shards), monkeypatch)
-    whole = ranks.epoch(1, workers=workers)
-    for steps in (0, 1, 4):
-        with closing(ranks.loader(1, workers=workers)) as loader:
-            before = list(itertools.chain(*itertools.islice(loader, steps)))
-            state = loader.state_dict()
-        with closing(ranks.loader(1, workers=workers)) as loader:
-            loader.load_state_dict(state)
-            assert before + list(itertools.chain(*loader)) == whole, steps
 
 
 def test_no_number_is_drawn_twice_with_another_number_of_ranks(

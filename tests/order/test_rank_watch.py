@@ -136,11 +136,6 @@ def test_ranks_that_all_deliver_everything_warn_once_with_a_fix(case: str) -> No
     assert line in text
 
 
-@pytest.mark.parametrize("case", REPEATED)
-def test_a_single_rank_does_not_warn(case: str) -> None:
-    assert warning_texts(REPEATED[case][0]()) == []
-
-
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("case", MEANT)
 def test_sharded_and_intended_cases_do_not_warn(case: str) -> None:

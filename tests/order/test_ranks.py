@@ -165,19 +165,6 @@ def test_batches_are_shared_for_any_number_of_ranks_before_and_after(name: str, 
     assert refused < 12, "of 25 pairs"
 
 
-def test_ranks_can_resume_repeatedly() -> None:
-    seen: Counter[int] = Counter()
-    state: dict[str, Any] | None = None
-    for world_size, steps in ((3, 4), (2, 3), (8, 1), (1, 2), (4, None)):
-        world = loaders(WHOLE["random"], world_size, "exact")
-        for loader in world:
-            if state is not None:
-                loader.load_state_dict(state)
-        seen += union(go_through(world, steps))
-        state = through_json(world[0].state_dict())
-    assert seen == Counter(range(N))
-
-
 def test_the_epoch_after_a_resumption_is_the_same_on_any_number_of_ranks() -> None:
     world = loaders(WHOLE["random"], 2, "exact")
     go_through(world, 3)
@@ -226,36 +213,7 @@ def test_ranks_of_foreign_samplers_draw_different_numbers(batches: bool, monkeyp
     assert not np.isin(drawn[0], drawn[1]).any()
 
 
-def test_dropping_the_last_batch_leaves_all_ranks_with_equal_steps() -> None:
-    for world_size, n in itertools.product(WORLDS, range(1, 40, 6)):
-        shares = [samplers.DistributedSampler(range(n), world_size, rank) for rank in range(world_size)]
-        world = [DataLoader(datasets.Sized(n), 3, drop_last=True, sampler=share) for share in shares]
-        assert len({len(values(loader)) for loader in world}) == 1
-
-
 # Where ranks come from
-
-
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({"RANK": "1"}, "WORLD_SIZE"),
-        ({"WORLD_SIZE": "2"}, "RANK"),
-        ({"RANK": "one", "WORLD_SIZE": "2"}, "not an integer"),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "Ranks are counted from 0"),
-        ({"RANK": "-1", "WORLD_SIZE": "2"}, "Ranks are counted from 0"),
-        ({"RANK": "0", "WORLD_SIZE": "0"}, "less than 1"),
-    ],
-)
-def test_an_invalid_environment_is_rejected(
-    environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(BadOption, match=message):
-        samplers.DistributedSampler(range(9))
-    with pytest.raises(BadOption, match=message):
-        samplers.distribute(range(9))
 
 
 # Streams

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,9 +31,8 @@ ENGINES: dict[str, dict[str, Any]] = {
 class Squares(Dataset[Any]):
     """Takes indices in any form; sample LATE is slow, so that pending work moves to other workers."""
 
-    def __init__(self, *, late: bool = False, kills: Path | None = None, bad: frozenset[int] = frozenset()) -> None:
+    def __init__(self, *, late: bool = False, bad: frozenset[int] = frozenset()) -> None:
         self.late = late
-        self.kills = kills
         self.bad = bad
 
     def __len__(self) -> int:
@@ -46,9 +42,6 @@ class Squares(Dataset[Any]):
         number = int(index["n"] if isinstance(index, dict) else np.asarray(index).reshape(-1)[0])
         if self.late and number == LATE:
             time.sleep(0.3)
-        if self.kills is not None and number == LATE and not self.kills.exists():
-            self.kills.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
         if number in self.bad:
             raise ValueError(f"sample {number}")
         return number

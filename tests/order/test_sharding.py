@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -126,19 +125,6 @@ def test_samplers_that_split_once_do_not_warn(given: dict[str, Any]) -> None:
 
 
 # -- streams that the loader splits ---
-
-
-class Own(IterableDataset[float]):
-    """Yields other numbers in every worker."""
-
-    def __iter__(self) -> Iterator[float]:
-        return iter(np.random.default_rng().random(12).tolist())
-
-
-def test_workers_that_read_different_streams_warn() -> None:
-    loader = DataLoader(Own(), 2, shard=True, num_workers=2, engine="thread")
-    with pytest.warns(DataWarning, match=r"feedline\.rng\(\)"):
-        list(loader)
 
 
 class Sized(IterableDataset[int]):

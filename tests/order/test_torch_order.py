@@ -11,7 +11,6 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     RandomSampler,
-    SequentialSampler,
 )
 
 import feedline
@@ -21,10 +20,6 @@ from feedline.order.torch_order import torch_order
 from feedline.types import IndexBlock, Key, StreamSharding
 
 NUMBERS: Any = range(10)
-
-
-def order_of(dataset: Any = NUMBERS, *, sharding: StreamSharding | None = None, **options: Any) -> Order:
-    return order_in(DataLoader(dataset, **options), sharding)
 
 
 def order_in(loader: DataLoader[Any], sharding: StreamSharding | None = None) -> Order:
@@ -45,17 +40,6 @@ def listed(order: Order, key: Key = Key(3, 0)) -> list[Any]:  # noqa: B008  froz
 
 
 # -- torch's samplers, exactly ---
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 1023, 1024, 1025, 40_000])
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_torchs_sequential_sampler_can_be_entered_anywhere(count: int, drop_last: bool) -> None:
-    order = order_of(range(count), batch_size=7, drop_last=drop_last)
-    expected = [list(batch) for batch in BatchSampler(SequentialSampler(range(count)), 7, drop_last)]
-    assert listed(order) == expected
-    done = len(expected) // 2
-    plan: Any = order.plan(Entry(Key(3, 0), 0, {"consumed": 7 * done}))
-    assert [item.array.tolist() for item in plan] == expected[done:]
 
 
 class Growing:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from feedline.delivery.driver.resources import Resources
 from feedline.errors import WorkerTimeout
+from feedline.loader.session import Session
 from feedline.workers import abilities
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
@@ -26,17 +26,17 @@ def build(side: Side, *args: Any, **options: Any) -> Any:
 
 def test_the_engine_is_the_portable_one(process_parity: Parity, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = []
-    choose = Resources._engine
+    choose = Session._engine
 
-    def noting(resources: Resources) -> Any:
-        chosen.append(choose(resources))
+    def noting(session: Session) -> Any:
+        chosen.append(choose(session))
         return chosen[-1]
 
-    monkeypatch.setattr(Resources, "_engine", noting)
+    monkeypatch.setattr(Session, "_engine", noting)
     loader = build(process_parity.feedline, datasets.Squares(4))
     assert len(list(loader)) == 4
     ((engine, arena),) = chosen
-    assert type(engine).__name__ == "PortableEngine"
+    assert type(engine._transport).__name__ == "PipeTransport"
     assert arena is None
     stats = loader.stats()
     assert (stats["engine"], stats["batches"], stats["overflowed_batches"]) == ("process", 4, 0)

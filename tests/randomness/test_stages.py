@@ -11,8 +11,7 @@ import pytest
 from feedline import images
 from feedline.datasets import FileDataset
 from feedline.randomness import scope as randomness
-from feedline.randomness.scope import Scope
-from feedline.randomness.stages import stage
+from feedline.randomness.scope import Scope, stage
 
 
 @pytest.fixture

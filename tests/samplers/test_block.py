@@ -42,15 +42,6 @@ def test_samples_of_a_window_are_mixed() -> None:
     assert neighbours < 20
 
 
-@pytest.mark.slow
-def test_one_window_for_all_blocks_is_a_plain_shuffle() -> None:
-    sampler = BlockSampler([10] * 10, window=10)
-    firsts = [int(sampler.at(np.zeros(1, np.int64), Key(seed, 0))[0]) for seed in range(2000)]
-    counts = np.bincount(firsts, minlength=100)
-    assert counts.min() > 4
-    assert counts.max() < 45  # 20 expected; a Poisson variable exceeds 45 with a probability of 1e-6
-
-
 def test_seeds_and_epochs_differ_and_repeat() -> None:
     sampler = BlockSampler([5] * 9, window=2, seed=1)
     epochs = [list(sampler) for _ in range(3)]

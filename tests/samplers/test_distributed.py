@@ -6,7 +6,6 @@ import math
 import pickle
 from collections import Counter
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from feedline.errors import BadOption
 from feedline.samplers import (
     BatchSampler,
     DistributedSampler,
-    InfiniteSampler,
     LengthBucketBatchSampler,
     RandomSampler,
     SequentialSampler,
@@ -108,14 +106,6 @@ def test_ranks_share_one_order_step_by_step(tail: Tail) -> None:
     assert together == list(RandomSampler(range(100), seed=5))
 
 
-@pytest.mark.parametrize(("count", "rank"), [(2, 2), (2, -1), (1, 5)])
-def test_rejects_ranks_out_of_range(count: int, rank: int) -> None:
-    with pytest.raises(ValueError, match="rank"):
-        torch_distributed.DistributedSampler(range(5), count, rank)
-    with pytest.raises(ValueError, match=f"rank={rank}"):
-        DistributedSampler(range(5), count, rank)
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -182,42 +172,8 @@ def test_exact_delivers_every_index_once_in_equal_steps(given_lengths: list[int]
     assert all(any(set(batch) <= set(one) for one in whole) for part in parts for batch in part)
 
 
-@given(lengths, st.integers(1, 8), st.sampled_from(TAILS), st.data())
-def test_resumed_continues_where_it_stopped(
-    given_lengths: list[int], count: int, tail: str, data: st.DataObject
-) -> None:
-    for part in shares([length + 8 for length in given_lengths], count, tail):
-        steps = part.size()
-        assert steps is not None
-        done = data.draw(st.integers(0, len(given_lengths) // count))
-        rest = part.resumed(done * count)
-        left = steps - done
-        assert rest.size() == left
-        assert as_lists(rest, left, Key(1, 2)) == as_lists(part, steps, Key(1, 2))[done:]
-
-
-@given(lengths, st.integers(1, 8), st.integers(1, 8), st.data())
-def test_another_number_of_ranks_can_resume(
-    given_lengths: list[int], before: int, after: int, data: st.DataObject
-) -> None:
-    done = data.draw(st.integers(0, len(given_lengths) // before))
-    old, new = (shares([length + 8 for length in given_lengths], count, "exact") for count in (before, after))
-    key = Key(0, 0)
-    drawn = [batch for part in old for batch in as_lists(part, done, key)]
-    for part in new:
-        rest = part.resumed(done * before)
-        drawn += as_lists(rest, rest.size() or 0, key)
-    indices = Counter(index for batch in drawn for index in batch)
-    assert indices == Counter(range(sum(length + 8 for length in given_lengths)))
-
-
 torch = pytest.importorskip("torch")
 torch_data = torch.utils.data
-
-
-def indices_of(shared: abc.Sampler | abc.BatchSampler, count: int | None = None) -> list[int]:
-    assert isinstance(shared, abc.Sampler)
-    return list(islice(shared, count))
 
 
 def test_cut_batches_are_cut_from_the_share() -> None:
@@ -228,11 +184,6 @@ def test_cut_batches_are_cut_from_the_share() -> None:
     assert parts is not None
     assert parts[0].share == Share(1, 2)
     assert parts[1:] == (3, False)
-
-
-def test_endless_samplers_can_be_shared() -> None:
-    parts = [indices_of(distribute(InfiniteSampler(range(10)), rank, 2), 5) for rank in range(2)]
-    assert sorted(parts[0] + parts[1]) == list(range(10))
 
 
 @pytest.mark.parametrize(

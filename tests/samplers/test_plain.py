@@ -11,14 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.samplers import RandomSampler, SequentialSampler, SubsetRandomSampler
+from feedline.samplers import RandomSampler, SubsetRandomSampler
 from feedline.types import Key
 from tests.samplers.chi_square import assert_fits
-
-
-def test_an_order_longer_than_a_block() -> None:
-    assert list(SequentialSampler(range(40_000))) == list(range(40_000))
-
 
 torch_data = pytest.importorskip("torch.utils.data")
 
@@ -71,15 +66,6 @@ def test_rejects_what_torch_rejects(dataset: Any, options: dict[str, Any]) -> No
         torch_data.RandomSampler(dataset, **options)
     with pytest.raises(theirs.type):
         RandomSampler(dataset, **options)
-
-
-@given(st.integers(1, 30), st.booleans(), st.none() | st.integers(1, 70))
-def test_the_length_equals_torchs(samples: int, replacement: bool, num_samples: int | None) -> None:
-    ours = RandomSampler(range(samples), replacement, num_samples)
-    theirs = torch_data.RandomSampler(range(samples), replacement, num_samples)
-    assert len(ours) == len(theirs) == len(list(ours))
-    assert ours.replacement == theirs.replacement
-    assert ours.num_samples == theirs.num_samples
 
 
 torch = pytest.importorskip("torch")

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption
-from feedline.samplers.distributed import distribute
 from feedline.samplers.stratified import Mode, StratifiedBatchSampler
-from feedline.types import Key, Tail
-from tests.samplers.chi_square import assert_fits
+from feedline.types import Key
 from tests.sampling import examples
 
 label_lists = st.lists(st.integers(0, 9) | st.just(0), min_size=1, max_size=150)
@@ -75,20 +73,6 @@ def test_batches_by_number_equal_those_of_iteration(
         batch[:] = -1  # the array belongs to the caller
 
 
-@pytest.mark.parametrize("mode", ["proportional", "each"])
-@pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
-def test_ranks_share_the_batches(mode: Mode, tail: Tail) -> None:
-    labels = np.arange(1000) % 7 * (np.arange(1000) % 3)
-    sampler = StratifiedBatchSampler(labels, 20, mode=mode, seed=5)
-    whole = [sampler.batch(number, Key(5, 0)).tolist() for number in range(len(sampler))]
-    for world_size in (2, 3, 7):
-        ranks = [list(distribute(sampler, rank, world_size, tail=tail)) for rank in range(world_size)]
-        assert len({len(batches) for batches in ranks}) == 1
-        together = [batch for step in zip(*ranks, strict=True) for batch in step]
-        complete = len(whole) // world_size * world_size
-        assert together[:complete] == whole[:complete]
-
-
 def test_epochs_differ_and_are_reproducible_by_seed() -> None:
     labels = [0] * 60 + [1] * 30 + [2] * 10
     sampler, twin = (StratifiedBatchSampler(labels, 10, seed=7) for _ in range(2))
@@ -99,16 +83,6 @@ def test_epochs_differ_and_are_reproducible_by_seed() -> None:
     sampler.set_epoch(1)
     assert list(sampler) == epochs[1]
     assert list(StratifiedBatchSampler(labels, 10, seed=8)) != epochs[0]
-
-
-@pytest.mark.slow
-def test_samples_are_uniform_over_batches_and_positions() -> None:
-    labels = [0] * 12 + [1] * 6 + [2] * 2
-    sampler = StratifiedBatchSampler(labels, 5, seed=1)
-    found = np.array([[sampler.batch(number, Key(1, epoch)) for number in range(4)] for epoch in range(1000)])
-    for sample in range(20):
-        assert_fits((found == sample).sum(axis=(0, 2)))
-        assert_fits((found == sample).sum(axis=(0, 1)))
 
 
 def test_left_out_samples_differ_from_epoch_to_epoch() -> None:

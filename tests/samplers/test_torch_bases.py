@@ -99,17 +99,6 @@ def test_constructors_accept_torchs_arguments(name: str) -> None:
     assert list(inspect.signature(getattr(samplers, name).__init__).parameters)[1 : len(theirs) + 1] == theirs
 
 
-def test_frameworks_can_rebuild_samplers() -> None:
-    data = range(9)
-    again = type(samplers.DistributedSampler(data))(data, num_replicas=3, rank=2, shuffle=False)
-    assert list(again) == [2, 5, 8]
-    assert (again.num_replicas, again.rank, again.num_samples, again.total_size) == (3, 2, 3, 9)
-    random = samplers.RandomSampler(data, num_samples=4)
-    assert len(list(type(random)(random.data_source, random.replacement, random._num_samples))) == 4
-    weighted = samplers.WeightedRandomSampler([0.0, 1.0], 3)
-    assert list(type(weighted)(weighted.weights, weighted.num_samples, weighted.replacement)) == [1, 1, 1]
-
-
 @pytest.mark.slow
 def test_a_conflicting_subclass_causes_a_warning_and_no_failing_import() -> None:
     program = (

@@ -55,13 +55,6 @@ def test_drawing_without_replacement_repeats_nothing_and_skips_zeros(weights: li
     assert all(weights[index] > 0 for index in drawn)
 
 
-@pytest.mark.slow
-def test_accepts_more_weights_than_torch() -> None:
-    weights = np.zeros(2**24 + 10, np.float32)
-    weights[-3:] = 1
-    assert set(WeightedRandomSampler(weights, 100, seed=1)) == {2**24 + 7, 2**24 + 8, 2**24 + 9}
-
-
 @pytest.mark.parametrize(
     ("weights", "match"),
     [

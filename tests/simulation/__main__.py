@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from tests.simulation.drawing import TrainingScenario, draw_scenario
 from tests.simulation.run import WorldBroken, simulate
-from tests.simulation.shrinking import shrink
 
 _SHOWN = 25
 """Lines of the trace shown after a failure."""
@@ -86,13 +85,12 @@ def _simulate_all(seeds: Iterable[int], events: int) -> int:
 
 
 def report_broken(broken: WorldBroken, events: int) -> None:
-    """Print the broken law, how to repeat the failure, and the end of the trace of the smallest world that shows it."""
+    """Print the broken law, how to repeat the failure, the world and the end of its trace."""
     run = broken.run
     _print(f"broken: {broken}")
     _print(f"repeat: python -m tests.simulation --seed {run.scenario.seed} --events {events}")
-    small = shrink(run.scenario, events=run.events + 1)  # the law may break before the next event is recorded
-    _print(f"smaller: simulate({small.run.scenario!r}, events={small.run.events})\n        {small}")
-    _print("\n".join(small.run.trace[-_SHOWN:]))
+    _print(f"world: {run.scenario!r}")
+    _print("\n".join(run.trace[-_SHOWN:]))
 
 
 def _print(text: str) -> None:

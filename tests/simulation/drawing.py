@@ -8,17 +8,8 @@ from typing import Any
 
 from feedline.faults.actions import Replace, Retry
 from feedline.faults.policy import Policy
-from feedline.simulation.scenario import (
-    CUSTOM,
-    IN_ORDER,
-    MAP,
-    OWN,
-    SHARED,
-    UNORDERED,
-    Accidents,
-    Scenario,
-    Troubles,
-)
+from feedline.simulation.scenario import IN_ORDER, UNORDERED
+from tests.simulation.scenario import CUSTOM, MAP, OWN, SHARED, Accidents, Scenario, Troubles
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from feedline.abc.faults import Fault
 from feedline.errors import EmptyBatch, WorkerError
 from feedline.faults.log import FaultLog
-from feedline.simulation.dataset import Made, NotSent, SampleFailed, length_of
-from feedline.simulation.scenario import IN_ORDER, MAP, LawBroken, Scenario
+from feedline.samplers.steps import Steps
+from feedline.simulation.scenario import IN_ORDER, LawBroken
 from feedline.types import IndexBlock
-from feedline.types.steps import Steps
-from tests.simulation.checked import CheckedWorld
+from tests.simulation.dataset import Made, NotSent, SampleFailed, length_of
+from tests.simulation.scenario import MAP, Scenario
+from tests.simulation.world import World
 
 _LONGEST_CHAIN = 16
 
@@ -29,7 +30,7 @@ class Expected(ABC):
         self._scenario = scenario
 
     @abstractmethod
-    def follow(self, world: CheckedWorld) -> None:
+    def follow(self, world: World) -> None:
         """Follow a new loader, which starts where the last one stopped."""
 
     def left(self) -> None:  # noqa: B027  most have nothing to note
@@ -78,7 +79,7 @@ class Planned(Expected):
         self._made: dict[int, int] = {}
         """How many samples each worker's dataset has made, according to the delivered batches."""
 
-    def follow(self, world: CheckedWorld) -> None:
+    def follow(self, world: World) -> None:
         assert world.checkpoint is not None
         self._epoch = world.checkpoint.entry.key.epoch
         self._log = world.fault_budget.log
@@ -107,14 +108,14 @@ class Planned(Expected):
         twin._made = self._made.copy()
         return twin
 
-    def _planned(self, world: CheckedWorld) -> Iterator[list[int]]:
+    def _planned(self, world: World) -> Iterator[list[int]]:
         assert world.checkpoint is not None
         entry, scenario = world.checkpoint.entry, self._scenario
         if scenario.kind == MAP:
             return (_listed(indices) for indices in world.order.plan(entry))
         return self._spans(world, entry.consumed)
 
-    def _spans(self, world: CheckedWorld, origin: int) -> Iterator[list[int]]:
+    def _spans(self, world: World, origin: int) -> Iterator[list[int]]:
         scenario, total = self._scenario, self._scenario.samples
         drop_last = scenario.drop_last and scenario.batch_size is not None
         steps = Steps(max(0, total - origin), scenario.batch_size or 1, world.share, drop_last=drop_last)
@@ -257,7 +258,7 @@ class Rotation(Expected):
         self._turn = 0
         self._log = FaultLog()
 
-    def follow(self, world: CheckedWorld) -> None:
+    def follow(self, world: World) -> None:
         self._log = world.fault_budget.log
         world.on_hand_out = self.got
 

@@ -9,7 +9,7 @@
 - If batches may depend on their worker, worker i gets batch i mod n and no other.
 - Every worker with a stream of its own has a part in every epoch, also in one that is left (`Worker`).
 - A task that was taken back from a worker goes to another, unless the first is replaced or nobody can see it
-  (`CheckedWorld`).
+  (`World`).
 - Workers are replaced as often as they died, and no more often than the budget allows.
 """
 
@@ -23,8 +23,8 @@ from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.prefetch import DEEP, RUN_AHEAD
 from feedline.simulation.scenario import LawBroken
-from feedline.simulation.slots import CountedSlots
-from feedline.simulation.worker import Worker
+from tests.simulation.slots import CountedSlots
+from tests.simulation.worker import Worker
 
 _MANY = 16
 """Up to about this many workers, the bookkeeping is checked after every event; with more, less often."""
@@ -87,7 +87,7 @@ class Books:
         """Check that a worker gets a batch of its own share."""
         flights = self.machine.flights
         assert flights.epoch is not None
-        own = (ordinal + flights.epoch.kind.origin.turn) % len(flights.active)
+        own = (ordinal + flights.epoch.progress.turn) % len(flights.active)
         if worker != own:
             raise LawBroken(f"worker {worker} is given batch {ordinal}, which belongs to worker {own}")
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 
 from feedline.delivery.state import Snapshot
 from feedline.errors import EmptyBatch, TooManyBadSamples, WorkerDied, WorkerError, WorkerTimeout
-from feedline.simulation.dataset import CallFailed, NotReady, NotSent, SampleFailed
-from feedline.simulation.engine import Trace
-from feedline.simulation.scenario import IN_ORDER, MAP, OWN, Accidents, LawBroken
-from feedline.simulation.worker import draw_s
+from feedline.simulation.scenario import IN_ORDER, LawBroken, draw_s
 from feedline.types import Share, State
-from tests.simulation.checked import CheckedWorld
+from tests.simulation.dataset import CallFailed, NotReady, NotSent, SampleFailed
 from tests.simulation.drawing import Habits, TrainingScenario
+from tests.simulation.engine import Trace
 from tests.simulation.expected import Expected, Planned, Rotation
+from tests.simulation.scenario import MAP, OWN, Accidents
+from tests.simulation.world import World
 
 _RAISED = (SampleFailed, CallFailed, NotSent, NotReady, EmptyBatch, WorkerError)
 """Exceptions that a loader may raise."""
@@ -104,7 +104,7 @@ class _Training:
         self._dice = random.Random(scenario.seed)
         self._trace = Trace()
         self._run = Run(scenario)
-        self._worlds: list[CheckedWorld] = []
+        self._worlds: list[World] = []
         self._states: list[dict[str, object]] = []
 
     def finish(self) -> Run:
@@ -175,7 +175,7 @@ class _Training:
         chance = habits.leave + habits.move
         return 1 + int(dice.expovariate(chance)) if chance else None
 
-    def _expect(self, world: CheckedWorld, tally: Counter[int]) -> Expected:
+    def _expect(self, world: World, tally: Counter[int]) -> Expected:
         if self._scenario.kind == OWN:
             expected: Expected = Rotation(self._scenario, len(world.machine.flights.active))
         else:
@@ -197,11 +197,11 @@ class _Training:
 
     # -- elsewhere ---------------------------------------------------------------------------------------------------
 
-    def _world(self, rank: int, ranks: int, workers: int) -> CheckedWorld:
+    def _world(self, rank: int, ranks: int, workers: int) -> World:
         scenario, dice = self._scenario, random.Random(self._dice.random())
         share = Share(rank, ranks, scenario.tail)
         most = workers + scenario.most_workers - scenario.workers
-        return CheckedWorld(scenario, workers, share, self._trace, dice, most_workers=most)
+        return World(scenario, workers, share, self._trace, dice, most_workers=most)
 
     def _part(self) -> None:
         for world in self._worlds:
@@ -209,7 +209,7 @@ class _Training:
             self._part_from(world)
         self._worlds = []
 
-    def _part_from(self, world: CheckedWorld) -> None:
+    def _part_from(self, world: World) -> None:
         """Add the figures of a closed loader to the results."""
         run, counters = self._run, world.counters
         run.virtual_s += world.now_s / world.share.world_size
@@ -267,7 +267,7 @@ class _Training:
         if len(places) > 1:
             raise LawBroken(f"ranks are at different places after the same number of steps: {places}")
 
-    def _look(self, world: CheckedWorld, expected: Expected) -> None:
+    def _look(self, world: World, expected: Expected) -> None:
         """Let another loader continue from a saved state, and check that it delivers the same remaining batches."""
         scenario, number = self._scenario, world.epoch.number
         state = world.state()
@@ -277,7 +277,7 @@ class _Training:
         calm = replace(scenario, accidents=Accidents(), habits=Habits(), restarts=1000)
         dice = random.Random(self._dice.random())
         workers = self._workers_elsewhere(dice, len(world.machine.flights.active))
-        other = CheckedWorld(calm, workers, world.share, self._trace, dice)
+        other = World(calm, workers, world.share, self._trace, dice)
         other.restore(number, state)
         self._trace.add(0.0, "look", workers)
         rest = expected.twin()
@@ -337,7 +337,7 @@ class _Training:
         self._drop(self._worlds[rank], held, 0)
         return "left"
 
-    def _drop(self, world: CheckedWorld, held: deque[int], most: int) -> None:
+    def _drop(self, world: World, held: deque[int], most: int) -> None:
         """Drop batches at random until the training loop has at most `most`."""
         while len(held) > most:
             place = self._dice.randrange(len(held))
@@ -345,7 +345,7 @@ class _Training:
             del held[place]
             world.slots.drop(slot)
 
-    def _do_besides(self, world: CheckedWorld, expected: Expected) -> None:
+    def _do_besides(self, world: World, expected: Expected) -> None:
         dice, habits = self._dice, self._scenario.habits
         if habits.call and dice.random() < habits.call:
             world.call(fails=dice.random() < 0.2)
@@ -354,7 +354,7 @@ class _Training:
         if habits.look and dice.random() < habits.look:
             self._look(world, expected)
 
-    def _may_come(self, world: CheckedWorld, exc: Exception) -> bool:
+    def _may_come(self, world: World, exc: Exception) -> bool:
         """True if a loader may raise `exc`. Exceptions raised instead of a batch have been checked before."""
         if exc is world.raised:
             return not isinstance(exc, LawBroken)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 
 import pytest
 
+import feedline.simulation
 from feedline.errors import BadOption
 from feedline.faults import Policy
-from feedline.simulation import Accidents, InTurn, Troubles
-from feedline.simulation.scenario import IN_ORDER, MAP, OWN
+from feedline.simulation.scenario import IN_ORDER, InTurn, Seconds
 from tests.simulation.__main__ import report_broken
 from tests.simulation.drawing import Habits, TrainingScenario, draw_scenario
 from tests.simulation.run import WorldBroken, simulate
+from tests.simulation.scenario import MAP, OWN, Accidents, Troubles
 
 FRESH_S = 5.0
 """How long fresh worlds are simulated, seed after seed."""
@@ -41,7 +43,7 @@ def test_fresh_worlds_break_no_law() -> None:
         try:
             simulate(draw_scenario(seed), events=1000)
         except WorldBroken as broken:
-            report_broken(broken, 1000)  # how to repeat it, and the end of the smallest world that shows it
+            report_broken(broken, 1000)  # how to repeat it
             raise
         seed += 1
 
@@ -74,25 +76,36 @@ def test_a_training_loop_faster_than_its_workers_waits() -> None:
     assert quick.samples_per_s > 5 * slow.samples_per_s
 
 
-def test_recorded_times_are_used_unchanged() -> None:
-    run = simulate(TrainingScenario(workers=1, depth=1, batch_s=(0.25,), step_s=0.0, start_s=0.0), events=600)
-    assert run.virtual_s == pytest.approx(0.25 * run.batches, rel=0.02)
+# -- the worlds of the package, which `feedline what-if` and the contract for schedulers use ---------------------------
 
 
-def test_recorded_times_can_be_used_in_turn() -> None:
-    turns = InTurn((0.1, 0.2, 0.3))
-    scenario = TrainingScenario(samples=24, workers=1, depth=1, batch_s=turns, step_s=InTurn((0.0, 1.0)), start_s=0.0)
-    run = simulate(scenario, events=12)  # the three batches of an epoch, and a part of the next
-    assert run.batches >= 3
-    first = [line.split()[0] for line in run.trace if "delivered" in line][:3]
-    assert [float(at) for at in first] == pytest.approx([0.1, 0.3, 1.3], abs=1e-3)
+def times_of(scenario: feedline.simulation.Scenario) -> list[float]:
+    """Return when each batch of an epoch came to a loop that does nothing else."""
+    world = feedline.simulation.World(scenario)
+    world.begin()
+    times = []
+    with contextlib.suppress(StopIteration):
+        while True:
+            world.next()
+            times.append(world.now_s)
+    world.close()
+    return times
+
+
+@pytest.mark.parametrize(("batch_s", "times"), [((0.25,), [0.25, 0.5, 0.75]), (InTurn((0.1, 0.2)), [0.1, 0.3, 0.4])])
+def test_recorded_times_are_used_unchanged(batch_s: Seconds, times: list[float]) -> None:
+    scenario = feedline.simulation.Scenario(samples=24, workers=1, depth=1, batch_s=batch_s, start_s=0.0)
+    assert times_of(scenario) == pytest.approx(times, abs=1e-3)
 
 
 @pytest.mark.parametrize(("computing", "share"), [(1.0, 2.0), (0.5, 4.0), (0.0, 8.0)])
 def test_workers_that_compute_share_the_cores(computing: float, share: float) -> None:
-    scenario = TrainingScenario(workers=8, batch_s=(0.1,), step_s=0.0, start_s=0.0, cores=2, computing=computing)
-    run = simulate(scenario, events=3000)
-    assert run.batches / run.virtual_s == pytest.approx(share / 0.1, rel=0.15)
+    scenario = feedline.simulation.Scenario(workers=8, batch_s=(0.1,), start_s=0.0, cores=2, computing=computing)
+    times = times_of(scenario)
+    assert len(times) / times[-1] == pytest.approx(share / 0.1, rel=0.15)
+
+
+# -- samples and workers that fail -------------------------------------------------------------------------------------
 
 
 def test_samples_that_kill_workers_are_found() -> None:

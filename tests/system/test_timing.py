@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 
 import pytest
@@ -98,10 +97,3 @@ def test_a_failure_on_a_thread_is_reported() -> None:
     found = on_threads([fail, lambda: None], time.monotonic() + 60)
     assert found.rate == 0
     assert str(found.failure) == "not here"
-
-
-def test_a_thread_that_does_not_return_counts_as_no_success() -> None:
-    over = threading.Event()
-    found = on_threads([over.wait, lambda: None], until_s=0.0, give_up_s=0.0)
-    over.set()
-    assert found.rate == 0

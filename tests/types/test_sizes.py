@@ -13,7 +13,6 @@ import pytest
 import feedline
 from feedline.datasets import CachedDataset, HDF5Dataset
 from feedline.errors import BadOption, CorruptSource
-from feedline.loader.base import config_of
 from feedline.types.sizes import VARIABLE, SampleSize, byte_count, check_size, most_bytes
 
 
@@ -82,16 +81,6 @@ def test_every_option_accepts_text_and_rejects_nonsense_alike(option: str, file:
             BadOption, match=rf"^{option.partition(' ')[0]}=.* Give an integer, or a text such as '4GB'"
         ):
             make(size, file)
-
-
-def test_sizes_given_as_text_take_effect(file: Path) -> None:
-    assert HDF5Dataset(file, cache_bytes="2KiB").cache_bytes == 2048
-    assert CachedDataset([1], memory="1.5MB").stats()["memory_limit"] == 1_500_000
-    loader = torch_loader(num_workers=1, memory_budget="64MB", max_memory_per_worker="2GiB")
-    settings = config_of(loader).settings
-    assert (settings.memory_budget, settings.worker_bytes) == (64_000_000, 2 << 30)
-    own = feedline.Loader([1], workers=1, memory_budget="64MB", max_memory_per_worker="2GiB")
-    assert (config_of(own).settings.memory_budget, config_of(own).settings.worker_bytes) == (64_000_000, 2 << 30)
 
 
 def test_sizes_declared_by_files_are_checked() -> None:

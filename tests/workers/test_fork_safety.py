@@ -96,13 +96,6 @@ def test_locks_that_workers_may_need_are_held_by_the_forking_thread(handler: log
     assert [is_held(lock) for lock in locks] == [False, False]
 
 
-@pytest.mark.usefixtures("second_thread")
-def test_locks_are_released_when_the_fork_fails(handler: logging.Handler) -> None:
-    with pytest.raises(OSError, match="no process"), quiesce_threads():
-        raise OSError("no process")
-    assert [is_held(lock) for lock in (numpy_lock(), handler.lock)] == [False, False]
-
-
 def test_waiting_for_a_lock_that_is_never_released_times_out(
     handler: logging.Handler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,30 +125,6 @@ def test_a_child_frees_locks_of_the_dataset_that_other_threads_held() -> None:
 
 
 # -- imports ---
-
-
-def test_a_fork_waits_for_imports_of_other_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, release = threading.Event(), threading.Event()
-    monkeypatch.setitem(sys.modules, "calm_events", types.SimpleNamespace(begun=begun, release=release))
-    monkeypatch.setattr(fork_safety, "_IMPORT_S", 60.0)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "calm_slow.py").write_text("import calm_events\ncalm_events.begun.set()\ncalm_events.release.wait()\n")
-    importer = threading.Thread(target=importlib.import_module, args=("calm_slow",))
-    importer.start()
-    assert begun.wait(100)
-    waits = 0
-
-    def sleep(_: float) -> None:
-        nonlocal waits
-        waits += 1
-        release.set()
-        importer.join()
-
-    monkeypatch.setattr(fork_safety, "time", types.SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
-    with quiesce_threads():
-        assert waits == 1
-        assert not importer.is_alive()
-    sys.modules.pop("calm_slow")
 
 
 @pytest.mark.usefixtures("second_thread")

@@ -20,7 +20,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
@@ -74,13 +73,10 @@ def fork_warnings(dataset: Any) -> list[str]:
     ("put", "path"),
     [
         (lambda handle: Holding(db=handle), "dataset.db"),
-        (lambda handle: Holding(dbs=[1, handle]), "dataset.dbs[1]"),
         (lambda handle: Holding(dbs={handle}), "list(dataset.dbs)[0]"),
         (lambda handle: Holding(dbs={"train": handle}), "dataset.dbs['train']"),
         (lambda handle: Holding(reader=InSlots(handle)), "dataset.reader.connection"),
-        (lambda handle: Holding(reader=Record(handle)), "dataset.reader.connection"),
         (lambda handle: Holding(read=functools.partial(print, handle)), "dataset.read.args[0]"),
-        (lambda handle: Subset(Holding(db=handle), [0]), "dataset.dataset.db"),
         (
             lambda handle: ConcatDataset([Subset(Holding(reader=Record(handle)), [0])]),
             "dataset.datasets[0].dataset.reader.connection",
@@ -123,8 +119,6 @@ def test_open_hdf5_files_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, "h5py", File=HDF5File, Group=type("Group", (), {}), Dataset=type("Dataset", (), {}))
     (message,) = fork_warnings(Holding(source=HDF5File(is_open=True)))
     assert message.startswith("dataset.source is an open h5py.File")
-    assert "wrong data or errors" in message
-    assert "__getitem__" in message
     assert fork_warnings(Holding(source=HDF5File(is_open=False))) == []
 
 
@@ -141,8 +135,6 @@ def test_a_tensor_on_a_device_is_found(monkeypatch: pytest.MonkeyPatch, initiali
     assert len(messages) == initialized, "without CUDA no tensor can be on a device"
     if initialized:
         assert messages[0].startswith("dataset.weights['first'] is a torch.Tensor on a CUDA device")
-        assert "cannot be initialised again in a forked process" in messages[0]
-        assert "on the CPU" in messages[0]
         assert 'multiprocessing_context="spawn"' in messages[0]
 
 
@@ -230,20 +222,17 @@ def share_a_position(one: int, other: int) -> bool:
 
 
 @needs_proc
-@pytest.mark.parametrize("inheritable", [False, True])
-def test_a_reopened_file_keeps_its_descriptor_position_and_flags(
-    inheritable: bool, path: Path, opened: Callable[..., Any]
-) -> None:
+def test_a_reopened_file_keeps_its_descriptor_position_and_flags(path: Path, opened: Callable[..., Any]) -> None:
     file = opened("rb", 0, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NOATIME))
     fd = file.fileno()
-    os.set_inheritable(fd, inheritable)
+    os.set_inheritable(fd, True)
     with open(os.dup(fd), "rb") as same:
         file.seek(6)
         path.unlink()
         path.write_text("another file by the same name")
         reopen_files()
         assert file.read(4) == b"line"
-        assert os.get_inheritable(fd) == inheritable
+        assert os.get_inheritable(fd)
         assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NOATIME
         assert not share_a_position(fd, same.fileno())
 
@@ -269,8 +258,6 @@ def test_files_not_opened_for_reading_only_are_not_reopened(name: str, path: Pat
 def test_writable_files_warn(how: str, opened: Callable[..., Any]) -> None:
     (message,) = fork_warnings(Holding(file=opened(how)))
     assert message.startswith("dataset.file is an open file (io.")
-    assert "wrong samples" in message
-    assert "open it in __getitem__ when it is first used" in message
 
 
 def test_no_warning_for_files_without_a_read_position(path: Path) -> None:
@@ -308,53 +295,29 @@ class Meeting:
         return str(self.file.read(10))
 
 
-@pytest.mark.parametrize("portable", [False, True])
-def test_forked_workers_each_have_their_own_file_position(
-    portable: bool, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(abilities, "can_share_arenas", lambda: not portable)
-    file = opened("rb", 0)  # unbuffered, so every read is a system call
-    dataset = Meeting(file, multiprocessing.get_context("fork").Semaphore)
-    file.seek(5)
-    loader = Loader(dataset, None, workers=2, start_method="fork")
-    assert list(loader) == ["b'first line'", "b'other line'"]
-    assert file.tell() == 5, "the position in the training process did not move"
-    loader.close()
-
-
 class Hidden(Meeting):
     """Holds the file where a search of the dataset does not find it."""
 
-    def __init__(self, find: Callable[[], Any], semaphore: Callable[[int], Any]) -> None:
+    def __init__(self, file: Any, semaphore: Callable[[int], Any]) -> None:
         super().__init__(None, semaphore)
-        self.find = find
+        self.find = lambda: file
 
     def __getitem__(self, index: int) -> str:
         self.file = self.find()
         return super().__getitem__(index)
 
 
-def local_of_a_generator(file: Any) -> Iterator[Any]:
-    held = file
-    while True:
-        yield held
-
-
-@pytest.mark.parametrize(
-    "hide",
-    [
-        lambda file: lambda: file,
-        lambda file: functools.partial(next, local_of_a_generator(file)),
-        lambda file: np.array([file], object).item,
-    ],
-    ids=["closure", "generator", "array"],
-)
-def test_forked_workers_have_their_own_position_wherever_the_file_is_held(
-    hide: Callable[[Any], Callable[[], Any]], opened: Callable[..., Any]
+@pytest.mark.parametrize(("kind", "portable"), [(Meeting, False), (Meeting, True), (Hidden, False)])
+def test_forked_workers_each_have_their_own_file_position(
+    kind: type[Meeting], portable: bool, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = Hidden(hide(opened("rb", 0)), multiprocessing.get_context("fork").Semaphore)
+    monkeypatch.setattr(abilities, "can_share_arenas", lambda: not portable)
+    file = opened("rb", 0)  # unbuffered, so every read is a system call
+    dataset = kind(file, multiprocessing.get_context("fork").Semaphore)
+    file.seek(5)
     loader = Loader(dataset, None, workers=2, start_method="fork")
     assert list(loader) == ["b'first line'", "b'other line'"]
+    assert file.tell() == 5, "the position in the training process did not move"
     loader.close()
 
 
@@ -374,7 +337,6 @@ def test_handles_with_a_position_that_threads_share_warn(opened: Callable[..., A
         for handle in (opened("r"), mapping, sock):
             (message,) = thread_warnings(Holding(reader=Record(handle)))
             assert message.startswith("dataset.reader.connection"), handle
-            assert "worker threads share it" in message
             assert "threading.local()" in message
 
 

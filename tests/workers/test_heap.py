@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 
-from feedline.workers.heap import Glibc, Heap
-from tests.faults.programs import running_afresh
+from feedline.workers.heap import Heap
 
 pytestmark = pytest.mark.sample(7)
 
@@ -94,6 +90,15 @@ def test_memory_in_use_is_not_taken_for_free() -> None:
     assert bench.simulated.warm == 10 * MIB
 
 
+def test_memory_that_the_parent_had_freed_does_not_hide_a_spike() -> None:
+    """A worker that fills it copies those pages, and its resident memory would not grow."""
+    bench = Bench(SimulatedHeap(free=500 * MIB))
+    assert bench.simulated.warm == 0
+    bench.simulated.need(500 * MIB)
+    bench.work(1.1, need=20 * MIB)
+    assert bench.simulated.warm == 20 * MIB
+
+
 # -- idle ---
 
 
@@ -115,55 +120,3 @@ def test_a_worker_that_waits_between_batches_keeps_the_memory_they_need() -> Non
     assert bench.simulated.trims == 2
     bench.rest(100)
     assert bench.simulated.warm == 0, "returned in a longer pause"
-
-
-# -- the heap itself ---
-
-
-def glibc() -> Glibc:
-    try:
-        return Glibc()
-    except AttributeError:
-        pytest.skip("needs glibc")
-
-
-def blocks(size: int) -> list[Any]:
-    """Allocate blocks small enough that glibc keeps them in its heap."""
-    return [np.ones(4_000_000, np.uint8) for _ in range(size // 4_000_000)]
-
-
-# -- workers ---
-
-
-FREED = """
-from feedline.workers.heap import keep_heap_warm
-from feedline.system.process import own_bytes
-from tests.workers.test_heap import blocks
-
-class Spiky(Numbers):
-    def __getitem__(self, index):
-        if index == 8:
-            blocks(400_000_000)
-        return np.array([own_bytes(os.getpid())])
-
-keep_heap_warm()  # as a program may do that has the same worries
-blocks(500_000_000)
-say("freed")
-loader = Loader(Spiky(10**6), 1, workers=1, prefetch=1, start_method="fork")
-batches = iter(loader)
-before = int(next(batches)[0, 0])
-for _ in range(8):
-    next(batches)
-while int(next(batches)[0, 0]) > before + 48_000_000:
-    continue
-say("given back")
-"""
-
-
-@pytest.mark.slow
-def test_memory_freed_before_the_fork_does_not_hide_a_spike() -> None:
-    """A worker that fills memory its parent had freed copies those pages, and its resident memory does not grow."""
-    glibc()
-    with running_afresh(FREED) as program:
-        assert program.line() == "freed"
-        assert program.line() == "given back"

@@ -15,6 +15,7 @@ from feedline.types import (
     Call,
     DatasetKind,
     Draw,
+    Position,
     Result,
     ResultKind,
     Task,
@@ -151,19 +152,19 @@ def test_the_state_of_the_dataset_comes_with_the_batch_on_request() -> None:
     notes = runner.attempt(Task(0, [3], snapshot=True), 0, None).notes
     assert notes is not None
     runner.attempt(Task(0, [4]), 0, None)
-    assert notes.dataset == {"asked": [3]}, "a copy of the state at that time"
+    assert notes.position == Position({"asked": [3]}), "a copy of the state at that time"
 
 
 def test_the_state_of_a_stream_comes_with_the_batch_and_with_its_end() -> None:
     runner = make(streams.Counting(5))
     first = runner.attempt(Task(0, 3, snapshot=True), 0, None).notes
     assert first is not None
-    assert (first.iterator, first.dataset, first.is_one, first.place) == ({"place": 3}, None, True, 3)
+    assert first.position == Position(None, {"place": 3}, place=3, read=3, is_one=True)
     runner.attempt(Task(0, 3), 0, None)
     ended = runner.attempt(Task(0, 3, snapshot=True), 0, None)
     assert ended.kind is ResultKind.ENDED
     assert ended.notes is not None
-    assert ended.notes.iterator == {"place": 5}
+    assert ended.notes.position == Position(None, {"place": 5}, place=5, read=5, is_one=True)
 
 
 def test_a_call_task_calls_a_method_of_the_dataset() -> None:

@@ -88,19 +88,6 @@ def test_a_sample_that_fails_does_not_hide_what_others_draw(name: str, bad: Call
         assert must_leave_threads(Failing(GENERATORS[name], bad), None, is_map=True)
 
 
-class DrawsInBulk(Samples):
-    """Draws in `__getitems__` only."""
-
-    def __getitems__(self, indices: list[int]) -> list[float]:
-        return [random.random() for _ in indices]
-
-
-def test_samples_are_requested_as_workers_do() -> None:
-    with pytest.warns(DataWarning, match="random"):
-        assert must_leave_threads(DrawsInBulk(lambda: 1.0), None, is_map=True)
-    assert not must_leave_threads(DrawsInBulk(lambda: 1.0), None, is_map=True, batched=False)
-
-
 def test_streams_are_not_checked() -> None:
     class Once:
         def __iter__(self) -> Any:
@@ -125,11 +112,3 @@ def test_workers_become_processes_and_the_warning_points_to_the_users_line(kind:
         warnings.simplefilter("error", DataWarning)
         loader.set_epoch(0)
         assert [batch.tolist() for batch in loader] == batches, "no second warning, and reproducible"
-
-
-@pytest.mark.parametrize("seed", [None, 3])
-def test_threads_are_kept_without_a_seed_or_without_global_generators(seed: int | None) -> None:
-    draw = random.random if seed is None else lambda: rng().random()
-    loader = Loader(Samples(draw, 8), 2, workers=2, engine="thread", seed=seed)
-    list(loader)
-    assert loader.stats()["engine"] == "thread"

@@ -14,12 +14,12 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.arena import Arena
-from feedline.testing import EngineContract, Gate
-from feedline.testing.engine import Numbers
 from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerIdentity
 from feedline.workers import threads
 from feedline.workers.threads import ThreadEngine
 from tests import program_server
+from tests.contracts.engine import EngineContract, Numbers
+from tests.contracts.gate import Gate
 
 
 class TestThreads(EngineContract):

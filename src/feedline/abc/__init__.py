@@ -1,18 +1,19 @@
 """Contracts between the parts."""
 
-from feedline.abc.columnar import Columnar
 from feedline.abc.engine import Engine
-from feedline.abc.error_policy import ErrorPolicy
+from feedline.abc.faults import ErrorPolicy
 from feedline.abc.framework import Framework
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
-from feedline.abc.selection import Derived, Selection
 from feedline.abc.source import (
     AheadSource,
+    Columnar,
     ColumnSource,
+    Derived,
     EpochAware,
     Repeatable,
     Reshardable,
+    Selection,
     ShardedSource,
     StreamSource,
 )

@@ -1,4 +1,4 @@
-"""Deferred fields of samples, such as images: where their remaining steps run.
+"""Deferred fields of samples, such as images: where their remaining steps run; and the targets that batches go to.
 
 If you read a sample yourself, the dataset returns finished images. In a worker that uses feedline's own collate
 function, the dataset only crops and resizes an image and defers the other steps (flip, normalise, change the layout).
@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from feedline.abc.selection import Selection
+from feedline.abc.source import Selection
 
 
 class Placement(enum.Enum):
@@ -59,14 +59,9 @@ class DeferredField(ABC):
     @classmethod
     @abstractmethod
     def collate_numpy(cls, items: Sequence[Any], where: str) -> object:
-        """Return the field of a batch as a NumPy array, or as a `DeferredBatch`.
+        """Return the field of a batch as a NumPy array, or as a `DeferredBatch`. Raises CollateError.
 
-        Args:
-            items: the field of each sample.
-            where: names the field in messages, such as " in field 'image'".
-
-        Raises:
-            CollateError: the items do not fit together.
+        Messages name the field by `where`, such as " in field 'image'".
         """
 
     @classmethod
@@ -116,3 +111,27 @@ def hands_on_images(dataset: Any) -> bool:
     if torchs == "ConcatDataset":
         return all(map(hands_on_images, dataset.datasets))
     return bool(getattr(dataset, "hands_on_images", False))
+
+
+class Target(ABC):
+    """Prepares batches for the training loop and delivers them."""
+
+    ahead: int = 2
+    """Maximum number of batches prepared before the training loop requests them."""
+    threads: int = 0
+    """Threads that call `begin`; 0 if the training loop calls it, because it costs almost nothing.
+
+    May increase after a batch for which it was expensive.
+    """
+
+    # Any: batches of any structure, and the return value of `begin`.
+    @abstractmethod
+    def begin(self, batch: Any) -> object:
+        """Start preparing a batch, without waiting for the device; returns what `deliver` needs."""
+
+    @abstractmethod
+    def deliver(self, begun: Any) -> object:
+        """Return the batch, on the training loop's thread, without waiting for the device."""
+
+    def close(self) -> None:  # noqa: B027  most targets have nothing to let go of
+        """Stop: `begin` is not called any more."""

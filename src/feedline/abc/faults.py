@@ -1,4 +1,4 @@
-"""The description of a failed sample.
+"""Failed samples: their description, and the contract of policies that decide what happens to them.
 
 A policy takes a `Failure` and returns a `Verdict`; the log keeps a `Fault`, which combines both. Workers send faults,
 and a loader's state includes them, so they hold only plain values: `feedline.types.indices.plain_index` converts the
@@ -7,18 +7,20 @@ index of a sample.
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from datetime import datetime, timezone
 from typing import Any
 
 from feedline.errors import BadOption, BadState
-from feedline.types import JsonObject
+from feedline.types import JsonObject, is_finite
 from feedline.types.indices import pack_index, plain_index, unpack_index
 
 ACTIONS = ("raise", "skip", "retry", "replace")
 """What can happen to a failed sample."""
+
+DEFAULT_MAX_SHARE = 0.5
+"""If more than half of a dataset fails, the cause is more likely a wrong path or a lost mount than bad samples."""
 
 MESSAGE_LENGTH = 500
 """Maximum length of an exception's text, in characters.
@@ -89,13 +91,55 @@ class Verdict:
         if self.action not in ACTIONS:
             allowed = ", ".join(map(repr, ACTIONS))
             raise BadOption(f"Verdict(action={self.action!r:.200}) is none of the actions {allowed}.")
-        if not _is_number(self.wait_s) or self.wait_s < 0:
+        if not is_finite(self.wait_s) or self.wait_s < 0:
             raise BadOption(f"Verdict(wait_s={self.wait_s!r:.200}) is not a number of seconds, 0 or more.")
         if self.action == "replace" and self.index is None:
             raise BadOption(
                 "Verdict('replace') needs a replacement. Pass index=, the index of another sample, or "
                 "index=feedline.faults.NEIGHBOUR for the next one that works."
             )
+
+
+class ErrorPolicy(ABC):
+    """Decides what happens to a failed sample; never waits, never touches a sample.
+
+    Called where the sample failed, which may be a worker process, so it has to be picklable. For samples that killed or
+    blocked their worker, it is called in the training process. One call per failed attempt. Subclass it with `decide`;
+    the properties have defaults that suit every policy.
+
+    Example:
+        >>> class SkipTimeouts(ErrorPolicy):
+        ...     def decide(self, failure: Failure, chance: float) -> Verdict:
+        ...         return Verdict("skip" if isinstance(failure.error, TimeoutError) else "raise")
+        >>> SkipTimeouts().decide(Failure(7, TimeoutError(), "fetch", 1, None), chance=0.5).action
+        'skip'
+    """
+
+    @abstractmethod
+    def decide(self, failure: Failure, chance: float) -> Verdict:
+        """Return what to do with the sample.
+
+        Pure: the same arguments give the same verdict, in every process.
+
+        Args:
+            failure: the sample, what it raised, and how often it was tried.
+            chance: a number from 0 to less than 1, for the jitter of a retry delay.
+        """
+
+    @property
+    def never_catches(self) -> bool:
+        """True if every answer is "raise": the loader then catches nothing and never calls `decide`."""
+        return False
+
+    @property
+    def max_failures(self) -> int | None:
+        """How many samples may be lost; None for no limit."""
+        return None
+
+    @property
+    def max_share(self) -> float | None:
+        """The share of samples that may be lost, from 0 to 1; None or 1 for no limit."""
+        return DEFAULT_MAX_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,33 +262,19 @@ def _text_of(error: BaseException) -> str:
         return f"(its text cannot be shown: {error_name(type(exc))})"
 
 
+_NUMBERS = {"worker": 0, "attempt": 1, "time": 0, "epoch": 0}
+"""The least value of these fields of a fault."""
+
+
 # Any: a field of a fault, or damage.
 def _read(name: str, value: object) -> Any:
-    """Check one saved field of a fault and restore its value."""
+    """Return the value of a saved field. Raises BadState if it is of another kind than the field."""
     if name in ("index", "replacement"):
         return unpack_index(value)
-    if name in ("error", "message", "stage"):
-        sound = isinstance(value, str)
-    elif name == "action":
-        sound = value in ACTIONS
-    elif name == "time":
-        sound = _is_time(value)
-    elif name == "worker" and value is None:
-        sound = True
+    if name in _NUMBERS:
+        is_sound = (value is None and name == "worker") or (is_finite(value) and value >= _NUMBERS[name])
     else:
-        least = 1 if name == "attempt" else 0
-        sound = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    if not sound:
+        is_sound = isinstance(value, str) and (name != "action" or value in ACTIONS)
+    if not is_sound:
         raise BadState(f"The state is damaged: {name!r} of a fault is {value!r:.200}.")
     return value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_time(value: Any) -> bool:
-    try:
-        return _is_number(value) and datetime.fromtimestamp(value, timezone.utc).year >= 1970
-    except (OverflowError, ValueError, OSError):  # a year outside the calendar
-        return False

@@ -1,4 +1,4 @@
-"""Contracts of feedline's own datasets that loaders handle specially."""
+"""Contracts of datasets that loaders handle specially: arrays, streams, selections of others, options in a state."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import gc
 import itertools
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from feedline.errors import BadState, FeedlineError
+
+Take = TypeVar("Take", bound=Callable[[NDArray[np.int64]], Any])
 
 
 class IterableSource(ABC):
@@ -20,6 +24,71 @@ class IterableSource(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
         """Start reading."""
+
+
+class Columnar(ABC):
+    """A map-style dataset whose samples are rows of arrays.
+
+    A loader with the default collate function makes a batch in one vectorised step per array, without reading single
+    samples. This applies only to subclasses: a method of the same name on another dataset has no effect.
+
+    Example:
+        >>> import numpy as np
+        >>> from feedline import Loader
+        >>> from feedline.abc import Columnar
+        >>> class Points(Columnar):
+        ...     rows = np.arange(6).reshape(3, 2)
+        ...     def __len__(self):
+        ...         return len(self.rows)
+        ...     def __getitem__(self, index):
+        ...         return self.rows[index]
+        ...     def columns(self):
+        ...         return self.rows
+        >>> [batch.tolist() for batch in Loader(Points(), 2)]
+        [[[0, 1], [2, 3]], [[4, 5]]]
+    """
+
+    @abstractmethod
+    def columns(self) -> Any:
+        """Return the arrays: one, a tuple or a dict of them, each as long as the dataset.
+
+        Sample i is row i of each, in the same form. Return None if that does not hold because samples are transformed.
+        Called once per worker.
+        """
+
+    def row_check(self) -> Callable[[NDArray[np.int64]], None] | None:
+        """Return a function that the loader calls with the row numbers it is about to read.
+
+        The function raises an exception if one of these rows is damaged. Return None if there is nothing to check.
+        Called once per worker, after `columns`.
+        """
+        return None
+
+
+def checking(dataset: Columnar, take: Take | None) -> Take | None:
+    """Return `take`, preceded by the dataset's row check if it has one."""
+    check = None if take is None else dataset.row_check()
+    if take is None or check is None:
+        return take
+
+    # Any: another row-reading function, and batches of any form.
+    quick: Any = getattr(take, "quick", None)
+
+    def take_checked(indices: NDArray[np.int64]) -> Any:
+        check(indices)
+        return take(indices)
+
+    def quick_checked(indices: NDArray[np.int64]) -> Any:
+        try:
+            check(indices)
+        except FeedlineError:
+            return None  # `take_checked` raises the error later, where the task is known
+        return quick(indices)
+
+    found: Any = take_checked
+    if quick is not None:
+        found.quick = quick_checked
+    return cast("Take", found)
 
 
 class ColumnSource(ABC):
@@ -88,6 +157,63 @@ class AheadSource(ABC):
         Called in the process that will request them, perhaps by another thread. They may never be requested: another
         worker may take over, or the epoch may end early.
         """
+
+
+class Derived(ABC):
+    """A map-style dataset whose samples come from other datasets, so that messages can name the original index.
+
+    Example:
+        >>> from feedline.abc import Derived
+        >>> class Reversed(Derived):
+        ...     def __init__(self, dataset):
+        ...         self.dataset = dataset
+        ...     def __len__(self):
+        ...         return len(self.dataset)
+        ...     def __getitem__(self, index):
+        ...         return self.dataset[len(self) - 1 - index]
+        ...     def origin(self, index):
+        ...         return self.dataset, len(self) - 1 - index
+        >>> Reversed([10, 20, 30]).origin(0)
+        ([10, 20, 30], 2)
+    """
+
+    # Any: a dataset is any suitable object.
+    @abstractmethod
+    def origin(self, index: Any) -> tuple[object, object]:
+        """Return the origin of a sample: the attribute `dataset`, or one of `datasets`, and the index in it.
+
+        Called when a sample has failed; may raise any exception if there is no such sample.
+        """
+
+
+class Selection(Derived):
+    """A map-style dataset whose sample i is sample `indices[i]` of another one.
+
+    If a loader can read the other dataset in one vectorised step, it reads this one in the same way. This applies only
+    to subclasses, and only if their samples are as described here.
+
+    Example:
+        >>> import numpy as np
+        >>> from feedline.abc import Selection
+        >>> class Part(Selection):
+        ...     def __init__(self, dataset, indices):
+        ...         self.dataset, self.indices = dataset, np.asarray(indices)
+        ...     def __len__(self):
+        ...         return len(self.indices)
+        ...     def __getitem__(self, index):
+        ...         return self.dataset[self.indices[index]]
+        >>> Part([10, 20, 30], [2, 0]).origin(0)
+        ([10, 20, 30], 2)
+    """
+
+    # Any: a dataset is any suitable object.
+    dataset: Any
+    """The other dataset."""
+    indices: NDArray[np.int64]
+    """Indices of the selected samples, in order."""
+
+    def origin(self, index: Any) -> tuple[Any, Any]:
+        return self.dataset, int(self.indices[index])
 
 
 class StreamSource(IterableSource):
@@ -311,3 +437,80 @@ def _inside(value: object) -> Iterable[object]:
         return value[:_MOST_OF_ONE]
     # Not the names of a function's module, which are no part of the dataset.
     return gc.get_referents(*(value.__closure__ or ()) if isinstance(value, FunctionType) else (value,))
+
+
+Description: TypeAlias = list[dict[str, Any]]
+"""The operators of a dataset, the first one applied first, in plain values that JSON supports.
+
+Each has a name, `operator`, and its options. `sources` describes the datasets of an operator that combines several.
+"""
+
+
+class Described(ABC):
+    """A dataset with options that determine which sample is at which position."""
+
+    @abstractmethod
+    def describe(self) -> Description | None:
+        """Return these options, including those of datasets inside it; None if it has none."""
+
+
+# object, throughout: a user's dataset, or a state that may come from anywhere.
+def description_of(dataset: object) -> Description | None:
+    """Return the description of a dataset; None if it has none."""
+    return dataset.describe() if isinstance(dataset, Described) else None
+
+
+def origin_of(dataset: object, size: int | None) -> Description:
+    """Return the description of a dataset inside others: its own, else its size; None for a stream."""
+    return description_of(dataset) or [{"operator": "dataset", "size": size}]
+
+
+def check_description(saved: object, own: Description | None) -> None:
+    """Check that a state was saved with the same operators and options.
+
+    Raises:
+        BadState: it was not; the message names the operator, the option and both values.
+    """
+    if saved == own:
+        return
+    was, now = _names(saved), _names(own)
+    if was != now:
+        raise BadState(f"The state was saved with the dataset {was}, but this one is {now}. {_ADVICE}")
+    assert isinstance(saved, Sequence)
+    assert own is not None
+    for before, after in zip(saved, own, strict=True):
+        for name in [*before, *(name for name in after if name not in before)]:
+            if before.get(name) != after.get(name):
+                _refuse(after["operator"], name, before.get(name), after.get(name))
+
+
+# Any: the value of an option.
+def _refuse(operator: str, option: str, before: Any, after: Any) -> None:
+    if option != "sources":
+        raise BadState(
+            f"The state was saved with {operator}({option}={before!r:.200}), but here it is {operator}({option}="
+            f"{after!r:.200}). {_ADVICE}"
+        )
+    if not isinstance(before, Sequence) or len(before) != len(after):
+        count = len(before) if isinstance(before, Sequence) else "no"
+        raise BadState(
+            f"The state was saved with {operator} of {count} datasets, but here it has {len(after)}. {_ADVICE}"
+        )
+    for source, own in zip(before, after, strict=True):
+        check_description(source, own)
+
+
+_ADVICE = "Positions in one mean other samples in the other. Build the dataset as it was when the state was saved."
+
+
+def _names(description: object) -> str:
+    """Return the names of the operators, for people, and to compare what a state may contain."""
+    if description is None:
+        return "without operators"
+    operators = list(description) if _is_list(description) else []
+    names = [str(one.get("operator")) for one in operators if isinstance(one, Mapping)]
+    return ".".join(names) if names and len(names) == len(operators) else f"{description!r:.200}"
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.abc.deferred import Placement
-from feedline.abc.error_policy import ErrorPolicy
+from feedline.abc.faults import ErrorPolicy
 from feedline.abc.framework import Framework
 from feedline.types import CollateFunction, DatasetKind, StreamSharding
 

@@ -20,7 +20,7 @@ from feedline.audio.field import audio_field, is_stored
 from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.fields import is_encoded, replaced
-from feedline.randomness.stages import TRANSFORM, stage
+from feedline.randomness.scope import TRANSFORM, stage
 from feedline.system.failures import add_note
 from feedline.system.optional import is_tensor, require
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feedline.abc.selection import Selection
+from feedline.abc.source import Selection
 from feedline.audio.decoding import checked_seconds, info
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.files.dataset import FileDataset

@@ -8,7 +8,7 @@ a device, with gradient).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,6 @@ from feedline.collate.fields import Path
 from feedline.errors import BadOption, CollateError
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor, require
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Arrays:
@@ -130,22 +127,16 @@ def arrays_named(name: str) -> Arrays:
     raise BadOption(f"{name!r} is not a framework that feedline.collate supports. Use 'numpy' or 'torch'.")
 
 
-def is_array(value: object) -> TypeGuard[NDArray[np.generic] | Tensor]:
-    """True for NumPy arrays and torch tensors."""
-    return isinstance(value, np.ndarray) or is_tensor(value)
-
-
 def framework_of(samples: Iterable[object]) -> str:
     """Return the framework for a batch of these samples: "torch" if the first one contains a tensor, else "numpy"."""
+
+    def holds_tensor(value: object) -> bool:
+        names = fields.names_of(value)
+        parts = [] if names is None else [fields.column([value], name)[0] for name in names]
+        return is_tensor(value) or any(map(holds_tensor, parts))
+
     first = next((sample for sample in samples if sample is not None), None)
-    return "torch" if _holds_tensor(first) else "numpy"
-
-
-def _holds_tensor(value: object) -> bool:
-    names = fields.names_of(value)
-    if names is None:
-        return is_tensor(value)
-    return any(_holds_tensor(fields.column([value], name)[0]) for name in names)
+    return "torch" if holds_tensor(first) else "numpy"
 
 
 def stack(values: Sequence[object], path: Path = ()) -> NDArray[np.generic]:
@@ -154,13 +145,17 @@ def stack(values: Sequence[object], path: Path = ()) -> NDArray[np.generic]:
     Raises:
         CollateError: the shapes differ, or a value is not an array.
     """
+    shape = tuple(getattr(values[0], "shape", ()))
+    for position, value in enumerate(values):
+        if tuple(getattr(value, "shape", shape)) != shape:
+            raise shapes_differ(shape, value.shape, position, path)  # type: ignore[attr-defined]  # it has one
     arrays = [
         value if isinstance(value, np.ndarray) else _read(value, number, path) for number, value in enumerate(values)
     ]
     first = arrays[0]
     shape, dtype = first.shape, first.dtype
     for position, array in enumerate(arrays):
-        if array.shape != shape:
+        if array.shape != shape:  # of a sample that became an array just now
             raise shapes_differ(shape, array.shape, position, path)
         if array.dtype != dtype:
             dtype = np.result_type(dtype, array.dtype)
@@ -176,31 +171,29 @@ def stack(values: Sequence[object], path: Path = ()) -> NDArray[np.generic]:
 
 
 def _read(value: object, position: int, path: Path) -> NDArray[np.generic]:
+    kind, why, advice = f"a {type(value).__name__}", "", "Return an array for every sample from the dataset."
     if value is None:
-        raise CollateError(
-            f"Sample {position} of the batch {'has' if path else 'is'} None where sample 0 has an "
-            f"array{fields.inside(path)}. {fields.instead_of_none(path)}"
-        )
-    if isinstance(value, (int, float, complex, np.generic)) or hasattr(value, "__array__"):
+        kind, advice = "None", fields.instead_of_none(path)
+    elif isinstance(value, (int, float, complex, np.generic)) or hasattr(value, "__array__"):
         try:
             return np.asarray(value)
         except (TypeError, RuntimeError, ValueError) as exc:  # a type that NumPy lacks; on a device, or with gradient
-            kind = f" of {value.dtype}" if hasattr(value, "dtype") else ""
-            raise CollateError(
-                f"Sample {position} of the batch has a {type(value).__name__}{kind}{fields.inside(path)}, which cannot "
-                f"become a NumPy array: {words(exc)}. Convert it in the dataset, for example with tensor.float() or "
-                "tensor.detach().cpu(), or use feedline.DataLoader, whose batches are tensors."
-            ) from exc
-    raise CollateError(
-        f"Sample {position} of the batch has a {type(value).__name__} where sample 0 has an "
-        f"array{fields.inside(path)}. Return an array for every sample from the dataset."
+            kind, why = f"{kind} of {getattr(value, 'dtype', 'objects')}", f": {words(exc)}"
+            advice = "Convert it in the dataset, for example with tensor.float() or tensor.detach().cpu()."
+    error = fields.misfit(
+        position,
+        f"Sample {position} of the batch has {kind}{fields.inside(path)}, which cannot be stacked as a NumPy "
+        f"array{why}. {advice}",
     )
+    error.position = None if why else position  # else the samples may be alike
+    raise error
 
 
 def shapes_differ(first: Sequence[int], other: Sequence[int], position: int, path: Path) -> CollateError:
     """Return the error for arrays that cannot be stacked."""
-    return CollateError(
+    return fields.misfit(
+        position,
         f"Samples 0 and {position} of the batch have shapes {tuple(first)} and {tuple(other)}{fields.inside(path)}, "
-        "and only arrays of one shape can be stacked. Resize or crop them in the dataset, use feedline.collate.pad() "
-        "for sequences or feedline.collate.detection() for images, or pass your own collate function to the loader."
+        "and only arrays of one shape can be stacked. Resize or crop them in the dataset, or use "
+        "feedline.collate.pad() for sequences, feedline.collate.detection() for images, or your own collate function.",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -31,8 +30,7 @@ class Collate(ABC):
     def __init__(self, inner: CollateFunction) -> None:
         if not callable(inner):
             raise BadOption(
-                f"inner={inner!r} is not a collate function. Pass a callable, or nothing for the default. If you are "
-                f"passing this function to a loader, write {_function_name(self)}(), with parentheses."
+                f"inner={inner!r:.200} is not a collate function. A loader takes drop_none(), not drop_none."
             )
         self.inner = inner
         self._inner = inner  # the bound version of `inner`, once this one is bound
@@ -68,8 +66,3 @@ def no_samples() -> EmptyBatch:
         "A batch has no samples, so there is nothing to collate. The usual cause is a batch sampler that yields empty "
         "lists: leave them out."
     )
-
-
-def _function_name(collate: object) -> str:
-    """Return the public name of a collate function: "drop_none" for an instance of `DropNone`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(collate).__name__).lower()

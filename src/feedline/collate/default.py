@@ -105,7 +105,7 @@ def _collate_numbers(values: Sequence[object], path: Path) -> NDArray[np.generic
         if not rounded:  # NumPy converts integers without a common type to floats
             return numbers
     for position, value in enumerate(values):
-        if isinstance(value, (str, bytes)) or not isinstance(value, (int, float, complex, np.generic)):
+        if not isinstance(value, (int, float, complex, np.generic)):
             raise _cannot_stack(values, position, path)
     raise CollateError(
         f"The numbers{fields.inside(path)} do not fit into one 64-bit integer type: {list(values)[:4]}... Return them "
@@ -114,15 +114,12 @@ def _collate_numbers(values: Sequence[object], path: Path) -> NDArray[np.generic
 
 
 def _cannot_stack(values: Sequence[object], position: int, path: Path) -> CollateError:
-    kind = type(values[position])
-    what = f"Sample {position} of the batch has {'None' if values[position] is None else f'a {kind.__name__}'}"
-    advice = (
-        fields.instead_of_none(path)
-        if values[position] is None
-        else "Return an array, a number, a string or a container of these from the dataset, or pass your own collate "
-        "function to the loader."
-    )
-    return CollateError(
-        f"{what}{fields.inside(path)}, which cannot become part of a batch of arrays"
-        f"{f' (sample 0 has a {type(values[0]).__name__})' if position else ''}. {advice}"
+    value = values[position]
+    what, advice = f"a {type(value).__name__}", "Return arrays, numbers or strings, or use your own collate function."
+    if value is None:
+        what, advice = "None", fields.instead_of_none(path)
+    return fields.misfit(
+        position,
+        f"Sample {position} of the batch has {what}{fields.inside(path)}, which cannot become part of a batch of "
+        f"arrays (sample 0 has a {type(values[0]).__name__}). {advice}",
     )

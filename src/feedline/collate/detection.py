@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 from feedline.collate import fields
-from feedline.collate.arrays import Arrays, is_array, shapes_differ
+from feedline.collate.arrays import Arrays, shapes_differ
 from feedline.collate.binding import Collate
 from feedline.collate.default import default
 from feedline.collate.fields import Field
 from feedline.errors import BadOption, CollateError
+from feedline.types import is_array
 
 Stack = Literal["auto", True, False]
 
@@ -44,10 +45,7 @@ class Detection(Collate):
     def __init__(self, stack: Stack, image: Field) -> None:
         super().__init__(default)
         if stack not in ("auto", True, False):
-            raise BadOption(
-                f"stack={stack!r} is not 'auto', True or False. If you are passing detection to a loader, write "
-                "detection(), with parentheses."
-            )
+            raise BadOption(f"stack={stack!r} is not 'auto', True or False. Pass detection(), not detection.")
         self.stack = stack
         self.image = image
 
@@ -69,9 +67,13 @@ class Detection(Collate):
     def _images(self, images: Sequence[object], arrays: Arrays) -> object:
         if self.stack is False:
             return [_convert(image, arrays) for image in images]
-        shape = _shape(images, 0, self.image)
-        for position in range(1, len(images)):
-            other = _shape(images, position, self.image)
+        for position, image in enumerate(images):
+            if not is_array(image):
+                raise CollateError(
+                    f"Sample {position} of the batch has a {type(image).__name__} as its image (field {self.image!r}), "
+                    "not an array or tensor. Convert it in the dataset, or use detection(stack=False)."
+                )
+            shape, other = tuple(getattr(images[0], "shape", ())), tuple(image.shape)
             if other != shape:
                 if self.stack == "auto":
                     return [_convert(image, arrays) for image in images]
@@ -80,16 +82,6 @@ class Detection(Collate):
 
     def __repr__(self) -> str:
         return f"detection(stack={self.stack!r}, image={self.image!r})"
-
-
-def _shape(images: Sequence[object], position: int, name: Field) -> tuple[int, ...]:
-    image = images[position]
-    if not is_array(image):
-        raise CollateError(
-            f"Sample {position} of the batch has a {type(image).__name__} as its image (field {name!r}), not an array "
-            "or tensor. Convert it in the dataset, or use detection(stack=False), which leaves images unchanged."
-        )
-    return tuple(image.shape)
 
 
 def _convert(value: object, arrays: Arrays) -> object:

@@ -10,13 +10,13 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.columnar import Columnar
+from feedline.abc.source import Columnar
 from feedline.datasets.array_file import ArrayFile, RowCheck, find_folder, find_mapped, find_npy, find_npz
 from feedline.datasets.form import Fields, Form, names_in
 from feedline.datasets.paths import checked_path
 from feedline.datasets.source import checked_transform
 from feedline.errors import BadOption, SourceError
-from feedline.types.arrays import is_array
+from feedline.types import is_array
 
 
 class ArrayDataset(Columnar):

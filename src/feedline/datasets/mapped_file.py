@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import SourceChanged, SourceError
-from feedline.system.deletion import ClosedWhenDeleted
 from feedline.system.failures import words
+from feedline.system.handle import ClosedWhenDeleted
 from feedline.types.sizes import check_size
 
 Number = TypeVar("Number", bound=np.generic)

@@ -16,7 +16,7 @@ from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.upcoming import Upcoming
 from feedline.errors import BadOption
 from feedline.images.compose import image_transform
-from feedline.randomness.stages import TRANSFORM, stage
+from feedline.randomness.scope import TRANSFORM, stage
 from feedline.system.failures import add_note
 from feedline.system.handle import Handle
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from feedline.system.deletion import ClosedWhenDeleted
+from feedline.system.handle import ClosedWhenDeleted
 
 MOST = 8
 """The most batches being read or waiting for their reader; no other is begun until one of these is taken."""

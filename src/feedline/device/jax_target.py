@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.target import Target
+from feedline.abc.deferred import Target
 from feedline.device.structure import mapped
 from feedline.errors import BadOption
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from feedline.abc.deferred import DeferredBatch, Placement
-from feedline.abc.target import Target
+from feedline.abc.deferred import DeferredBatch, Placement, Target
 from feedline.device import nvjpeg
 from feedline.device.pinning import settled
 from feedline.device.structure import mapped

@@ -1,7 +1,6 @@
 """Policies for failed samples, and the log of failures."""
 
-from feedline.abc.error_policy import ErrorPolicy
-from feedline.abc.faults import NEIGHBOUR, Failure, Fault, Verdict
+from feedline.abc.faults import NEIGHBOUR, ErrorPolicy, Failure, Fault, Verdict
 from feedline.faults.actions import Action, Raise, Replace, Retry, Skip
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import Policy

@@ -75,10 +75,7 @@ class Replace:
 
     def __post_init__(self) -> None:
         if self.by is not None and not callable(self.by):
-            raise BadOption(
-                f"Replace(by={self.by!r:.200}) cannot be called. Give a function that maps the index of the failed "
-                "sample to the index of another, or leave it out for the next sample that works."
-            )
+            raise BadOption(f"Replace(by={self.by!r:.200}) is not a function from one index to another.")
 
     def verdict(self, failure: Failure, chance: float) -> Verdict:
         """Return what happens to the sample.
@@ -93,8 +90,8 @@ class Replace:
         other = self.by(failure.index)
         if other is None or index_key(other) == index_key(failure.index):
             raise BadOption(
-                f"Replace(by={self.by!r:.200}) returned {other!r:.80} for sample {failure.index!r:.80}, which failed. "
-                "It has to return the index of another sample."
+                f"Replace(by={self.by!r:.200}) returned {other!r:.80} for sample {failure.index!r:.80}, which failed, "
+                "instead of the index of another sample."
             )
         return Verdict("replace", index=other)
 
@@ -127,25 +124,19 @@ class Retry:
     def __post_init__(self) -> None:
         attempts: object = self.attempts  # any value from the user
         if isinstance(attempts, bool) or not isinstance(attempts, (int, np.integer)) or attempts < 1:
-            raise BadOption(
-                f"Retry(attempts={attempts!r:.200}) is not a number of further tries, 1 or more. If a sample should "
-                "not be tried again, use another action, such as 'skip'."
-            )
-        object.__setattr__(self, "attempts", int(attempts))
+            raise BadOption(f"Retry(attempts={attempts!r:.200}) is not a number of further tries, 1 or more.")
         then = action_of(self.then, "Retry(then=...)")
         if isinstance(then, Retry):
+            raise BadOption("Retry(then=...) cannot be another retry. Raise attempts=, or use another action.")
+        waits = (self.wait_s, self.longest_s)
+        if not all(map(is_finite, waits)) or not 0 <= self.wait_s <= self.longest_s:
             raise BadOption(
-                f"Retry(then={self.then!r:.200}) retries again after the last of {attempts} further tries. Give it "
-                "more attempts instead, or another action: 'raise', 'skip' or 'replace'."
+                f"Retry(wait_s={self.wait_s!r:.200}, longest_s={self.longest_s!r:.200}) are not two numbers of "
+                "seconds, the first at most as large as the second."
             )
-        object.__setattr__(self, "then", then)
-        for name in ("wait_s", "longest_s"):
-            object.__setattr__(self, name, _seconds(getattr(self, name), name))
-        if self.wait_s > self.longest_s:
-            raise BadOption(
-                f"Retry(wait_s={self.wait_s}, longest_s={self.longest_s}): the first wait is longer than the longest. "
-                "Raise longest_s, or lower wait_s."
-            )
+        plain = {"attempts": int(attempts), "then": then, "wait_s": float(waits[0]), "longest_s": float(waits[1])}
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
 
     def verdict(self, failure: Failure, chance: float) -> Verdict:
         """Return what happens to the sample."""
@@ -174,10 +165,7 @@ def action_of(value: object, name: str) -> ActionObject:
     action = find_action(value)
     if action is not None:
         return action
-    hint = ""
-    if isinstance(value, type) and issubclass(value, (Raise, Skip, Retry, Replace)):
-        hint = f"It is a class: use {value.__name__}(). "
-    raise BadOption(f"{name}: {value!r:.200} is not an action. {hint}{ALLOWED}")
+    raise BadOption(f"{name}: {value!r:.200} is not an action. {ALLOWED}")
 
 
 def find_action(value: object) -> ActionObject | None:
@@ -190,9 +178,3 @@ def find_action(value: object) -> ActionObject | None:
     if isinstance(value, (Raise, Skip, Retry, Replace)):
         return value
     return _BY_NAME[value]() if isinstance(value, str) and value in _BY_NAME else None
-
-
-def _seconds(value: object, name: str) -> float:
-    if not is_finite(value) or value < 0:
-        raise BadOption(f"Retry({name}={value!r:.200}) is not a number of seconds, 0 or more.")
-    return float(value)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, overload
 
 from feedline.abc.faults import ACTIONS, Fault
-from feedline.abc.stateful import check_format
 from feedline.errors import BadState
+from feedline.system.failures import words
 from feedline.types import State
 from feedline.types.indices import index_key
 from feedline.types.shown import counted
@@ -128,29 +128,33 @@ class FaultLog(Sequence[Fault]):
         known = {id(fault) for fault in later}
         held = [fault for fault in held if id(fault) not in known]
         if held:
-            state["quarantined"] = [_kept(fault) for fault in held]
+            kept = ("index", "action", "replacement", "epoch")  # enough to treat it as before
+            state["quarantined"] = [{k: v for k, v in fault.as_dict().items() if k in kept} for fault in held]
         if dropped:
             state["dropped"] = dropped
             of_later = [fault.action for fault in later]
             state["counts"] = {action: count - of_later.count(action) for action, count in self._counts.items()}
         return state
 
-    # object: what `state` returned, or damage.
-    def restore(self, state: object) -> None:
+    # Any: what `state` returned, or damage.
+    def restore(self, state: Any) -> None:
         """Replace the contents of the log by a saved state.
 
         Raises:
             BadState: it is something else, or damaged; the log stays as it was.
         """
-        if not isinstance(state, Mapping):
-            raise BadState(f"The state is damaged: its faults are not a dict but {type(state).__name__}.")
-        check_format(state, "the faults")
-        entries = [Fault.from_dict(entry) for entry in _list_of(state, "entries")]
-        quarantined = [_found(entry) for entry in _list_of(state, "quarantined")]
-        counts = _counts_of(state, entries)
+        try:
+            entries = [Fault.from_dict(entry) for entry in state.get("entries", [])]
+            # What is unknown about a sample in quarantine, if its entry was dropped.
+            unknown = {"error": "", "message": "", "stage": "fetch", "worker": None, "attempt": 1, "time": 0.0}
+            held = [Fault.from_dict({**unknown, **entry}) for entry in state.get("quarantined", [])]
+            counts = Counter(fault.action for fault in entries)
+            saved = {action: int(state.get("counts", counts)[action]) for action in ACTIONS}
+        except (TypeError, AttributeError, KeyError, ValueError) as exc:
+            raise BadState(f"The state is damaged: its faults cannot be read: {words(exc)}.") from exc
         self._entries = deque(entries, self._entries.maxlen)
-        self._counts = counts
-        self._quarantined = {index_key(fault.index): fault for fault in quarantined}
+        self._counts = saved
+        self._quarantined = {index_key(fault.index): fault for fault in held}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -174,55 +178,4 @@ class FaultLog(Sequence[Fault]):
         held = f"; {counted(len(self._quarantined), 'sample')} in quarantine" if self._quarantined else ""
         head = f"FaultLog of {counted(total, 'fault')}{': ' if counts else ''}{counts}{kept}{held}"
         more = ["  ..."] if total > _SHOWN else []
-        return "\n".join([head, *more, *(f"  {_line(fault)}" for fault in self[-_SHOWN:])])
-
-
-# object: the saved form of a sample in quarantine.
-def _kept(fault: Fault) -> dict[str, object]:
-    """Describe a sample in quarantine: enough to treat it as before, even if its entry was dropped."""
-    return {
-        name: value for name, value in fault.as_dict().items() if name in ("index", "action", "replacement", "epoch")
-    }
-
-
-def _found(entry: object) -> Fault:
-    """Read a description that `_kept` made."""
-    if not isinstance(entry, Mapping):
-        raise BadState(f"The state is damaged: {entry!r:.200} is not a sample in quarantine.")
-    unknown = {"error": "", "message": "", "stage": "fetch", "worker": None, "attempt": 1, "time": 0.0}
-    return Fault.from_dict({**unknown, **entry})
-
-
-def _line(fault: Fault) -> str:
-    return " ".join(str(fault).split())
-
-
-# object: the state of a log, or damage.
-def _list_of(state: Mapping[object, object], name: str) -> list[object]:
-    values = state.get(name, [])
-    if not isinstance(values, list):
-        raise BadState(f"The state is damaged: {name!r} of the faults is {values!r:.200}, not a list.")
-    return values
-
-
-# object: the state of a log, or damage.
-def _counts_of(state: Mapping[object, object], entries: Sequence[Fault]) -> dict[str, int]:
-    there = dict.fromkeys(ACTIONS, 0)
-    for fault in entries:
-        there[fault.action] += 1
-    dropped = state.get("dropped", 0)
-    saved = state.get("counts", there)
-    if not isinstance(saved, Mapping) or saved.keys() != there.keys():
-        raise BadState(f"The state is damaged: 'counts' of the faults is {saved!r:.200}.")
-    for action, count in saved.items():
-        if type(count) is not int or count < there[action]:
-            raise BadState(
-                f"The state is damaged: it counts {count!r:.80} faults that ended in {action!r}, but holds "
-                f"{there[action]} of them."
-            )
-    if type(dropped) is not int or sum(saved.values()) != len(entries) + dropped:
-        raise BadState(
-            f"The state is damaged: it counts {sum(saved.values())} faults, of which {dropped!r:.80} were dropped, but "
-            f"holds {len(entries)}."
-        )
-    return dict(saved)
+        return "\n".join([head, *more, *(f"  {' '.join(str(fault).split())}" for fault in self[-_SHOWN:])])

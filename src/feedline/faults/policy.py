@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from feedline.abc.error_policy import DEFAULT_MAX_SHARE, ErrorPolicy
-from feedline.abc.faults import Failure, Verdict, error_name
+from feedline.abc.faults import DEFAULT_MAX_SHARE, ErrorPolicy, Failure, Verdict, error_name
 from feedline.errors import BadOption
 from feedline.faults.actions import ALLOWED, Action, ActionObject, Raise, action_of, find_action
 from feedline.types import is_finite
@@ -56,6 +56,9 @@ class Policy(ErrorPolicy):
         'raise'
     """
 
+    max_failures: int | None = None
+    max_share: float = DEFAULT_MAX_SHARE
+
     def __init__(
         self,
         rules: Mapping[type[BaseException] | str, Action] | None = None,
@@ -64,42 +67,23 @@ class Policy(ErrorPolicy):
         max_failures: int | None = None,
         max_share: float | None = None,
     ) -> None:
-        if rules is None:
-            rules = {}
-        if not isinstance(rules, Mapping):
-            raise BadOption(
-                f"rules={rules!r:.200} is not a mapping from exceptions to actions, such as {{OSError: 'skip'}}. "
-                "To choose one action for all exceptions, use otherwise=."
-            )
-        self._rules: dict[Rule, ActionObject] = {
-            _check_rule(rule): action_of(action, f"The rule for {_shown(rule)}") for rule, action in rules.items()
+        if not isinstance(rules, (Mapping, type(None))):
+            raise BadOption(f"rules={rules!r:.200} is not a mapping such as {{OSError: 'skip'}}. Or use otherwise=.")
+        self.rules: dict[Rule, ActionObject] = {
+            _rule_of(rule): action_of(action, f"The rule for {_shown(rule)}") for rule, action in (rules or {}).items()
         }
-        self._otherwise = action_of(otherwise, "otherwise")
-        self._never_catches = all(isinstance(action, Raise) for action in self.actions)
-        self._max_failures = _check_count(max_failures)
-        self._max_share = DEFAULT_MAX_SHARE if max_share is None else _check_share(max_share)
+        self.otherwise = action_of(otherwise, "otherwise")
+        self.max_failures = None if max_failures is None else _count_of(max_failures)
+        self.max_share = DEFAULT_MAX_SHARE if max_share is None else _share_of(max_share)
 
     @property
-    def rules(self) -> dict[Rule, ActionObject]:
-        """The rules; a copy."""
-        return dict(self._rules)
-
-    @property
-    def otherwise(self) -> ActionObject:
-        """The action if no rule applies."""
-        return self._otherwise
+    def actions(self) -> list[ActionObject]:
+        """All actions that it may choose from."""
+        return [*self.rules.values(), self.otherwise]
 
     @property
     def never_catches(self) -> bool:
-        return self._never_catches
-
-    @property
-    def max_failures(self) -> int | None:
-        return self._max_failures
-
-    @property
-    def max_share(self) -> float:
-        return self._max_share
+        return all(isinstance(action, Raise) for action in self.actions)
 
     def decide(self, failure: Failure, chance: float) -> Verdict:
         return self.action_for(failure.error).verdict(failure, chance)
@@ -115,38 +99,25 @@ class Policy(ErrorPolicy):
             return Raise()
         for kind in type(error).__mro__:
             for rule in (kind, *_names(kind)):
-                if rule in self._rules:
-                    return self._rules[rule]
-        return self._otherwise
-
-    @property
-    def actions(self) -> list[ActionObject]:
-        """All actions that it may choose from."""
-        return [*self._rules.values(), self._otherwise]
-
-    def _budget(self) -> tuple[int | None, float]:
-        return self._max_failures, self._max_share
+                if rule in self.rules:
+                    return self.rules[rule]
+        return self.otherwise
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Policy):
-            return NotImplemented
-        return self._rules == other._rules and self._otherwise == other._otherwise and self._budget() == other._budget()
+        return vars(self) == vars(other) if isinstance(other, Policy) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash((frozenset(self._rules.items()), self._otherwise, self._budget()))
+        return hash(repr(self))
 
     def __repr__(self) -> str:
-        parts = []
-        if self._rules:
-            parts.append("{" + ", ".join(f"{_shown(rule)}: {action!r}" for rule, action in self._rules.items()) + "}")
-        parts.append(f"otherwise={self._otherwise!r}")
-        if self._max_failures is not None:
-            parts.append(f"max_failures={self._max_failures}")
-        if self._max_share != DEFAULT_MAX_SHARE:
-            parts.append(f"max_share={self._max_share}")
-        return f"{type(self).__name__}({', '.join(parts)})"
+        rules = ", ".join(f"{_shown(rule)}: {action!r}" for rule, action in self.rules.items())
+        return (
+            f"{type(self).__name__}({{{rules}}}, otherwise={self.otherwise!r}, max_failures={self.max_failures}, "
+            f"max_share={self.max_share})"
+        )
 
 
+@dataclass(frozen=True)
 class FunctionPolicy(ErrorPolicy):
     """Calls a function with the failure, which returns an action or a verdict.
 
@@ -159,8 +130,7 @@ class FunctionPolicy(ErrorPolicy):
         'skip'
     """
 
-    def __init__(self, function: Callable[[Failure], Action | Verdict]) -> None:
-        self.function = function
+    function: Callable[[Failure], Action | Verdict]
 
     def decide(self, failure: Failure, chance: float) -> Verdict:
         """Return what happens to the sample.
@@ -177,18 +147,9 @@ class FunctionPolicy(ErrorPolicy):
         if action is None:
             raise BadOption(
                 f"on_error={self.function!r:.200} returned {answer!r:.200}, which is not an action, for sample "
-                f"{failure.index!r:.80}, which failed with {failure.error!r:.200}. {ALLOWED}"
-            )
+                f"{failure.index!r:.80}. {ALLOWED}"
+            ) from failure.error
         return action.verdict(failure, chance)
-
-    def __eq__(self, other: object) -> bool:
-        return self.function == other.function if isinstance(other, FunctionPolicy) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.function)
-
-    def __repr__(self) -> str:
-        return f"FunctionPolicy({self.function!r})"
 
 
 def policy_of(on_error: object) -> ErrorPolicy:
@@ -202,8 +163,8 @@ def policy_of(on_error: object) -> ErrorPolicy:
         BadOption: it is none of these.
 
     Example:
-        >>> policy_of("skip")
-        Policy(otherwise=Skip())
+        >>> policy_of("skip").action_for(KeyError())
+        Skip()
         >>> policy_of(None).never_catches
         True
     """
@@ -216,14 +177,9 @@ def policy_of(on_error: object) -> ErrorPolicy:
         return Policy(otherwise=action)
     if callable(on_error) and not isinstance(on_error, type):  # a class is probably a typo: Skip for Skip()
         return FunctionPolicy(on_error)
-    hint = ""
-    if isinstance(on_error, Mapping):
-        hint = " For rules by exception class use feedline.faults.Policy({OSError: 'retry'})."
-    elif isinstance(on_error, type):
-        hint = f" It is a class: did you mean {on_error.__name__}()?"
     raise BadOption(
-        f"on_error={on_error!r:.200} is not a valid policy for failed samples.{hint} Use 'raise', 'skip', "
-        "'retry' or 'replace', an action or a Policy of feedline.faults, or a function that returns an action."
+        f"on_error={on_error!r:.200} is not a valid policy for failed samples. For rules by exception class use "
+        f"feedline.faults.Policy({{OSError: 'retry'}}). {ALLOWED} Or give a function that returns one."
     )
 
 
@@ -272,28 +228,18 @@ def _names(kind: type) -> list[str]:
 
 
 # Any: any value from the user.
-def _check_rule(rule: Any) -> Rule:
+def _rule_of(rule: Any) -> Rule:
     kind = rule
-    if isinstance(rule, str):
-        if not all(part.isidentifier() for part in rule.split(".")):
-            raise BadOption(f"A rule is for {rule!r}, which is not the name of a class.")
+    if isinstance(rule, str) and all(part.isidentifier() for part in rule.split(".")):
         kind = getattr(builtins, rule.removeprefix("builtins."), None)
         if kind is None:
             return rule
-        if isinstance(kind, type) and kind.__name__ != rule.removeprefix("builtins."):
-            raise BadOption(f"A rule is for {rule!r}, which is another name of {kind.__name__}. Use that one.")
-    if not isinstance(kind, type):
+    if not isinstance(kind, type) or not issubclass(kind, Exception):
         raise BadOption(
-            f"A rule is for {rule!r:.200}, which is neither an exception class nor the name of one. "
-            "Give each class a rule of its own."
+            f"A rule is for {_shown(rule)}, which is neither a subclass of Exception nor the name of one. Interrupts "
+            "and exits are never caught. Give each class a rule of its own."
         )
-    if not issubclass(kind, Exception):
-        raise BadOption(
-            f"A rule is for {_shown(rule)}, which is not an Exception. Only an Exception is a failure of a sample; "
-            "interrupts and exits are never caught."
-        )
-    checked: Rule = rule
-    return checked
+    return kind.__name__ if isinstance(rule, str) else kind  # IOError is another name of OSError
 
 
 # object: a rule, or the value that the user gave for one.
@@ -301,22 +247,13 @@ def _shown(rule: object) -> str:
     return error_name(rule) if isinstance(rule, type) else f"{rule!r:.200}"
 
 
-def _check_count(value: object) -> int | None:
-    if value is None:
-        return None
+def _count_of(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-        hint = " For a share of them use max_share." if isinstance(value, float) else ""
-        raise BadOption(f"max_failures={value!r:.200} is not a number of samples, 0 or more.{hint}")
+        raise BadOption(f"max_failures={value!r:.200} is not a number of samples, 0 or more.")
     return int(value)
 
 
-def _check_share(value: object) -> float:
-    if not is_finite(value) or value < 0:
-        raise BadOption(f"max_share={value!r:.200} is not a share of the samples, from 0 to 1.")
-    if value > 1:
-        hint = f" For {value} per cent give {value / 100:g}." if value <= 100 else ""
-        raise BadOption(
-            f"max_share={value} is more than 1, which stands for all samples: 0.05 is 5 per cent.{hint} "
-            "For a number of samples use max_failures."
-        )
+def _share_of(value: object) -> float:
+    if not is_finite(value) or not 0 <= value <= 1:
+        raise BadOption(f"max_share={value!r:.200} is not a share of the samples, from 0 to 1: 0.05 is 5 per cent.")
     return float(value)

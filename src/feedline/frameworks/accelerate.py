@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from feedline.abc.rebuilding import Rebuilding, TorchLoader
+from feedline.abc.framework import Rebuilding, TorchLoader
 from feedline.errors import BadOption, OptionWarning, StateWarning, warn_user
 from feedline.frameworks.substitution import substitute
 from feedline.system.optional import when_imported

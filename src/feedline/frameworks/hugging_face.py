@@ -1,9 +1,8 @@
 """Hugging Face `datasets`: read a batch as columns from the underlying Arrow tables.
 
 The package is not imported here: without it no such dataset can exist. Only exact types are recognised, and only if
-their samples are numbers, strings, lists of numbers of one length or arrays, in the formats None, "numpy" and "torch".
-A column is converted as that format converts it. The result equals fetching and collating single samples, bit for bit;
-data for which that is not certain takes the slow path.
+their samples are numbers, strings, or (in the formats "numpy" and "torch") lists of numbers. The result equals fetching
+and collating single samples, bit for bit; data for which that is not certain takes the slow path.
 Test: tests/frameworks/test_hugging_face.py
 """
 
@@ -24,13 +23,8 @@ Indices = NDArray[np.int64]
 
 # Any, throughout: neither package has types to check against.
 
-
-class Positions(list[object]):
-    """Arrays, one per list position: the collated form of lists of equal length."""
-
-
 ReadColumns = Callable[[Indices], "dict[str, object] | None"]
-"""Returns the columns of some samples: arrays with a row per sample, lists of strings, positions.
+"""Returns the columns of some samples: arrays with a row per sample, or lists of strings.
 
 None if these samples have to be read one by one.
 """
@@ -82,32 +76,27 @@ def columns_of(dataset: Any) -> tuple[str | None, ReadColumns] | None:
         return None
     table = dataset.data.table
     chosen = set(dataset.column_names if form["columns"] is None else form["columns"])
-    names = [name for name in table.column_names if name in chosen]
     columns: dict[str, _Column] = {}
-    cuts: list[NDArray[np.int64]] = []
-    for name in names:
-        column = _Column.of(package, dataset.features[name], table.column(name), form["type"])
-        if column is None:
-            return None
-        columns[name] = column
-        if not any(np.array_equal(column.starts, starts) for starts in cuts):
-            cuts.append(column.starts)
-    which = {
-        name: next(n for n, cut in enumerate(cuts) if np.array_equal(c.starts, cut)) for name, c in columns.items()
-    }
+    for name in table.column_names:
+        if name in chosen:
+            column = _Column.of(package, dataset.features[name], table.column(name), form["type"])
+            if column is None:
+                return None
+            columns[name] = column
     rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy().astype(np.int64, copy=False)
     count = len(dataset)
 
     def read(indices: Indices) -> dict[str, object] | None:
         if len(indices) == 0 or indices.min() < -count or indices.max() >= count:
             return None  # the dataset itself raises the right error
-        if indices.min() < 0:
-            indices = indices % count
-        own = indices if rows is None else rows[indices]
-        parts = [_parts(own, starts) for starts in cuts]  # most columns have the same chunks
+        own = indices % count if rows is None else rows[indices]
+        parts: dict[bytes, list[_Part]] = {}  # most columns have the same chunks
         found = {}
         for name, column in columns.items():
-            values = column.take(parts[which[name]], len(own))
+            cut = column.starts.tobytes()
+            if cut not in parts:
+                parts[cut] = _parts(own, column.starts)
+            values = column.take(parts[cut], len(own))
             if values is None:
                 return None
             found[name] = values
@@ -136,14 +125,17 @@ class _Column:
         kind = _kind(package, feature, column.type)
         if kind is None or not chunks or any(chunk.null_count for chunk in chunks):
             return None
-        prepared = [_prepared(kind, chunk) for chunk in chunks]
         if kind == "text":
-            return cls([chunk for chunk in prepared if chunk is not None], starts, None, form)
-        dtypes = {None if chunk is None else chunk.values.dtype for chunk in prepared}
+            return cls([_Chunk(chunk) for chunk in chunks], starts, None, form)
+        if kind == "number":
+            prepared = [_Chunk(chunk.to_numpy(zero_copy_only=False)) for chunk in chunks]
+        elif form is None or any(chunk.values.null_count for chunk in chunks):
+            return None  # without a format, torch collates lists position by position
+        else:
+            prepared = [_Chunk(one.values.to_numpy(zero_copy_only=False), one.offsets.to_numpy()) for one in chunks]
+        dtypes = {chunk.values.dtype for chunk in prepared}
         dtype = _batch_dtype(dtypes.pop(), form) if len(dtypes) == 1 else None
-        if dtype is None or (kind == "array" and form is None):  # would be nested Python lists
-            return None
-        return cls([chunk for chunk in prepared if chunk is not None], starts, dtype, form)
+        return None if dtype is None else cls(prepared, starts, dtype, form)
 
     def take(self, where: list[_Part], count: int) -> object:
         """Return the column of a batch; None if its rows do not fit together."""
@@ -152,13 +144,7 @@ class _Column:
             return self._texts(parts, count)
         if self._chunks[0].offsets is not None:
             return self._lists(parts, count)
-        shape = self._chunks[0].values.shape[1:]
-        if shape and self._form is None:
-            turned = memory.empty((*shape, count), self._dtype)
-            for chunk, own, inside in parts:
-                turned[:, own] = chunk.values[inside].T
-            return Positions(turned)
-        out = memory.empty((count, *shape), self._dtype)
+        out = memory.empty((count,), self._dtype)
         for chunk, own, inside in parts:
             out[own] = chunk.values[inside]
         return out
@@ -180,63 +166,29 @@ class _Column:
         width = int(first.offsets[inside[0] + 1] - first.offsets[inside[0]])
         if width == 0:
             return None
-        turned = self._form is None
-        out = memory.empty((width, count) if turned else (count, width), self._dtype)
-        across = np.arange(width)
+        out = memory.empty((count, width), self._dtype)
         for chunk, own, rows in parts:
             assert chunk.offsets is not None
             begins = chunk.offsets[rows]
-            if not np.array_equal(chunk.offsets[rows + 1] - begins, np.full(len(rows), width)):
+            if (chunk.offsets[rows + 1] - begins != width).any():
                 return None
-            taken = chunk.values[begins[:, None] + across]
-            if turned:
-                out[:, own] = taken.T
-            else:
-                out[own] = taken
-        return Positions(out) if turned else out
+            out[own] = chunk.values[begins[:, None] + np.arange(width)]
+        return out
 
 
 def _kind(package: ModuleType, feature: Any, kind: Any) -> str | None:
-    """Return how to read a column: "number", "text", "list", "fixed" or "array"; None if it is not supported."""
+    """Return how to read a column: "number", "text" or "list"; None if it is not supported."""
     types = sys.modules["pyarrow"].types
     features = package.features
     if type(feature) in (features.Value, features.ClassLabel):
         if types.is_integer(kind) or types.is_boolean(kind) or types.is_float32(kind) or types.is_float64(kind):
             return "number"
         return "text" if types.is_string(kind) or types.is_large_string(kind) else None
-    lists = [getattr(features, name) for name in ("List", "LargeList", "Sequence") if hasattr(features, name)]
+    lists = [getattr(features, name, None) for name in ("List", "LargeList", "Sequence")]
     if type(feature) in [one for one in lists if isinstance(one, type)]:
         plain = types.is_list(kind) or types.is_large_list(kind)
-        fixed = types.is_fixed_size_list(kind) and kind.list_size > 0
-        if (plain or fixed) and _kind(package, feature.feature, kind.value_type) == "number":
-            return "list" if plain else "fixed"
-        return None
-    if type(feature) in (features.Array2D, features.Array3D, features.Array4D, features.Array5D):
-        return "array" if None not in feature.shape else None
+        return "list" if plain and _kind(package, feature.feature, kind.value_type) == "number" else None
     return None
-
-
-def _prepared(kind: str, chunk: Any) -> _Chunk | None:
-    """Convert a chunk for reading; None if it contains nulls."""
-    if kind == "text":
-        return _Chunk(chunk)
-    if kind == "number":
-        return _Chunk(chunk.to_numpy(zero_copy_only=False))
-    if kind == "array":
-        shape, storage = chunk.type.shape, chunk.storage
-        while hasattr(storage.type, "value_type"):  # nested lists, all of the same lengths
-            storage = storage.flatten()
-        if storage.null_count or len(storage) != len(chunk) * int(np.prod(shape)):
-            return None
-        return _Chunk(storage.to_numpy(zero_copy_only=False).reshape(len(chunk), *shape))
-    if kind == "fixed":
-        numbers = chunk.flatten()  # the numbers of these rows only; no list is null
-        if numbers.null_count:
-            return None
-        return _Chunk(numbers.to_numpy(zero_copy_only=False).reshape(len(chunk), -1))
-    if chunk.values.null_count:
-        return None
-    return _Chunk(chunk.values.to_numpy(zero_copy_only=False), chunk.offsets.to_numpy())
 
 
 def _batch_dtype(dtype: np.dtype[np.generic] | None, form: str | None) -> np.dtype[np.generic] | None:

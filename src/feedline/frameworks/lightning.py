@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from feedline.abc.rebuilding import Rebuilding, TorchLoader
+from feedline.abc.framework import Rebuilding, TorchLoader
 from feedline.abc.stateful import Stateful
 from feedline.system.optional import when_imported
 from feedline.types import State

@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc import memory
-from feedline.abc.columnar import Columnar, checking
 from feedline.abc.framework import Gather, Reducer
-from feedline.abc.selection import Selection
-from feedline.abc.source import ColumnSource
-from feedline.frameworks.hugging_face import Positions, columns_of
+from feedline.abc.source import Columnar, ColumnSource, Selection, checking
+from feedline.frameworks.hugging_face import columns_of
 from feedline.types import CollateFunction, WorkerIdentity
 
 
@@ -33,7 +31,7 @@ class NumpyFramework:
         if isinstance(dataset, ColumnSource):
             return dataset.read_columns
         if (found := columns_of(dataset)) is not None:
-            return None if found[0] == "torch" else _without_positions(found[1])
+            return None if found[0] == "torch" else found[1]
         table = dataset.columns() if isinstance(dataset, Columnar) else None
         return None if table is None else checking(dataset, _gather(table))
 
@@ -68,9 +66,6 @@ class NumpyFramework:
             np.random.seed(np.random.SeedSequence([worker.seed & (2**64 - 1), worker.id]).generate_state(4))
         return worker.dataset
 
-    def announce_worker(self, worker: WorkerIdentity) -> None:
-        pass  # there is no function that returns it
-
     def reset_worker(self, dataset: object, shared_seed: int | None) -> object:
         return dataset
 
@@ -82,18 +77,6 @@ class NumpyFramework:
 
 
 Indices = NDArray[np.int64]
-
-
-def _without_positions(read: Gather) -> Gather:
-    """Leave batches that contain lists to the collate function."""
-
-    def gather(indices: Indices) -> object:
-        columns = read(indices)
-        if columns is None or any(type(column) is Positions for column in columns.values()):
-            return None
-        return columns
-
-    return gather
 
 
 def _gather(table: object) -> Gather | None:

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable
 from types import ModuleType
 
-from feedline.abc.rebuilding import Rebuilding, TorchLoader
+from feedline.abc.framework import Rebuilding, TorchLoader
 from feedline.frameworks.substitution import substitute
 from feedline.system.optional import when_imported
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedline.abc.rebuilding import Rebuilding
+from feedline.abc.framework import Rebuilding
 
 
 # Any: a class of loaders.

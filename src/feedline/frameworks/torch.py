@@ -217,9 +217,6 @@ class TorchFramework:
         set_process_worker(worker_info(worker, dataset))
         return dataset
 
-    def announce_worker(self, worker: WorkerIdentity) -> None:
-        set_process_worker(worker_info(worker, worker.dataset))
-
     def reset_worker(self, dataset: object, shared_seed: int | None) -> object:
         if shared_seed is None:
             return dataset

@@ -15,11 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from feedline.abc.columnar import Columnar, checking
 from feedline.abc.framework import Gather
-from feedline.abc.selection import Selection
-from feedline.abc.source import ColumnSource
-from feedline.frameworks.hugging_face import Positions, columns_of
+from feedline.abc.source import Columnar, ColumnSource, Selection, checking
+from feedline.frameworks.hugging_face import columns_of
 from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
 
 Indices = NDArray[np.int64]
@@ -56,14 +54,15 @@ class _Gather:
         columns, form = taken
         if form == "list":  # of samples that are tuples: torch zips them, so strings come as a tuple
             return [tuple(column) if type(column) is list else column for column in columns]
-        return _batch_of([list(column) if type(column) is Positions else column for column in columns], form)
+        return _batch_of(columns, form)
 
 
 def _batch_of(columns: Sequence[Column], form: Form) -> object:
     return columns[0] if form == "one" else dict(zip(form, columns, strict=True))
 
 
-def _take_from(dataset: Any) -> Take | None:
+def _take_from(dataset: Any, *, only_tensors: bool = False) -> Take | None:
+    """Return how to take samples; with `only_tensors`, only if tensors or arrays hold all of them."""
     kind = type(dataset)
     if kind is TensorDataset:
         return _from_tensors(list(dataset.tensors), "list")
@@ -72,13 +71,13 @@ def _take_from(dataset: Any) -> Take | None:
     if kind is np.ndarray and dataset.ndim > 1:
         return _from_column_table(dataset)
     if kind is Subset or isinstance(dataset, Selection):
-        return _from_selection(dataset)
+        return _from_selection(dataset, only_tensors=only_tensors)
     if kind is ConcatDataset:
         return _from_parts(dataset)
     if isinstance(dataset, ColumnSource):
-        return _from_columns(dataset.read_columns)
+        return None if only_tensors else _from_columns(dataset.read_columns)
     if (table := columns_of(dataset)) is not None:
-        return _from_columns(table[1])
+        return None if only_tensors else _from_columns(table[1])
     return checking(dataset, _from_column_table(dataset.columns())) if isinstance(dataset, Columnar) else None
 
 
@@ -99,11 +98,9 @@ def _from_columns(read: Gather) -> Take:
     return take
 
 
-# Any: an array, positions, or a list of values for which torch has no tensor type.
+# Any: an array, or a list of values for which torch has no tensor type.
 def _adopted(value: Any) -> Column | None:
     """Convert an array with no other users into a tensor; None if torch has no such type. Lists stay unchanged."""
-    if type(value) is Positions:
-        return Positions([torch.from_numpy(array) for array in value])
     if not isinstance(value, np.ndarray):
         kept: list[object] = value
         return kept
@@ -212,8 +209,8 @@ def _as_tensor(array: NDArray[np.generic]) -> torch.Tensor | None:
             return None
 
 
-def _from_selection(selection: Selection | Subset[object]) -> Take | None:
-    inner = _take_from(selection.dataset)
+def _from_selection(selection: Selection | Subset[object], *, only_tensors: bool) -> Take | None:
+    inner = _take_from(selection.dataset, only_tensors=only_tensors)
     chosen = np.asarray(selection.indices)
     if inner is None or chosen.ndim != 1 or chosen.dtype.kind not in "iu":
         return None
@@ -222,8 +219,9 @@ def _from_selection(selection: Selection | Subset[object]) -> Take | None:
 
 
 def _from_parts(dataset: ConcatDataset[object]) -> Take | None:
-    takes = [take for take in map(_take_from, dataset.datasets) if take is not None]
-    if len(takes) < len(dataset.datasets) or any(map(_has_other_single_samples, dataset.datasets)):
+    """Take from several datasets of tensors. In other columns, a sample that is read alone may differ."""
+    takes = [take for part in dataset.datasets if (take := _take_from(part, only_tensors=True)) is not None]
+    if len(takes) < len(dataset.datasets):
         return None
     ends = np.asarray(dataset.cumulative_sizes, np.int64)
     starts = np.concatenate([[0], ends[:-1]])
@@ -235,61 +233,26 @@ def _from_parts(dataset: ConcatDataset[object]) -> Take | None:
         if owners.max() >= len(takes) or indices.min() < 0:
             raise IndexError(f"an index is out of range for a dataset of {ends[-1]} samples")
         present = np.unique(owners).tolist()
-        if len(present) == 1:
-            owner = int(present[0])
-            return takes[owner](indices - starts[owner])
         places = [np.flatnonzero(owners == owner) for owner in present]
         taken = [takes[owner](indices[rows] - starts[owner]) for owner, rows in zip(present, places, strict=True)]
-        return _joined([part for part in taken if part is not None], places)
+        return taken[0] if len(taken) == 1 else _joined([part for part in taken if part is not None], places)
 
     return take_parts
-
-
-def _has_other_single_samples(dataset: object) -> bool:
-    """True if a sample read alone differs from the same sample in a batch: ConcatDataset reads single samples.
-
-    In the format "numpy" of Hugging Face's datasets, a single number has the type in which it is stored; a number in a
-    batch does not.
-    """
-    while type(dataset) is Subset or isinstance(dataset, Selection):
-        dataset = dataset.dataset
-    if type(dataset) is ConcatDataset:
-        return any(map(_has_other_single_samples, dataset.datasets))
-    table = columns_of(dataset)
-    return table is not None and table[0] == "numpy"
 
 
 def _joined(taken: list[tuple[list[Column], Form]], places: list[Indices]) -> tuple[list[Column], Form] | None:
     """Combine the columns of several parts, each row in its place; None if the parts differ in structure or type."""
     if len(taken) < len(places) or any(form != taken[0][1] for _, form in taken):
         return None
-    columns = []
+    columns: list[Column] = []
+    parts: tuple[Any, ...]  # tensors
     for parts in zip(*[part for part, _ in taken], strict=True):
-        column = _joined_column(parts, places)
-        if column is None:
+        if len({(part.dtype, part.shape[1:]) for part in parts}) > 1:
             return None
-        columns.append(column)
-    return columns, taken[0][1]
-
-
-def _joined_column(parts: tuple[Column, ...], places: list[Indices]) -> Column | None:
-    count = sum(map(len, places))
-    first = parts[0]
-    if any(type(part) is Positions for part in parts):
-        return None
-    if isinstance(first, list):
-        if not all(isinstance(part, list) for part in parts):
-            return None
-        listed: list[object] = [None] * count
+        shape = (sum(map(len, parts)), *parts[0].shape[1:])
+        whole = slot_tensor(shape, parts[0])
+        out = torch.empty(shape, dtype=parts[0].dtype) if whole is None else whole
         for part, rows in zip(parts, places, strict=True):
-            for row, value in zip(rows.tolist(), part, strict=True):
-                listed[row] = value
-        return listed
-    shape = (count, *first.shape[1:])
-    whole = slot_tensor(shape, first)
-    out = torch.empty(shape, dtype=first.dtype) if whole is None else whole
-    for part, rows in zip(parts, places, strict=True):
-        if not isinstance(part, torch.Tensor) or part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
-            return None
-        out[torch.from_numpy(rows)] = part
-    return out
+            out[torch.from_numpy(rows)] = part
+        columns.append(out)
+    return columns, taken[0][1]

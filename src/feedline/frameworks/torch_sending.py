@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from multiprocessing.context import get_spawning_popen
-from typing import Any
 
 import numpy as np
 import torch
@@ -124,42 +123,11 @@ def _reduce_special(tensor: torch.Tensor) -> object:
         return reduce_shared(tensor)
     if tensor.layout is torch.sparse_coo:  # torch's own pickling of sparse tensors leaks each of them
         return _sparse, (tensor._indices(), tensor._values(), tensor.shape, tensor.is_coalesced())
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
-        return _compressed, (str(tensor.layout).removeprefix("torch."), *parts, tensor.shape)
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        parts = (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
-        return _compressed, (str(tensor.layout).removeprefix("torch."), *parts, tensor.shape)
-    if tensor.is_quantized and tensor.qscheme() in (torch.per_tensor_affine, torch.per_channel_affine):
-        values = tensor.int_repr()
-        if values.stride() == tensor.stride():  # else, as below: torch's own way, which warns of its TypedStorage
-            return _quantised, (values, *_quantiser(tensor))
     return tensor.__reduce_ex__(5)  # in parts, which are plain tensors if they are large
-
-
-def _quantiser(tensor: torch.Tensor) -> tuple[object, ...]:
-    if tensor.qscheme() is torch.per_tensor_affine:
-        return tensor.q_scale(), tensor.q_zero_point()
-    return tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points(), tensor.q_per_channel_axis()
-
-
-# Any: what `_quantiser` returns.
-def _quantised(values: torch.Tensor, *quantiser: Any) -> torch.Tensor:
-    if len(quantiser) == 2:
-        return torch._make_per_tensor_quantized_tensor(values, *quantiser)
-    return torch._make_per_channel_quantized_tensor(values, *quantiser)
 
 
 def _sparse(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size, coalesced: bool) -> torch.Tensor:
     return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=coalesced, check_invariants=False)
-
-
-def _compressed(
-    layout: str, outer: torch.Tensor, inner: torch.Tensor, values: torch.Tensor, shape: torch.Size
-) -> torch.Tensor:
-    return torch.sparse_compressed_tensor(
-        outer, inner, values, shape, layout=getattr(torch, layout), check_invariants=False
-    )
 
 
 def _with_grad(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from feedline.images.field import image_field, stored_bytes
 from feedline.images.fields import replaced
 from feedline.images.geometry import View
 from feedline.images.targets.moving import Targets, checked_targets, move_targets
-from feedline.randomness.stages import TRANSFORM, stage
+from feedline.randomness.scope import TRANSFORM, stage
 
 if TYPE_CHECKING:
     from typing_extensions import Self

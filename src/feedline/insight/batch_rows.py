@@ -43,6 +43,8 @@ COLUMNS = (
 )
 """The fields of a row, all integers. Times and durations are nanoseconds on the clock of `time.monotonic_ns`."""
 
+GOT = COLUMNS.index("got")
+
 MOMENTS = ("given", "began", "finished", "came", "asked", "got", "overtaken")
 DURATIONS = ("fetch", "transform", "collate", "write", "computed", "queued", "device", "body")
 

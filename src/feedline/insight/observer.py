@@ -8,6 +8,9 @@ summed up. The rows show what training waited for.
 
 The code that delivers batches checks `due` and `got`, and calls `write` before it marks the batch as delivered: nothing
 may be called afterwards (see `delivery/driver/caller_lock.py`). Any thread may call `stats()` meanwhile.
+
+Every loader has an observer, so this module imports what adds up rows only where it does so: a loader whose figures
+nobody reads, for fewer batches than `_BLOCK`, never needs it.
 """
 
 from __future__ import annotations
@@ -18,15 +21,18 @@ import os
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from feedline.insight.batch_rows import COLUMNS, MOMENTS, NEAR, Row, Totals, columns_of, settle_order
-from feedline.insight.recording import EpochSpan, Recording
-from feedline.insight.stats import SlowSample
 from feedline.system.references import References
 from feedline.types import TaskNotes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from feedline.insight.batch_rows import Row, Totals
+    from feedline.insight.recording import EpochSpan, Recording
+    from feedline.insight.stats import SlowSample
 
 _SHORT_NS = 5_000_000
 """Batches that take this long or longer get a row each."""
@@ -41,7 +47,6 @@ _BLOCK = 1000
 """How many rows are added up at once."""
 _SLOWEST = 10
 _NEVER = 1 << 62
-_GOT = COLUMNS.index("got")
 
 
 @dataclass(eq=False)
@@ -62,6 +67,12 @@ class Kept:
     def is_full(self) -> bool:
         """True if no more rows are kept."""
         return self.rows >= self.most
+
+    def begin(self, epoch: int, begun: int, opened: int) -> None:
+        """Begin an epoch, which `iter(loader)` was called for at `begun`, for so long."""
+        from feedline.insight.recording import EpochSpan
+
+        self.epochs.append(EpochSpan(epoch, begun - self.origin, opened, self.rows))
 
     def add(self, columns: dict[str, NDArray[np.int64]], stage_times: list[tuple[int, str, int]]) -> None:
         """Keep some rows, and the times that their tasks spent in stages named by users."""
@@ -96,12 +107,16 @@ class _Epoch:
 
     def sums(self) -> Totals:
         """Return the sums to add to."""
+        from feedline.insight.batch_rows import Totals
+
         if self.folded is None:
             self.folded = Totals(self.begun)
         return self.folded
 
     def totals(self) -> Totals:
         """Return a copy of the sums, with the duration of the epoch."""
+        from feedline.insight.batch_rows import Totals
+
         totals = Totals(self.begun) if self.folded is None else copy.deepcopy(self.folded)
         totals.opened += self.opened
         totals.last = max(totals.last, self.last)
@@ -109,6 +124,8 @@ class _Epoch:
 
     def so_far(self, batches: int, rest: tuple[int, int, int], *, in_order: bool) -> Totals:
         """Return the sums of all rows so far, without removing any."""
+        from feedline.insight.batch_rows import columns_of, settle_order
+
         totals = self.totals()
         columns = columns_of(self.rows[:])
         settle_order(columns)
@@ -150,13 +167,13 @@ class Observer:
         """Past epochs whose rows are not added up yet. The last of them can still be requested by itself."""
         self._earlier_size = 0
         """How many they are, and their rows."""
-        self._past = Totals()
-        """Sums of all epochs before those."""
+        self._past: Totals | None = None
+        """Sums of all epochs before those; None if there are none."""
         self._seen = 0
         """Number of batches that the rows stand for."""
         self._seen_at = 0
-        self._slowest: dict[str, SlowSample] = {}
-        """By the `repr` of the index, which need not be hashable itself."""
+        self._slowest: dict[str, tuple[float, Any, int]] = {}  # Any: an index
+        """Seconds, index and worker, by the `repr` of the index, which need not be hashable itself."""
         self._kept: list[Kept] = []
         """Recordings that are running and not full."""
         self._before_settled: Totals | None = None
@@ -190,7 +207,7 @@ class Observer:
             self.due, self.got = 0, -1
             self.is_under_way = True
             for kept in self._kept:
-                kept.epochs.append(EpochSpan(epoch, begun - kept.origin, now - begun, kept.rows))
+                kept.begin(epoch, begun, now - begun)
 
     def end(self, batches: int, asked: int) -> None:
         """Note that an epoch has ended. The time since `asked` counts as waiting: workers may have had to stop."""
@@ -236,7 +253,7 @@ class Observer:
         epoch.rows.append((epoch.number, *row_parts, asked, got, *more, body, 0, weight))
         if len(epoch.rows) >= _BLOCK:
             with self._lock:
-                self._fold(keep=NEAR)
+                self._fold(is_full=True)
 
     def add_notes(self, notes: TaskNotes, worker: int) -> None:
         """Keep the stage times and slow samples reported with a batch, just before its row is written."""
@@ -250,10 +267,10 @@ class Observer:
         slowest = self._slowest
         for spent, index in notes.slow:
             key = repr(index)
-            if key not in slowest or slowest[key].seconds < spent / 1e9:
-                slowest[key] = SlowSample(index, spent / 1e9, worker)
+            if key not in slowest or slowest[key][0] < spent / 1e9:
+                slowest[key] = spent / 1e9, index, worker
             if len(slowest) > _SLOWEST:
-                del slowest[min(slowest, key=lambda key: slowest[key].seconds)]
+                del slowest[min(slowest, key=lambda key: slowest[key][0])]
 
     # -- called from any thread --------------------------------------------------------------------------------------
 
@@ -263,12 +280,14 @@ class Observer:
         Args:
             batches: the number of batches delivered so far.
         """
+        from feedline.insight.batch_rows import Totals
+
         with self._lock:
             now = self._epoch
             epoch = now.so_far(batches - now.before, self._rest(), in_order=self._in_order)
             self._settle_earlier()
             last = None
-            total = copy.deepcopy(self._past)
+            total = Totals() if self._past is None else copy.deepcopy(self._past)
             for earlier in self._earlier:
                 last = earlier.so_far(earlier.batches, earlier.rest, in_order=self._in_order)
                 total.merge(last)
@@ -297,7 +316,10 @@ class Observer:
 
     def slowest(self) -> tuple[SlowSample, ...]:
         """Return the samples that took longest to fetch, slowest first."""
-        return tuple(sorted(self._slowest.copy().values(), key=lambda slow: -slow.seconds))
+        from feedline.insight.stats import SlowSample
+
+        slowest = sorted(self._slowest.copy().values(), key=lambda slow: -slow[0])
+        return tuple(SlowSample(index, seconds, worker) for seconds, index, worker in slowest)
 
     def record(self, most: float = math.inf) -> Kept:
         """Keep every row from now on, up to about `most`. Pass the result to `recorded` to get the recording."""
@@ -306,12 +328,17 @@ class Observer:
             kept = Kept(time.monotonic_ns(), time.time(), most)
             self._kept.append(kept)
             if self.is_under_way:
-                kept.epochs.append(EpochSpan(self._epoch.number, 0, 0, 0))
+                kept.begin(self._epoch.number, kept.origin, 0)
                 self.due = 0
         return kept
 
     def recorded(self, kept: Kept) -> Recording:
         """Stop keeping rows for a recording, and return it."""
+        import numpy as np
+
+        from feedline.insight.batch_rows import COLUMNS, MOMENTS, columns_of
+        from feedline.insight.recording import Recording
+
         with self._lock:
             self._fold()
             if kept in self._kept:
@@ -347,6 +374,8 @@ class Observer:
 
     def _settle_earlier(self) -> None:
         """Add up the rows of all past epochs but the last, at once."""
+        from feedline.insight.batch_rows import GOT, Totals, columns_of, settle_order
+
         done, self._earlier = self._earlier[:-1], self._earlier[-1:]
         self._earlier_size = sum(1 + len(epoch.rows) for epoch in self._earlier)
         rows = [row for epoch in done for row in epoch.rows]
@@ -360,26 +389,33 @@ class Observer:
             for _, name, spent in epoch.named:
                 together.add_stage(name, spent)
             if epoch.rows:
-                epoch.last = max(epoch.last, epoch.rows[-1][_GOT], epoch.rest[2])
+                epoch.last = max(epoch.last, epoch.rows[-1][GOT], epoch.rest[2])
         folded = [epoch.folded for epoch in done if epoch.folded is not None]
         batches = sum(epoch.batches for epoch in done) - sum(totals.batches for totals in folded)
         together.rest(batches, sum(epoch.rest[0] for epoch in done), sum(epoch.rest[1] for epoch in done))
         for epoch in done:
             together.opened += epoch.opened
-            first = epoch.rows[0][_GOT] if epoch.rows else epoch.begun
+            first = epoch.rows[0][GOT] if epoch.rows else epoch.begun
             if epoch.folded is not None:
                 epoch.folded.span(first, epoch.last)
             else:
                 together.elapsed += epoch.last - epoch.begun
                 together.started += first - epoch.begun
+        self._past = self._past or Totals()
         for totals in (together, *folded):
             self._past.merge(totals)
 
-    def _fold(self, *, keep: int = 0) -> None:
-        """Add up the rows of this epoch except the last `keep`, and remove them."""
+    def _fold(self, *, is_full: bool = False) -> None:
+        """Add up the rows of this epoch, and remove them.
+
+        Args:
+            is_full: the epoch goes on. The last rows stay: later ones may show that batches overtook theirs.
+        """
+        from feedline.insight.batch_rows import NEAR, columns_of, settle_order
+
         epoch = self._epoch
         rows, named = epoch.rows[:], epoch.named
-        count = len(rows) - keep
+        count = len(rows) - (NEAR if is_full else 0)
         if count <= 0:
             return
         columns = columns_of(rows)

@@ -3,8 +3,7 @@
 A file has two lines of JSON, and is compressed if its name ends in `.gz`. The second line has the data. The
 first one has its length and checksum, so that damage is noticed before anything is used.
 
-Times and durations are in microseconds since the start of the recording; three decimals keep the nanoseconds. In
-memory, they are nanoseconds.
+Times are nanoseconds since the start of the recording, in the file as in memory.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ import os
 import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadRecording
-from feedline.insight.batch_rows import COLUMNS, DURATIONS, MOMENTS, Totals, columns_of
+from feedline.insight.batch_rows import COLUMNS, Totals, columns_of
 from feedline.insight.period import Period, period_of
 from feedline.insight.stats import SlowSample, Stats, WorkerMemory, plain
 from feedline.insight.trace import trace_of
@@ -31,8 +29,6 @@ from feedline.types import JsonObject
 
 FORMAT = "feedline recording"
 VERSION = 1
-_TIMES = frozenset((*MOMENTS, *DURATIONS))
-_SPAN_TIMES = frozenset(("begun", "opened", "asked", "ended"))
 
 
 @dataclass(frozen=True)
@@ -160,26 +156,11 @@ class Recording:
         write_durably(path, gzip.compress(data, 6, mtime=0) if path.suffix == ".gz" else data)
 
     def _plain(self) -> dict[str, object]:
-        rows = {
-            name: _microseconds(column) if name in _TIMES else column.tolist() for name, column in self.rows.items()
-        }
-        epochs = [
-            {name: value / 1e3 if name in _SPAN_TIMES else value for name, value in asdict(span).items()}
-            for span in self.epochs
-        ]
-        stages = {name: [[number, spent / 1e3] for number, spent in pairs] for name, pairs in self.stages.items()}
-        system = dict(self.system)
-        if "at" in system:
-            system["at"] = [None if at is None else at / 1e3 for at in system["at"]]
-        return {
-            **{name: getattr(self, name) for name in _AS_THEY_ARE},
-            "epochs": epochs,
-            "rows": rows,
-            "stages": stages,
-            "system": system,
+        return vars(self) | {
+            "epochs": [asdict(span) for span in self.epochs],
+            "rows": {name: column.tolist() for name, column in self.rows.items()},
             "slow_samples": [{**vars(slow), "index": plain(slow.index)} for slow in self.slow_samples],
             "memory": [asdict(one) for one in self.memory],
-            "settled": None if self.settled is None else self.settled / 1e3,
         }
 
     @classmethod
@@ -198,45 +179,13 @@ class Recording:
     @classmethod
     def _of(cls, content: JsonObject) -> Recording:
         """Return the recording in a file's content."""
-        system = dict(content["system"])
-        if "at" in system:
-            system["at"] = [None if at is None else _time(at) for at in system["at"]]
-        settled = content["settled"]
-        return cls(
-            **{name: content[name] for name in _AS_THEY_ARE},
-            epochs=[
-                EpochSpan(**{name: _time(value) if name in _SPAN_TIMES else value for name, value in span.items()})
-                for span in content["epochs"]
-            ],
-            rows={name: _column(name, content["rows"][name]) for name in COLUMNS},
-            stages={
-                name: [[number, _time(spent)] for number, spent in pairs] for name, pairs in content["stages"].items()
-            },
-            system=system,
-            slow_samples=[SlowSample(**slow) for slow in content["slow_samples"]],
-            memory=[WorkerMemory(**one) for one in content["memory"]],
-            settled=None if settled is None else _time(settled),
-        )
-
-
-_AS_THEY_ARE = ("settings", "environment", "started", "faults", "log", "counters")
-"""Fields that a file stores unchanged."""
-
-
-def _microseconds(column: NDArray[np.int64]) -> list[float]:
-    return cast("list[float]", (column / 1e3).round(3).tolist())
-
-
-def _column(name: str, values: list[float]) -> NDArray[np.int64]:
-    """Return a column of the rows; times in nanoseconds."""
-    if name in _TIMES:
-        return (np.array(values, np.float64) * 1e3).round().astype(np.int64)
-    return np.array(values, np.int64)
-
-
-def _time(microseconds: float) -> int:
-    """Convert microseconds to nanoseconds."""
-    return round(microseconds * 1e3)
+        kept: JsonObject = {
+            "epochs": [EpochSpan(**span) for span in content["epochs"]],
+            "rows": {name: np.array(content["rows"][name], np.int64) for name in COLUMNS},
+            "slow_samples": [SlowSample(**slow) for slow in content["slow_samples"]],
+            "memory": [WorkerMemory(**one) for one in content["memory"]],
+        }
+        return cls(**content | kept)
 
 
 _MOST_TIMES = 32

@@ -1,4 +1,4 @@
-"""The loaders' arguments: checks, and the options that both loaders share. torch checks its own arguments."""
+"""Checks of the loaders' arguments. torch checks its own."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import inspect
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from feedline.abc.error_policy import ErrorPolicy
+from feedline.abc.faults import ErrorPolicy
 from feedline.abc.sampler import BatchSampler
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import ShardedSource, StreamSource
-from feedline.delivery.driver.settings import Settings, is_auto
+from feedline.delivery.config import is_auto
 from feedline.errors import BadOption, OptionWarning, warn_user
 from feedline.faults.actions import Replace, Retry
 from feedline.frameworks.torch_notes import explain
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 Init = TypeVar("Init", bound=Callable[..., None])
 
 LIVE = "FEEDLINE_LIVE"
-"""The environment variable that shows all loaders of a program: 1, or "lines" to write lines even on a terminal."""
+"""The environment variable that shows all loaders of a program: 1."""
 
 _OTHER_NAME = {
     "generator": "seed",
@@ -277,53 +276,48 @@ def context_of(start_method: str | None, workers: int, engine: str | RayOptions)
     return multiprocessing.get_context(start_method)
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options that a loader uses, independent of its public attributes.
+# Any: the values of the config's fields.
+def fixed_options(
+    *,
+    seed: int | None,
+    shard: bool | str | None,
+    engine: str | RayOptions,
+    scheduler: Scheduler | None,
+    memory_budget: int | str | None,
+    restarts: int | None,
+    max_memory_per_worker: int | str | None,
+    snapshot_every_n_steps: int | None = 1,
+    device: object = None,
+    device_transform: Callable[[Any], object] | None = None,
+) -> dict[str, Any]:
+    """Check the options of both loaders that are not read again; return them by the names of the config's fields.
 
-    Subclasses have attributes of their own, and `engine`, `seed` or `device` are likely names, so the loader reads its
-    options from here. Frameworks, on the other hand, rebuild a loader from its public attributes: `show` creates these,
-    for reading only.
+    Subclasses have attributes of their own, and `engine`, `seed` or `device` are likely names: so no option is read
+    from a loader's public attributes, which `show` creates for frameworks that rebuild loaders.
     """
+    check_count("seed", seed, least=0, optional=True)
+    check_count("restarts", restarts, least=0, optional=True)
+    check_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0, optional=True)
+    check_callable("device_transform", device_transform, "takes a batch and returns one")
+    return {
+        "seed": None if seed is None else int(seed),  # a plain integer, not NumPy's
+        "shard": shard,
+        "engine": engine,
+        "scheduler": scheduler,
+        "memory_budget": budget_of(memory_budget),
+        "restarts": restarts,
+        "worker_bytes": byte_count("max_memory_per_worker", max_memory_per_worker),
+        "snapshot_every": snapshot_every_n_steps or 0,
+        "device": device,
+        "device_transform": device_transform,
+    }
 
-    seed: int | None
-    shard: bool | str | None
-    engine: str | RayOptions
-    scheduler: Scheduler | None
-    memory_budget: int | str | None
-    restarts: int | None
-    max_memory_per_worker: int | str | None
-    snapshot_every_n_steps: int | None = 1
-    device: Any = None
-    """A torch device, or a JAX device or sharding; None if batches stay where they are."""
-    device_transform: Callable[[Any], object] | None = None
 
-    def __post_init__(self) -> None:
-        check_count("seed", self.seed, least=0, optional=True)
-        check_count("restarts", self.restarts, least=0, optional=True)
-        check_count("snapshot_every_n_steps", self.snapshot_every_n_steps, least=0, optional=True)
-        check_callable("device_transform", self.device_transform, "takes a batch and returns one")
-        if self.seed is not None:
-            object.__setattr__(self, "seed", int(self.seed))  # a plain integer, not NumPy's
-
-    # Any: the other fields of `Settings`, which each loader stores under its own names.
-    def settings(self, **others: Any) -> Settings:
-        """Return the settings for making batches."""
-        return Settings(
-            **{"engine": self.engine, **others},
-            scheduler=self.scheduler,
-            memory_budget=budget_of(self.memory_budget),
-            snapshot_every=self.snapshot_every_n_steps or 0,
-            restarts=self.restarts,
-            worker_bytes=byte_count("max_memory_per_worker", self.max_memory_per_worker),
-            seeded=self.seed is not None,
-        )
-
-    def show(self, loader: object) -> None:
-        """Set a public attribute on a loader for each option, unless it or its class has one of that name already."""
-        for name, value in vars(self).items():
-            if not hasattr(type(loader), name):
-                vars(loader).setdefault(name, value)
+def show(loader: object, options: Mapping[str, object]) -> None:
+    """Set a public attribute on a loader for each option, unless it or its class has one of that name already."""
+    for name, value in options.items():
+        if not hasattr(type(loader), name):
+            vars(loader).setdefault(name, value)
 
 
 def name_options(init: Callable[..., None], options: Iterable[inspect.Parameter]) -> None:

@@ -1,4 +1,4 @@
-"""The public methods that both loaders share. They delegate to the loader's `Run`."""
+"""The public methods that both loaders share. They delegate to the loader's `Session`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from feedline.errors import BadOption, StateWarning, warn_user
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import OnError, policy_of
 from feedline.frameworks.torch_compile import run_untraced
-from feedline.loader.arguments import Options, check_count, check_policy
-from feedline.loader.run.listener import Listener
+from feedline.loader.arguments import check_count, check_policy
 from feedline.types import State
 
 if TYPE_CHECKING:
     from feedline.delivery.driver.tuning import Tuning
     from feedline.insight.stats import Stats
-    from feedline.loader.run.config import Config
-    from feedline.loader.run.run import Run
+    from feedline.loader.config import LoaderConfig
+    from feedline.loader.session import Session
     from feedline.loader.virtual_epochs import VirtualEpochs
     from feedline.order.order import Order
 
@@ -35,30 +34,33 @@ class LoaderBase:
     dataset: Any
     batch_size: int | None
     drop_last: bool
-    _feedline_run: Run
+    _feedline_session: Session
     # Any: an iterator of either loader.
     _iterator: Any
     """The iterator of persistent workers."""
-    _feedline_config: type[Config]
+    _feedline_config: type[LoaderConfig]
 
-    def _set_up(self, options: Options, on_error: OnError, framework: Framework, tuning: Tuning | None) -> None:
-        """Create the run, once the arguments are known."""
-        from feedline.loader.run.run import Run  # loads engines and memory: not before there is a loader
+    def _set_up(
+        self, options: Mapping[str, Any], on_error: OnError, framework: Framework, tuning: Tuning | None
+    ) -> None:
+        """Create the session, once the arguments are known."""
+        from feedline.loader.session import Session  # loads much: not before there is a loader
 
-        config = self._feedline_config(self, options, tuning)
+        config = self._feedline_config.of(self, options)
+        if tuning is not None:
+            config = tuning.applied_to(config)
         policy = policy_of(on_error)
         check_policy(policy, is_map=config.is_map)
         if type(self).on_error is LoaderBase.on_error:
             vars(self)["on_error"] = on_error  # frameworks look for it here; the property is for changing it
-        self._feedline_run = Run(config, options, policy, framework, tuning)
+        self._feedline_session = Session(config, options, policy, framework, tuning)
         self._iterator = None
 
     def __copy__(self: L) -> L:
         twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__, _iterator=None)
-        run = self._feedline_run
-        tuning = None if run.tuning is None else run.tuning.copy()
-        twin._feedline_run = run.copy(self._feedline_config(twin, run.options, tuning))
+        session = self._feedline_session.copy()
+        twin.__dict__.update(self.__dict__, _iterator=None, _feedline_session=session)
+        session.rebuilt(session.new_config(twin))
         return twin
 
     @property
@@ -71,12 +73,14 @@ class LoaderBase:
 
     @on_error.setter
     def on_error(self, on_error: OnError) -> None:
-        if "_feedline_run" not in vars(self):  # a subclass sets it before calling our constructor, which sets it too
+        if "_feedline_session" not in vars(
+            self
+        ):  # a subclass sets it before calling our constructor, which sets it too
             return
         policy = policy_of(on_error)
         check_policy(policy, is_map=config_of(self).is_map)
         vars(self)["on_error"] = on_error
-        self._feedline_run.fault_budget.use(policy)
+        self._feedline_session.fault_budget.use(policy)
         self._iterator = None  # its workers use the old policy; a loop that is under way finishes with them
 
     @property
@@ -85,8 +89,8 @@ class LoaderBase:
 
         `tuning.log` has a line for every decision; `tuning.count` is the number of workers.
         """
-        run = vars(self).get("_feedline_run")
-        return None if run is None else run.tuning
+        session = vars(self).get("_feedline_session")
+        return None if session is None else session.tuning
 
     def stats(self) -> Stats:
         """Return the measurements so far: rates, what training waited for, stages, workers, memory, faults.
@@ -104,7 +108,7 @@ class LoaderBase:
             >>> sorted(stats.epoch.waits)
             ['collate', 'deliver', 'fetch', 'start']
         """
-        return self._feedline_run.stats(config_of(self))
+        return self._feedline_session.stats(config_of(self))
 
     def on_stats(self, callback: Callable[[Stats], object] | None, *, every_s: float = 10.0) -> None:
         """Call `callback` with `stats()` about every `every_s` seconds during iteration.
@@ -127,19 +131,20 @@ class LoaderBase:
             raise BadOption(
                 f"every_s={every_s!r} is not a time between two calls. Give seconds, or 0 to call for every batch."
             )
+        from feedline.loader.session import Listener
+
         reference = weakref.ref(self)
 
         def stats() -> Stats | None:
             loader = reference()
             return None if loader is None else loader.stats()
 
-        self._feedline_run.listener = None if callback is None else Listener(stats, callback, every_s)
+        self._feedline_session.listener = None if callback is None else Listener(stats, callback, every_s)
 
     def live(self) -> AbstractContextManager[None]:
-        """Show the loader's progress on standard error while the training loop runs inside this context.
+        """Write the loader's progress to standard error every five seconds while the loop runs inside this context.
 
-        On a terminal the view is redrawn in place once a second if rich is installed; elsewhere a line is written every
-        five seconds. `FEEDLINE_LIVE=1` in the environment shows every loader of a program.
+        `FEEDLINE_LIVE=1` in the environment shows every loader of a program.
 
         Example:
             >>> from feedline import Loader
@@ -149,7 +154,8 @@ class LoaderBase:
         """
         from feedline.loader.live import live  # imported by few programs
 
-        return live(self, self._feedline_run.resources.counters, config_of(self).worker_count)
+        config = config_of(self)
+        return live(self, self._feedline_session.counters, config.worker_count)
 
     def close(self) -> None:
         """Stop iterations and workers, and free their memory. You can iterate over the loader again afterwards.
@@ -164,9 +170,9 @@ class LoaderBase:
             ...     [batch.tolist() for batch in loader]
             [[0, 1], [2, 3], [4, 5]]
         """
-        self._feedline_run.close()
+        self._feedline_session.running.close()
         self._iterator = None
-        self._feedline_run.give_back()
+        self._feedline_session.give_back()
 
     def __enter__(self: L) -> L:
         return self
@@ -186,10 +192,10 @@ class LoaderBase:
             >>> [(fault.index, fault.error, fault.action) for fault in loader.faults]
             [(8, 'KeyError', 'skip')]
         """
-        return self._feedline_run.fault_budget.log
+        return self._feedline_session.fault_budget.log
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
-        return self._feedline_run.begin(self)
+        return self._feedline_session.begin(self)
 
     def _iterate(self, order: Order) -> Iterator[object]:
         """Start an iteration, or continue with the workers of the last one if they are persistent."""
@@ -215,7 +221,7 @@ class LoaderBase:
         """
         from feedline.loader.virtual_epochs import VirtualEpochs  # imported by few programs
 
-        return VirtualEpochs(self._feedline_run, self, steps_per_epoch, rank, world_size)
+        return VirtualEpochs(self._feedline_session, self, steps_per_epoch, rank, world_size)
 
     def state_dict(self) -> State:
         """Return the training loop's position: after the batches it has received, not those prefetched.
@@ -235,7 +241,7 @@ class LoaderBase:
             >>> [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
             True
         """
-        return self._feedline_run.state(self)
+        return self._feedline_session.state(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume the next iteration where `state_dict` was taken.
@@ -252,7 +258,7 @@ class LoaderBase:
                 "loader's state_dict(), and check that you use the right key of the checkpoint.",
                 StateWarning,
             )
-        self._feedline_run.load(config_of(self), state_dict)
+        self._feedline_session.load(config_of(self), state_dict)
         if state_dict:
             self._iterator = None  # new workers, as with torchdata: the existing ones have moved on
 
@@ -262,7 +268,7 @@ class LoaderBase:
         Without this call, epochs count up from 0.
         """
         check_count("epoch", epoch, least=0)
-        self._feedline_run.set_epoch(config_of(self), epoch)
+        self._feedline_session.set_epoch(config_of(self), epoch)
 
     def broadcast(self, name: str, *args: object) -> None:
         """Call a method of the dataset in this process and in every worker.
@@ -283,14 +289,14 @@ class LoaderBase:
             >>> [batch.tolist() for batch in loader]
             [[10, 20]]
         """
-        self._feedline_run.broadcast.call(name, *args)
+        self._feedline_session.broadcast.call(name, *args)
 
 
-def run_of(loader: LoaderBase) -> Run:
-    """Return the run of a loader, for feedline's own tools and frameworks."""
-    return loader._feedline_run
+def session_of(loader: LoaderBase) -> Session:
+    """Return the session of a loader, for feedline's own tools and frameworks."""
+    return loader._feedline_session
 
 
-def config_of(loader: LoaderBase) -> Config:
+def config_of(loader: LoaderBase) -> LoaderConfig:
     """Return a loader's current arguments."""
-    return loader._feedline_run.config_of(loader)
+    return loader._feedline_session.config_of(loader)

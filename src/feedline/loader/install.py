@@ -12,7 +12,7 @@ import torch.utils.data
 
 from feedline.frameworks.substitution import substitute
 from feedline.loader import torch as drop_in
-from feedline.loader.run.torch_types import B_co, S_co
+from feedline.loader.torch import B_co, S_co
 
 _TORCH: Any = torch.utils.data.DataLoader  # bound now: later the name may refer to our class
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from feedline.abc.columnar import Columnar
+from feedline.abc.deferred import Target
+from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
-from feedline.delivery.driver.settings import DEFAULT_DEPTH
+from feedline.abc.source import Columnar
+from feedline.collate import default
+from feedline.delivery.config import DEFAULT_DEPTH
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.arguments import (
-    Options,
     check_callable,
     check_count,
     check_flag,
@@ -25,22 +28,110 @@ from feedline.loader.arguments import (
     check_unordered,
     context_of,
     depth_of,
+    fixed_options,
     keeps_workers,
     kind_of,
     named,
     tuning_of,
 )
 from feedline.loader.base import LoaderBase, config_of
-from feedline.loader.run.numpy_config import NumpyConfig
-from feedline.order.order import Order
+from feedline.loader.config import LoaderConfig
+from feedline.order.foreign import CutIndices, ForeignOrder
+from feedline.order.order import Order, SpanOrder, StreamOrder, order_of
+from feedline.order.rank_watch import Sharing
 from feedline.order.sharding import steps_of
 from feedline.samplers import RandomSampler, SequentialSampler
-from feedline.types import CollateFunction, DatasetKind, EngineName, Tail
-from feedline.types.arrays import is_arrays
+from feedline.system.optional import require
+from feedline.types import CollateFunction, DatasetKind, EngineName, StreamSharding, Tail, is_arrays
 from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
-    from feedline.loader.run.numpy_batches import NumpyBatches
+    from feedline.loader.iteration import NumpyBatches
+
+
+_READ = (
+    *("dataset", "_kind", "batch_size", "drop_last", "sampler", "batch_sampler", "collate_fn", "_worker_init"),
+    "_own_sampler",
+)
+"""The attributes of a `Loader` that its config is made from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumpyConfig(LoaderConfig):
+    """The config of a `feedline.Loader`."""
+
+    reads = _READ, ()
+
+    given_sampler: Any = field(default=None, compare=False)
+    """The user's sampler; `sampler` may be the one that was made for `shuffle`."""
+
+    @classmethod
+    def of(cls, loader: Any, options: Mapping[str, Any]) -> NumpyConfig:
+        batched = loader.batch_size is not None or loader.batch_sampler is not None
+        return cls(
+            dataset=loader.dataset,
+            is_map=loader._kind is DatasetKind.MAP,
+            batched=batched,
+            batch_size=loader.batch_size,
+            drop_last=bool(loader.drop_last),
+            collate=loader.collate_fn or (default if batched else _as_it_is),
+            init=loader._worker_init,
+            given_sampler=loader.sampler,
+            sampler=loader.sampler if loader._own_sampler is None else loader._own_sampler,
+            batch_sampler=loader.batch_sampler,
+            **options,
+        )
+
+    @property
+    def has_default_collate(self) -> bool:
+        return self.batched and (self.collate is default or getattr(self.collate, "is_default", False))
+
+    def order_of(self, sharding: StreamSharding | None) -> Order:
+        size, drop_last, batch_sampler = self.batch_size, self.drop_last, self.batch_sampler
+        if not self.is_map:
+            return StreamOrder(size) if sharding is None else SpanOrder(sharding)
+        if batch_sampler is not None:
+            order = order_of(batch_sampler, None, drop_last=False)
+            return order or ForeignOrder(batch_sampler, share=self.share())
+        sampler = self.sampler
+        order = order_of(sampler, size, drop_last=drop_last)
+        if order is not None:
+            return order
+        return ForeignOrder(
+            sampler,
+            None if size is None else lambda _: CutIndices(sampler, size, drop_last=drop_last),
+            inner=sampler if size is not None else None,
+            batch_size=size,
+            share=self.share(),
+        )
+
+    def sharing(self, sharding: StreamSharding | None) -> Sharing:
+        if not self.is_map:
+            return Sharing(None, "shard", is_settled=True)  # sharded by default, unless the user turned it off
+        if self.batch_sampler is not None:
+            return Sharing(self.batch_sampler, "batch_sampler")
+        return Sharing(self.sampler, "sampler")
+
+    def samplers(self) -> list[object]:
+        return [self.given_sampler, self.batch_sampler]
+
+    def target(self) -> Target | None:
+        device, transform = self.device, self.device_transform
+        if device is None and transform is None:
+            return None
+        if device is None:
+            raise BadOption("device_transform= needs device=. Without one, transform the batches or the samples.")
+        require("jax", extra="jax", purpose=f"device={device!r}")
+        from feedline.device.jax_target import JaxTarget
+
+        return JaxTarget(device, transform)
+
+    def fresh_seed(self) -> int:
+        return draw_seed()
+
+
+def _as_it_is(sample: object) -> object:
+    return sample
 
 
 @run_untraced
@@ -162,7 +253,18 @@ class Loader(LoaderBase):
                 "scheduler= cannot be used here: the dataset has no __getitem__, so each worker iterates over a copy "
                 "of it, and a stream cannot move to another worker. Drop the scheduler."
             )
-        self._fixed = {
+        options = {
+            **fixed_options(
+                seed=seed,
+                shard=None if self._kind is DatasetKind.MAP else shard,
+                engine=engine,
+                scheduler=scheduler,
+                memory_budget=memory_budget,
+                restarts=restarts,
+                max_memory_per_worker=max_memory_per_worker,
+                device=device,
+                device_transform=device_transform,
+            ),
             "worker_count": count,
             "depth": depth,
             "in_order": bool(in_order),
@@ -170,21 +272,9 @@ class Loader(LoaderBase):
             "persistent": check_persistent(keeps_workers(persistent, count, device), count),
             "context": context_of(start_method, count, engine),
         }
-        shared_out = None if self._kind is DatasetKind.MAP else shard
-        given = Options(
-            seed,
-            shared_out,
-            engine,
-            scheduler,
-            memory_budget,
-            restarts,
-            max_memory_per_worker,
-            device=device,
-            device_transform=device_transform,
-        )
-        self.seed = given.seed
+        self.seed = options["seed"]
         self._own_sampler = self._make_sampler()
-        self._set_up(given, on_error, NumpyFramework(), tuning)
+        self._set_up(options, on_error, NumpyFramework(), tuning)
         _iterator_class()  # import it now, not while the training loop waits for the first batch
         config_of(self).target()  # raises its errors now rather than later
 
@@ -227,24 +317,26 @@ class Loader(LoaderBase):
     # Any: an iterator.
     def _iterate(self, order: Order) -> Any:
         """Start an iteration, or continue with the workers of the last one if they are persistent."""
-        run = self._feedline_run
-        with run.running.beginning(run.give_back) as last_close:
-            config = run.refresh(self)
-            iterator = self._iterator  # a local copy: `close` in another thread clears it
+        session = self._feedline_session
+
+        def begin() -> NumpyBatches:
+            config = session.refresh(self)
+            iterator: NumpyBatches | None = self._iterator  # a local copy: `close` in another thread clears it
             if iterator is not None and not iterator.closed:
-                iterator.begin_again(run, config, order)
+                iterator.begin_again(session, config, order)
             else:
-                iterator = _iterator_class()(run, config, order, self, target=config.target())
-                if run.resources.settings.persistent:
+                iterator = _iterator_class()(session, config, order, self, target=config.target())
+                if config.persistent:
                     self._iterator = iterator
-            return run.running.begun(iterator, last_close)
+            return iterator
+
+        return session.create(begin)
 
     def __len__(self) -> int:
-        run = self._feedline_run
-        config = run.config_of(self)
-        length = run.order(config).length() if config.is_map else None
-        if length is None and run.stream_sharding is not None and hasattr(type(self.dataset), "__len__"):
-            length = steps_of(self.dataset, run.stream_sharding)
+        session, config = self._feedline_session, config_of(self)
+        length = session.order(config).length() if config.is_map else None
+        if length is None and session.stream_sharding is not None and hasattr(type(self.dataset), "__len__"):
+            length = steps_of(self.dataset, session.stream_sharding)
         if length is not None:
             return length
         if self.batch_sampler is not None:
@@ -255,12 +347,12 @@ class Loader(LoaderBase):
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def __repr__(self) -> str:
-        run = self._feedline_run
-        workers = config_of(self).worker_count
+        config, tuning = config_of(self), self.tuning
+        workers = config.worker_count if tuning is None else tuning.count
         parts = [repr(self.dataset) if isinstance(self.dataset, Columnar) else type(self.dataset).__name__]
-        options = {**{name: getattr(self, name) for name in _SHOWN}, "seed": run.options.seed}
+        options = {**{name: getattr(self, name) for name in _SHOWN}, "seed": config.seed}
         parts += [f"{name}={value!r}" for name, value in options.items() if value is not None and value is not False]
-        parts += [f"workers={workers}", f"engine={run.resources.settings.engine_name!r}"]
+        parts += [f"workers={workers}", f"engine={config.engine_name!r}"]
         return f"Loader({', '.join(parts)})"
 
 
@@ -279,7 +371,7 @@ __all__ = ["Loader"]
 
 def _iterator_class() -> type[NumpyBatches]:
     """Import the iterator only once there is a loader: it loads the engines."""
-    from feedline.loader.run.numpy_batches import NumpyBatches
+    from feedline.loader.iteration import NumpyBatches
 
     return NumpyBatches
 

@@ -13,10 +13,10 @@ import torch.utils.data
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from feedline import samplers
-from feedline.abc.rebuilding import Rebuilding, TorchLoader
+from feedline.abc.framework import Rebuilding, TorchLoader
 from feedline.abc.sampler import Ordered
 from feedline.frameworks import accelerate, lightning, ray_train, speechbrain
-from feedline.loader.base import LoaderBase, config_of, run_of
+from feedline.loader.base import LoaderBase, config_of, session_of
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import warn_of_two_shares
 from feedline.order.torch_order import sampler_of
@@ -38,7 +38,7 @@ class TorchRebuilding(Rebuilding):
 
     def is_sharded(self, loader: LoaderBase) -> bool:
         config: Any = config_of(loader)  # Any: of a torch loader
-        return bool(config.is_sharded(run_of(loader).stream_sharding))
+        return bool(config.is_sharded(session_of(loader).stream_sharding))
 
     def with_torch_parts(self, loader: L, other: torch.utils.data.DataLoader[object]) -> L:
         own = _torch_parts(loader.__class__)
@@ -64,17 +64,17 @@ class TorchRebuilding(Rebuilding):
         return _with(loader, {"sampler": sampler, "batch_sampler": batches})
 
     def coming_epoch(self, loader: LoaderBase) -> int:
-        return run_of(loader).epochs.coming_epoch
+        return session_of(loader).epochs.coming_epoch
 
     def end_epoch(self, loader: LoaderBase) -> None:
-        run_of(loader).epochs.end_epoch()
+        session_of(loader).epochs.end_epoch()
 
     def skipped(self, loader: LoaderBase) -> int:
-        return run_of(loader).skips if "_feedline_run" in vars(loader) else 0
+        return session_of(loader).skips if "_feedline_session" in vars(loader) else 0
 
     def skip(self, loader: LoaderBase, count: int) -> None:
-        if count or "_feedline_run" in vars(loader):  # a subclass may set 0 before it calls our constructor
-            run_of(loader).skips = count
+        if count or "_feedline_session" in vars(loader):  # a subclass may set 0 before it calls our constructor
+            session_of(loader).skips = count
 
 
 REBUILDING = TorchRebuilding()
@@ -95,7 +95,7 @@ def _with(loader: L, parts: dict[str, object], rank_watch: RankWatch | None = No
     twin = copy.copy(loader)
     # Not by setattr: torch forbids it for most of these, since its own loader could not handle it.
     twin.__dict__.update(parts, _iterator=None)
-    run_of(twin).rebuilt(twin._feedline_config(twin, run_of(twin).options, run_of(twin).tuning), rank_watch)
+    session_of(twin).rebuilt(session_of(twin).new_config(twin), rank_watch)
     adopt_samplers(twin)
     return twin
 
@@ -107,5 +107,5 @@ def adopt_samplers(loader: Any) -> None:
         vars(loader)["sampler"] = inner  # torch always has a sequential one here, which may not match the batches
     for sampler in (loader.sampler, loader.batch_sampler):
         if isinstance(sampler, Ordered):
-            sampler.follow(run_of(loader).options.seed)
+            sampler.follow(session_of(loader).options["seed"])
     warn_of_two_shares(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)

@@ -15,7 +15,7 @@ from feedline.errors import BadOption
 from feedline.insight.machine_figures import MachineFigures
 from feedline.insight.period import Period, period_of
 from feedline.insight.recording import Recording
-from feedline.loader.base import LoaderBase, run_of
+from feedline.loader.base import LoaderBase, session_of
 from feedline.system.failures import add_note, words
 from feedline.system.output_folder import make_folder_for
 
@@ -54,9 +54,9 @@ def record(loader: object, path: str | os.PathLike[str]) -> Iterator[None]:
     if Path(path).is_dir():
         raise BadOption(f"The recording cannot be written to {path}: that is a folder. Give another file.")
     make_folder_for(Path(path))
-    run_of(loader).refresh(loader)  # changed settings replace the counters
-    resources = run_of(loader).resources
-    figures = MachineFigures(lambda: resources.worker_pids)
+    session = session_of(loader)
+    session.refresh(loader)  # changed settings replace the counters
+    figures = MachineFigures(lambda: session.worker_pids)
     recorder = Recorder(loader)
     figures.open()
     pid = os.getpid()
@@ -86,18 +86,18 @@ class Recorder:
     """
 
     def __init__(self, loader: LoaderBase, most: float = math.inf) -> None:
-        self.counters = run_of(loader).resources.counters
+        self.counters = session_of(loader).counters
         self._faults = loader.faults
         self._logged = len(self._faults)
         self._loader = weakref.ref(loader)
-        self._tuning = run_of(loader).tuning
+        self._tuning = session_of(loader).tuning
         self._stats = loader.stats()
         self.follow(loader)
         self._kept = self.counters.observer.record(most)
 
     def follow(self, loader: LoaderBase) -> None:
         """Follow the workers that the loader has started."""
-        self._watch = run_of(loader).resources.watch
+        self._watch = session_of(loader).watch
 
     def pids(self) -> list[int]:
         """Return the process ids of the workers that are alive."""
@@ -116,7 +116,7 @@ class Recorder:
             figures: the machine's figures, started before the recording or at about the same time.
         """
         loader = self._loader()
-        is_same = loader is not None and run_of(loader).resources.counters is self.counters
+        is_same = loader is not None and session_of(loader).counters is self.counters
         if loader is not None and is_same:
             self._stats = loader.stats()
         waited = self.period().wait_s

@@ -26,42 +26,46 @@ from feedline.faults.policy import OnError
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.frameworks.torch_notes import explain
 from feedline.loader.arguments import (
-    Options,
     check_not_batches,
     check_unordered,
     depth_of,
+    fixed_options,
     keeps_workers,
     name_options,
     named,
+    show,
     tuning_of,
     warn_dubious,
 )
-from feedline.loader.base import LoaderBase
-from feedline.loader.run.torch_types import B_co, S_co
+from feedline.loader.base import LoaderBase, config_of
 from feedline.types import EngineName, MapStyle, Tail
 from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
-    from feedline.loader.run.torch_batches import TorchBatches
-    from feedline.loader.run.torch_config import TorchConfig
+    from feedline.loader.torch_batches import TorchBatches
+    from feedline.loader.torch_config import TorchConfig
     from feedline.order.order import Order
 
+S_co = TypeVar("S_co", covariant=True, default=Any)
+"""The type of a sample. Any: a dataset without annotations."""
+B_co = TypeVar("B_co", covariant=True, default=Any)
+"""The type of a batch. Any: the result of the default collate function has no known type."""
 P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
 """Samples that are delivered unchanged without batches. Torch turns arrays into tensors, and tuples into lists."""
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
-# Any, here and below: the module `torch_parts`, whose names are imported when there is a loader.
+# What loaders are made of is imported when there is one: a spawned worker imports the program, and with it this class,
+# but makes no loader. Test: tests/workers/processes/test_fresh.py
 @functools.cache
-def _parts() -> Any:
-    """Import what loaders are made of: engines and much else, which a worker that imports the program does not need."""
-    from feedline.loader.run import torch_parts
+def _keep_in_frameworks() -> None:
+    """Make frameworks keep this class when they rebuild loaders; called for the first loader of a process."""
+    from feedline.loader.rebuilding import keep_in_frameworks
 
     with _keeping:  # two threads may make the first loader
         if not _kept:
-            torch_parts.keep_in_frameworks(DataLoader)
+            keep_in_frameworks(DataLoader)
             _kept.append(DataLoader)
-    return torch_parts
 
 
 _keeping = threading.Lock()
@@ -69,12 +73,20 @@ _kept: list[type] = []
 """`DataLoader`, once frameworks keep it when they rebuild loaders."""
 
 
+@functools.cache
+def _batches_class() -> type[TorchBatches[Any]]:
+    from feedline.loader.torch_batches import TorchBatches
+
+    return TorchBatches
+
+
 class _Config:
     """Stands for the class of the loader's config, until there is a loader."""
 
     def __get__(self, loader: object, kind: type) -> type[TorchConfig]:
-        config: type[TorchConfig] = _parts().TorchConfig
-        return config
+        from feedline.loader.torch_config import TorchConfig
+
+        return TorchConfig
 
 
 _iterating = threading.local()
@@ -83,7 +95,7 @@ _iterating = threading.local()
 
 # Any: a class of loaders, and a loader without its attributes.
 def _new(kind: Any) -> Any:
-    _parts()  # the first loader of this process, which frameworks may rebuild
+    _keep_in_frameworks()
     return kind.__new__(kind)
 
 
@@ -287,19 +299,28 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         device: object = None,
         device_transform: Callable[[Any], object] | None = None,
     ) -> None:
-        parts = _parts()
-        given = Options(
-            seed,
-            shard,
-            engine or self._default_engine,
-            scheduler,
-            memory_budget,
-            restarts,
-            max_memory_per_worker,
-            snapshot_every_n_steps,
-            None if device is None else parts.device_of(device),
-            device_transform,
-        )
+        from feedline.frameworks.torch import TorchFramework
+        from feedline.frameworks.torch_samplers import SeedSource
+        from feedline.loader.rebuilding import adopt_samplers
+
+        _keep_in_frameworks()
+        if device is not None:
+            from feedline.device.torch_target import device_of
+
+            device = device_of(device)
+        given: dict[str, Any] = {
+            "seed": seed,
+            "shard": shard,
+            "engine": engine or self._default_engine,
+            "scheduler": scheduler,
+            "memory_budget": memory_budget,
+            "restarts": restarts,
+            "max_memory_per_worker": max_memory_per_worker,
+            "snapshot_every_n_steps": snapshot_every_n_steps,
+            "device": device,
+            "device_transform": device_transform,
+        }
+        fixed = fixed_options(**given)
         tuning = tuning_of(num_workers, prefetch_factor)
         count: Any = num_workers if tuning is None else tuning.count  # Any: torch checks its type
         options: dict[str, Any] = {
@@ -320,7 +341,9 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             )
         if seed is not None and shuffle and sampler is None and batch_sampler is None and _is_map(dataset):
             # This sampler has no seed of its own: it uses this loader's, even when other code iterates over it.
-            sampler, shuffle = parts.RandomSampler(dataset), None
+            from feedline.samplers import RandomSampler
+
+            sampler, shuffle = RandomSampler(dataset), None
         super().__init__(
             dataset,  # type: ignore[arg-type]  # torch accepts more than its annotation allows
             batch_size,
@@ -343,10 +366,10 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
                 "prefetch_factor=0 leaves the workers nothing to do. Give at least 1, or None for the default of 2."
             )
         self.in_order = in_order
-        given.show(self)
-        self._seeds = parts.SeedSource()
-        self._set_up(given, on_error, parts.TorchFramework(), tuning)
-        parts.adopt_samplers(self)
+        show(self, {**given, "seed": fixed["seed"]})
+        self._seeds = SeedSource()
+        self._set_up(fixed, on_error, TorchFramework(), tuning)
+        adopt_samplers(self)
 
     # Any: types of any kind.
     def __class_getitem__(cls, types: object) -> Any:
@@ -373,18 +396,20 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
 
     def __copy__(self) -> DataLoader[S_co, B_co]:
         twin = super().__copy__()
-        twin._seeds = _parts().SeedSource()
+        twin._seeds = type(self._seeds)()
         return twin
 
     def __len__(self) -> int:
-        run = self._feedline_run
-        config = run.config_of(self)
+        session, config = self._feedline_session, config_of(self)
         try:
-            order = run.order(config)
+            order = session.order(config)
             if config.is_map:
                 length = order.length()
             else:
-                length = None if run.stream_sharding is None else _parts().steps_of(self.dataset, run.stream_sharding)
+                from feedline.order.sharding import steps_of
+
+                sharding = session.stream_sharding
+                length = None if sharding is None else steps_of(self.dataset, sharding)
             return super().__len__() if length is None else length
         except TypeError as exc:
             explain(exc, vars(self))
@@ -415,22 +440,21 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             range(self.num_workers)
             if isinstance(self.sampler, type):
                 iter(self.sampler)  # type: ignore[call-overload]
-            run = self._feedline_run
-            with run.running.beginning(run.give_back) as last_close:
-                return run.running.begun(_parts().TorchBatches(run, *self._next_order(), self), last_close)
+            session = self._feedline_session
+            return session.create(lambda: _batches_class()(session, *self._next_order(), self))
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise
 
     def _next_order(self) -> tuple[TorchConfig, Order]:
         """Return the arguments and the order for an iteration that starts now, after applying reassigned attributes."""
-        run = self._feedline_run
-        config: Any = run.refresh(self)  # Any: of this kind of loader
+        session = self._feedline_session
+        config: Any = session.refresh(self)  # Any: of this kind of loader
         asked = vars(_iterating).get("order")
-        order = run.epochs.order_of(run.order(config)) if asked is None or asked[0] is not self else asked[1]
-        if run.skips and config.is_map:
+        order = session.epochs.order_of(session.order(config)) if asked is None or asked[0] is not self else asked[1]
+        if session.skips and config.is_map:
             order = copy.copy(order)  # the next epoch may have the same
-            order.skips, run.skips = order.skips + run.skips, 0
+            order.skips, session.skips = order.skips + session.skips, 0
         return config, order
 
     @property
@@ -439,20 +463,20 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         if "num_workers" not in vars(self):  # a wrapper of this class may find it elsewhere
             raise AttributeError("num_workers is not known before the loader's constructor has been called")
         number: int = vars(self)["num_workers"]
-        run = vars(self).get("_feedline_run")  # torch's constructor reads this before there is one
-        tuning = None if run is None else run.tuning
+        session = vars(self).get("_feedline_session")  # torch's constructor reads this before there is one
+        tuning = None if session is None else session.tuning
         return number if tuning is None else tuning.count
 
     @num_workers.setter
     def num_workers(self, number: int) -> None:
         vars(self)["num_workers"] = number
-        if "_feedline_run" in vars(self):
-            self._feedline_run.tuning = None
+        if "_feedline_session" in vars(self):
+            self._feedline_session.tuning = None
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({type(self.dataset).__name__}, batch_size={self.batch_size}, "
-            f"num_workers={self.num_workers}, engine={self._feedline_run.resources.settings.engine_name!r})"
+            f"num_workers={self.num_workers}, engine={config_of(self).engine_name!r})"
         )
 
 

@@ -9,7 +9,7 @@ from feedline.delivery.state.epochs import VirtualPlace
 from feedline.errors import BadOption
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.arguments import check_count
-from feedline.loader.run.run import Run
+from feedline.loader.session import Session
 from feedline.types.ranks import own_share
 
 
@@ -21,10 +21,12 @@ class VirtualEpochs:
     An epoch that you leave early is over: the next one starts with the batch after the last one taken.
     """
 
-    def __init__(self, run: Run, loader: Any, steps_per_epoch: int, rank: int | None, world_size: int | None) -> None:
+    def __init__(
+        self, session: Session, loader: Any, steps_per_epoch: int, rank: int | None, world_size: int | None
+    ) -> None:
         check_count("steps_per_epoch", steps_per_epoch, least=1)
         self.steps_per_epoch = steps_per_epoch
-        self._run, self._loader = run, loader
+        self._session, self._loader = session, loader
         self._share = own_share(rank, world_size, "pad")
         self._share_is_given = rank is not None or world_size is not None
         self._batches: Iterator[object] | None = None
@@ -47,18 +49,18 @@ class VirtualEpochs:
         return VirtualEpoch(self, place.epoch)
 
     def _open(self) -> None:
-        run, epochs = self._run, self._run.epochs
+        session, epochs = self._session, self._session.epochs
         epoch, step = epochs.loaded_virtual
         if step >= self.steps_per_epoch:
             epoch, step = epoch + 1, 0
-        order = run.order(run.config_of(self._loader)).without_end(self._share)
+        order = session.order(session.config_of(self._loader)).without_end(self._share)
         if order is None and self._share_is_given and self._share.world_size > 1:
             raise BadOption(
                 f"rank={self._share.rank} and world_size={self._share.world_size} were given, but virtual_epochs() "
                 "cannot split this loader over ranks: its sampler is not feedline's, or its dataset is iterable. Use a "
                 "sampler from feedline.samplers, wrap yours in feedline.samplers.distribute(), or use shard=True."
             )
-        self._batches = _Chain(run, self._loader) if order is None else self._loader._iterate(order)
+        self._batches = _Chain(session, self._loader) if order is None else self._loader._iterate(order)
         self._place = epochs.virtual = VirtualPlace(epoch, step)
 
     def __repr__(self) -> str:
@@ -68,15 +70,15 @@ class VirtualEpochs:
 class _Chain(Iterator[object]):
     """Chain one epoch of a loader after another, for orders that have no endless form. An error does not end it."""
 
-    def __init__(self, run: Run, loader: Any) -> None:
-        self._run, self._loader = run, loader
+    def __init__(self, session: Session, loader: Any) -> None:
+        self._session, self._loader = session, loader
         self._batches: Iterator[object] | None = None
         self._had_batches = True  # the first epoch may be resumed at its very end
 
     def __next__(self) -> object:
         while True:
             if self._batches is None:
-                self._batches = self._run.next_epoch(self._loader, self._run.config_of(self._loader))
+                self._batches = self._session.next_epoch(self._loader, self._session.config_of(self._loader))
             try:
                 batch = self._batches.__next__()
             except StopIteration:

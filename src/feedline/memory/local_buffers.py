@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from feedline.memory.arena import Arena
 from feedline.memory.reading import Bytes
+
+if TYPE_CHECKING:
+    from feedline.memory.arena import Arena
 
 T = TypeVar("T")
 

@@ -1,43 +1,284 @@
-"""Plans for third-party samplers: they follow a sampler exactly, and reach a position by iterating up to it."""
+"""Orders of third-party samplers: followed exactly, and entered in the middle by iterating up to that position.
+
+A sampler, or its iterator, that has a state is entered by that instead.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import time
-import warnings
+import functools
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
+from feedline.abc.sampler import BatchSampler, Sampler
+from feedline.abc.stateful import Stateful, is_stateful
 from feedline.errors import BadState
+from feedline.order.order import Entry, Order
 from feedline.order.plan import Plan
+from feedline.order.progress import Progress
+from feedline.order.sharding import layers_of
 from feedline.randomness.keys import mix
 from feedline.types import Draw, IndexBlock, Share, State
-from feedline.types.indices import taken
+from feedline.types.indices import taken, taken_each
 
-_LONG_S = 1.0
-"""Skipping indices for longer than this deserves a warning. A guess at when people begin to wonder."""
+if TYPE_CHECKING:
+    from feedline.frameworks.torch_samplers import GeneratorOrigin
+
+
+class CutIndices(Iterator[list[object]]):
+    """The indices of a third-party sampler in lists.
+
+    Like torch's BatchSampler, it requests the sampler's iterator together with the first batch.
+    """
+
+    def __init__(self, sampler: Iterable[object], batch_size: int, *, drop_last: bool) -> None:
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self.source: Iterator[object] | None = None
+        """The sampler's iterator, which may have a state; None until it is requested."""
+        self.ended = False
+        """True after a batch that was not full (the sampler is exhausted, and may have started its next epoch), and
+        after an exception of the sampler."""
+
+    def open(self) -> Iterator[object]:
+        """Request the sampler's iterator."""
+        self.ended = True  # until it is there
+        self.source = iter(self._sampler)
+        self.ended = False
+        return self.source
+
+    def __next__(self) -> list[object]:
+        if self.ended:
+            raise StopIteration
+        source = self.open() if self.source is None else self.source
+        self.ended = True  # an exception of the sampler ends torch's BatchSampler, which is a generator
+        batch = taken_each(islice(source, self._batch_size))
+        self.ended = len(batch) < self._batch_size
+        if not batch or (self._drop_last and self.ended):
+            raise StopIteration
+        return batch
+
+
+class ForeignOrder(Order):
+    """The order of any iterable.
+
+    Args:
+        sampler: yields the contents of each batch, every time it is iterated over.
+        iterate: returns an iterator over it; None for `iter(sampler)`.
+        inner: the sampler that `sampler` takes its indices from, if known: it may have a state.
+        origin: notes and restores what an order begins with, if that is possible; `iterate` is called with the notes.
+        make_twin: for torch's own samplers, returns the same kind of order by one of feedline's, which can be endless.
+    """
+
+    unit = "own batches"
+
+    def __init__(
+        self,
+        sampler: Iterable[object],
+        iterate: Callable[[dict[str, object]], Iterator[object]] | None = None,
+        *,
+        inner: object = None,
+        origin: GeneratorOrigin | None = None,
+        batch_size: int | None = None,
+        share: Share | None = None,
+        make_twin: Callable[[], Order] | None = None,
+    ) -> None:
+        self._sampler = sampler
+        self._make_twin = make_twin
+        self._iterate = iterate
+        self._origin = origin
+        self._batch_size = batch_size
+        self._share = share or Share()
+        self._parts: list[Any] = [sampler] if inner is None or inner is sampler else [sampler, inner]
+        self._stateful: list[Stateful] = [part for part in self._parts if is_stateful(part)]
+        self._epoch: int | None = None
+        self._begun_with: int | None = None
+        """The sampler's epoch when an iteration had begun. Some samplers increment it themselves meanwhile."""
+        self._indices: Iterator[object] | None = None
+        self._noted: dict[str, object] = {}
+        self._is_prepared = False
+        self._is_settled = False
+
+    def prepare(self, order: dict[str, object]) -> None:
+        if self._is_settled and order.get("sampler_state") is None:
+            self._is_settled = False  # the iterator exists, and nothing was requested from it yet
+            return
+        first, self._is_prepared = not self._is_prepared, True
+        if order.get("finish"):  # the last epoch was completed: let the sampler end it and begin another
+            if first:
+                self._enter(order)
+                assert self._indices is not None
+                next(self._indices, None)
+            order = {}
+        elif first and self._origin is not None:
+            self._origin.begin(order)
+        self._enter(order)
+
+    def _epochal(self) -> Any:
+        """Return the sampler that has `set_epoch`, like torch's DistributedSampler; None if there is none."""
+        for part in self._parts:
+            if hasattr(part, "set_epoch") and isinstance(getattr(part, "epoch", None), int):
+                return part
+        return None
+
+    def followers(self) -> list[Sampler | BatchSampler]:
+        if self._make_twin is not None:
+            return []
+        layers = layers_of(self._sampler)
+        return [one for one in layers if isinstance(one, (Sampler, BatchSampler)) and one.loader_seed is not None]
+
+    def is_of(self, other: Order) -> bool:
+        if not isinstance(other, ForeignOrder) or len(self._parts) != len(other._parts):
+            return False
+        return all(mine is theirs for mine, theirs in zip(self._parts, other._parts, strict=True))
+
+    def epoch_set_by_user(self) -> int | None:
+        sampler = self._epochal()
+        if self._begun_with is None:  # feedline's samplers, inside another one, record whether `set_epoch` was called
+            return sampler.epoch if getattr(sampler, "epoch_was_set", False) else None
+        return int(sampler.epoch) if self.is_stale() else None
+
+    def is_stale(self) -> bool:
+        # Only whether it has changed counts, not its value: the loader counts epochs of its own.
+        return self._begun_with is not None and self._epochal().epoch != self._begun_with
+
+    def mark_epoch_begun(self, epoch: int) -> None:
+        sampler = self._epochal()
+        if self.is_stale():
+            sampler.set_epoch(self._begun_with)
+        self._begun_with = getattr(sampler, "epoch", None)
+
+    def _enter(self, order: State) -> None:
+        if "sampler_epoch" in order and not order.get("finish"):
+            sampler = self._epochal()
+            if sampler is not None and sampler.epoch != order["sampler_epoch"]:
+                sampler.set_epoch(order["sampler_epoch"])
+        self._epoch = getattr(self._epochal(), "epoch", None)
+        self._begun_with = None
+        states = copy.deepcopy(order.get("sampler_state"))  # the sampler may keep and change it
+        if states is not None:
+            for part, state in zip(self._stateful, states["parts"], strict=True):
+                part.load_state_dict(state)
+        self._noted = {} if self._origin is None else self._origin.found_in(order)
+        self._indices = iter(self._sampler) if self._iterate is None else self._iterate(self._noted)
+        if states is not None and states.get("iterator") is not None:
+            source = _opened(self._indices)
+            if not is_stateful(source):
+                raise BadState(
+                    f"The state holds the state of a sampler's iterator, but {type(source).__name__} has no "
+                    "load_state_dict. Use the sampler that it was saved with."
+                )
+            source.load_state_dict(states["iterator"])
+        for _ in range(order.get("redraw", 0)):
+            next(self._indices, None)
+
+    def settle(self) -> State:
+        if self._origin is not None:
+            self.prepare({})
+            assert self._indices is not None
+            next(self._indices, None)
+            return self._noted
+        self._enter({})
+        snapshot = _find_snapshot(self._stateful, self._indices)
+        self._is_settled = True
+        return {} if snapshot is None else {"sampler_state": snapshot(), "held": [], "redraw": 0}
+
+    def plan(self, entry: Entry) -> ForeignPlan:
+        if self._indices is None:
+            self.prepare(entry.order)
+        indices = self._indices
+        assert indices is not None
+        if entry.consumed and entry.order.get("sampler_state") is None:
+            indices = skip(indices, entry.consumed, type(self._sampler).__name__)
+        plan = ForeignPlan(
+            indices,
+            draw_key=entry.draw_key,
+            share=self._share,
+            consumed=entry.consumed,
+            origin=None if self._origin is None else self._noted,
+            entered=_entered(entry.order),
+            find_snapshot=functools.partial(_find_snapshot, self._stateful, indices),
+            entries=self._entries(),
+            after=None if self._origin is None else self._origin.after,
+            drawing=self.drawing,
+            # A sampler that draws a seed has a private generator. The training loop may also draw from a generator that
+            # was passed to the sampler, and then the order of the draws matters.
+            goes_ahead=self._origin is not None and self._origin.drawn_from == "torch_seed",
+            progress=entry.progress,
+        )
+        self._indices = None
+        return plan
+
+    def _entries(self) -> dict[str, object]:
+        """Return further entries of a state; None for values that the plan has not found out."""
+        entries: dict[str, object] = {} if self._epoch is None else {"sampler_epoch": self._epoch}
+        if self._stateful:
+            entries["sampler_state"] = None
+        if self._origin is not None:
+            entries[self._origin.drawn_from] = None
+        return entries
+
+    def without_end(self, share: Share) -> Order | None:
+        return None if self._make_twin is None else self._make_twin().without_end(share)
+
+    def check(self, order: State) -> None:
+        if order.get("endless") and self._make_twin is not None:
+            self._make_twin().check(order)
+            return
+        super().check(order)
+        begun = order.get("consumed", 0) > 0
+        if self._origin is not None:
+            self._origin.check(order)
+        for name, needed in {"sampler_state": self._stateful, "sampler_epoch": self._epochal()}.items():
+            if begun and needed and name not in order:
+                raise BadState(
+                    f"The state has no order.{name}, which this loader's sampler needs to resume. Use the sampler that "
+                    "the state was saved with, or start the epoch from the beginning."
+                )
+        states = order.get("sampler_state")
+        if states is not None and len(states.get("parts", ())) != len(self._stateful):
+            raise BadState(
+                f"The state holds the states of {len(states.get('parts', ()))} samplers, but "
+                f"{len(self._stateful)} of this loader's have state_dict and load_state_dict. "
+                "Use the samplers that it was saved with."
+            )
+
+    def expected(self) -> State:
+        entries: dict[str, object] = {"unit": self.unit, "batch_size": self._batch_size}
+        entries["length"] = _length(self._sampler)
+        if self._share.world_size > 1:
+            entries["world_size"] = self._share.world_size
+        return entries
+
+
+def skip(indices: Iterator[object], count: int, what: str) -> Iterator[object]:
+    """Skip the first `count` items of an iterator, of which no sample is loaded; return the iterator."""
+    done = sum(1 for _ in islice(indices, count))
+    if done < count:
+        raise BadState(
+            f"The state says that {count:,} batches were consumed, but {what} has only {done:,}. Use the sampler "
+            "that the state was saved with."
+        )
+    return indices
 
 
 class ForeignPlan(Plan):
     """A plan over the items of an iterator.
 
     Args:
-        indices: the iterator, already at the position to continue from.
-        draw_key: the key from which the random numbers of its samples are derived.
-        share: this rank, so that ranks draw different numbers.
-        consumed: batches of the epoch that were consumed before this plan was entered.
-        origin: what is needed to begin the same order again, in plain values. The iterator fills it in when it yields
-            its first item.
+        indices: the iterator, already at the position to continue from, after `consumed` batches.
+        origin: what is needed to begin the same order again. The iterator fills it in when it yields its first item.
         find_snapshot: returns a function that returns the state of a stateful sampler; None if it has no state. Called
             just before the first item is requested, because some iterators do not exist earlier.
-        entries: further entries of a state, in plain values.
+        entries: further entries of a state.
         entered: the sampler's part of a snapshot, if the plan continues from there.
         after: returns what the order of the next epoch would begin with.
         drawing: entered while the first batch is requested, which is when most samplers draw their order.
-        goes_ahead: see `Plan.goes_ahead`.
-        progress: counts the batches of this plan that the training loop has received; older states are dropped.
+        progress: states of batches that the training loop has received are dropped.
     """
 
     def __init__(
@@ -54,7 +295,7 @@ class ForeignPlan(Plan):
         after: Callable[[], dict[str, object]] | None = None,
         drawing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         goes_ahead: bool = False,
-        progress: Delivered | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._indices = indices
         self._share = share or Share()
@@ -68,7 +309,6 @@ class ForeignPlan(Plan):
         self._after = after
         self._drawing = drawing
         self.goes_ahead = goes_ahead
-        self.asks_user = not goes_ahead
         self._progress = progress
         self._ahead: list[object] = []
         self._drawn = 0
@@ -181,36 +421,34 @@ def _snapshot_part(state: object, held: list[object], *, redraw: int) -> dict[st
     return {"sampler_state": copy.deepcopy(state), "held": held, "redraw": redraw}
 
 
-class Delivered(Protocol):
-    """Counts the batches that the training loop has received."""
+def _find_snapshot(parts: list[Stateful], indices: object) -> Callable[[], dict[str, object]] | None:
+    """Return a function that returns the states of samplers and iterator; None if they have none."""
+    source = _opened(indices)
+    own = source if is_stateful(source) else None
+    if not parts and own is None:
+        return None
+    return lambda: {
+        "parts": [part.state_dict() for part in parts],
+        "iterator": None if own is None else own.state_dict(),
+    }
 
-    @property
-    def delivered(self) -> int:
-        """The number of batches."""
+
+def _opened(indices: object) -> Any:
+    """Return the iterator that may have a state, also if nothing was requested from it yet."""
+    if not isinstance(indices, CutIndices):
+        return indices
+    return indices.open() if indices.source is None else indices.source
 
 
-def skip(indices: Iterator[object], count: int, what: str) -> Iterator[object]:
-    """Skip the first `count` items of an iterator without loading any sample; warn if that takes long.
+def _entered(order: dict[str, object]) -> dict[str, object] | None:
+    """Return the sampler's part of a snapshot; None if there is none, or if the snapshot's epoch was completed."""
+    if order.get("finish") or order.get("sampler_state") is None:
+        return None
+    return {name: order[name] for name in ("sampler_state", "redraw", "held") if name in order}
 
-    Returns:
-        The iterator.
-    """
-    begun = time.monotonic()
-    has_warned = False
-    for done in range(count):
-        try:
-            next(indices)
-        except StopIteration:
-            raise BadState(
-                f"The state says that {count:,} batches were consumed, but {what} has only {done:,}. Use the sampler "
-                "that the state was saved with."
-            ) from None
-        if not has_warned and not done & 0x3FF and time.monotonic() - begun > _LONG_S:
-            has_warned = True
-            warnings.warn(
-                f"Resuming has to skip {count:,} batches of indices: {what} cannot start in the middle. "
-                f"Skipping {done:,} took {time.monotonic() - begun:.1f} s so far. No sample is loaded. The samplers of "
-                "feedline.samplers, and samplers with state_dict and load_state_dict, resume at once.",
-                stacklevel=2,
-            )
-    return indices
+
+def _length(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except Exception:  # the user's code; the length only serves to detect another sampler
+        return None

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.errors import BadState
-from feedline.order.endless import EndlessBatches, EndlessSampler
 from feedline.order.plan import Plan
 from feedline.order.progress import Progress
 from feedline.order.seekable import BatchPlan, SamplePlan
 from feedline.order.streams import SpanPlan, StreamPlan
+from feedline.samplers.steps import Steps
 from feedline.types import Key, Share, State, StreamSharding
 from feedline.types.ranks import share_if_known
-from feedline.types.steps import Steps
 
 _WHOLE = Share()
 """The share of the only rank."""
@@ -152,32 +151,11 @@ class Order(ABC):
             return
         raise BadState(
             f"The state was saved by a loader with another order: {_describe(wrong)}, and here "
-            f"{_describe(expected, wrong)}. {_hint(wrong, order, expected)}A state fits the data, sampler and kind of "
-            "batches it was saved with; the number of workers, the engine and, with feedline's samplers, the batch "
-            "size and the number of ranks may differ."
+            f"{_describe(expected, wrong)}. A state fits the data, the sampler or shuffle=, the use of seed= and the "
+            "kind of batches it was saved with; the number of workers, the engine and, with feedline's samplers, the "
+            "batch size and the number of ranks may differ. A checksum stands for weights, lengths or labels; with a "
+            "stride, batches had been delivered out of order."
         )
-
-
-def _hint(wrong: dict[str, object], saved: State, expected: State) -> str:
-    """Return a sentence on the likely cause of a difference."""
-    if "unit" in wrong and _is_sequential(saved):
-        return "That loader did not shuffle and had no sampler or batch sampler; this one does or has. "
-    if "unit" in wrong and _is_sequential(expected):
-        return "That loader shuffled or had a sampler or batch sampler; this one does not. "
-    if wrong.get("unit") in ("samples", "batches"):
-        return "It had one of feedline's samplers, or shuffle=True with a seed. Is seed= missing here? "
-    if wrong.get("unit") == "own batches":
-        return "Its sampler was not one of feedline's. Was seed= missing there? "
-    if "stride" in wrong:
-        return "Batches had been delivered out of order, so batch size, rank and number of ranks must be the same. "
-    if "checksum" in str(wrong):
-        return "A checksum stands for weights, lengths or labels. "
-    return ""
-
-
-def _is_sequential(order: State) -> bool:
-    sampler = order.get("sampler")
-    return isinstance(sampler, dict) and sampler.get("kind") == "SequentialSampler"
 
 
 def _describe(values: dict[str, object], only: dict[str, object] | None = None) -> str:
@@ -226,7 +204,11 @@ class SampleOrder(_SamplerOrder):
         self._batch_size = batch_size
         self._drop_last = drop_last
         self.endless = endless is not None
-        self._planned = sampler if endless is None else EndlessSampler(sampler.whole(), endless)
+        self._planned = sampler
+        if endless is not None:
+            from feedline.order.endless import EndlessSampler  # few loaders have virtual epochs
+
+            self._planned = EndlessSampler(sampler.whole(), endless)
 
     def length(self) -> int | None:
         if self.sampler.share is None or (size := self.sampler.whole().size()) is None:
@@ -259,7 +241,11 @@ class BatchOrder(_SamplerOrder):
     def __init__(self, sampler: BatchSampler, *, endless: Share | None = None) -> None:
         self.sampler = sampler
         self.endless = endless is not None
-        self._planned = sampler if endless is None else EndlessBatches(sampler.whole(), endless)
+        self._planned = sampler
+        if endless is not None:
+            from feedline.order.endless import EndlessBatches  # as above
+
+            self._planned = EndlessBatches(sampler.whole(), endless)
 
     def without_end(self, share: Share) -> BatchOrder:
         return BatchOrder(self.sampler, endless=self.sampler.share or share)

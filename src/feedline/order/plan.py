@@ -18,8 +18,6 @@ class Plan(ABC):
     """False if a task must stay with the worker that it was assigned to."""
     goes_ahead = False
     """True if requesting batches early has no visible effect: the order follows from private numbers of the plan."""
-    asks_user = False
-    """True if a user's own sampler is called, which must happen on the training loop's thread."""
 
     def __iter__(self) -> Plan:
         return self

@@ -63,11 +63,7 @@ class RankWatch:
     def begin(self, dataset: object, sharing: Sharing, share: Callable[[], Share], *, has_ended: bool) -> None:
         """Warn if an iteration that begins now delivers the same samples on every rank.
 
-        Args:
-            dataset: the loader's.
-            sharing: what decides which rank gets which samples.
-            share: returns the share of this process.
-            has_ended: True if the last iteration was completed.
+        `share` returns the share of this process; `has_ended` is true if the last iteration was completed.
         """
         self._has_ended = self._has_ended or has_ended
         if self.is_over or self._has_warned_of_repeats or sharing.is_settled:

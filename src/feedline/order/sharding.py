@@ -9,9 +9,9 @@ from typing import Any
 from feedline.abc.source import ShardedSource, StreamSource
 from feedline.errors import BadOption, DataWarning, warn_user
 from feedline.frameworks.hugging_face import ranks_of_stream
+from feedline.samplers.steps import Steps
 from feedline.types import TAILS, Share, StreamSharding
 from feedline.types.ranks import own_share
-from feedline.types.steps import Steps
 
 
 def sharding_of(
@@ -25,40 +25,32 @@ def sharding_of(
 ) -> StreamSharding | None:
     """Return how the loader splits the samples; None if each worker reads its own stream.
 
-    Args:
-        dataset: the dataset.
-        shard: the user's argument: True, False, a tail, or None, which means True for feedline's own streams.
-        batch_size: samples of a batch; None for single samples.
-        drop_last: True to leave out a last batch that is not full.
-        is_map: True for a map-style dataset, which needs no splitting.
-        shards_itself: True if the dataset is known to split itself in this loader, as torch's data pipes do.
+    `shard` is the user's argument: True, False, a tail, or None, which means True for feedline's own streams. Datasets
+    that are known to split themselves are torch's data pipes and streams of Hugging Face.
     """
     if not (shard is None or isinstance(shard, bool) or shard in TAILS):
         raise BadOption(f"shard={shard!r} is not one of True, False, {', '.join(map(repr, TAILS))}.")
     if is_map:
         if shard:
             raise BadOption(
-                f"shard={shard!r} is for iterable datasets, but this one has __getitem__. Drop shard=: workers share "
-                "the samples anyway. To split them over ranks, use feedline.samplers.DistributedSampler, or "
-                "distribute() around any sampler."
+                f"shard={shard!r} is for iterable datasets, but this one has __getitem__. Drop shard=; to split the "
+                "samples over ranks, use feedline.samplers.DistributedSampler, or distribute() around any sampler."
             )
         return None
     if shards_itself:
         if shard:
             raise BadOption(
-                f"shard={shard!r} would split the dataset a second time, and samples would be missing: torch's data "
-                "pipes and the streaming datasets of Hugging Face split themselves over workers. Drop shard=. Data "
-                "pipes also split themselves over ranks; for the others, use dataset = split_dataset_by_node(dataset, "
-                "rank, world_size), from datasets.distributed."
+                f"shard={shard!r} would split the dataset a second time: torch's data pipes and the streaming datasets "
+                "of Hugging Face split themselves over workers. Drop shard=. To split a Hugging Face dataset over "
+                "ranks, use split_dataset_by_node(dataset, rank, world_size), from datasets.distributed."
             )
         return None
     if isinstance(dataset, ShardedSource):
         if shard == "exact":
             raise BadOption(
                 f"shard={shard!r} does not work with a {type(dataset).__name__}: it splits itself, so the number of "
-                "samples of each rank is unknown. Use shard='drop' to end all ranks when the first one has no more "
-                "batches, or shard='pad' to end them when the last one has none. Without shard=, each rank ends with "
-                "its own part."
+                "samples of each rank is unknown. Use shard='drop' to end all ranks with the first one, or 'pad' to "
+                "end them with the last. Without shard=, each rank ends with its own part."
             )
         return None
     if shard is None:

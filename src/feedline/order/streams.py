@@ -32,7 +32,7 @@ class StreamPlan(Plan):
         return self.draw_of(0)
 
     def draw_after(self, progress: Progress) -> Draw:
-        count = progress.delivered + sum(stream.batches for stream in progress.streams)
+        count = progress.delivered + progress.streamed()
         return Draw(self._draw_key, self._share.rank * _PLACES + count)
 
     def draw_of(self, worker: int) -> Draw:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import BatchSampler
 
-from feedline import abc, samplers
+from feedline import samplers
+from feedline.abc import sampler as contract
 from feedline.frameworks.accelerate import sampler_behind, skipped_by
 from feedline.frameworks.torch_samplers import GeneratorOrigin, index_blocks, is_sequential, origin_of, remembering
-from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
-from feedline.samplers import SequentialSampler
-from feedline.samplers.distributed import BatchIndices, DistributedBatches
+from feedline.samplers.sequential import SequentialSampler
 from feedline.types import IndexBlock, Share, StreamSharding
 from feedline.types.ranks import share_if_known
+
+if TYPE_CHECKING:
+    from feedline.order.foreign import ForeignOrder
 
 
 def torch_order(
@@ -32,13 +34,8 @@ def torch_order(
 ) -> Order:
     """Return the order that a loader's arguments define.
 
-    Args:
-        index_sampler: what torch's loader would iterate over: its batch sampler, or its sampler if there is none.
-        batch_size: samples in a batch of an iterable dataset; None for single samples.
-        is_map: False for an iterable dataset.
-        batched: True for a batch sampler.
-        sharding: how an iterable dataset is split; None if every worker has a stream of its own.
-        share: returns the share of this process.
+    `index_sampler` is what torch's loader would iterate over: a batch sampler if `batched`, else a sampler. An iterable
+    dataset has a batch size, and a sharding unless every worker has a stream of its own.
     """
     if not is_map:
         return StreamOrder(batch_size) if sharding is None else SpanOrder(sharding)
@@ -52,8 +49,9 @@ def torch_order(
 
 
 def _of_batches(batch_sampler: Any, share: Callable[[], Share]) -> Order:
+    kind = type(batch_sampler)
     # The second is feedline's own, around a third-party sampler; around feedline's it would be an abc.BatchSampler.
-    if type(batch_sampler) in (BatchSampler, samplers.BatchSampler):
+    if kind is BatchSampler or (kind.__name__ == "BatchSampler" and kind is samplers.BatchSampler):
         return _of_sampler(
             batch_sampler.sampler, batch_sampler, batch_sampler.batch_size, share, drop_last=batch_sampler.drop_last
         )
@@ -63,6 +61,8 @@ def _of_batches(batch_sampler: Any, share: Callable[[], Share]) -> Order:
 
 def _of_foreign(batch_sampler: Iterable[object], share: Share) -> ForeignOrder:
     """Return the order of an unknown batch sampler; the sampler behind it may be known."""
+    from feedline.order.foreign import ForeignOrder  # only where there is one, as below
+
     inner = sampler_behind(batch_sampler)
     if origin_of(inner) is None:
         return ForeignOrder(batch_sampler, inner=inner, share=share)
@@ -77,10 +77,14 @@ def _of_foreign(batch_sampler: Iterable[object], share: Share) -> ForeignOrder:
 
 def sampler_of(batch_sampler: object) -> object:
     """Return feedline's sampler behind a batch sampler, or None; for a share of batches, a distributed one."""
-    if isinstance(batch_sampler, DistributedBatches):
-        return BatchIndices(batch_sampler)
     inner = getattr(batch_sampler, "sampler", None)
-    return inner if isinstance(inner, abc.Sampler) else None
+    if isinstance(inner, contract.Sampler):
+        return inner
+    if not isinstance(batch_sampler, contract.BatchSampler) or batch_sampler.share is None:
+        return None
+    from feedline.samplers.distributed import BatchIndices, DistributedBatches
+
+    return BatchIndices(batch_sampler) if isinstance(batch_sampler, DistributedBatches) else None
 
 
 def _of_sampler(
@@ -92,6 +96,8 @@ def _of_sampler(
         return order
     if is_sequential(sampler):
         return SampleOrder(SequentialSampler(sampler.data_source), batch_size, drop_last=drop_last)
+    from feedline.order.foreign import CutIndices, ForeignOrder
+
     origin = origin_of(sampler)
     options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": share()}
     if index_blocks(sampler, {}) is not None:

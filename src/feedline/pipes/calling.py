@@ -13,8 +13,7 @@ from feedline.pipes.cursor import Stopped
 from feedline.pipes.lap import Draws, Samples
 from feedline.randomness.global_states import GlobalStates, seed_globals
 from feedline.randomness.keys import mix
-from feedline.randomness.scope import Scope, current_scope, enter
-from feedline.randomness.stages import stage
+from feedline.randomness.scope import Scope, current_scope, enter, stage
 from feedline.system.failures import add_note
 
 T = TypeVar("T")

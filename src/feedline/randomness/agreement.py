@@ -31,16 +31,9 @@ class Findings:
         """Says about what workers disagree, once some do: all of them stop then."""
 
     def compare(self, where: Hashable, label: str, first: int, values: Sequence[int]) -> None:
-        """Compare what this worker has found with what others have.
+        """Compare the values that this worker has found, at consecutive positions, with what others have.
 
-        Args:
-            where: identifies the operator.
-            label: names it.
-            first: the position of the first value.
-            values: the values, at consecutive positions.
-
-        Raises:
-            BadOption: another worker has found something else.
+        `where` identifies the operator, and `label` names it. Raises BadOption if another worker found something else.
         """
         with self._lock:
             if self.error is None:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from feedline.samplers.block import BlockSampler
     from feedline.samplers.buckets import LengthBucketBatchSampler, TokenBudgetBatchSampler
     from feedline.samplers.distributed import DistributedSampler, distribute
-    from feedline.samplers.plain import InfiniteSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
+    from feedline.samplers.plain import InfiniteSampler, RandomSampler, SubsetRandomSampler
+    from feedline.samplers.sequential import SequentialSampler
     from feedline.samplers.stratified import StratifiedBatchSampler
     from feedline.samplers.weighted import BalancedSampler, WeightedRandomSampler
 
@@ -38,7 +39,7 @@ _FILES = {
     "InfiniteSampler": "plain",
     "LengthBucketBatchSampler": "buckets",
     "RandomSampler": "plain",
-    "SequentialSampler": "plain",
+    "SequentialSampler": "sequential",
     "StratifiedBatchSampler": "stratified",
     "SubsetRandomSampler": "plain",
     "TokenBudgetBatchSampler": "buckets",

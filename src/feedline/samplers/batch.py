@@ -12,19 +12,14 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from feedline import abc
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.samplers.seeded import check_count
+from feedline.samplers.steps import Steps
 from feedline.samplers.torch_bases import with_torch_base
 from feedline.types import Key, Share
 from feedline.types.indices import taken_each
-from feedline.types.steps import Steps
-
-_BLOCK = 1 << 14
-"""Indices computed at a time when batches are iterated over."""
 
 
 @with_torch_base("BatchSampler")
@@ -89,6 +84,7 @@ class CutBatches(BatchSampler, abc.BatchSampler):
     epoch = _of_the_sampler("epoch")
     epoch_was_set = _of_the_sampler("epoch_was_set")
     __len__ = abc.BatchSampler.__len__
+    __iter__ = abc.BatchSampler.__iter__
 
     def size(self) -> int | None:
         return self._steps().count
@@ -119,19 +115,3 @@ class CutBatches(BatchSampler, abc.BatchSampler):
             "drop_last": self.drop_last,
             "sampler": self.sampler.describe(),
         }
-
-    def __iter__(self) -> Iterator[list[int]]:
-        key, steps = self.begin(), self._steps()
-        number = 0
-        while steps.count is None or number < steps.count:
-            at_once = int(min(max(1, _BLOCK // self.batch_size), steps.even - number))
-            if at_once < 1:  # the last one or two, which may be smaller
-                yield self.batch(number, key).tolist()
-                number += 1
-                continue
-            first = number * self.batch_size
-            places = np.arange(first, first + at_once * self.batch_size, dtype=np.int64)
-            block = self.sampler.at(places, key).tolist()
-            for start in range(0, len(block), self.batch_size):
-                yield block[start : start + self.batch_size]
-            number += at_once

@@ -101,7 +101,7 @@ class BucketBatches(SeededBatches):
         return int(block[2][number - first])
 
     def padding(self) -> float:
-        """Return the share of a batch that is padding, on average over all epochs.
+        """Return the share of the batches of an epoch that is padding; it hardly differs between epochs.
 
         Assumes that samples are padded to the longest of their batch. Returns 0 if all lengths are 0.
 
@@ -111,27 +111,13 @@ class BucketBatches(SeededBatches):
             0.5
         """
         real = padded = 0.0
-        for end, size, batch_size in zip(self._ends, self._sizes, self.batch_sizes, strict=True):
-            lengths = self._lengths[end - size : end].astype(np.float64)
-            left_over = size % batch_size
-            for count, repeats in ((batch_size, size // batch_size), (left_over, int(left_over > 0))):
-                if repeats and not (self.drop_last and count < batch_size):
-                    longest, mean = self._expected(lengths, int(count), last=count < batch_size)
-                    padded += longest * int(count * repeats)
-                    real += mean * int(count * repeats)
-        return 1 - real / padded if padded else 0.0
-
-    def _expected(self, lengths: NDArray[np.float64], count: int, *, last: bool) -> tuple[float, float]:
-        """Return the expected longest and mean length of the batches of a bucket that have `count` samples."""
-        if self.shuffle:
-            # The probability that a draw of `count` samples has none beyond position j. With one position fewer, it is
-            # multiplied by (j - count) / j.
-            places = np.arange(len(lengths), 0, -1, dtype=np.float64)
-            below = np.cumprod(np.maximum(places - count, 0) / places)[::-1]
-            return float(lengths @ np.diff(below, append=1.0)), float(lengths.mean())
-        whole = len(lengths) // count * count
-        batches = lengths[-count:][None] if last else lengths[:whole].reshape(-1, count)
-        return float(batches.max(axis=1).mean()), float(batches.mean())
+        lengths = np.empty(len(self._table))
+        lengths[self._table] = self._lengths
+        for number in range(self.size()):
+            batch = lengths[self.batch(number, Key(0, 0))]
+            real += float(batch.sum())
+            padded += float(batch.max()) * len(batch)
+        return max(0.0, 1 - real / padded) if padded else 0.0  # a sum of floats may be a little larger
 
     @cached_property
     def _checksum(self) -> int:

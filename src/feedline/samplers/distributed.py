@@ -12,7 +12,8 @@ from feedline.errors import BadOption
 from feedline.randomness.keys import checked_seed
 from feedline.samplers.batch import BatchSampler
 from feedline.samplers.foreign import ForeignBatchSampler, ForeignSampler, yields_batches
-from feedline.samplers.plain import RandomSampler, SequentialSampler
+from feedline.samplers.plain import RandomSampler
+from feedline.samplers.sequential import SequentialSampler
 from feedline.samplers.torch_bases import with_torch_base
 from feedline.types import Key, Share, Tail
 from feedline.types.ranks import own_share
@@ -185,10 +186,7 @@ class DistributedBatches(Shared, abc.BatchSampler):
         return pieces_of(last, self.share.world_size)[self.share.rank]
 
     def check(self, key: Key) -> None:
-        """Reject an epoch whose last round cannot be split.
-
-        Raises BadOption if the tail is "exact" and the round has fewer indices than ranks.
-        """
+        """Raise BadOption if the tail is "exact" and the last round has fewer indices than ranks."""
         size = self.size()
         if size and self.share.tail == "exact":
             self.batch(size - 1, key)
@@ -233,9 +231,7 @@ class BatchIndices(Iterable[int]):
             yield from batch
 
     def __len__(self) -> int:
-        raise TypeError(
-            "Batches may differ in size from epoch to epoch: only their number is known, len(batch_sampler)."
-        )
+        raise TypeError("Batches may differ in size: only their number is known, len(batch_sampler).")
 
 
 def pieces_of(batches: list[IndexArray], count: int) -> list[IndexArray]:

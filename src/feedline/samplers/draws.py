@@ -1,19 +1,4 @@
-"""Random numbers by position: each position of an order has its own, whichever positions are requested.
-
-Also an alias table: exact draws from any number of weights in constant time.
-
-Weights become integers q_i that sum to n * U, U a power of two. Imagine n columns of height U. Column i holds i up to
-its threshold, and its alias above. Then a draw is one random number below n * U: the column, and how high in it.
-
-The table is built in one sweep over light columns (q_i < U) and heavy ones (q_j > U): the current heavy column fills up
-light ones until less than U is left of it, and is then filled up itself by the next heavy one. The state of the sweep
-follows from sums: with D the deficits of the light columns added up, and S the surpluses of the heavy ones,
-the i-th light column is filled by the first heavy one whose S exceeds D before i, and the j-th heavy one
-is left when D first reaches S_j. So there is no loop over the weights.
-
-All of this is integer arithmetic, and the table is exact:
-threshold_i + the sum of U - threshold_j over all j whose alias is i = q_i.
-"""
+"""Random numbers by position: each position of an order has its own, whichever positions are requested."""
 
 from __future__ import annotations
 
@@ -76,36 +61,33 @@ def _product(bits: NDArray[np.uint64], bound: int) -> tuple[NDArray[np.uint64], 
 
 
 _SUM_BITS = 62
-"""The integer weights sum to less than 2 to this power, so that no sum overflows."""
+"""The integer weights sum to 2 to this power, so that no sum overflows."""
 
 
-class AliasTable:
+class WeightTable:
     """Draws the number i with a probability in proportion to `weights[i]`.
 
+    Weights become integers, and a draw is one number below their sum: it lies in the range of one of them.
+
     Args:
-        weights: At least one, finite, none negative, not all zero. They are rounded to multiples of 2**-61 of their sum
-            or finer; a weight of zero stays zero.
+        weights: At least one, finite, none negative, not all zero. They are rounded to multiples of 2**-62 of their
+            sum; a weight of zero stays zero.
 
     Example:
-        >>> AliasTable(np.array([0.0, 3.0, 0.0])).draw(np.arange(4), key=1).tolist()
+        >>> WeightTable(np.array([0.0, 3.0, 0.0])).draw(np.arange(4), key=1).tolist()
         [1, 1, 1, 1]
     """
 
     def __init__(self, weights: NDArray[np.float64]) -> None:
-        self.height_bits = _SUM_BITS - len(weights).bit_length()
-        self.threshold, self.alias = _sweep(integers(weights, len(weights) << self.height_bits), 1 << self.height_bits)
+        self._ends = np.cumsum(integers(weights, 1 << _SUM_BITS))
 
     def draw(self, places: NDArray[np.int64], key: int) -> NDArray[np.int64]:
         """Return the number drawn at each position."""
-        drawn = draw_below(len(self.threshold) << self.height_bits, places, key)
-        column: NDArray[np.int64] = drawn >> self.height_bits
-        drawn &= (1 << self.height_bits) - 1
-        aliased = np.flatnonzero(drawn >= self.threshold[column])
-        column[aliased] = self.alias[column[aliased]]
-        return column
-
-    def __repr__(self) -> str:
-        return f"AliasTable({len(self.threshold)} weights)"
+        drawn = draw_below(1 << _SUM_BITS, places, key)
+        found, order = np.empty(len(drawn), np.int64), np.argsort(drawn)
+        # In ascending order, which takes a quarter of the time: neighbours are in the cache.
+        found[order] = np.searchsorted(self._ends, drawn[order], side="right")
+        return found
 
 
 def integers(weights: NDArray[np.float64], total: int) -> NDArray[np.int64]:
@@ -119,21 +101,3 @@ def integers(weights: NDArray[np.float64], total: int) -> NDArray[np.int64]:
     rounded[large] += share
     rounded[large[:rest]] += 1
     return rounded
-
-
-def _sweep(weights: NDArray[np.int64], height: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    threshold = np.full(len(weights), height, np.int64)
-    alias = np.arange(len(weights), dtype=np.int64)
-    light = np.flatnonzero(weights < height)
-    heavy = np.flatnonzero(weights > height)
-    if len(light) == 0:
-        return threshold, alias
-    threshold[light] = weights[light]
-    deficits = np.cumsum(height - weights[light])
-    surpluses = np.cumsum(weights[heavy] - height)
-    before = np.concatenate([[0], deficits[:-1]])
-    alias[light] = heavy[np.searchsorted(surpluses, before, side="right")]
-    left_at = np.searchsorted(deficits, surpluses, side="left")
-    threshold[heavy] = height + surpluses - deficits[left_at]
-    alias[heavy[:-1]] = heavy[1:]
-    return threshold, alias

@@ -47,9 +47,8 @@ class _Foreign(Ordered):
 class ForeignSampler(_Foreign, Sampler):
     """The order of any iterable of indices that has a length, one epoch at a time. An epoch takes 8 bytes per index.
 
-    Args:
-        foreign: If it has `set_epoch`, that is called. If it, or the sampler inside it, has a torch generator as
-            `generator`, that is seeded like the global ones while an epoch is made.
+    `set_epoch` of the iterable is called, if it has one. A torch `generator` of it, or of the sampler inside it, is
+    seeded like the global ones while an epoch is made.
     """
 
     _last: tuple[Key, IndexArray] | None = None

@@ -1,4 +1,4 @@
-"""The plain orders: sequential, random, a subset, endless. Samplers that torch also has take torch's arguments."""
+"""The plain random orders: all indices, a subset, endless. Samplers that torch also has take torch's arguments."""
 
 from __future__ import annotations
 
@@ -7,43 +7,13 @@ from zlib import crc32
 
 import numpy as np
 
-from feedline.abc.sampler import IndexArray, Sampler
+from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key
 from feedline.samplers.draws import draw_below
 from feedline.samplers.seeded import Seeded, check_count, shuffled_passes
 from feedline.samplers.torch_bases import with_torch_base
 from feedline.types import Key, State
-
-
-@with_torch_base("SequentialSampler")
-class SequentialSampler(Sampler):
-    """Yields 0 to `len(data_source)` - 1 in that order.
-
-    Example:
-        >>> list(SequentialSampler("abc"))
-        [0, 1, 2]
-    """
-
-    def __init__(self, data_source: Sized) -> None:
-        self.data_source = data_source
-
-    def size(self) -> int:
-        return len(self.data_source)
-
-    def at(self, places: IndexArray, key: Key) -> IndexArray:
-        return places
-
-    def draw_seed(self) -> int:
-        return 0  # nothing is drawn, so no generator is advanced
-
-    def describe(self) -> State:
-        # Frameworks build loaders with a class in place of the dataset, and ask for their state, to unpickle others.
-        has_length = hasattr(type(self.data_source), "__len__")
-        return super().describe() if has_length else {"kind": type(self).__name__, "size": None}
-
-    def __repr__(self) -> str:
-        return f"SequentialSampler({self.size()} samples)"
 
 
 @with_torch_base("RandomSampler")

@@ -94,10 +94,9 @@ def refuse_sampler(name: str, value: object) -> None:
     torch_data = sys.modules.get("torch.utils.data")
     if isinstance(value, Sampler) or (torch_data is not None and isinstance(value, torch_data.Sampler)):
         raise BadOption(
-            f"{name} is a {type(value).__name__}. A framework probably tried to distribute batches over ranks that "
-            "way, which works only for a plain BatchSampler. Distribute them yourself once the ranks have started: "
-            "pass batch_sampler=feedline.samplers.distribute(...) to the loader, around this batch sampler. Frameworks "
-            "leave it alone."
+            f"{name} is a {type(value).__name__}. A framework probably tried to distribute batches over ranks, which "
+            "works only for a plain BatchSampler. Once the ranks have started, give the loader "
+            "batch_sampler=feedline.samplers.distribute(...) around this batch sampler, which frameworks leave alone."
         )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key
-from feedline.samplers.draws import AliasTable, draw_exponential
+from feedline.samplers.draws import WeightTable, draw_exponential
 from feedline.samplers.seeded import Seeded, check_count
 from feedline.samplers.torch_bases import with_torch_base
 from feedline.system.optional import is_tensor
@@ -24,7 +24,7 @@ from feedline.types.labels import classes_of, refuse_dataset
 class WeightedRandomSampler(Seeded):
     """Draws indices with probabilities in proportion to any number of weights.
 
-    With replacement, a draw takes constant time and the order needs no memory besides a table of 16 bytes per weight.
+    With replacement, the order needs no memory besides a table of 8 bytes per weight.
     Without replacement, the order of an epoch is made as a whole: each draw is in proportion to the remaining weights.
 
     Args:
@@ -58,7 +58,7 @@ class WeightedRandomSampler(Seeded):
         self.replacement = replacement
         self._array = _checked(weights)
         if replacement:
-            self._table = AliasTable(self._array)
+            self._table = WeightTable(self._array)
             return
         self._positive = np.flatnonzero(self._array)
         if num_samples > len(self._positive):

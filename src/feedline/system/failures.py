@@ -76,13 +76,7 @@ def add_note(exc: BaseException, note: str) -> None:
 
 
 def broke_generator(exc: BaseException, iterator: object, name: str) -> bool:
-    """True if an exception has ended the iterator that raised it, as it does with generators; adds a note then.
-
-    Args:
-        exc: the exception.
-        iterator: the iterator that raised it.
-        name: name of the dataset that it belongs to.
-    """
+    """True if an exception has ended the iterator that raised it, as it does with generators; adds a note then."""
     if not inspect.isgenerator(iterator):
         return False
     add_note(

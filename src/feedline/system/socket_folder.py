@@ -33,9 +33,7 @@ def use_short_paths() -> None:
 def shorter_than(folder: str, *, room: int) -> str | None:
     """Return a temporary folder to use in the place of `folder`, or None if sockets can be created in that one.
 
-    Args:
-        folder: the folder, which need not exist.
-        room: how many bytes the path of a socket has after that of the folder.
+    The path of a socket has `room` bytes after that of the folder, which need not exist.
 
     Raises:
         WorkerStartError: the path is too long, and no shorter folder can be written.

@@ -1,16 +1,14 @@
-"""Test suites for authors of engines, schedulers and sources, to check that an implementation keeps its contract.
+"""Test suites for authors of schedulers and sources, to check that an implementation keeps its contract.
 
 A suite is a class of tests. Subclass it in a test file, define how your object is created, and let pytest find it; the
 tests use plain `assert` and need nothing but a test runner.
 """
 
-from feedline.testing.engine import EngineContract
-from feedline.testing.gate import Gate, Journal
 from feedline.testing.scheduler import SchedulerContract
 from feedline.testing.source import SourceContract
 from feedline.testing.stream import StreamContract
 
-__all__ = ["EngineContract", "Gate", "Journal", "SchedulerContract", "SourceContract", "StreamContract"]
+__all__ = ["SchedulerContract", "SourceContract", "StreamContract"]
 
 
 def __dir__() -> list[str]:

@@ -7,12 +7,17 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption
+from feedline.system.optional import is_tensor
+from feedline.types.position import Position
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def is_finite(value: object) -> TypeGuard[float]:
@@ -20,6 +25,24 @@ def is_finite(value: object) -> TypeGuard[float]:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         return False
     return math.isfinite(value)
+
+
+def is_array(value: object) -> TypeGuard[NDArray[np.generic] | Tensor]:
+    """True for NumPy arrays and torch tensors."""
+    return isinstance(value, np.ndarray) or is_tensor(value)
+
+
+def is_arrays(value: object) -> bool:
+    """True for an array, or a tuple or dict of arrays, of any lengths; an `ArrayDataset` is made of these.
+
+    Example:
+        >>> is_arrays({"x": np.zeros(3), "y": np.zeros(3)}), is_arrays([1, 2])
+        (True, False)
+    """
+    if isinstance(value, (tuple, dict)):
+        parts = value if isinstance(value, tuple) else value.values()
+        return len(value) > 0 and all(map(is_array, parts))
+    return is_array(value)
 
 
 class DatasetKind(Enum):
@@ -140,28 +163,6 @@ class Span:
 
 
 @dataclass(slots=True)
-class Resume:
-    """The position from which a worker's stream, or its dataset, resumes."""
-
-    dataset: Any = None
-    """State of the dataset; None if it has none."""
-    iterator: object = None
-    """State of its iterator; None if it has none."""
-    place: int = 0
-    """Samples of the stream that had been read when these states were saved."""
-    skip: int = 0
-    """Samples to read and discard from there."""
-    least: int = 0
-    """Samples that the stream must have: a last batch that was short counts as a full one in `skip`."""
-    last: object = None
-    """State in which the previous epoch's iterator ended; its contents may outlive it, as random generators do."""
-    is_before: bool = False
-    """True if the dataset's state is from the end of the previous epoch."""
-    missed: int = 0
-    """Epochs that began after this state was saved, and before the one to resume: the worker begins them first."""
-
-
-@dataclass(slots=True)
 class Call:
     """A dataset method to call in a worker, instead of making a batch."""
 
@@ -174,18 +175,12 @@ class Call:
 class Notes:
     """Extra information that a worker sends with a batch; most batches have none."""
 
-    dataset: Any = None
-    """State of the dataset after the batch."""
-    iterator: object = None
-    """State of the dataset's iterator after the batch."""
-    is_one: bool = False
-    """True if the dataset is its own iterator, so its state outlives the epoch."""
-    place: int = 0
-    """Samples of the stream read by then."""
-    is_before: bool = False
-    """True if these states are left over from the previous epoch: a generator, for example, has not read them yet."""
-    consumed: int | None = None
-    """Samples of the stream that all ranks have consumed with this batch, if that does not follow from its number."""
+    position: Position | None = None
+    """Where the worker is after the batch; None if that follows from its answer before."""
+    opening: Position | None = None
+    """With the first answer of an epoch: the position before it, if a new worker with the same seed would be in another
+    state.
+    """
     shards_itself: bool = False
     """True if the dataset queried its worker id although the loader shards the samples."""
     faults: list[Any] = field(default_factory=list)
@@ -196,14 +191,6 @@ class Notes:
     """Receipts for the samples of the batch, from a dataset that is notified when they are consumed."""
     digests: tuple[tuple[int, bytes], ...] = ()
     """Digests of samples of a stream, by place, that show whether the workers' streams are as they should be."""
-    opening: Notes | None = None
-    """With the first answer of an epoch: the states before it, if a new worker with the same seed would have others."""
-
-    def outlasting(self) -> Notes:
-        """Return the state that the next epoch starts with, if these notes are from the end of an epoch."""
-        if self.is_one:
-            return Notes(self.iterator, is_before=True)
-        return Notes(self.dataset, self.iterator, is_before=True)
 
 
 @dataclass(slots=True)
@@ -222,7 +209,7 @@ class Task:
     shared_seed: int | None = None
     """Seed of the epoch that all workers and ranks share, for torch's data pipes."""
     draw: Draw = field(default_factory=lambda: Draw(0))
-    resume: Resume | None = None
+    resume: Position | None = None
     """With the first task of an epoch: where to resume."""
     snapshot: bool = False
     """True if the answer should hold the states of dataset and iterator, if they have any."""
@@ -274,8 +261,8 @@ class Result:
     busy_ns: int = 0
     """Time the worker spent on the task."""
     notes: Notes | None = None
-    read: int | None = None
-    """Samples of a worker's own stream consumed by its answers up to this one; filled in by the consumer."""
+    position: Position | None = None
+    """Where the worker is after the batch; filled in by the consumer."""
     times: bytes | TaskTimes = NO_TIMES
     """DONE: how the worker spent `busy_ns`. May be packed by `TIMES`, since most are never read."""
     task_notes: TaskNotes | None = None

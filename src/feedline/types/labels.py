@@ -21,7 +21,7 @@ def classes_of(labels: object, name: str = "labels") -> tuple[NDArray[np.int64],
 
     Args:
         labels: a sequence, array or tensor with one label per sample: integers, strings, or anything that sorts.
-        name: the name of the argument, for messages.
+        name: the name of the argument.
 
     Raises:
         BadOption: they are not labels, or some are missing (NaN, None).
@@ -49,10 +49,7 @@ def classes_of(labels: object, name: str = "labels") -> tuple[NDArray[np.int64],
 def refuse_dataset(name: str, value: Any, line: str) -> None:
     """Reject a dataset given where one value per sample is expected, before reading all of its samples.
 
-    Args:
-        name: the name of the argument, for messages: "labels" or "lengths".
-        value: the value given for it.
-        line: how to get such values from an unknown dataset.
+    The message names the argument, and the line of code that gets such values from an unknown dataset.
     """
     kind = type(value)
     torch_data = sys.modules.get("torch.utils.data")
@@ -63,15 +60,12 @@ def refuse_dataset(name: str, value: Any, line: str) -> None:
         first = value[0]
         if not isinstance(first, (tuple, Mapping)) and (isinstance(value, list) or np.ndim(first) == 0):
             return
-    own = next((own for own in (name, *_OWN.get(name, ())) if hasattr(value, own)), None)
+    names = (name, "targets") if name == "labels" else (name,)  # attributes that conventionally hold such values
+    own = next((own for own in names if hasattr(value, own)), None)
     raise BadOption(
         f"{name} is a {kind.__name__}, which is a dataset. Give a list, array or tensor with one value for each "
         f"sample, in the order of the dataset, such as {line if own is None else f'dataset.{own}'}."
     )
-
-
-_OWN = {"labels": ("targets",)}
-"""Attributes that conventionally hold such values in datasets."""
 
 
 def _array_of(labels: Any, name: str) -> NDArray[np.generic]:

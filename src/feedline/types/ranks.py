@@ -46,9 +46,6 @@ _PMIX_RANK = "PMIX_RANK"
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """SLURM step numbers from here on are not a user's srun: 0xFFFFFFFA is the interactive shell of salloc."""
 
-_WHOLE = Share()
-"""The share of the only rank."""
-
 _reported: set[str] = set()
 """Contradictions already reported in this process."""
 
@@ -72,10 +69,9 @@ def own_share(rank: int | None, world_size: int | None, tail: str) -> Share:
 def share_if_known() -> Share:
     """Return the share of this process, or the whole if the environment is inconsistent: no ranks were requested."""
     try:
-        found = _from_group() or _from_environment()
-        return _WHOLE if found is None else Share(*found)
+        return Share(*(_from_group() or _from_environment() or (0, 1)))
     except BadOption:
-        return _WHOLE
+        return Share()
 
 
 def share_of_group() -> Share | None:
@@ -90,20 +86,8 @@ def rank_if_known() -> tuple[int, int] | None:
     Raises:
         BadOption: the environment is inconsistent.
     """
-    found = _from_group()
-    if found is not None:
-        return found
-    try:
-        found = _from_environment()
-        return None if found is None else (Share(*found).rank, found[1])
-    except BadOption as exc:
-        launcher = _launcher()
-        names = (_PMIX_RANK,) if launcher is None else launcher[:2]
-        given = " and ".join(f"{name}={os.environ.get(name, '')!r}" for name in names)
-        raise BadOption(
-            f"The environment has {given}, which do not define the rank of this process and the number of ranks. So it "
-            "is not known which samples are its own. Correct or unset them."
-        ) from exc
+    found = _from_group() or _from_environment()
+    return None if found is None else (Share(*found).rank, found[1])
 
 
 def local_rank_count() -> int:
@@ -119,16 +103,10 @@ def local_rank_count() -> int:
 
 
 def _from_group() -> tuple[int, int] | None:
-    torch, jax = _from_torch(), _from_jax()
-    found = torch or jax
+    torch = _from_torch()
+    found = torch or _from_jax()
     if found is None:
         return None
-    if torch is not None and jax is not None and torch != jax:
-        _warn_once(
-            f"torch.distributed says that this is rank {torch[0]} of {torch[1]}, and jax.distributed that it is rank "
-            f"{jax[0]} of {jax[1]}. feedline uses torch.distributed. If JAX does the training, pass rank and "
-            "world_size to the sampler."
-        )
     try:
         started = _from_environment()
     except BadOption:  # the environment is not needed here
@@ -138,19 +116,16 @@ def _from_group() -> tuple[int, int] | None:
         launcher = _launcher()
         assert launcher is not None
         name = "jax.distributed" if torch is None else "torch.distributed"
-        _warn_once(
+        message = (
             f"{started[1]} ranks were started ({launcher.world_size}={os.environ[launcher.world_size]}), and {name} "
             f"has a group of {found[1]}. feedline distributes samples over the group of {found[1]}: if there are "
             "several such groups, each of them delivers the whole dataset. If that is not intended, initialise "
             f"{name} with all ranks, or pass rank and world_size to the sampler; if it is, unset {launcher.world_size}."
         )
+        if message not in _reported:
+            _reported.add(message)
+            warn_user(message, DataWarning)
     return found
-
-
-def _warn_once(message: str) -> None:
-    if message not in _reported:
-        _reported.add(message)
-        warn_user(message, DataWarning)
 
 
 def _from_torch() -> tuple[int, int] | None:
@@ -249,6 +224,5 @@ def _number(name: str) -> int:
         return int(text)
     except ValueError:
         raise BadOption(
-            f"The environment variable {name}={text!r} is not an integer. Launchers set it to a number: correct it, or "
-            "pass rank and world_size."
+            f"The environment variable {name}={text!r} is not an integer. Correct it, or pass rank and world_size."
         ) from None

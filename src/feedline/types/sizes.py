@@ -57,13 +57,8 @@ def byte_count(name: str, size: int | str | None, *, least: int = 1) -> int | No
 def byte_count(name: str, size: object, *, least: int = 1) -> int | None:
     """Return an option that is a number of bytes as an integer; None if it is not given.
 
-    Args:
-        name: the name of the option.
-        size: an integer, or a text such as "4GB".
-        least: the minimum.
-
     Raises:
-        BadOption: it is not a number of bytes.
+        BadOption: it is not a number of bytes, as an integer or a text such as "4GB", or less than the least.
 
     Example:
         >>> byte_count("memory", "4GB"), byte_count("memory", "1.5 KiB"), byte_count("memory", 17)
@@ -109,13 +104,8 @@ def check_size(
 ) -> None:
     """Reject an invalid size declared by a file, before anything is allocated or read because of it.
 
-    Args:
-        what: what declares it, with the file name if known; a function if building the text takes time.
-        size: the declared size.
-        held: how much the file can hold.
-        limit: how much is accepted, whatever the file holds.
-        option: the setting that raises the limit.
-        unit: what is counted.
+    `what` declares it, by name or by a function that makes the text. The file can hold `held`, and at most `limit` is
+    accepted, which the setting `option` raises.
 
     Raises:
         CorruptSource: it is more than is there, or more than the limit.
@@ -142,12 +132,7 @@ def _words(what: What) -> str:
 
 
 class SampleSize:
-    """The unpacked size of one sample, added up field by field.
-
-    Args:
-        limit: the maximum; `most_bytes()` if not given.
-        option: the setting that raises the limit.
-    """
+    """The unpacked size of one sample, added up field by field; at most `limit`, which the setting `option` raises."""
 
     __slots__ = ("limit", "option", "taken")
 

@@ -24,7 +24,7 @@ from feedline.images.rendering import cut, dtype_of, finish_into
 from feedline.images.stages import Foreign
 from feedline.images.steps.step import Pixels
 from feedline.images.transform import ViewTransform
-from feedline.randomness.stages import TRANSFORM, stage
+from feedline.randomness.scope import TRANSFORM, stage
 from feedline.system.failures import add_note
 from feedline.system.optional import is_tensor, require
 from feedline.types.sizes import check_size, most_bytes

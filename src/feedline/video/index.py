@@ -55,7 +55,7 @@ class VideoIndex:
         files = [File.at(os.path.join(root, path)) for path in paths]
         entries = [_fitting(known.get(path), one) for path, one in zip(paths, files, strict=True)]
         is_old = bool(_complete(entries, files))
-        self._entries = Packed(entries, is_text=False)
+        self._entries = Packed(iter(entries), is_text=False)
         if file is not None and is_old and (store is not True or len(paths) >= _WORTH_STORING):
             known = {path: entry for path, entry in known.items() if os.path.exists(os.path.join(root, path))}
             file.write(_to_store({**known, **dict(zip(paths, entries, strict=True))}))
@@ -109,7 +109,7 @@ def _to_store(entries: Mapping[str, bytes]) -> object:
     whole = {path: entry for path, entry in entries.items() if not _HEAD.unpack_from(entry)[2]}
     return {
         "paths": Packed(list(whole), is_text=True).arrays(),
-        "entries": Packed(list(whole.values()), is_text=False).arrays(),
+        "entries": Packed(iter(whole.values()), is_text=False).arrays(),
     }
 
 

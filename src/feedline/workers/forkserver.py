@@ -9,8 +9,7 @@ the program has inserted folders there, feedline itself may be in one of them. S
 while the server starts: PYTHONPATH, with a folder that contains only `feedline_preload`, which the server imports by
 name; and one with the module names, the path and the previous PYTHONPATH. The server removes both.
 
-The server writes the names of the modules it has imported into an anonymous file of the training process.
-`Preloading.report` reads it and logs what is missing.
+The server itself logs the modules that it cannot import: every worker has to import them again.
 Test: tests/workers/test_forkserver.py
 """
 
@@ -26,12 +25,10 @@ import json
 import logging
 import os
 import sys
-import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any
 
 from feedline.system import openmp, socket_folder
 from feedline.system.failures import words
@@ -44,83 +41,7 @@ _PRELOADED = "feedline_preload"
 _FOLDER = str(Path(__file__).parent / "server_path")
 
 
-@dataclass(frozen=True)
-class _Server:
-    """A fork server, and the modules it has imported."""
-
-    pid: int
-    loaded: frozenset[str] = frozenset()
-    failed: dict[str, str] = field(default_factory=dict)
-    """Modules that it could not import, with the reasons."""
-
-
-_last: _Server | None = None
-"""The last server that imported modules for this process."""
-_logged: set[tuple[int, str]] = set()
-"""Modules that were reported missing, by server."""
-
-
-class Preloading:
-    """The modules that a fork server should import.
-
-    Args:
-        wanted: their names.
-        pid: the server's process id.
-        was_running: True if the server was already running.
-        file: receives the server's report; None if the server was already running, or cannot report.
-    """
-
-    def __init__(self, wanted: list[str], pid: int, was_running: bool, file: BinaryIO | None) -> None:
-        self._wanted = wanted
-        self._pid = pid
-        self._was_running = was_running
-        self._file = file
-        if file is not None:
-            weakref.finalize(self, file.close)  # also if no worker could be started, and `report` is never called
-
-    def report(self) -> None:
-        """Log the modules that every worker has to import itself.
-
-        Call it after a worker was started: by then the server has imported what it could.
-        """
-        global _last
-        if not hasattr(os, "memfd_create"):
-            return  # the server cannot report
-        if self._file is not None:
-            with self._file as file:
-                file.seek(0)
-                answer = file.read()
-            if answer:
-                found = json.loads(answer)
-                _last = _Server(self._pid, frozenset(found["loaded"]), found["failed"])
-            self._file = None
-        server = _last if _last is not None and _last.pid == self._pid else _Server(self._pid)
-        missing = [name for name in self._wanted if name not in server.loaded and (self._pid, name) not in _logged]
-        if not missing:
-            return
-        _logged.update((self._pid, name) for name in missing)
-        logger.warning("%s", self._message(server, missing))
-
-    def _message(self, server: _Server, missing: list[str]) -> str:
-        reasons = [f"{name} ({server.failed[name]})" for name in missing if name in server.failed]
-        if reasons:
-            why, advice = f" could not import {', '.join(reasons)}.", "Make it importable outside the main program."
-        elif server.loaded:
-            why = f" was started before the program imported {', '.join(missing)}."
-            advice = "Import them before the first loader is iterated over."
-        elif self._was_running:
-            why = " was not started by feedline, and has imported none of the program's modules."
-            advice = "Iterate over a loader before other code uses the start method 'forkserver'."
-        else:
-            why = " has imported none of the program's modules: it did not find feedline."
-            advice = "Install feedline, or run Python without the options -I and -E."
-        return (
-            f"The fork server{why} Every worker has to import them, which delays the first batch of each epoch. "
-            f"{advice}"
-        )
-
-
-def start(worker_module: str, values: Iterable[object]) -> Preloading:
+def start(worker_module: str, values: Iterable[object]) -> None:
     """Start the fork server, if none is running. It imports the modules in the background.
 
     A server that is already running is not changed: other code may use it.
@@ -138,32 +59,17 @@ def start(worker_module: str, values: Iterable[object]) -> Preloading:
     names = dict.fromkeys([*_imports_of(sys.modules["__main__"]), worker_module, *_modules_of(values)])
     wanted = [name for name in names if name not in ("__main__", "__mp_main__") and name in sys.modules]
     path = [os.fspath(entry) for entry in sys.path]  # some programs put a Path there
-    before, python_path = server._forkserver_pid, os.environ.get("PYTHONPATH")
-    file = os.fdopen(os.memfd_create("feedline-preload"), "r+b") if hasattr(os, "memfd_create") else None
-    message = {
-        "trainer": os.getpid(),
-        "path": path,
-        "modules": wanted,
-        "python_path": python_path,
-        "answer": None if file is None else f"/proc/{os.getpid()}/fd/{file.fileno()}",
-    }
+    python_path = os.environ.get("PYTHONPATH")
+    message = {"trainer": os.getpid(), "path": path, "modules": wanted, "python_path": python_path}
     os.environ[_VARIABLE] = json.dumps(message)
     os.environ["PYTHONPATH"] = os.pathsep.join([_FOLDER] if python_path is None else [_FOLDER, python_path])
     try:
         with session.without_file():
             socket_folder.use_short_paths()
             server.ensure_running()
-    except BaseException:
-        if file is not None:
-            file.close()
-        raise
     finally:
         del os.environ[_VARIABLE]
         _restore_python_path(python_path)
-    was_running = server._forkserver_pid == before
-    if was_running and file is not None:
-        file.close()
-    return Preloading(wanted, server._forkserver_pid, was_running, None if was_running else file)
 
 
 def _restore_python_path(before: str | None) -> None:
@@ -216,23 +122,26 @@ def _is_guard(node: ast.AST) -> bool:
 
 
 def _import_in_server() -> None:
-    """Import the modules that the training process has listed. Failures are repeated, and reported, in the workers."""
+    """Import the modules that the training process has listed. Failures are repeated in the workers."""
     message = json.loads(os.environ.pop(_VARIABLE))
     _restore_python_path(message["python_path"])
     if message["trainer"] != os.getppid():
         return  # another program that was started at the same moment
     before, sys.path[:] = sys.path[:], message["path"]
-    failed: dict[str, str] = {}
+    failed: list[str] = []
     for name in message["modules"]:
         try:
             importlib.import_module(name)
         except BaseException as exc:  # SystemExit as well: the server must survive
-            failed[name] = f"{type(exc).__name__}: {words(exc)}"
+            failed.append(f"{name} ({type(exc).__name__}: {words(exc)})")
     sys.path[:] = before  # every worker receives the path of the moment it starts
     openmp.prepare_fork()  # those of a module that has computed something
-    if message["answer"] is not None:
-        with contextlib.suppress(OSError), open(message["answer"], "w") as file:  # the training process may have ended
-            json.dump({"loaded": sorted(sys.modules), "failed": failed}, file)
+    if failed:
+        logger.warning(
+            "The fork server could not import %s. Every worker has to import that, which delays the first batch of "
+            "each epoch. Make it importable outside the main program.",
+            ", ".join(failed),
+        )
     gc.collect()
     gc.freeze()  # a collection in a worker would otherwise copy the pages
 

@@ -8,6 +8,8 @@ forked workers: each worker gives it a position of its own (`fork_safety.py`), w
 The search looks at attributes and at attributes of these, such as `dataset.reader.file`. Containers, and the datasets
 of torch and feedline that wrap others, do not count as a step. It runs none of the user's code: it reads instance
 dictionaries and slots, never a property and never `__getattr__`.
+
+A library that the program has not imported cannot have opened anything, so it is not imported for this check.
 """
 
 from __future__ import annotations
@@ -15,36 +17,222 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import stat
 import sys
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from feedline.errors import DataWarning, warn_user
 from feedline.system.attributes import MOST, attributes_of, held_by
 from feedline.system.handle import Handle
 from feedline.system.references import References
 from feedline.workers.fork_safety import opened_again, read_positions
-from feedline.workers.handle_kinds import CUDA, FORKED, THREADED, Known, Library, kinds_of, lookup, raw_file
 
-_LEVELS = 2
-"""Attributes of attributes: steps through the user's objects, from the dataset or from one that is wrapped."""
+# -- kinds of handles ---
 
-_ITEMS = 100
-"""Items of one container that are searched."""
+_ONE_POSITION = "They would share its position: a read by one moves it for the others, which gives wrong samples."
+_ONE_STREAM = "They would use one connection, and each would receive a part of the answers."
+_ONE_QUERY = "One thread's query replaces another's."
+_LATE = (
+    "Keep the path or the address instead, and open it in __getitem__ when it is first used, so that each worker has "
+    "its own; or close it before the loader is iterated."
+)
+_PER_THREAD = (
+    "Open one per thread, in __getitem__, and keep it in a threading.local(); or hold a threading.Lock, kept beside "
+    'it, while it is used; or use engine="process".'
+)
 
-_NAMED = 3
-"""Maximum number of paths that one warning names."""
 
-_ATOMS = frozenset((str, bytes, bytearray, int, float, complex, bool, type(None)))
-_LEAVES = (type, ModuleType, FunctionType, BuiltinFunctionType, weakref.ref, Handle)
-"""Types that hold no handles, hold them outside of a dictionary or slots, or open others in every process."""
+class Kind(NamedTuple):
+    """A kind of handle that belongs to the process, or the thread, that opened it."""
 
-_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, deque, set, frozenset)
+    module: str
+    names: tuple[str, ...]
+    """Its classes, by their names in the module; their `__name__` may differ."""
+    # Any: a handle of any library.
+    is_open: Callable[[Any], object]
+    """False, or an exception, for a handle that is closed or may be shared."""
+    forked: str = ""
+    """What goes wrong if forked workers inherit one; empty if nothing does."""
+    threaded: str = ""
+    """What goes wrong if threads use one at the same time."""
+    advice: str = _LATE
+    """What to do before a fork."""
+    form: str = "an open {}"
+
+
+class Shared(NamedTuple):
+    """A handle in a dataset that workers would share."""
+
+    path: str
+    called: str
+    """Its class, in words."""
+    trouble: str
+    advice: str
+    value: object
+
+
+def raw_file(value: object) -> io.FileIO | None:
+    """Return the system file behind one of Python's file objects; None for any other object."""
+    try:
+        while isinstance(value, (io.TextIOWrapper, io.BufferedReader, io.BufferedRandom)):
+            value = value.buffer if isinstance(value, io.TextIOWrapper) else value.raw
+    except ValueError:  # detached
+        return None
+    return value if isinstance(value, io.FileIO) else None
+
+
+def _is_read(value: object) -> bool:
+    """True for an open file with a read position, or a pipe; not for devices and the terminal."""
+    raw = raw_file(value)
+    if raw is None or not raw.readable():
+        return False
+    mode = os.fstat(raw.fileno()).st_mode
+    return raw.fileno() > 2 and (stat.S_ISREG(mode) or stat.S_ISFIFO(mode))
+
+
+def _not_closed(handle: Any) -> bool:
+    return not handle.closed
+
+
+KINDS = (
+    Kind(
+        "h5py",
+        ("File", "Group", "Dataset"),
+        bool,
+        "All processes would share one file position, and each a copy of the HDF5 library's cache, which gives wrong "
+        "data or errors.",
+    ),
+    Kind(
+        "lmdb",
+        ("Environment",),
+        lambda handle: handle.path() is not None,
+        "After a fork, only the process that opened it may use LMDB. In others its locks and its reader table become "
+        "inconsistent, and it may crash.",
+    ),
+    Kind(
+        "sqlite3",
+        ("Connection", "Cursor"),
+        lambda handle: getattr(handle, "connection", handle).in_transaction is not None,
+        "SQLite must not be carried over a fork: its locks no longer hold, which gives wrong data and may damage the "
+        "database.",
+    ),
+    Kind(
+        "duckdb",
+        ("DuckDBPyConnection",),
+        lambda handle: handle.cursor().close() is None,
+        "DuckDB must not be carried over a fork: its threads do not exist in the worker, which hangs or gives wrong "
+        "data.",
+        _ONE_QUERY,
+    ),
+    Kind("psycopg", ("Connection",), _not_closed, _ONE_STREAM),
+    Kind("psycopg", ("Cursor",), _not_closed, _ONE_STREAM, _ONE_QUERY),
+    Kind("psycopg2.extensions", ("connection",), _not_closed, _ONE_STREAM),
+    Kind("psycopg2.extensions", ("cursor",), _not_closed, _ONE_STREAM, _ONE_QUERY),
+    Kind("pymysql.connections", ("Connection",), lambda handle: handle.open, _ONE_STREAM),
+    Kind("pymongo", ("MongoClient",), lambda handle: True, _ONE_STREAM),
+    Kind("socket", ("socket",), lambda handle: handle.fileno() >= 0, _ONE_STREAM, _ONE_STREAM),
+    Kind(
+        "io",
+        ("FileIO", "BufferedReader", "BufferedRandom", "TextIOWrapper"),
+        _is_read,
+        _ONE_POSITION,
+        _ONE_POSITION,
+        form="an open file ({})",
+    ),
+    Kind("mmap", ("mmap",), lambda handle: handle.tell() > 0, threaded=_ONE_POSITION),  # slices never move it
+    Kind("tarfile", ("TarFile",), _not_closed, threaded=_ONE_POSITION),
+    Kind("gzip", ("GzipFile",), _not_closed, threaded=_ONE_POSITION),
+)
+"""Threads may share handles of SQLite, h5py and LMDB, or the library itself raises an error."""
+
+_CUDA = Kind(
+    "torch",
+    ("Tensor",),
+    lambda tensor: tensor.is_cuda,
+    "CUDA cannot be initialised again in a forked process, so a worker that uses it fails.",
+    advice="Keep it on the CPU, and move the batches to the device in the training loop; or start the workers with "
+    'multiprocessing_context="spawn".',
+    form="a {} on a CUDA device",
+)
+
+
+def _classes_of(kinds: list[Kind]) -> dict[type, tuple[Kind, str]]:
+    """Return the classes of these kinds that the program has imported, with their names."""
+    found: dict[type, tuple[Kind, str]] = {}
+    for kind in kinds:
+        for name in kind.names if kind.module in sys.modules else ():
+            made = vars(sys.modules[kind.module]).get(name)
+            if isinstance(made, type):
+                found[made] = kind, f"{kind.module}.{name}"
+    return found
+
+
+# -- handles in a dataset ---
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
+def inherited(dataset: object) -> list[Shared]:
+    """Return the open handles in the dataset that must not be shared by a fork.
+
+    They include files that are open for reading, which feedline's own workers give a position of their own.
+    """
+    kinds = [kind for kind in KINDS if kind.forked]
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():  # else no tensor can be on a device
+        kinds.append(_CUDA)
+    found = _open_in(_objects_if_any(dataset, _classes_of(kinds)), _classes_of(kinds))
+    return [Shared(path, called, kind.forked, kind.advice, value) for path, called, kind, value in found]
+
+
+def used_by_threads(dataset: object) -> list[Shared]:
+    """Return the open handles in the dataset that threads must not use at the same time.
+
+    A handle beside a lock is left out: the dataset takes turns.
+    """
+    classes = _classes_of([kind for kind in KINDS if kind.threaded])
+    zipfile = sys.modules.get("zipfile")
+    # zipfile's archives have a lock for their file, and attributes of a `threading.local` belong to one thread.
+    whole = (threading.local, *(() if zipfile is None else (zipfile.ZipFile,)))
+    objects = _objects_if_any(dataset, classes, whole)
+    holders = [path.rpartition(".")[0] for path, value in objects if type(value) in _LOCKS]
+    guarded = tuple(start for one in holders if one for start in (f"{one}.", f"{one}[", f"list({one}."))
+    found = _open_in(objects, classes)
+    return [
+        Shared(path, called, kind.threaded, _PER_THREAD, value)
+        for path, called, kind, value in found
+        if not path.startswith(guarded)
+    ]
+
+
+def _open_in(
+    objects: list[tuple[str, object]], classes: dict[type, tuple[Kind, str]]
+) -> list[tuple[str, str, Kind, object]]:
+    """Return path, description, kind and value of the open handles among some objects."""
+    found = []
+    for path, value in objects:
+        known = next((classes[base] for base in type(value).__mro__ if base in classes), None)
+        if known is not None and _is_open(known[0], value):
+            found.append((path, known[0].form.format(known[1]), known[0], value))
+    return found
+
+
+def _is_open(kind: Kind, handle: object) -> bool:
+    try:
+        return bool(kind.is_open(handle))
+    except Exception:  # each library has its own error for a closed handle
+        return False
+
+
+# -- warnings ---
+
+_warned: dict[str, References[object]] = {}
+"""The datasets that a warning was issued for, by the kind of sharing: each epoch may start workers."""
 
 
 def warn_about(dataset: object) -> None:
@@ -52,25 +240,9 @@ def warn_about(dataset: object) -> None:
 
     Call this just before workers are forked. It examines a bounded number of objects.
     """
-    shared = [(path, *known) for path, handle, known in inherited(dataset) if not _gets_own_position(handle)]
-    _warn(dataset, shared, "forked workers inherit it")
-
-
-def inherited(dataset: object) -> list[tuple[str, object, Known]]:
-    """Return the open handles in the dataset that must not be shared by a fork: path, handle, library and name.
-
-    They include files that are open for reading, which feedline's own workers give a position of their own.
-    """
-    kinds = kinds_of(FORKED)
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():  # else no tensor can be on a device
-        kinds |= kinds_of((CUDA,))
-    found: list[tuple[str, object, Known]] = []
-    for path, value in _objects_if_any(dataset, tuple(kinds)):
-        known = lookup(type(value), kinds)
-        if known is not None and _is_open(known[0], value):
-            found.append((path, value, known))
-    return found
+    _warn(
+        dataset, [one for one in inherited(dataset) if not _gets_own_position(one.value)], "forked workers inherit it"
+    )
 
 
 def warn_about_threads(dataset: object) -> None:
@@ -78,77 +250,52 @@ def warn_about_threads(dataset: object) -> None:
     _warn(dataset, used_by_threads(dataset), "worker threads share it")
 
 
-def used_by_threads(dataset: object) -> list[tuple[str, Library, str]]:
-    """Return the open handles in the dataset that threads must not use at the same time: path, library, name.
-
-    A handle beside a lock is left out: the dataset takes turns.
-    """
-    kinds = kinds_of(THREADED)
-    zipfile = sys.modules.get("zipfile")
-    # zipfile's archives have a lock for their file, and attributes of a `threading.local` belong to one thread.
-    whole = (threading.local, *(() if zipfile is None else (zipfile.ZipFile,)))
-    found: list[tuple[str, Library, str]] = []
-    guarded: list[str] = []
-    for path, value in _objects_if_any(dataset, tuple(kinds), whole):
-        if type(value) in _LOCKS:
-            guarded.append(path.rpartition(".")[0])
-        known = lookup(type(value), kinds)
-        if known is not None and _is_open(known[0], value):
-            found.append((path, *known))
-    return [place for place in found if not any(_is_inside(place[0], holder) for holder in guarded)]
-
-
-def _is_inside(path: str, holder: str) -> bool:
-    return bool(holder) and path.startswith((f"{holder}.", f"{holder}[", f"list({holder}"))
-
-
 def _gets_own_position(value: object) -> bool:
     """True for a file that forked workers open again: it is open for reading only, and may still be opened."""
     raw = raw_file(value)
-    if raw is None or (fd := io.FileIO.fileno(raw)) not in read_positions():
+    if raw is None or raw.fileno() not in read_positions():
         return False
     try:
-        os.close(opened_again(fd))
+        os.close(opened_again(raw.fileno()))
     except OSError:  # no /proc, or permissions have changed
         return False
     return True
 
 
-_warned: dict[str, References[object]] = {}
-"""The datasets that a warning was issued for, by the kind of sharing: each epoch may start workers."""
-
-
-def _warn(dataset: object, found: list[tuple[str, Library, str]], shared: str) -> None:
+def _warn(dataset: object, found: list[Shared], shared: str) -> None:
     warned = _warned.setdefault(shared, References())
     if not found or any(other is dataset for other in warned):
         return
-    for library in dict.fromkeys(library for _, library, _ in found):
-        places = [(path, f"{library.module}.{name}") for path, of, name in found if of is library]
-        warn_user(_message(library, places, shared), DataWarning)
+    for trouble in dict.fromkeys(one.trouble for one in found):
+        first, *others = [one for one in found if one.trouble == trouble]
+        also = f" (and {len(others)} more)" if others else ""
+        warn_user(f"{first.path} is {first.called}{also}, and {shared}. {trouble} {first.advice}", DataWarning)
     try:
         warned.add(dataset)  # only now: a warning that was turned into an error comes again
     except TypeError:  # such as a list
         return
 
 
-def _message(library: Library, places: list[tuple[str, str]], shared: str) -> str:
-    path, name = places[0]
-    others = [other for other, _ in places[1:_NAMED]]
-    if len(places) > _NAMED:
-        others.append(f"{len(places) - _NAMED} more")
-    also = f" (others: {', '.join(others)})" if others else ""
-    return f"{path} is {library.called.format(name)}{also}, and {shared}. {library.trouble} {library.advice}"
+# -- the search ---
+
+_LEVELS = 2
+"""Attributes of attributes: steps through the user's objects, from the dataset or from one that is wrapped."""
+
+_ITEMS = 100
+"""Items of one container that are searched."""
+
+_ATOMS = frozenset((str, bytes, bytearray, int, float, complex, bool, type(None)))
+_LEAVES = (type, ModuleType, FunctionType, BuiltinFunctionType, weakref.ref, Handle)
+"""Types that hold no handles, hold them outside of a dictionary or slots, or open others in every process."""
+
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, deque, set, frozenset)
 
 
-def _is_open(library: Library, handle: object) -> bool:
-    try:
-        return library.is_open(handle)
-    except Exception:  # each library has its own error for a closed handle
-        return False
-
-
-def _objects_if_any(dataset: object, kinds: tuple[type, ...], whole: tuple[type, ...] = ()) -> list[tuple[str, object]]:
-    """Return the objects in a dataset if some are of these kinds: looking up names makes attributes slower."""
+def _objects_if_any(
+    dataset: object, classes: dict[type, tuple[Kind, str]], whole: tuple[type, ...] = ()
+) -> list[tuple[str, object]]:
+    """Return the objects in a dataset if some are of these classes: looking up names makes attributes slower."""
+    kinds = tuple(classes)
     closed = (*kinds, *whole)
     if not any(issubclass(type(value), kinds) for _, value in objects_in(dataset, closed, named=False)):
         return []
@@ -177,33 +324,25 @@ def objects_in(dataset: object, whole: tuple[type, ...] = (), *, named: bool = T
             parts += [(f"{path}.{name}", part) for name, part in attributes_of(value)]
         elif levels:
             parts += zip(itertools.repeat(""), held_by(value), strict=False)
+        # A dataset of feedline or torch, such as `Subset`, may wrap the user's.
+        is_ours = f"{kind.__module__}.".startswith(("feedline.", "torch.utils.data."))
         for place, part in parts:
             if len(seen) < MOST and id(part) not in seen and type(part) not in _ATOMS:
                 seen[id(part)] = part
                 if not issubclass(type(part), _LEAVES):
-                    found.append((place, part, levels if is_container or _is_ours(kind) else levels - 1))
+                    found.append((place, part, levels if is_container or is_ours else levels - 1))
     return [(path, value) for path, value, _ in found]
 
 
-def _is_ours(kind: type) -> bool:
-    """True for a class of feedline, or a dataset of torch, such as `Subset`: it may wrap the user's dataset."""
-    return f"{kind.__module__}.".startswith(("feedline.", "torch.utils.data."))
-
-
 def _items(path: str, value: Any) -> list[tuple[str, object]]:
-    """Return the paths and the first items of a container."""
+    """Return the paths and the first items of a container, by its base's own methods: a subclass may override them."""
     kind = type(value)
-    found: list[tuple[str, object]] = []
     if issubclass(kind, dict):
         entries = itertools.islice(dict.items(value), _ITEMS)
-        found += [(item_of(path, key, place), item) for place, (key, item) in enumerate(entries)]
-    for base in _CONTAINERS[1:]:
-        if issubclass(kind, base):
-            source = f"list({path})" if base in (set, frozenset) else path
-            # By the base's own method: a subclass may override it.
-            items = itertools.islice(base.__iter__(value), _ITEMS)
-            found += [(f"{source}[{place}]", item) for place, item in enumerate(items)]
-    return found
+        return [(item_of(path, key, place), item) for place, (key, item) in enumerate(entries)]
+    base = next(base for base in _CONTAINERS if issubclass(kind, base))
+    source = f"list({path})" if base in (set, frozenset) else path
+    return [(f"{source}[{place}]", item) for place, item in enumerate(itertools.islice(base.__iter__(value), _ITEMS))]
 
 
 def item_of(path: str, key: object, place: int) -> str:

@@ -105,10 +105,10 @@ def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = T
         raise
 
 
-def start_forkserver(spec: WorkerSpec, worker_module: str) -> forkserver.Preloading:
+def start_forkserver(spec: WorkerSpec, worker_module: str) -> None:
     """Start the fork server, which imports once what every worker would otherwise import itself."""
     sent = [value for _, value in handles.objects_in(spec.dataset)]
-    return forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
+    forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
 
 
 workers: References[BaseProcess] = References()
@@ -175,7 +175,7 @@ def _has_ended(process: Any) -> bool:
 def end(processes: Iterable[BaseProcess]) -> None:
     """Wait for workers that were requested to end; interrupt, and at last kill, those that take too long.
 
-    SIGTERM makes a worker leave the user's code and run its finalizers (`worker_setup.leave_on_sigterm`).
+    SIGTERM makes a worker leave the user's code and run its finalizers (`processes/worker.py`).
     """
     left = list(processes)
     _wait_for(left, _PATIENCE_S)

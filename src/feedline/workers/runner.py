@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import heapq
 import operator
 import time
@@ -28,9 +27,9 @@ from feedline.types import (
     Draw,
     IndexBlock,
     Notes,
+    Position,
     Result,
     ResultKind,
-    Resume,
     Span,
     Task,
     TaskNotes,
@@ -100,8 +99,8 @@ class Runner:
         self._epoch: int | None = None
         self._has_ended = False
         """True if the stream of the last epoch was read to its end."""
-        self._opening: Notes | None = None
-        """The states at the beginning of the epoch, until they are reported; see `Notes.opening`."""
+        self._opening: Position | None = None
+        """Where the epoch began, until that is reported; see `Notes.opening`."""
         # Does the dataset split itself? It should, unless the loader splits it. An init function may do so as well.
         curious = spec.sharding is not None or (spec.framework.has_worker_info and spec.init is None)
         curious = curious and not isinstance(spec.dataset, ShardedSource)
@@ -128,7 +127,7 @@ class Runner:
         result = self._attempt(task, worker, buffer)
         try:
             if self._opening is not None:
-                result.notes = result.notes or Notes(place=self.stream.place if self.streams else 0)
+                result.notes = self._noted(result.notes)
                 result.notes.opening, self._opening = self._opening, None
             return result
         finally:
@@ -146,14 +145,15 @@ class Runner:
             watches = not is_call and (self._watches_split or (self.streams and self.stream.digests))
             notes = self._notes(snapshot=snapshot) if snapshot or watches else None
             if acknowledged:
-                notes = notes or Notes(place=self.stream.place)
+                notes = self._noted(notes)
                 notes.receipts = self.take_receipts()
         except Exception as exc:
             return self.report(exc, task, worker)
         if self._guard is not None and self._guard.faults:
-            notes = notes or Notes()
+            notes = self._noted(notes)
             notes.faults = self._guard.faults
-            notes.place = self.stream.place if self.streams else 0
+        if notes is not None or (not is_call and getattr(self._fetch, "has_ended", False)):
+            notes = self._noted(notes)  # a last batch that is short is not as many samples as others
         ended = time.monotonic_ns()
         result = Result(ResultKind.DONE, worker, task.id, batch, ended - began, notes)
         if worker >= 0:  # the training loop calls `times` itself if it needs them
@@ -208,8 +208,7 @@ class Runner:
     def _count_of(self, indices: object) -> int:
         if not self._spec.batched:
             return 1
-        if type(indices) is Span:
-            assert self._spec.sharding is not None
+        if type(indices) is Span and self._spec.sharding is not None:
             return self._spec.sharding.batch_size
         return indices if type(indices) is int else operator.length_hint(indices, 1)
 
@@ -235,15 +234,12 @@ class Runner:
         if isinstance(exc, NothingLeft):
             assert self._guard is not None
             self._scope.unfit = None
-            notes = Notes(faults=self._guard.faults, place=self.stream.place if self.streams else 0)
+            notes = self._noted(Notes(faults=self._guard.faults))
             return Result(ResultKind.EMPTY, worker, task.id, notes=notes)
         if isinstance(exc, StopIteration) and self.streams and self.trouble is None:
             return self._end(task, worker)
-        return self._failed(exc, task, worker)
-
-    def _failed(self, exc: BaseException, task: Task, worker: int) -> Result:
         fault = self.describe(exc, task.indices)
-        notes = None if fault is None else Notes(faults=[fault], place=self.stream.place if self.streams else 0)
+        notes = None if fault is None else self._noted(Notes(faults=[fault]))
         return Result(ResultKind.FAILED, worker, task.id, exc, notes=notes)
 
     def describe(self, exc: BaseException, indices: object) -> Fault | None:
@@ -289,12 +285,12 @@ class Runner:
     def _end(self, task: Task, worker: int) -> Result:
         self._has_ended = True
         try:
-            notes = self._last_notes()
+            position = self._saved_position()
+            notes = None if position is None else Notes(position)
             left_out = getattr(self._fetch, "left_out", 0)
             if self._guard is not None and (self._guard.faults or left_out):  # the fault budget counts all of them
                 notes = notes or Notes()
                 notes.faults, notes.left_out = self._guard.faults, left_out
-                notes.place = self.stream.place
             return Result(ResultKind.ENDED, worker, task.id, notes=notes)
         except Exception as exc:  # the user's state_dict
             return Result(ResultKind.FAILED, worker, task.id, exc)
@@ -324,12 +320,9 @@ class Runner:
             return self._fetch(indices)
         except (StopIteration, NothingLeft):
             raise
-        except Exception:
-            if self._acknowledged and self._scope.place >= 0:  # not if collation failed: it would fail again
-                self._dataset.put_back()
-            raise
-        except BaseException:  # an interrupt: the batch is made when it is requested again
-            if self._acknowledged:
+        except BaseException as exc:
+            # After an interrupt, the batch is made when it is requested again; but if collation failed, it would again.
+            if self._acknowledged and (self._scope.place >= 0 or not isinstance(exc, Exception)):
                 self._dataset.put_back()
             raise
         finally:
@@ -353,10 +346,11 @@ class Runner:
                 self._dataset = self._spec.framework.reset_worker(self._dataset, task.shared_seed)
             self._catch_up(task)
             self._epoch = task.epoch
-            self.begin(task.draw, task.resume)
-            restored = task.resume is not None and task.resume.last is not None
+            resume = task.resume
+            self.begin(task.draw, resume)
+            restored = resume is not None and resume.is_before and resume.iterator is not None
             if (again or restored) and self._spec.sharding is None:  # with sharding, random numbers depend on keys
-                self._opening = self._last_notes()
+                self._opening = self._saved_position()
                 if self._opening is not None and self._opening.is_before and not (had_ended or restored):
                     self._opening = None  # a position in an epoch that was left, as far as is known
         except Exception as exc:
@@ -380,7 +374,7 @@ class Runner:
         finally:
             randomness.enter(before)
 
-    def begin(self, draw: Draw, resume: Resume | None = None) -> None:
+    def begin(self, draw: Draw, resume: Position | None = None) -> None:
         """Prepare for an epoch, or for the rest of one. For an iterable dataset this calls `iter(dataset)`.
 
         Args:
@@ -421,6 +415,11 @@ class Runner:
         return stream
 
     @property
+    def _place(self) -> int:
+        """How many samples of the stream were read; 0 if there is no stream."""
+        return self.stream.place if self.streams else 0
+
+    @property
     def quick(self) -> Gather | None:
         """A function that makes small batches of the epoch without a task, if there is one; see `Gather`."""
         return self._fetch.quick if isinstance(self._fetch, GatheringFetcher) else None
@@ -430,25 +429,31 @@ class Runner:
         """True if the dataset or its iterator can save and restore its state."""
         return is_stateful(self._dataset) or (self.streams and self.stream.is_stateful)
 
-    def states(self) -> Notes:
-        """Return the current states of dataset and iterator; None for one without a state."""
-        if self.streams:
-            notes = self.stream.notes()
-            notes.consumed = getattr(self._fetch, "consumed", None)
-            return notes
-        return Notes(self._dataset.state_dict() if is_stateful(self._dataset) else None)
+    def position(self) -> Position:
+        """Return the current position, with the states of dataset and iterator if these have any."""
+        if not self.streams:
+            return Position(self._dataset.state_dict() if is_stateful(self._dataset) else None)
+        position = self.stream.position()
+        if self._spec.sharding is not None:
+            position.read = getattr(self._fetch, "consumed", None)
+        return position
 
-    def _last_notes(self) -> Notes | None:
-        """Return the states at the end of a stream, or at the beginning of an epoch."""
-        notes = copy.deepcopy(self.states())
-        return None if notes.dataset is None and notes.iterator is None else notes
+    def _saved_position(self) -> Position | None:
+        """Return a copy of the current position, which may change while the batch waits; None if it says nothing."""
+        position = self.position()
+        if position.has_state:
+            return position.copied()
+        return None if self._spec.sharding is None or position.read is None else position
+
+    def _noted(self, notes: Notes | None) -> Notes:
+        """Return notes that say how much of a worker's own stream was read, if that may not follow from its batches."""
+        notes = notes or Notes()
+        if notes.position is None and self.streams and self._spec.sharding is None:
+            notes.position = Position(read=self.stream.next_place)
+        return notes
 
     def _notes(self, *, snapshot: bool) -> Notes | None:
-        notes = Notes()
-        if snapshot:
-            notes = self.states()
-            if notes.dataset is not None or notes.iterator is not None:  # they may change while the batch waits
-                notes.dataset, notes.iterator = copy.deepcopy((notes.dataset, notes.iterator))
+        notes = Notes(self._saved_position() if snapshot else None)
         if self._watches_split:
             self._watches_split = False
             worker_info_was_read = self._spec.framework.worker_info_was_read()
@@ -458,8 +463,7 @@ class Runner:
         if self.streams and self.stream.digests:
             notes.digests = tuple(self.stream.digests)
             self.stream.digests.clear()
-        values = (notes.dataset, notes.iterator, notes.digests or None, notes.consumed, notes.shards_itself or None)
-        return None if all(value is None for value in values) else notes
+        return notes if notes.position is not None or notes.digests or notes.shards_itself else None
 
 
 __all__ = ["Runner", "StillReading"]

@@ -11,16 +11,13 @@ import io
 import multiprocessing
 import multiprocessing.process
 import os
-import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import reduction
 from types import FunctionType, ModuleType
 from typing import Any, TypeGuard
 
 from feedline.errors import MissingExtra, NotPicklable
-from feedline.system.failures import words
 from feedline.system.optional import require
 
 _EXTRA = "notebook"
@@ -31,7 +28,7 @@ def by_value(cloudpickle: ModuleType | None = None) -> Iterator[Callable[[object
     """Yield a `reducer_override` that pickles an object with the session's definitions; None if workers can import it.
 
     Pickle inside the block. Classes and functions are then the same, and share the same global names, in everything
-    that one worker gets. `NotPicklable` names the one that cannot be sent.
+    that one worker gets.
 
     Args:
         cloudpickle: the module, for workers that never import the main program.
@@ -48,29 +45,25 @@ def by_value(cloudpickle: ModuleType | None = None) -> Iterator[Callable[[object
     names = vars(sys.modules["__main__"])
     pickler.globals_ref[id(names)] = _MainNames(names)
     reducers = pickler.dispatch_table.maps[0]  # for cells, code and other parts of functions
-    sent: list[FunctionType | type] = []
+    has_sent = False
 
     def reduce(value: Any) -> object:
-        if not sent and not _is_of_session(value):  # objects that sent ones refer to may be from other modules
+        nonlocal has_sent
+        if not has_sent and not _is_of_session(value):  # objects that sent ones refer to may be from other modules
             return NotImplemented
         if type(value) in reducers:
             return reducers[type(value)](value)
         reduced: Any = pickler.reducer_override(value)
         if reduced is NotImplemented:
             return reduced
-        sent.append(value)
+        has_sent = True
         name: str = value.__name__
         if names.get(name) is not value:
             return reduced
         make, arguments, *state = reduced
         return _named, (name, make, arguments), *state
 
-    try:
-        yield reduce
-    except Exception as exc:  # pickle's, or one of the object's own
-        for value in sent:
-            _try_alone(value, cloudpickle.dumps, exc)
-        raise
+    yield reduce
 
 
 def _cloudpickle() -> ModuleType | None:
@@ -78,16 +71,6 @@ def _cloudpickle() -> ModuleType | None:
         return require("cloudpickle", extra=_EXTRA, purpose="sending classes by value")
     except MissingExtra:
         return None
-
-
-def _try_alone(value: FunctionType | type, dumps: Callable[[object], bytes], cause: BaseException) -> None:
-    try:
-        dumps(value)
-    except Exception as exc:
-        raise NotPicklable(
-            f"{_what(value)}, so it is sent to workers by value, with everything that it refers to. That fails: "
-            f"{words(exc)}. Check the global names that it uses. {_advice()}"
-        ) from cause
 
 
 def _is_of_session(value: object) -> TypeGuard[FunctionType | type]:
@@ -172,23 +155,3 @@ def without_file() -> Iterator[None]:
         yield
     finally:
         names["__file__"] = file
-
-
-class Sent:
-    """An object that is sent, with the session's definitions, to a process that is being started."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __reduce__(self) -> tuple[object, ...]:
-        file = io.BytesIO()
-        pickler: Any = reduction.ForkingPickler(file, 5)
-        with by_value() as reduce:
-            if reduce is not None:
-                pickler.reducer_override = reduce
-            pickler.dump(self.value)
-        return _received, (file.getvalue(),)
-
-
-def _received(data: bytes) -> Sent:
-    return Sent(pickle.loads(data))

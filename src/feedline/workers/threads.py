@@ -15,6 +15,7 @@ relied on the GIL may fail without it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import copy
 import functools
 import queue
@@ -36,7 +37,7 @@ from feedline.system.failures import add_note, words
 from feedline.system.mailbox import Mailbox
 from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerIdentity
 from feedline.workers import handles
-from feedline.workers.base import Lane, LaneEngine
+from feedline.workers.base import WorkerEngine
 from feedline.workers.fetch.announcing import Announcer, announcer_of
 from feedline.workers.runner import Runner
 
@@ -51,11 +52,19 @@ _left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _is_exiting = False
 
 
-class ThreadEngine(LaneEngine[Task]):
-    """Runs tasks on threads."""
+Lane = queue.SimpleQueue["Task | None"]
+"""Tasks waiting for a worker; None ends the worker. It is atomic: a task goes to the worker or is taken back."""
+
+
+class ThreadEngine(WorkerEngine):
+    """Runs tasks on threads. Each worker has a lane of waiting tasks; all answer into one mailbox."""
 
     def __init__(self, worker_count: int, arena: Arena | None = None) -> None:
         super().__init__(worker_count)
+        self._lanes: list[Lane] = [queue.SimpleQueue() for _ in range(worker_count)]
+        self._answers: Mailbox[Result] = Mailbox()
+        self._alive_s: dict[int, float] = {}
+        """When workers last reported that they are alive."""
         self._arena = arena
         if arena is not None:
             arena.serve(self)  # the loader may be dropped during an iteration
@@ -110,7 +119,8 @@ class ThreadEngine(LaneEngine[Task]):
 
     @interrupts.put_off(starts_process=False)
     def retire(self, worker: int) -> None:
-        self._end_lane(worker)
+        self._lanes[worker].put(None)
+        self._lanes[worker] = queue.SimpleQueue()  # for a successor
         self._threads[worker].join(_PATIENCE_S)
 
     @property
@@ -129,9 +139,26 @@ class ThreadEngine(LaneEngine[Task]):
             self._announcer.announce([task])
         self._lanes[worker].put(task)
 
+    def revoke(self, worker: int) -> int | None:
+        with contextlib.suppress(queue.Empty):
+            waiting = self._lanes[worker].get_nowait()
+            return None if waiting is None else waiting.id
+        return None
+
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        return self._answers.collect(timeout_s)
+
+    def alive_s(self, worker: int) -> float:
+        return self._alive_s.get(worker, 0.0)
+
+    def _note_alive(self, worker: int) -> None:
+        self._alive_s[worker] = time.monotonic()
+
     def _close(self) -> None:
         self._ending.set()
-        self._end_lanes()
+        for worker, lane in enumerate(self._lanes):
+            self._drop_tasks(worker)
+            lane.put(None)
         _wait_for(self._threads, _LAST_PATIENCE_S if _is_exiting else _PATIENCE_S)
         _left.update(thread for thread in self._threads if thread.is_alive())
         self._lanes.clear()
@@ -159,7 +186,7 @@ class _Own:
     number: int
     generation: int
     dataset: object
-    lane: Lane[Task]
+    lane: Lane
     ending: threading.Event
     """Set when the engine closes: no sample is needed any more."""
     agreement: Agreement | None

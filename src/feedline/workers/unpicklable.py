@@ -24,9 +24,6 @@ from feedline.system.attributes import attributes_of
 from feedline.system.optional import is_tensor
 from feedline.workers.handles import item_of
 
-_TEXT = 300
-"""Characters of an error's text that are quoted. Some texts hold the representation of an object."""
-
 _MOST_STEPS = 8
 """How far to follow objects inside of each other: a structure that is too deep for pickle has no end."""
 
@@ -59,26 +56,19 @@ def what_fails(root: object, name: str) -> Unpicklable | None:
             return None
         for _ in range(_MOST_STEPS):
             owners[id(value)] = value  # an object that refers to its owner is not to blame for it
-            parts = list(_parts(path, value))
-            if _can_pickle([part for _, part in parts], owners, table):
+            failing = (part for part in _parts(path, value) if not _can_pickle(part[1], owners, table))
+            part = next(failing, None)
+            if part is None:
                 break
-            while len(parts) > 1:  # halve them, since they may be millions of samples
-                half = parts[: len(parts) // 2]
-                is_after = _can_pickle([part for _, part in half], owners, table)
-                parts = parts[len(half) :] if is_after else half
-            path, value = parts[0]
+            path, value = part
     kind = type(value)
     return Unpicklable(path, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
 
 
 def explain(spec: WorkerSpec, error: BaseException) -> NotPicklable:
-    """Return the error to raise for a specification that could not be pickled.
+    """Return the error to raise for a specification that pickle refused with `error`.
 
     Pickles it again, which runs the user's `__getstate__` and `__reduce__` again.
-
-    Args:
-        spec: the specification for the workers.
-        error: the exception that pickle raised.
     """
     roots = {
         "dataset": spec.dataset,
@@ -86,9 +76,7 @@ def explain(spec: WorkerSpec, error: BaseException) -> NotPicklable:
         "worker_init_fn": spec.init,
         "on_error": spec.on_error,
     }
-    text = str(error)
-    text = text if len(text) <= _TEXT else f"{text[:_TEXT]}..."
-    says = f"{type(error).__name__}: {text.rstrip('.')}"
+    says = f"{type(error).__name__}: {str(error).rstrip('.'):.300}"
     fork = 'multiprocessing_context="fork" or ' if "fork" in multiprocessing.get_all_start_methods() else ""
     other = f'Or avoid pickle with {fork}engine="thread".'
     for name, root in roots.items():
@@ -100,9 +88,8 @@ def explain(spec: WorkerSpec, error: BaseException) -> NotPicklable:
                 f"{says}. {ADVICE} {other}"
             )
     return NotPicklable(
-        f"The dataset, or a function given to the loader, cannot be sent to a worker process: {says}. Workers that are "
-        "started by spawn or forkserver receive these by pickle. In a second attempt they could be pickled: look for a "
-        f"__getstate__ or __reduce__ whose result changes. {other}"
+        f"The dataset, or a function given to the loader, cannot be sent to a worker process: {says}. In a second "
+        f"attempt it could be pickled: look for a __getstate__ or __reduce__ whose result changes. {other}"
     )
 
 
@@ -151,36 +138,32 @@ def _stand_in_process() -> Iterator[None]:
         context.set_spawning_popen(previous)
 
 
-# Any: what `__reduce_ex__` returns.
 def _parts(path: str, value: Any) -> Iterator[tuple[str, object]]:
     """Yield what pickle takes an object apart into, with paths."""
-    kind = type(value)
     if isinstance(value, dict):
         yield from ((item_of(path, key, place), item) for place, (key, item) in enumerate(dict.items(value)))
         yield from ((f"list({path})[{place}]", key) for place, key in enumerate(value))
     elif isinstance(value, (list, tuple, set, frozenset)):
         source = path if isinstance(value, (list, tuple)) else f"list({path})"
         yield from ((f"{source}[{place}]", item) for place, item in enumerate(value))
-    if kind in (dict, list, tuple, set, frozenset):
-        return
-    if isinstance(value, np.ndarray):
+    elif isinstance(value, np.ndarray):
         yield from ((f"{path}.flat[{place}]", item) for place, item in enumerate(value.flat))
+    if type(value) in (dict, list, tuple, set, frozenset) or isinstance(value, (np.ndarray, type)):
         return
     try:
         reduced = value.__reduce_ex__(5)
     except Exception:  # it cannot be taken apart
         return
-    if isinstance(value, type) or not isinstance(reduced, tuple):  # found by its name
+    if not isinstance(reduced, tuple):  # found by its name
         return
-    padded: Any = (*reduced, None, None)
-    make, arguments, state, items = padded[:4]
-    # By default the attributes, or these and the slots.
-    attributes = state if isinstance(state, tuple) and len(state) == 2 else (state,)
+    # What makes it, its arguments, and its state: by default the attributes, or these and the slots.
+    _, arguments, state, items = (*reduced, None, None)[:4]
+    states = state if isinstance(state, tuple) else (state,)
+    attributes = [held for held in states if isinstance(held, dict)] if len(states) < 3 else []
     for held in attributes:
-        if isinstance(held, dict):
-            yield from ((f"{path}.{name}", part) for name, part in held.items())
+        yield from ((f"{path}.{name}", part) for name, part in held.items())
     yield from ((f"{path}[{place}]", part) for place, part in enumerate(items or ()))
     names = {id(part): f"{path}.{name}" for name, part in reversed(attributes_of(value))}
-    for part in (make, *arguments, *(state if isinstance(state, tuple) else (state,))):
-        if part is not kind and not any(part is held for held in attributes if isinstance(held, dict)):
+    for part in (*arguments, *states):
+        if part is not type(value) and not any(part is held for held in attributes):
             yield names.get(id(part), f"{path}.__reduce__()"), part

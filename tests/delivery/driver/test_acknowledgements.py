@@ -52,9 +52,3 @@ def test_receipts_that_could_not_be_handed_over_are_kept() -> None:
     dataset.fails = False
     receipts.acknowledge()
     assert dataset.acknowledged == ["a"]
-
-
-def test_datasets_without_receipts_are_not_called() -> None:
-    receipts = Acknowledgements([1, 2])
-    receipts.hold(None)
-    receipts.acknowledge()

@@ -12,21 +12,18 @@ from torch.utils.data import IterableDataset
 
 from feedline import DataLoader
 from feedline.abc.worker_spec import WorkerSpec
+from feedline.delivery.config import Config
 from feedline.delivery.driver.batches import WorkerBatches, new_epoch
 from feedline.delivery.driver.driver import Driver
 from feedline.delivery.driver.inline_batches import InlineBatches
-from feedline.delivery.driver.resources import Resources
-from feedline.delivery.driver.settings import Settings
 from feedline.delivery.machine.own_streams import OwnStreams
-from feedline.delivery.machine.planned import Planned
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
-from feedline.errors import BadState, WorkerDied
-from feedline.frameworks.numpy import NumpyFramework
+from feedline.errors import BadState
 from feedline.order.order import Entry
 from feedline.order.streams import SpanPlan, StreamPlan
-from feedline.types import DatasetKind, EngineName, Key, Resume, Share, StreamSharding
-from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, spec_of
+from feedline.types import DatasetKind, EngineName, Key, Position, Share, StreamSharding
+from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, session_with, spec_of
 from tests.loader.drivers import driver_of
 from tests.loader.stepping import Clock, SteppingEngine
 
@@ -42,9 +39,7 @@ def start(**engine_options: Any) -> tuple[Driver, SteppingEngine]:
 
 def begin(driver: Driver, count: int = 4) -> None:
     checkpoint = bookmark_of([[number] for number in range(count)])
-    driver.begin_epoch(
-        new_epoch(driver.machine, Settings(worker_count=2, depth=2), spec_of(Numbers()), checkpoint, None)
-    )
+    driver.begin_epoch(new_epoch(driver.machine, Config(worker_count=2, depth=2), spec_of(Numbers()), checkpoint, None))
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -95,57 +90,36 @@ def test_an_epoch_that_fails_to_start_ends_the_workers() -> None:
     assert engine.closed
 
 
-def test_a_worker_death_is_reported_again_on_every_next_call() -> None:
-    driver, engine = start()
-    engine.deaths.append((0.0, 0, WorkerDied("gone")))
-    engine.cost = lambda _: 100.0
-    batches = WorkerBatches(driver, begin, persistent=True)
-    for _ in range(3):
-        with pytest.raises(WorkerDied):
-            next(batches)
-    assert batches.closed
-
-
-@pytest.mark.parametrize(("kind", "epoch"), [(DatasetKind.MAP, Planned), (DatasetKind.ITERABLE, OwnStreams)])
-def test_the_kind_of_dataset_decides_the_kind_of_epoch(kind: DatasetKind, epoch: type) -> None:
-    driver, _ = start()
-    checkpoint = bookmark_of([3] * 9 if kind is DatasetKind.MAP else StreamPlan(3, 0))
-    driver.begin_epoch(new_epoch(driver.machine, Settings(worker_count=2), spec_of(Numbers(), kind), checkpoint, None))
-    assert type(driver.epoch.kind) is epoch
-    driver.close()
-
-
 # -- resuming ---
 
 
 def test_states_of_several_workers_need_as_many_workers() -> None:
-    streams = ({"dataset": {"asked": 1}}, {"dataset": {"asked": 2}})
-    resources = Resources(Settings(), NumpyFramework())
+    streams = (Position({"asked": 1}), Position({"asked": 2}))
     with pytest.raises(BadState, match=r"saved with 2 workers.*there are none now"):
-        InlineBatches(spec_of(Remembering()), bookmark_of([[0]]), Snapshot(0, streams=streams), resources, None)
+        InlineBatches(spec_of(Remembering()), bookmark_of([[0]]), Snapshot(0, streams=streams), session_with(), None)
     driver, _ = start()
     for dataset, kind, message in [
-        (Remembering(), DatasetKind.MAP, "saved with 3 workers, but there are 2 now"),
-        (Stream(), DatasetKind.ITERABLE, "saved with 3 streams .* there are 2 workers now"),
+        (Remembering(), DatasetKind.MAP, r"saved with 3 workers.*there are 2 now"),
+        (Stream(), DatasetKind.ITERABLE, r"saved with 3 workers.*there are 2 now.*shard=True"),
     ]:
         with pytest.raises(BadState, match=message):
-            resume(driver, spec_of(dataset, kind), Snapshot(0, streams=(*streams, {"dataset": {"asked": 3}})))
+            resume(driver, spec_of(dataset, kind), Snapshot(0, streams=(*streams, Position({"asked": 3}))))
     driver.close()
 
 
 def resume(driver: Driver, spec: WorkerSpec, snapshot: Snapshot, checkpoint: Checkpoint | None = None) -> None:
     driver.begin_epoch(
-        new_epoch(driver.machine, Settings(worker_count=2), spec, checkpoint or bookmark_of([[0]] * 9), snapshot)
+        new_epoch(driver.machine, Config(worker_count=2), spec, checkpoint or bookmark_of([[0]] * 9), snapshot)
     )
 
 
 def test_workers_resume_from_their_own_states_which_stay_in_the_checkpoint() -> None:
     driver, engine = start()
-    streams = tuple({"dataset": {"asked": count}, "iterator": None, "place": 0} for count in (1, 2))
+    streams = Position({"asked": 1}), Position({"asked": 2})
     checkpoint = bookmark_of([[0]] * 9, workers=2)
     resume(driver, spec_of(Remembering()), Snapshot(0, streams=streams, turn=1), checkpoint)
     resumed = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
-    assert resumed == {0: Resume({"asked": 1}), 1: Resume({"asked": 2})}
+    assert resumed == dict(enumerate(streams))
     assert engine.submitted[0][0] == 1, "the worker whose turn it was"
     driver.next()
     assert checkpoint.snapshot().streams == streams, "until a worker sends a newer state"
@@ -158,25 +132,23 @@ def test_every_worker_resumes_from_the_one_state_of_a_shared_stream() -> None:
     entry = Entry(Key(0, 0), draw_key=0, order={"consumed": 6})
     plan = SpanPlan(StreamSharding(2, Share()), consumed=6)
     checkpoint = Checkpoint(entry, plan, "stream samples", dict, draw_seed=0, worker_count=2, batch_size=2)
-    resume(driver, spec, Snapshot(0, streams=({"iterator": {"place": 5}, "place": 5},)), checkpoint)
+    position = Position(iterator={"place": 5}, place=5)
+    resume(driver, spec, Snapshot(0, streams=(position,)), checkpoint)
     resumed = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
-    assert resumed == {worker: Resume(None, {"place": 5}, 5, least=4) for worker in range(2)}
+    assert resumed == {0: position, 1: position}
     assert all(task.snapshot for _, task in engine.submitted)
     driver.close()
 
 
 def test_per_worker_streams_resume_and_their_states_stay_in_the_checkpoint() -> None:
     driver, engine = start()
-    streams = (
-        {"batches": 5, "noted_at": 4, "ended": False, "read": None, "dataset": None, "iterator": {"n": 4}, "place": 4},
-        {"batches": 3, "noted_at": 0, "ended": True, "read": None},
-    )
+    streams = Position(iterator={"n": 4}, place=4, read=5, batches=5), Position(batches=3, read=3, ended=True)
     checkpoint = bookmark_of(StreamPlan(1, 0), workers=2)
     checkpoint.expected = lambda: {"unit": "stream batches"}
     resume(driver, spec_of(Stream(), DatasetKind.ITERABLE), Snapshot(0, streams=streams), checkpoint)
     assert type(driver.epoch.kind) is OwnStreams
     assert {worker for worker, _ in engine.submitted} == {0}, "the other stream has ended"
-    assert engine.submitted[0][1].resume == Resume(None, {"n": 4}, 4, 1, least=5)
+    assert engine.submitted[0][1].resume == streams[0]
     assert checkpoint.snapshot().streams == streams
     driver.close()
 

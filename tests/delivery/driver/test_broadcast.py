@@ -80,26 +80,10 @@ def test_closed_workers_get_no_calls_and_are_not_kept_alive() -> None:
     assert list(broadcast._drivers) == [], "closed drivers are not kept alive"
 
 
-def test_without_workers_it_is_an_ordinary_call() -> None:
-    dataset = Scaled()
-    Broadcast(dataset).call("set_scale", 3)
-    assert dataset.scale == 3
-
-
 @pytest.mark.parametrize("name", ["scale", "no_such_method"])
 def test_names_that_are_not_methods_are_rejected(name: str) -> None:
     with pytest.raises(BadOption, match=f"a Scaled, has no method '{name}'"):
         Broadcast(Scaled()).call(name)
-
-
-def test_a_call_that_fails_in_the_training_process_is_not_sent_to_workers() -> None:
-    broadcast = Broadcast(Scaled())
-    driver, engine = start()
-    broadcast.join(driver)
-    with pytest.raises(TypeError):
-        broadcast.call("set_scale")
-    assert calls(engine) == []
-    driver.close()
 
 
 def test_unpicklable_arguments_raise_in_broadcast() -> None:
@@ -130,14 +114,6 @@ def test_the_last_epoch_set_is_known_until_it_is_forgotten() -> None:
         epochs.append(broadcast.last_set_epoch)
     broadcast.forget_epoch()
     assert [*epochs, broadcast.last_set_epoch, broadcast.set_epoch_count] == [None, None, 5, None, 1]
-
-
-def test_the_class_of_the_dataset_is_left_alone() -> None:
-    before = Scaled.set_epoch
-    with Loader(Scaled(), 2, workers=1, engine="thread", persistent=True) as loader:
-        list(loader)
-        loader.set_epoch(3)
-        assert Scaled.set_epoch is before
 
 
 def test_copies_of_a_broadcast_do_not_reach_the_originals_workers() -> None:

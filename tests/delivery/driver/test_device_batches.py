@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -16,12 +17,10 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from feedline import DataLoader
-from feedline.abc.target import Target
-from feedline.delivery.driver.device_batches import _Line
-from feedline.delivery.driver.driver import Driver
+from feedline.abc.deferred import Target
 from feedline.errors import WorkerError
-from feedline.loader.run.torch_config import TorchConfig
-from feedline.randomness.scope import is_in_loader, rng
+from feedline.loader.torch_config import TorchConfig
+from feedline.randomness.scope import rng
 from feedline.types import EngineName
 from tests.tries import try_again
 
@@ -33,8 +32,8 @@ ENGINES: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process
 class Wrapping(Target):
     """Puts each batch into a tuple and records calls."""
 
-    def __init__(self, threads: int = 0, ahead: int = 2, fails_at: int | None = None) -> None:
-        self.threads, self.ahead, self.fails_at = threads, ahead, fails_at
+    def __init__(self, threads: int = 0) -> None:
+        self.threads = threads
         self.begun: list[Any] = []
         self.most_ahead = 0
         self.delivered = 0
@@ -45,8 +44,6 @@ class Wrapping(Target):
         with self.lock:
             self.begun.append(batch)
             self.most_ahead = max(self.most_ahead, len(self.begun) - self.delivered)
-            if self.fails_at is not None and len(self.begun) == self.fails_at + 1:
-                raise ValueError("the target does not like it")
         return ("begun", batch)
 
     def deliver(self, begun: Any) -> Any:
@@ -59,14 +56,17 @@ class Wrapping(Target):
         self.closed += 1
 
 
+@dataclass(frozen=True, kw_only=True)
 class FedConfig(TorchConfig):
+    given: Target | None = field(default=None, compare=False)
+
     # Any: a `Fed` and its options.
-    def __init__(self, loader: Any, *options: Any) -> None:
-        super().__init__(loader, *options)
-        self._target: Target | None = loader.target
+    @classmethod
+    def of(cls, loader: Any, options: Any) -> FedConfig:
+        return replace(super().of(loader, options), given=loader.target)
 
     def target(self) -> Target | None:
-        return self._target
+        return self.given
 
 
 class Fed(DataLoader[Any]):
@@ -141,56 +141,6 @@ class Stream(IterableDataset[int]):
         return iter(range(30))
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("shard", [True, False])
-def test_streams_resume_where_the_training_loop_was(shard: bool, threads: int) -> None:
-    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shard": shard}
-    loader = fed(Stream(), Wrapping(threads), **options)
-    batches = iter(loader)
-    first = [next(batches).tolist() for _ in range(3)]
-    state = loader.state_dict()
-    rest = [batch.tolist() for batch in batches]
-    other = DataLoader(Stream(), **options)
-    other.load_state_dict(state)
-    assert [batch.tolist() for batch in other] == rest
-    assert sorted(itertools.chain(*first, *rest)) == sorted(list(range(30)) * (1 if shard else 2))
-
-
-@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
-@pytest.mark.parametrize("threads", [0, 2])
-def test_a_stream_resumes_from_a_state_saved_before_its_first_batch(threads: int) -> None:
-    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shard": False}
-    loader = fed(Stream(), Wrapping(threads), **options)
-    batches = iter(loader)
-    other = fed(Stream(), Wrapping(threads), **options)
-    other.load_state_dict(loader.state_dict())
-    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
-
-
-@pytest.fixture
-def is_awaited(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """An event that is set when a preparing thread waits for workers."""
-    event, collect = threading.Event(), Driver._collect
-
-    def noted(driver: Driver, pause_s: float | None, worker: int | None) -> None:
-        if threading.current_thread().name.startswith("feedline-device"):
-            event.set()
-        collect(driver, pause_s, worker)
-
-    monkeypatch.setattr(Driver, "_collect", noted)
-    return event
-
-
-def test_a_state_does_not_wait_for_batches_that_never_come(is_awaited: threading.Event) -> None:
-    loader = fed(Stuck(first=8), Wrapping(2), batch_size=4, num_workers=1)
-    batches = iter(loader)
-    assert [next(batches)[0].item() for _ in range(2)] == [0, 4]
-    assert is_awaited.wait(60)
-    assert loader.state_dict()["order"]["consumed"] == 8
-    loader.close()
-
-
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
 def test_an_error_is_raised_in_its_turn_and_iteration_continues(engine: EngineName, workers: int, threads: int) -> None:
@@ -209,8 +159,19 @@ def test_an_error_is_raised_in_its_turn_and_iteration_continues(engine: EngineNa
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_an_error_of_the_target_is_raised_in_place_of_its_batch(threads: int) -> None:
-    target = Wrapping(threads, fails_at=2)
+@pytest.mark.parametrize("where", ["begin", "deliver"])
+def test_an_error_of_the_target_is_raised_once_in_place_of_its_batch(
+    where: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Wrapping(threads)
+    act = getattr(target, where)
+
+    def fails(value: Any) -> Any:
+        if (value if where == "begin" else value[1])[0] == 8:
+            raise ValueError("the target does not like it")
+        return act(value)
+
+    monkeypatch.setattr(target, where, fails)
     batches = iter(fed(Numbers(20), target, batch_size=4, num_workers=2))
     assert [next(batches)[0].item() for _ in range(2)] == [0, 4]
     with pytest.raises(ValueError, match="does not like it"):
@@ -221,7 +182,7 @@ def test_an_error_of_the_target_is_raised_in_place_of_its_batch(threads: int) ->
 @pytest.mark.parametrize("at", [1, 2, 4])
 @pytest.mark.parametrize("where", ["begin", "deliver"])
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_an_interrupt_inside_the_target_loses_no_batch(
+def test_an_interrupt_inside_the_target_costs_the_iterator_one_batch_and_the_state_none(
     engine: EngineName, workers: int, where: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = Wrapping()
@@ -241,43 +202,18 @@ def test_an_interrupt_inside_the_target_loses_no_batch(
     assert len(seen) < at
     other = DataLoader(Numbers(20), batch_size=4)
     other.load_state_dict(loader.state_dict())
-    assert [*seen, *(batch[0].item() for batch in batches)] == [0, 4, 8, 12, 16]
     assert [*seen, *(batch[0].item() for batch in other)] == [0, 4, 8, 12, 16]
-
-
-@pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_an_error_in_deliver_is_raised_once(engine: EngineName, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Wrapping()
-
-    def deliver(begun: Any) -> Any:
-        if begun[1][0] == 8:
-            raise ValueError("the transform does not like it")
-        return begun[1]
-
-    monkeypatch.setattr(target, "deliver", deliver)
-    batches = iter(fed(Numbers(20), target, batch_size=4, num_workers=workers, engine=engine))
-    assert [next(batches)[0].item() for _ in range(2)] == [0, 4]
-    with pytest.raises(ValueError, match="does not like it"):
-        next(batches)
-    assert [batch[0].item() for batch in batches] == [12, 16]
+    seen += [batch[0].item() for batch in batches]
+    assert sorted({0, 4, 8, 12, 16} - set(seen)) == [4 * at - 4]
+    assert seen == sorted(set(seen))
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_set_epoch_works_after_the_iterator_was_created(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, is_wanted = list[int](), _Line._is_wanted
-
-    def noted(line: _Line) -> bool:
-        looks.append(0)
-        return is_wanted(line)
-
-    monkeypatch.setattr(_Line, "_is_wanted", noted)
+def test_set_epoch_works_after_the_iterator_was_created(threads: int) -> None:
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1}
     loader = fed(Numbers(), Wrapping(threads), num_workers=2, persistent_workers=True, **options)
     for epoch in (3, 7):
         batches = iter(loader)
-        looks.clear()
-        if threads and epoch == 7:  # the threads start with the first batch
-            until(lambda: len(looks) > 2 * threads)  # they could have requested batches
         loader.set_epoch(epoch)
         plain = DataLoader(Numbers(), **options)
         plain.set_epoch(epoch)
@@ -408,7 +344,6 @@ def test_faults_of_batches_prepared_ahead_are_not_in_the_state(threads: int) -> 
     batches = iter(loader)
     for _ in range(3):
         next(batches)
-    until(lambda: not threads or len(loader.faults) > 2)  # those of batches prepared ahead
     state = loader.state_dict()
     faults = state["faults"]
     assert (faults["seen"], faults["lost"], [fault["index"] for fault in faults["entries"]]) == (12, 2, [3, 10])
@@ -462,19 +397,6 @@ def test_streams_that_start_late_in_a_later_epoch_are_in_the_state(step: int, th
     other.close()
 
 
-@pytest.mark.parametrize("sampler", ["feedline", "own"])
-def test_a_state_does_not_wait_for_the_batch_that_a_thread_waits_for(sampler: str, is_awaited: threading.Event) -> None:
-    options = {"sampler": CustomSampler(40)} if sampler == "own" else {}
-    loader = fed(Stuck(), Wrapping(1), batch_size=4, num_workers=1, **options)
-    batches = iter(loader)
-    next(batches)
-    assert sampler == "own" or is_awaited.wait(60), (
-        "the thread waits for the next batch, unless the training loop asks the sampler"
-    )
-    assert loader.state_dict()["order"]["consumed"] == (4 if sampler == "feedline" else 1)
-    loader.close()
-
-
 class CustomSampler:
     """A custom sampler that records the threads that iterate it."""
 
@@ -507,12 +429,10 @@ def test_a_custom_sampler_is_iterated_in_the_training_loops_thread(threads: int,
     loader.close()
 
 
-@pytest.mark.parametrize("place", range(1, 40, 3))
-@pytest.mark.parametrize("sampler", ["feedline", "own"])
-def test_a_signal_leaves_no_lock_taken_and_loses_no_batch(sampler: str, place: int) -> None:
+@pytest.mark.parametrize("place", range(1, 60, 3))
+def test_a_signal_leaves_no_lock_taken_and_no_batch_missing_from_the_state(place: int) -> None:
     """The signal comes at any line of this module or of the Python modules it uses."""
-    options = {"sampler": CustomSampler(400)} if sampler == "own" else {}
-    loader = fed(Numbers(400), Wrapping(2), batch_size=4, num_workers=1, engine="thread", **options)
+    loader = fed(Numbers(400), Wrapping(2), batch_size=4, num_workers=1, engine="thread")
     batches, seen, places = iter(loader), [], 0
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
@@ -531,13 +451,12 @@ def test_a_signal_leaves_no_lock_taken_and_loses_no_batch(sampler: str, place: i
             seen += batch.tolist()
     except KeyboardInterrupt:
         sys.settrace(None)
-        try:
-            for batch in batches:
-                seen += batch.tolist()
-        except WorkerError:  # interrupted while requesting a batch; the error says how to continue
-            loader.load_state_dict(loader.state_dict())
-            for batch in loader:
-                seen += batch.tolist()
+        state = loader.state_dict()
+        with contextlib.suppress(WorkerError):  # interrupted while requesting a batch; the error says how to continue
+            assert len(list(batches)) >= 100 - len(seen) // 4 - 1
+        loader.load_state_dict(state)
+        for batch in loader:
+            seen += batch.tolist()
     finally:
         sys.settrace(None)
     assert seen == list(range(400))
@@ -588,18 +507,6 @@ def test_with_a_slow_device_most_of_the_wait_is_for_the_device(engine: EngineNam
     try_again(check)
 
 
-@pytest.mark.real_time
-def test_there_is_hardly_any_wait_if_batches_are_ready_on_the_device() -> None:
-    def check() -> None:
-        loader = fed(Numbers(), Waiting(2, 0.01, 0.0), batch_size=2, num_workers=2, engine="thread")
-        for _ in loader:
-            time.sleep(0.05)
-        epoch = loader.stats().epoch
-        assert epoch.wait_s - epoch.waits["start"] < 0.2 * epoch.seconds, str(loader.stats())
-
-    try_again(check)
-
-
 class Drawing(Wrapping):
     """Adds random numbers to each batch, in begin and in deliver: targets call transforms in either."""
 
@@ -633,11 +540,3 @@ def test_targets_draw_the_same_numbers_on_every_engine_in_every_thread_and_after
             second = loader(2, threads)
             second.load_state_dict(state)
             assert before + list(second) == whole
-
-
-def test_the_training_loop_draws_its_own_numbers_between_batches() -> None:
-    seen = []
-    for _ in fed(Numbers(40), Drawing(), batch_size=8, seed=3):
-        assert not is_in_loader()
-        seen.append(rng().random())
-    assert len(set(seen)) == 5

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import threading
 import warnings
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
 from feedline.errors import DataWarning, WorkerDied, WorkerStartError, WorkerTimeout
-from feedline.loader.base import run_of
+from feedline.loader.base import session_of
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.schedulers import InOrder, LeastLoaded
@@ -43,12 +41,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def begin(driver: Driver, count: int = 4) -> Delivered:
     driver.begin_epoch(Epoch(Planned(ForeignPlan(iter(numbers(count)))), InOrder(), Limits(4, 2), Progress()))
     return Delivered(driver)
-
-
-def test_prepare_is_applied_to_every_batch(clock: Clock) -> None:
-    driver = driver_of(SteppingEngine(2, clock, lambda _: 1.0), prepare=lambda batch: ("touched", batch))
-    assert list(begin(driver, 2)) == [("touched", [0]), ("touched", [1])]
-    assert driver.counters.batches == 2
 
 
 class Choosy(SteppingEngine):
@@ -97,44 +89,9 @@ class Torn(Exception):
     pass
 
 
-def check_exception_is_freed(raising: Callable[[], Any]) -> None:
-    """Check that an exception is freed with its last reference, without the garbage collector."""
-    gc.collect()
-    gc.disable()
-    try:
-        with pytest.raises(Torn) as caught:
-            raising()
-        gone = weakref.ref(caught.value)
-        del caught
-        assert gone() is None
-    finally:
-        gc.enable()
-
-
 class Fails(SteppingEngine):
     def _result(self, worker: int, task: Task) -> Result:
         return Result(ResultKind.FAILED, worker, task.id, Torn())
-
-
-def test_a_failed_batch_is_not_kept_alive_by_its_traceback(clock: Clock) -> None:
-    driver = driver_of(Fails(2, clock, lambda _: 1.0))
-    begin(driver)
-    check_exception_is_freed(driver.next)
-    assert driver.counters.failures == 1
-
-
-class Dies(SteppingEngine):
-    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
-        return [Result(ResultKind.DIED, 0, -1, Torn())]
-
-
-def test_a_death_is_not_kept_alive_by_its_traceback(clock: Clock) -> None:
-    engine = Dies(2, clock, lambda _: 1.0)
-    driver = driver_of(engine)
-    begin(driver)
-    check_exception_is_freed(driver.next)
-    assert driver.closed
-    assert engine.closed
 
 
 def test_results_sent_before_a_worker_died_are_delivered() -> None:
@@ -204,17 +161,6 @@ def test_a_leaving_driver_does_not_wait_for_its_workers() -> None:
         assert bench.run() == []
 
 
-def test_closing_twice_ends_the_workers_once(clock: Clock) -> None:
-    engine = SteppingEngine(2, clock, lambda _: 1.0)
-    driver = driver_of(engine)
-    batches = begin(driver)
-    next(batches)
-    driver.close()
-    driver.close()
-    assert engine.closed
-    assert not driver.machine.flights.is_busy
-
-
 def test_a_driver_that_is_dropped_ends_the_workers(clock: Clock) -> None:
     engine = SteppingEngine(2, clock, lambda _: 1.0)
     driver = driver_of(engine)
@@ -278,15 +224,6 @@ def test_tasks_that_a_scheduler_held_back_are_assigned_when_a_batch_is_requested
     assert [batch.tolist() for batch in batches] == [[number] for number in range(4, 30)]
 
 
-def test_an_error_of_a_scheduler_is_dropped_with_its_epoch() -> None:
-    scheduler = Forgetful()
-    loader = DataLoader(list(range(10)), engine="thread", num_workers=1, persistent_workers=True, scheduler=scheduler)
-    batches = iter(loader)
-    while scheduler.raises:
-        next(batches)
-    assert [batch.item() for batch in loader] == list(range(10))
-
-
 class Repeating(IterableDataset[torch.Tensor]):
     """Every worker delivers all samples."""
 
@@ -309,7 +246,7 @@ def test_a_warning_turned_into_an_error_costs_one_batch_and_no_slot() -> None:
             except DataWarning:
                 raised += 1
     assert (came, raised) == (5, 1)
-    arena = run_of(loader).resources._arena
+    arena = session_of(loader)._arena
     if arena is not None:
         assert len(arena._warm) + len(arena._cold) == len(arena._slots), "every acquired slot was released"
     loader.close()

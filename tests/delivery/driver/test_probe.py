@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from feedline.abc.worker_spec import WorkerSpec
@@ -102,11 +101,6 @@ def measured(
         monkeypatch.setattr(module, "on_threads", lambda *_, **__: OnThreads(thread_rate, 0.1))
 
 
-def test_threads_are_not_tried_for_a_very_fast_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured(monkeypatch, 1e-4, 1.0)
-    assert look(Numbers()) == module.Probe(1e-4, 1.0, threads=0, thread_gain=0.0, is_unsafe=False)
-
-
 def test_a_dataset_that_sleeps_is_tried_on_more_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -115,13 +109,6 @@ def test_a_dataset_that_sleeps_is_tried_on_more_threads(
     assert found is not None
     assert (found.batch_s, found.cpu_s, found.threads) == (0.02, 0.005, 8)
     assert found.thread_gain == pytest.approx(7.8), "390 a second, where one thread makes 50"
-
-
-def test_the_time_and_cpu_share_of_a_batch_are_measured() -> None:
-    found = look(Numbers())
-    assert found is not None
-    assert found.batch_s > 0
-    assert 0 <= found.cpu_share <= 1
 
 
 class NotForThreads(Numbers):
@@ -193,13 +180,6 @@ def test_global_generators_and_open_files_are_unsafe(tmp_path: Path) -> None:
     found = look(Reads(path=tmp_path / "file"))
     assert found is not None
     assert found.is_unsafe
-
-
-def test_unbatched_samples_and_string_keys_can_be_probed() -> None:
-    found = look({"a": np.zeros(3), "b": np.ones(3)}, 2)
-    assert found is not None
-    found = look(Numbers(), 1, batched=False, collate=np.asarray)
-    assert found is not None
 
 
 def test_the_init_function_runs_before_a_probe() -> None:

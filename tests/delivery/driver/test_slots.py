@@ -132,26 +132,6 @@ def test_the_slot_of_a_discarded_batch_is_released_once() -> None:
     assert bench.free_slots() == 4
 
 
-def test_without_an_arena_no_task_has_a_slot() -> None:
-    slots = Slots(None, NumpyFramework(), Counters())
-    assert [slots.acquire(worker) for worker in range(3)] == [-1, -1, -1]
-    assert slots.left()
-    slots.release(-1)
-    slots.discard(Result(ResultKind.DONE, 0, 1, ["made elsewhere"]))
-    slots.close()
-
-
-def test_closing_releases_held_slots_once() -> None:
-    arena = Arena(1, shared=False, budget=1 << 20)
-    slots = Slots(arena, NumpyFramework(), Counters())
-    slot = slots.acquire(0)
-    assert not slots.left()
-    slots.close()
-    slots.close()
-    assert slots.acquire(0) == slot
-    assert slots.acquire(0) == -1, "it was released once"
-
-
 def small_parcel(codec: Codec, number: int) -> SlotBatch:
     memory = np.zeros(1 << 10, np.uint8)
     writer = MessageWriter(memory, memory.__array_interface__["data"][0])

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.delivery.machine.batch_indices import as_list, count_of, rows_of, with_item
+from feedline.delivery.machine.batch_indices import as_list, count_of, with_item
 from feedline.types import IndexBlock
 
 FORMS: dict[str, Callable[[list[int]], Any]] = {
@@ -34,27 +34,6 @@ def test_indices_of_a_batch_are_listed_and_counted(numbers: list[int], form: str
     assert count_of(batch) == len(numbers)
 
 
-@pytest.mark.parametrize("form", ["range", "dict"])
-def test_a_batch_may_be_any_iterable(form: str) -> None:
-    batch = FORMS[form]([0, 0, 0])
-    assert as_list(batch) == [0, 1, 2]
-    assert count_of(batch) == 3
-
-
-def test_a_batch_may_be_an_iterable_without_a_length() -> None:
-    class Bare:
-        def __iter__(self) -> Any:
-            return iter([4, 5])
-
-    assert count_of(Bare()) == 2
-    assert rows_of(Bare(), 1, 2) == [5]
-    assert with_item(Bare(), 0, 9) == [9, 5]
-
-
-def test_indices_of_a_block_are_python_integers() -> None:
-    assert [type(index) for index in as_list(IndexBlock(np.arange(2)))] == [int, int]
-
-
 @pytest.mark.parametrize("index", SINGLES, ids=repr)
 def test_without_batching_any_object_is_one_index(index: Any) -> None:
     (only,) = as_list(index, batched=False)
@@ -69,17 +48,6 @@ def test_objects_that_are_not_iterable_count_as_one_sample(index: Any) -> None:
     assert only is index
     assert count_of(index) == 1
     assert with_item(index, 0, 9) == [9]
-
-
-@given(numbers_of, st.sampled_from(list(FORMS)), st.data())
-def test_rows_of_returns_a_slice_of_the_indices(numbers: list[int], form: str, data: st.DataObject) -> None:
-    batch = FORMS[form](numbers)
-    start = data.draw(st.integers(0, len(numbers)))
-    stop = data.draw(st.integers(start, len(numbers)))
-    rows = rows_of(batch, start, stop)
-    assert [int(index) for index in as_list(rows)] == [int(index) for index in as_list(batch)][start:stop]
-    if form in ("block", "list", "tuple"):
-        assert type(rows) is type(batch)
 
 
 @given(numbers_of, st.sampled_from(list(FORMS)), st.data())

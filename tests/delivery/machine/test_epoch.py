@@ -11,29 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.abc import Scheduler, WorkerView
-from feedline.delivery.driver.driver import Driver
-from feedline.delivery.machine.epoch import Epoch
-from feedline.delivery.machine.planned import Planned
-from feedline.delivery.machine.prefetch import Limits
-from feedline.errors import BadOption, WorkerDied, WorkerTimeout, WorkerWarning
-from feedline.memory.arena import Arena
-from feedline.order.foreign import ForeignPlan
-from feedline.order.progress import Progress
+from feedline.errors import BadOption, WorkerDied, WorkerWarning
 from feedline.order.streams import SpanPlan
 from feedline.schedulers import InOrder, Unordered
-from feedline.types import Notes, Result, ResultKind, Resume, Share, StreamSharding, Task
-from tests.loader.drivers import Delivered, driver_of
+from feedline.types import Notes, Position, Result, ResultKind, Share, StreamSharding, Task
 from tests.loader.epochs import Bench, numbers, slow_at
-from tests.loader.stepping import Clock, SteppingEngine
+from tests.loader.stepping import SteppingEngine
 from tests.sampling import examples
 
 costs = st.sampled_from([0.001, 0.01, 0.1, 1.0, 3.0])
-
-
-@pytest.mark.parametrize("count", [0, 1, 3, 4, 5])
-def test_short_epochs_deliver_every_batch(count: int) -> None:
-    with Bench(count=count) as bench:
-        assert bench.run() == numbers(count)
 
 
 # -- failures ---
@@ -149,50 +135,9 @@ def test_a_slow_worker_with_a_deep_queue_is_not_stuck() -> None:
         assert bench.engine.replaced == []
 
 
-def test_a_timeout_names_the_worker_and_the_batch() -> None:
-    with Bench(slow_at(3, slow_s=5000.0), timeout_s=30.0) as bench:
-        assert [next(bench.batches) for _ in range(3)] == numbers(3)
-        before = bench.clock.now_s
-        with pytest.raises(WorkerTimeout, match=r"DataLoader timed out after 30.0 seconds: worker 1 .* batch 3"):
-            next(bench.batches)
-        assert 30 <= bench.clock.now_s - before < 31, "results of the other worker do not extend the timeout"
-
-
 def test_a_timeout_counts_from_the_last_batch() -> None:
     with Bench(20.0, count=10, timeout_s=30.0) as bench:
         assert bench.run() == numbers(10)
-
-
-def begin(driver: Driver, batches: list[Any], timeout_s: float = 0.0) -> Delivered:
-    plan = ForeignPlan(iter(batches))
-    driver.begin_epoch(Epoch(Planned(plan), InOrder(), Limits(2, 2, timeout_s=timeout_s), Progress()))
-    return Delivered(driver)
-
-
-def test_a_death_while_waiting_for_a_slot_of_an_abandoned_epoch_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only slot belongs to an obsolete task whose worker dies, which must not go unnoticed."""
-    clock = Clock()
-    clock.install(monkeypatch)
-    engine = SteppingEngine(1, clock, lambda _: 50.0)
-    driver = driver_of(engine, Arena(1, shared=False, budget=1 << 20))
-    begin(driver, [[7]])
-    driver.leave_epoch()
-    engine.deaths.append((clock.now_s + 10.0, 0, WorkerDied("worker 0 is gone")))
-    batches = begin(driver, numbers(3), timeout_s=1000.0)
-    with pytest.raises(WorkerDied, match="worker 0"):
-        next(batches)
-    assert engine.closed
-
-
-def test_an_answer_to_an_abandoned_epoch_restarts_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer frees a slot long before the timeout, while another worker still runs an obsolete task."""
-    clock = Clock()
-    clock.install(monkeypatch)
-    engine = SteppingEngine(2, clock, lambda task: 500.0 if task.indices == [8] else 50.0)
-    driver = driver_of(engine, Arena(2, shared=False, budget=1 << 20))
-    begin(driver, [[7], [8]])
-    driver.leave_epoch()
-    assert list(begin(driver, numbers(3), timeout_s=1000.0)) == numbers(3)
 
 
 # -- schedulers that misbehave ---
@@ -275,41 +220,7 @@ def test_a_scheduler_may_hold_tasks_back() -> None:
         assert bench.run() == numbers(10)
 
 
-class Patient(Scheduler):
-    """Gives every worker one task at a time; delivers when three batches are ready or no more will come."""
-
-    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
-        return next((worker.id for worker in workers if worker.outstanding == 0), None)
-
-    def take(self, ready: Collection[int], expected: int) -> int | None:
-        return min(ready) if len(ready) >= 3 or expected >= 10 else None
-
-
-def test_a_held_back_task_is_offered_again_after_an_answer() -> None:
-    with Bench(scheduler=Patient(), count=12) as bench:
-        assert sorted(bench.run()) == numbers(12)
-
-
-# -- leaving ---
-
-
-def test_leave_epoch_may_be_called_twice() -> None:
-    with Bench() as bench:
-        bench.driver.leave_epoch()
-        bench.driver.leave_epoch()
-        assert bench.run() == []
-
-
 # -- resuming ---
-
-
-def test_progress_is_updated_with_every_delivered_batch() -> None:
-    with Bench(slow_at(0, slow_s=50.0), count=6, scheduler=Unordered()) as bench:
-        progress = bench.epoch.progress
-        assert next(bench.batches) == [1]
-        assert (progress.delivered, progress.early) == (0, {1})
-        assert sorted(bench.run()) == [[0], [2], [3], [4], [5]]
-        assert (progress.delivered, progress.early) == (6, set())
 
 
 def test_a_failed_batch_counts_as_delivered() -> None:
@@ -342,7 +253,7 @@ def test_batches_delivered_before_a_resumption_are_not_delivered_again(
 
 
 def test_each_workers_first_task_has_its_resume_state() -> None:
-    resumes = {0: Resume({"n": 1}), 1: Resume({"n": 2})}
+    resumes = {0: Position({"n": 1}), 1: Position({"n": 2})}
     with Bench(count=6, resumes=dict(resumes), snapshots=True) as bench:
         bench.run()
         resumed = [(worker, task.resume) for worker, task in bench.engine.submitted if task.resume is not None]
@@ -356,9 +267,9 @@ def test_a_resumed_epoch_starts_with_the_worker_whose_turn_it_was() -> None:
         assert [worker for worker, _ in bench.engine.submitted] == [2, 0, 1, 2, 0, 1]
 
 
-@pytest.mark.parametrize(("known", "expected"), [({}, None), ({1: Resume({"n": 5})}, Resume({"n": 5}))])
+@pytest.mark.parametrize(("known", "expected"), [({}, None), ({1: Position({"n": 5})}, Position({"n": 5}))])
 def test_a_new_worker_resumes_from_the_state_at_the_start_of_the_epoch(
-    known: dict[int, Resume], expected: Resume | None
+    known: dict[int, Position], expected: Position | None
 ) -> None:
     death = (10.0, 1, WorkerDied("worker 1 is gone"))
     with Bench(slow_at(1, slow_s=50.0), restarts=1, death=death, count=4, resumes=dict(known)) as bench:
@@ -373,7 +284,7 @@ class SendsStates(SteppingEngine):
 
     def _result(self, worker: int, task: Task) -> Result:
         result = super()._result(worker, task)
-        result.notes = Notes({"made": task.indices[0]})
+        result.notes = Notes(Position({"made": task.indices[0]}))
         return result
 
 
@@ -383,7 +294,7 @@ def test_a_new_worker_resumes_from_the_last_state_that_the_old_one_sent() -> Non
         with pytest.warns(WorkerWarning):
             assert bench.run() == numbers(8)
         again = [task for worker, task in bench.engine.submitted if worker == 1 and task.indices == [5]]
-        assert [task.resume for task in again][-1] == Resume({"made": 3})
+        assert [task.resume for task in again][-1] == Position({"made": 3})
 
 
 # -- shared streams ---

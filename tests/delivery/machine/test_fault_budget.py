@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from feedline.delivery.machine.batch_indices import as_list
-from feedline.delivery.machine.fault_budget import _LONGEST_CHAIN, _MOST_NAMED, _MOST_NEIGHBOURS, FaultBudget, Treated
-from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
+from feedline.delivery.machine.fault_budget import _LONGEST_CHAIN, _MOST_NEIGHBOURS, FaultBudget, Treated
+from feedline.errors import EmptyBatch, TooManyBadSamples
 from feedline.faults import Failure, Fault, Policy
 from feedline.types import IndexBlock, Notes, Result, ResultKind, Share
 from tests.loader.dice import Case
@@ -50,15 +50,6 @@ def test_faults_of_an_answer_are_logged_once_with_their_epoch() -> None:
     assert list(fault_budget.log.quarantined) == [3]
 
 
-def test_an_answer_without_notes_is_only_counted() -> None:
-    fault_budget = budget_of()
-    assert fault_budget.state() == {}
-    fault_budget.enter(Result(ResultKind.DONE, 0, 1), 8, 0)
-    fault_budget.check()
-    assert len(fault_budget.log) == 0
-    assert fault_budget.state() == {"seen": 8, "lost": 0}
-
-
 def test_a_sample_that_failed_twice_is_logged_once() -> None:
     fault_budget = budget_of(fault_of(3), fault_of(3), fault_of(np.int64(3)), fault_of([3, 4], stage="collate"))
     fault_budget.write([fault_of(3), fault_of([3, 4], stage="collate")], 8, 1)
@@ -74,18 +65,6 @@ def test_samples_without_indices_are_logged_each_time_and_never_quarantined() ->
     assert len(fault_budget.log.quarantined) == 0
 
 
-def test_a_copy_has_the_policy_but_not_the_log() -> None:
-    fault_budget = budget_of(fault_of(3))
-    twin = fault_budget.copy()
-    assert twin.policy is fault_budget.policy
-    assert len(twin.log) == 0
-
-
-def test_a_policy_that_catches_nothing_guards_nothing() -> None:
-    assert not FaultBudget(Policy()).guards
-    assert FaultBudget(Policy({OSError: "skip"})).guards
-
-
 # -- samples that are not requested again ---
 
 
@@ -98,13 +77,6 @@ def test_known_bad_samples_are_skipped_or_replaced(form: Any) -> None:
     assert treated.known == 3
 
 
-def test_indices_of_any_type_are_recognised() -> None:
-    fault_budget = budget_of(fault_of(("cat", 3)), fault_of("dog", "replace", replacement=("cat", 4)))
-    assert fault_budget.treat(("cat", 3), batched=False).skip == (0,)
-    assert fault_budget.treat("dog", batched=False).indices == ("cat", 4)
-    assert fault_budget.treat(("cat", 3), batched=True).skip == ()
-
-
 def test_batches_without_known_bad_samples_are_unchanged() -> None:
     block = IndexBlock(np.arange(4))
     for fault_budget in (budget_of(), budget_of(fault_of(9)), budget_of(fault_of([0, 1], stage="collate"))):
@@ -112,17 +84,6 @@ def test_batches_without_known_bad_samples_are_unchanged() -> None:
         assert treated.indices is block
         assert not treated.skip
         assert not treated.known
-
-
-def test_without_a_guarding_policy_all_samples_are_requested() -> None:
-    fault_budget = budget_of(fault_of(3), policy=Policy())
-    assert fault_budget.treat([3], batched=True).skip == ()
-
-
-def test_a_released_sample_is_requested_again() -> None:
-    fault_budget = budget_of(fault_of(3))
-    fault_budget.log.release(3)
-    assert fault_budget.treat([3], batched=True).skip == ()
 
 
 @given(
@@ -159,38 +120,6 @@ def test_cycles_of_replacements_end() -> None:
 
 
 # -- the budget ---
-
-
-def test_the_budget_is_spent_when_more_samples_are_lost_than_allowed() -> None:
-    fault_budget = budget_of(policy=Policy(otherwise="skip", max_failures=2, max_share=1.0))
-    fault_budget.enter(answer(fault_of(1), fault_of(2, "replace", replacement=3), fault_of(4, "retry")), 4, 0)
-    fault_budget.check()
-    fault_budget.enter(answer(fault_of(5), fault_of(6, "raise")), 4, 0)
-    with pytest.raises(TooManyBadSamples, match="3 of 8 samples") as caught:
-        fault_budget.check()
-    assert [fault.index for fault in caught.value.faults] == [1, 2, 5]
-    assert "sample 5: OSError: torn" in str(caught.value)
-
-
-def test_a_share_counts_once_there_are_enough_samples_or_at_the_end() -> None:
-    fault_budget = budget_of(policy=Policy(otherwise="skip", max_share=0.5))
-    fault_budget.enter(answer(*map(fault_of, range(6))), 10, 0)
-    fault_budget.check()
-    with pytest.raises(TooManyBadSamples, match=r"6 of 10 samples failed \(60.0%\)"):
-        fault_budget.check(ended=True)
-    fault_budget.enter(answer(), 89, 0)
-    fault_budget.check()
-    fault_budget.enter(answer(*map(fault_of, range(10, 60))), 1, 0)
-    with pytest.raises(TooManyBadSamples):
-        fault_budget.check()
-
-
-def test_the_message_about_many_faults_is_short() -> None:
-    fault_budget = budget_of(*map(fault_of, range(50)), policy=Policy(otherwise="skip", max_failures=0))
-    with pytest.raises(TooManyBadSamples, match=f"... and {50 - _MOST_NAMED} more") as caught:
-        fault_budget.check()
-    assert len(caught.value.faults) == 50
-    assert len(str(caught.value).splitlines()) == _MOST_NAMED + 2
 
 
 @settings(deadline=None)
@@ -298,22 +227,6 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=examples(150))
-@given(cases())
-def test_batches_lack_the_samples_that_fail_and_nothing_else(case: Case) -> None:
-    try:
-        expected = expected_batches(case)
-        run = case.begin()
-        for _ in range(2):
-            delivered = run.take()
-            assert delivered == expected if case.order == "in order" else sorted(delivered) == sorted(expected)
-            run = case.begin(fault_budget=run.fault_budget)
-    except EmptyBatch:  # sixteen neighbours fail too
-        assert case.keeps_steps
-        assert len({*case.bad, *case.killers}) > _MOST_NEIGHBOURS
-
-
 @settings(deadline=None, max_examples=examples(60))
 @given(cases(), st.data())
 def test_a_saved_state_continues_exactly(case: Case, data: st.DataObject) -> None:
@@ -380,20 +293,3 @@ def test_a_resumed_epoch_continues_with_its_budget() -> None:
     other.write([fault_of(5)], 10, 0)
     with pytest.raises(TooManyBadSamples, match="3 of 60"):
         other.check()
-
-
-@pytest.mark.parametrize(
-    "damage", [{"seen": -1}, {"seen": "7"}, {"seen": True}, {"lost": None}, {"lost": 1.5}, {"entries": 3}], ids=repr
-)
-def test_a_damaged_state_changes_nothing(damage: dict[str, Any]) -> None:
-    fault_budget = budget_of(fault_of(3), seen=50)
-    before = fault_budget.state()
-    with pytest.raises(BadState, match="damaged"):
-        fault_budget.restore({**budget_of(fault_of(8)).state(), **damage})
-    assert fault_budget.state() == before
-
-
-@pytest.mark.parametrize("state", [None, [], "faults", 3], ids=repr)
-def test_objects_that_are_not_states_are_rejected(state: Any) -> None:
-    with pytest.raises(BadState):
-        budget_of().restore(state)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from feedline.abc.scheduler import WorkerView
 from feedline.delivery.machine.decisions import LOOK_AT, TAKE_BACK, Decision
-from feedline.types import Call, Result, ResultKind, Resume
+from feedline.types import Call, Position, Result, ResultKind
 from tests.delivery.machine.world import World
 
 # -- tasks and answers ---
@@ -76,18 +74,6 @@ def test_a_late_answer_to_a_reassigned_task_is_ignored() -> None:
     assert world.take() == 0
 
 
-def test_task_ids_are_never_reused() -> None:
-    world = World(8, restarts=2)
-    seen = []
-    for worker in (0, 1):
-        world.decided()
-        seen += [task.id for tasks in world.tasks for task in tasks if task.id not in seen]
-        world.replace(worker)
-    assert world.given() == [[[0], [2]], [[1], [3]]]
-    assert not {task.id for task in world.tasks[1]} & set(seen)
-    assert len(seen) == len(set(seen)) == 6
-
-
 # -- work that moves to an idle worker ---
 
 
@@ -144,20 +130,6 @@ def test_a_worker_with_only_one_task_does_not_keep_others_from_being_relieved() 
     assert moves == [(TAKE_BACK, 0, 2), (TAKE_BACK, 0, 2), (TAKE_BACK, 1, 2)]
 
 
-def test_an_answer_of_another_worker_does_not_reopen_take_backs_from_a_late_one() -> None:
-    """With thousands of workers some worker always answers."""
-    world = World(5, workers=3)
-    assert world.given() == [[[0], [3]], [[1], [4]], [[2]]]
-    world.answer(2)
-    world.machine.flights.now_s += 1000.0
-    world.machine.lateness.wait()
-    assert world.decided() == [(TAKE_BACK, 0, 2)]
-    world.take_back(0, begun=2)
-    world.answer(1)
-    world.machine.lateness.wait()
-    assert [move for move in world.decided() if move[1] == 0] == []
-
-
 def test_a_scheduler_that_found_no_late_worker_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(6, workers=3)
     asked: list[float] = []
@@ -175,10 +147,10 @@ def test_a_scheduler_that_found_no_late_worker_is_not_asked_again_at_once(monkey
 
 
 def test_nothing_moves_from_a_worker_that_has_yet_to_get_its_resume_state() -> None:
-    world = World(resumes={0: Resume({"n": 1})})
+    world = World(resumes={0: Position({"n": 1})})
     assert let_relieve(world) == [], "a task that was taken back and has to stay would end up behind the others"
     assert world.given() == [[[0], [2]], []]
-    assert world.tasks[0][0].resume == Resume({"n": 1})
+    assert world.tasks[0][0].resume == Position({"n": 1})
 
 
 def test_a_call_does_not_move() -> None:
@@ -242,44 +214,9 @@ def test_a_task_moves_to_each_stopped_worker_once_and_its_last_holder_is_replace
     assert looks == [(LOOK_AT, 2, True)]
 
 
-def test_relieve_is_called_only_if_there_is_an_idle_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = last_task(timeout_s=2.0, restarts=100)
-    relieve, idle = world.epoch.scheduler.relieve, []
-
-    def relieve_and_note(workers: Sequence[WorkerView], now_s: float, typical_s: float) -> tuple[int, int] | None:
-        idle.append(sum(not worker.outstanding for worker in workers))
-        return relieve(workers, now_s, typical_s)
-
-    monkeypatch.setattr(world.epoch.scheduler, "relieve", relieve_and_note)
-    assert stop_all(world, 10) == [(0, 1), (1, 2)]
-    world.machine.flights.now_s += 1.0
-    world.machine.lateness.wait()
-    assert {*idle} == {1, 2}, "never 0, even if the others seem to be stopped"
-
-
 @pytest.mark.parametrize("options", [{}, {"timeout_s": 1000.0}, {"restarts": 100}])
 def test_without_a_replacement_every_stopped_worker_is_tried_again_in_turn(options: dict[str, Any]) -> None:
     assert stop_all(last_task(**options), 6) == [(0, 1), (1, 2), (2, 0), (0, 1), (1, 2), (2, 0)]
-
-
-def test_a_worker_that_answered_may_take_over_tasks_again() -> None:
-    world = World(4, workers=2, depth=1, timeout_s=2.0, restarts=100)
-    world.answer(1)
-    world.machine.flights.now_s += 1000.0
-    world.machine.lateness.wait()
-    assert world.decided() == [(TAKE_BACK, 0, 1)]
-    world.take_back(0, begun=0)
-    assert world.given() == [[], [[0]]]
-    world.answer(1)
-    assert (world.take(), world.take()) == (0, 1)
-    assert world.given() == [[[2]], [[3]]]
-    world.answer(0)
-    world.machine.flights.now_s += 1000.0
-    assert world.take() == 2
-    world.machine.lateness.wait()
-    assert world.decided() == [(TAKE_BACK, 1, 0)]
-    world.take_back(1, begun=0)
-    assert world.given() == [[[3]], []]
 
 
 # -- leaving an epoch ---

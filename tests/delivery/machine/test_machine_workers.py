@@ -7,7 +7,7 @@ import pytest
 from feedline.delivery.machine.decisions import LOOK_AT, START, TAKE_BACK, Decision
 from feedline.delivery.machine.recovery import Seen
 from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerTimeout, WorkerWarning
-from feedline.types import Call, Notes, Resume
+from feedline.types import Call, Notes, Position
 from tests.delivery.machine.world import World
 
 SET_EPOCH = Call("set_epoch", (3,))
@@ -34,14 +34,6 @@ def test_a_new_worker_gets_the_tasks_of_the_dead_one_with_the_same_slots() -> No
     assert category is WorkerWarning
     assert "worker 0 is gone It was making batch 0 (sample 0)." in message
     assert "restart 1 of 2" in message
-
-
-def test_batches_answered_before_a_death_are_not_made_again() -> None:
-    world = World(2, restarts=1)
-    world.answer(0)
-    world.replace(0)
-    assert world.given() == [[], [[1]]]
-    assert world.take() == 0
 
 
 def test_a_death_over_the_budget_is_fatal() -> None:
@@ -90,18 +82,18 @@ def test_tasks_of_an_abandoned_epoch_are_not_given_to_a_new_worker() -> None:
 
 def test_the_first_task_of_a_new_worker_has_its_resume_state() -> None:
     world = World(6, restarts=2)
-    world.answer(0, notes=Notes({"made": 1}))
+    world.answer(0, notes=Notes(Position({"made": 1})))
     world.answer(1)
     world.replace(0)
     assert world.given()[0] == [[2]]
-    assert [task.resume for task in world.tasks[0]] == [Resume({"made": 1})]
-    world.answer(0, notes=Notes({"made": 2}))
+    assert [task.resume for task in world.tasks[0]] == [Position({"made": 1})]
+    world.answer(0, notes=Notes(Position({"made": 2})))
     world.replace(0)
     assert world.given()[0] == [], "it has no tasks"
     while world.take() >= 0:
         continue
     assert world.given()[0] == [[4]]
-    assert [task.resume for task in world.tasks[0]] == [Resume({"made": 2})], "the state comes with the next task"
+    assert [task.resume for task in world.tasks[0]] == [Position({"made": 2})], "the state comes with the next task"
 
 
 # -- workers that have grown ---
@@ -140,18 +132,6 @@ def test_tasks_assigned_to_a_retiring_worker_wait_for_its_successor() -> None:
     assert world.decided() == [(START, 0)]
     world.machine.crew.started(0)
     assert world.given()[0] == [[4]]
-
-
-def test_leaving_an_epoch_drops_the_waiting_tasks_of_a_retiring_worker() -> None:
-    world = World(6, depth=3)
-    world.decided()
-    world.machine.crew.grown(0)
-    world.decided()
-    world.take_back(0)
-    world.machine.leave_epoch()
-    assert world.decided() == []
-    world.answer(0)
-    assert world.decided() == [(START, 0)]
 
 
 def test_a_retiring_worker_that_dies_is_replaced_once() -> None:
@@ -210,18 +190,6 @@ def test_a_batch_is_not_late_while_another_worker_is_started_for_it() -> None:
     world.die(0, death=WorkerDied("killed by signal 9"))
     world.machine.lateness.judge()
     assert world.decided() == [(START, 0)]
-
-
-def test_the_timeout_error_says_if_the_task_belongs_to_an_abandoned_epoch() -> None:
-    world = World(1, workers=1, timeout_s=30.0)
-    world.decided()
-    world.machine.leave_epoch()
-    world.decided()
-    world.begin(1)
-    assert let_time_out(world) == [], "it is still getting ready, for all that is known"
-    assert let_time_out(world) == [(LOOK_AT, 0, False)]
-    with pytest.raises(WorkerTimeout, match=r"still at batch 0 .* of an iteration that was left"):
-        world.machine.lateness.seen(0, SEEN)
 
 
 def test_a_worker_that_answers_tasks_of_an_abandoned_epoch_is_not_stuck() -> None:

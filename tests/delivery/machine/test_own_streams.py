@@ -13,17 +13,17 @@ from feedline.abc import Engine
 from feedline.abc.faults import Failure, Fault
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.driver import Driver
-from feedline.delivery.machine.epoch import Epoch, Origin, Request
+from feedline.delivery.machine.epoch import Epoch, Request
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.own_streams import OwnStreams
 from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.machine.recovery import RecoveryOptions
-from feedline.errors import DataWarning, TooManyBadSamples, WorkerDied, WorkerTimeout, WorkerWarning
+from feedline.errors import DataWarning, TooManyBadSamples, WorkerDied, WorkerWarning
 from feedline.faults import Policy
-from feedline.order.progress import Progress, StreamProgress
+from feedline.order.progress import Progress
 from feedline.order.streams import StreamPlan
 from feedline.schedulers import InOrder, Unordered
-from feedline.types import Notes, Result, ResultKind, Resume, Task
+from feedline.types import Notes, Position, Result, ResultKind, Task
 from tests.loader.drivers import Delivered, driver_of
 
 
@@ -105,6 +105,11 @@ class StreamEngine(Engine):
         self.closed = True
 
 
+def noted(number: int, dataset: object, iterator: object = None) -> Notes:
+    """Return the notes on a batch of four samples."""
+    return Notes(Position(dataset, iterator, 4 * (number + 1), 4 * (number + 1)))
+
+
 def begin(
     engine: StreamEngine,
     depth: int = 2,
@@ -112,7 +117,6 @@ def begin(
     in_order: bool = True,
     timeout_s: float = 0.0,
     progress: Progress | None = None,
-    resumes: dict[int, Resume] | None = None,
     snapshot_every: int = 0,
     restarts: int = 0,
     fault_budget: FaultBudget | None = None,
@@ -124,7 +128,6 @@ def begin(
             OwnStreams(
                 StreamPlan(4, 0),
                 Request(stream_count=4, snapshot_every=snapshot_every),
-                Origin(resumes=resumes or {}),
             ),
             InOrder() if in_order else Unordered(),
             limits,
@@ -174,12 +177,6 @@ def test_without_order_a_fast_stream_does_not_starve_the_others() -> None:
     assert {first.count(worker) >= 2 for worker in range(3)} == {True}
 
 
-def test_tasks_ask_for_the_samples_of_a_batch() -> None:
-    engine = StreamEngine([2], [])
-    begin(engine)
-    assert [task.indices for task in engine.tasks[0]] == [4, 4]
-
-
 @pytest.mark.parametrize("in_order", [True, False])
 def test_a_failure_is_raised_in_its_place_and_the_stream_continues(in_order: bool) -> None:
     batches, driver = begin(StreamEngine([3, 3], [], failing=(0, 1)), in_order=in_order)
@@ -199,7 +196,7 @@ def test_a_stream_with_too_many_bad_samples_raises_whenever_a_batch_is_requested
     """It counts the samples of the batch that exceeds the budget once, however often the batch is requested."""
     engine = StreamEngine([99], [])
     fault = Fault.of(Failure(None, OSError("disk"), "fetch", 1, 0), "skip", time=0.0)
-    engine.notes = {25: Notes(faults=[fault] * 5)}
+    engine.notes = {25: Notes(Position(read=109), faults=[fault] * 5)}
     batches, _ = begin(engine, fault_budget=FaultBudget(Policy(otherwise="skip", max_share=0.01)))
     for _ in range(25):
         next(batches)
@@ -225,7 +222,7 @@ def test_killing_workers_at_any_moment_does_not_change_the_batches(
 ) -> None:
     engine = StreamEngine(lengths, arrivals)
     if sends_states:  # a state with every other batch
-        engine.notes = {number: Notes({"n": number}, place=4 * (number + 1)) for number in range(0, 6, 2)}
+        engine.notes = {number: noted(number, {"n": number}) for number in range(0, 6, 2)}
     batches, driver = begin(engine, depth, restarts=3)
     came: list[Any] = []
     at = sorted(deaths)
@@ -242,7 +239,7 @@ def test_killing_workers_at_any_moment_does_not_change_the_batches(
 
 def test_a_new_worker_continues_after_the_last_answer_of_the_old_one() -> None:
     engine = StreamEngine([9, 9], [])
-    engine.notes = {1: Notes({"n": 2}, {"i": 2}, place=8)}
+    engine.notes = {1: noted(1, {"n": 2}, {"i": 2})}
     batches, _ = begin(engine, 2, restarts=1)
     first = [next(batches) for _ in range(6)]  # by now both have got five tasks and answered three
     engine.dying.append(0)
@@ -254,17 +251,11 @@ def test_a_new_worker_continues_after_the_last_answer_of_the_old_one() -> None:
 
 def test_a_new_worker_gets_the_last_state_and_the_samples_delivered_since() -> None:
     engine = StreamEngine([9], [])
-    engine.notes = {1: Notes({"n": 2}, {"i": 2}, place=8)}
+    engine.notes = {1: noted(1, {"n": 2}, {"i": 2})}
     batches, driver = begin(engine, 1, restarts=1)
     for _ in range(3):
         next(batches)
-    resume = driver.epoch.kind.resume_for(0)
-    assert resume == Resume({"n": 2}, {"i": 2}, place=8, skip=4)
-    assert resume is not None
-    resume.dataset["n"] = 77
-    again = driver.epoch.kind.resume_for(0)
-    assert again is not None
-    assert again.dataset == {"n": 2}, "a dataset that changes its state does not change ours"
+    assert driver.epoch.kind.resume_for(0) == Position({"n": 2}, {"i": 2}, place=8, read=12, batches=3)
 
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
@@ -280,16 +271,6 @@ def test_a_stream_that_keeps_killing_workers_at_one_place_raises() -> None:
 
 
 # -- leaving ---
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-def test_a_timeout_names_the_worker(in_order: bool) -> None:
-    engine = StreamEngine([9, 9], [])
-    batches, _ = begin(engine, timeout_s=0.01, in_order=in_order)
-    next(batches)
-    engine.silent = True
-    with pytest.raises(WorkerTimeout, match=r"DataLoader timed out after 0.01 seconds: worker \d"):
-        list(batches)
 
 
 def test_an_epoch_that_is_left_delivers_nothing_more_and_its_tasks_are_finished() -> None:
@@ -315,31 +296,31 @@ def test_a_resumed_epoch_continues_in_the_same_order(lengths: list[int], done: i
         if len(taken) >= done:
             break
     progress = Progress(
-        streams=[StreamProgress(stream.batches, stream.ended) for stream in driver.epoch.progress.streams],
+        begun={worker: driver.epoch.progress.position(worker) for worker in range(len(lengths))},
         turn=driver.epoch.progress.turn,
     )
     engine = StreamEngine(lengths, arrivals)
-    engine._answered = [stream.batches for stream in progress.streams]
+    engine._answered = [position.batches for position in progress.begun.values()]
     rest, _ = begin(engine, progress=progress)
     assert taken + list(rest) == in_turns(lengths)
 
 
 def test_ended_streams_get_no_tasks() -> None:
     engine = StreamEngine([2, 2], [])
-    progress = Progress(streams=[StreamProgress(2, ended=True), StreamProgress()])
+    progress = Progress(begun={0: Position(batches=2, ended=True), 1: Position()})
     batches, _ = begin(engine, progress=progress)
     assert not engine.tasks[0]
     assert list(batches) == [(1, 0), (1, 1)]
-    everything = Progress(streams=[StreamProgress(2, ended=True), StreamProgress(2, ended=True)])
+    everything = Progress(begun=dict.fromkeys(range(2), Position(batches=2, ended=True)))
     assert list(begin(StreamEngine([2, 2], []), progress=everything)[0]) == []
 
 
 def test_the_first_task_of_each_stream_has_its_resume_state() -> None:
     engine = StreamEngine([9, 9], [])
-    begin(engine, 2, resumes={0: Resume(skip=4), 1: Resume(skip=8)})
+    begin(engine, 2, progress=Progress(begun={0: Position(read=4), 1: Position(read=8)}))
     assert [[task.resume for task in tasks] for tasks in engine.tasks] == [
-        [Resume(skip=4), None],
-        [Resume(skip=8), None],
+        [Position(read=4), None],
+        [Position(read=8), None],
     ]
 
 
@@ -352,15 +333,14 @@ def test_the_state_of_a_stream_is_requested_with_every_nth_batch(every: int, exp
 
 def test_states_are_kept_with_the_batch_they_came_with() -> None:
     engine = StreamEngine([9], [])
-    engine.notes = {1: Notes({"n": 2})}
+    engine.notes = {1: noted(1, {"n": 2})}
     batches, driver = begin(engine, 4)
     next(batches)
-    stream = driver.epoch.progress.streams[0]
-    assert (stream.batches, stream.notes) == (1, None), "the second batch may be ready, but is not delivered"
+    position = driver.epoch.progress.position(0)
+    assert position == Position(read=4, batches=1), "the second batch may be ready, but is not delivered"
     next(batches)
     next(batches)
-    stream = driver.epoch.progress.streams[0]
-    assert (stream.batches, stream.noted_at, stream.notes) == (3, 2, Notes({"n": 2}))
+    assert driver.epoch.progress.position(0) == Position({"n": 2}, place=8, read=12, batches=3)
 
 
 def test_each_stream_draws_its_own_numbers() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import feedline
 from feedline.abc import Scheduler
 from feedline.delivery.machine import prefetch
-from feedline.delivery.machine.prefetch import _UNKNOWN_S, RUN_AHEAD, Limits, Pace, window_size
+from feedline.delivery.machine.prefetch import RUN_AHEAD, Limits, Pace, window_size
 from feedline.schedulers import InOrder, Unordered
 from tests.loader.epochs import Bench, numbers, slow_at
 from tests.sampling import examples
@@ -90,23 +90,6 @@ def test_a_late_batch_does_not_idle_the_other_workers() -> None:
                 assert len(bench.epoch.ready) > 100
         assert batches == numbers(200)
         assert bench.counters.run_ahead > 50
-
-
-def test_the_run_ahead_is_bounded() -> None:
-    with Bench(slow_at(2, slow_s=500.0), count=2000, workers=2, depth=2) as bench:
-        assert [next(bench.batches), next(bench.batches)] == [[0], [1]]
-        assert next(bench.batches) == [2]
-        assert len({task.id for _, task in bench.engine.submitted}) <= 2 + bench.window * RUN_AHEAD + 2
-
-
-def test_nothing_runs_ahead_while_the_training_loop_has_batches() -> None:
-    """Workers exceed the window only while the training loop waits."""
-    with Bench(slow_at(5, slow_s=10.0), count=30, workers=2, depth=2) as bench:
-        for batch in bench.batches:
-            bench.clock.now_s += 100.0
-            assert bench.in_flight() <= bench.window
-            del batch
-        assert bench.counters.run_ahead == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -185,19 +168,7 @@ def test_a_deep_window_is_refilled_when_a_quarter_of_it_is_used_up(monkeypatch: 
     assert min(under_way) > 32
 
 
-def test_slow_batches_are_not_fetched_further_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "_SHORT_S", 0.0)
-    batches: Any = iter(feedline.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 4)), 8, num_workers=2))
-    for _ in range(100):
-        next(batches)
-    assert batches._batches.driver.machine.window == 4
-
-
 # -- how long tasks take ---
-
-
-def test_before_the_first_answer_the_typical_time_is_a_guess() -> None:
-    assert Pace().typical_s() == _UNKNOWN_S
 
 
 def test_one_slow_task_does_not_change_the_typical_time() -> None:
@@ -213,12 +184,3 @@ def test_old_durations_are_forgotten() -> None:
         pace.note(busy_s * 10**9)
         typical_s = pace.typical_s()
     assert typical_s == 3.0
-
-
-def test_the_typical_time_is_updated_with_every_sixteenth_answer() -> None:
-    pace = Pace()
-    typical = []
-    for busy_s in range(1, 20):
-        pace.note(busy_s * 10**9)
-        typical.append(pace.typical_s())
-    assert typical == [1.0] * 16 + [9.0] * 3

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from feedline.delivery.machine.decisions import RETIRE, START
 from feedline.errors import WorkerStartError
-from feedline.types import Call, ResultKind
+from feedline.types import Call
 from tests.delivery.machine.world import World
 
 
@@ -55,13 +53,6 @@ def test_surplus_workers_finish_their_tasks() -> None:
     assert is_settled(world)
     assert deliver_rest(world, [0]) == list(range(12))
     assert world.slots.taken == set()
-
-
-def test_idle_surplus_workers_are_retired_at_once() -> None:
-    world = World(1, workers=3, most=3)
-    assert world.resize(2) == [(RETIRE, 2)]
-    assert world.resize(1) == [(RETIRE, 1)]
-    assert world.resize(3) == [(START, 1), (START, 2)]
 
 
 def test_the_window_follows_the_number_of_workers() -> None:
@@ -122,26 +113,6 @@ def test_a_call_reaches_only_active_workers() -> None:
     world.machine.flights.call(Call("note"))
     world.decided()
     assert [sum(isinstance(task.indices, Call) for task in tasks) for tasks in world.tasks] == [2, 0, 0]
-
-
-def test_the_machine_is_settled_when_every_worker_has_answered() -> None:
-    world = World(12, workers=1, depth=1, most=2)
-    assert not is_settled(world)
-    world.answer(0)
-    assert is_settled(world)
-    world.resize(2)
-    assert not is_settled(world)
-    world.machine.fill()
-    world.take()
-    world.decided()
-    world.answer(1, ResultKind.DONE)
-    assert is_settled(world)
-
-
-@pytest.mark.parametrize("count", [0, 3])
-def test_resizing_beyond_the_bounds_is_an_error(count: int) -> None:
-    with pytest.raises(AssertionError):
-        World(workers=2, most=2).machine.crew.resize(count)
 
 
 def test_an_elastic_machine_continues_without_a_worker_that_finds_no_resources() -> None:

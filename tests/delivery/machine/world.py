@@ -6,7 +6,7 @@ from typing import Any
 
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.decisions import GIVE, START, TAKE_BACK, Decision
-from feedline.delivery.machine.epoch import Epoch, Origin
+from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
@@ -15,7 +15,7 @@ from feedline.errors import WorkerDied
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.schedulers import InOrder
-from feedline.types import Result, ResultKind, Resume, Task
+from feedline.types import Position, Result, ResultKind, Task
 
 
 class Slots:
@@ -60,7 +60,7 @@ class World:
         restarts: int = 0,
         timeout_s: float = 0.0,
         moves: bool = True,
-        resumes: dict[int, Resume] | None = None,
+        resumes: dict[int, Position] | None = None,
         most: int | None = None,
     ) -> None:
         self.slots = Slots(slots)
@@ -74,11 +74,10 @@ class World:
         """The worker for which tasks are taken back, by the last decision."""
         self.begin(batches, resumes)
 
-    def begin(self, batches: int, resumes: dict[int, Resume] | None = None) -> None:
+    def begin(self, batches: int, resumes: dict[int, Position] | None = None) -> None:
         """Begin an epoch with the batches [0], [1], ..."""
         plan = ForeignPlan(iter([[number] for number in range(batches)]))
-        origin = Origin(resumes=resumes or {})
-        self.epoch = Epoch(Planned(plan, origin=origin), InOrder(), self.limits, Progress())
+        self.epoch = Epoch(Planned(plan), InOrder(), self.limits, Progress(begun=resumes or {}))
         self.machine.begin(self.epoch)
 
     def decided(self) -> list[Decision]:
@@ -133,7 +132,7 @@ class World:
             result = self.epoch.kind.pop(self.epoch, ordinal)
             self.slots.discard(result)
             self.machine.fill()
-            self.epoch.kind.note(self.epoch, ordinal, result.worker, result.notes, None)
+            self.epoch.kind.note(self.epoch, ordinal, result.worker, result.position)
         return ordinal
 
     def outstanding(self) -> list[int]:

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from feedline.delivery.state.checkpoint import Checkpoint, notes_of, resume_of
-from feedline.order.foreign_order import ForeignOrder
+from feedline.delivery.state.checkpoint import Checkpoint
+from feedline.order.foreign import ForeignOrder
 from feedline.order.order import Entry, Order, SampleOrder, SpanOrder, StreamOrder
-from feedline.order.progress import StreamProgress
 from feedline.samplers import SequentialSampler
-from feedline.types import Key, Notes, Resume, Share, StreamSharding
+from feedline.types import Key, Position, Share, StreamSharding
 
 SAMPLES = SampleOrder(SequentialSampler(range(100)), 4, drop_last=False)
 SPANS = SpanOrder(StreamSharding(4, Share(0, 2, "exact")))
@@ -98,31 +97,28 @@ def test_the_state_of_a_finished_epoch_has_its_number_and_seeds() -> None:
 
 def test_without_workers_the_state_of_the_dataset_is_read_directly() -> None:
     state = {"n": [1]}
-    checkpoint = begin(live=lambda: Notes(state))
-    snapshot = checkpoint.snapshot()
-    assert snapshot.streams == ({"place": 0, "dataset": {"n": [1]}, "iterator": None},)
+    snapshot = begin(live=lambda: Position(state)).snapshot()
+    assert snapshot.streams == (Position({"n": [1]}),)
     state["n"].append(2)
-    assert snapshot.streams[0]["dataset"] == {"n": [1]}, "the snapshot does not change with the dataset"
+    assert snapshot.streams == (Position({"n": [1]}),), "the snapshot does not change with the dataset"
 
 
 def test_a_dataset_without_a_state_is_not_in_the_snapshot() -> None:
-    assert begin(live=lambda: Notes()).snapshot().streams == ()
+    assert begin(live=Position).snapshot().streams == ()
     assert begin(workers=2).snapshot().streams == ()
 
 
 def test_a_snapshot_has_the_last_state_of_every_worker() -> None:
     checkpoint = begin(workers=3)
-    checkpoint.entry.progress.notes[2] = Notes({"n": 4})
-    checkpoint.entry.progress.notes[0] = Notes({"n": 8})
-    streams = checkpoint.snapshot().streams
-    first, second = ({"place": 0, "dataset": {"n": count}, "iterator": None} for count in (8, 4))
-    assert streams == (first, {}, second)
+    checkpoint.entry.progress.begun[2] = Position({"n": 4})
+    checkpoint.entry.progress.begun[0] = Position({"n": 6})
+    checkpoint.entry.progress.positions[0] = Position({"n": 8})
+    assert checkpoint.snapshot().streams == (Position({"n": 8}), Position(), Position({"n": 4}))
 
 
 @pytest.mark.parametrize(("begun_with", "delivered", "turn"), [(0, 0, 0), (0, 4, 1), (2, 0, 2), (2, 2, 1)])
 def test_the_turn_rotates_over_the_workers(begun_with: int, delivered: int, turn: int) -> None:
     checkpoint = begin(workers=3)
-    checkpoint.entry.progress.notes[0] = Notes({"n": 1})
     checkpoint.entry.progress.turn = begun_with
     deliver(checkpoint, *range(delivered))
     assert checkpoint.snapshot().turn == turn
@@ -131,26 +127,25 @@ def test_the_turn_rotates_over_the_workers(begun_with: int, delivered: int, turn
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_state_of_the_dataset_outlives_an_epoch_if_its_worker_does(keeps: bool) -> None:
     checkpoint = begin(workers=2, keeps_dataset=keeps)
-    checkpoint.entry.progress.notes[1] = Notes({"n": 4})
+    checkpoint.entry.progress.positions[1] = Position({"n": 4})
     checkpoint.entry.progress.ended = True
     snapshot = checkpoint.snapshot()
-    states = {"dataset": None, "last": None}, {"dataset": {"n": 4}, "last": None}
-    assert snapshot.streams == (states if keeps else ())
+    assert snapshot.streams == ((Position(), Position({"n": 4}, is_before=True)) if keeps else ())
     assert snapshot.order == SAMPLES.expected(), "what a loader must match, in any case"
 
 
 def test_an_iterator_outlives_an_epoch_if_it_is_the_dataset() -> None:
-    checkpoint = begin(STREAMS, live=partial(Notes, None, {"place": 9}, True))
+    checkpoint = begin(STREAMS, live=partial(Position, iterator={"place": 9}, is_one=True))
     checkpoint.entry.progress.ended = True
-    assert checkpoint.snapshot().streams == ({"dataset": {"place": 9}, "last": None},)
+    assert checkpoint.snapshot().streams == (Position({"place": 9}, is_before=True),)
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_the_last_state_of_a_separate_iterator_is_stored_as_last(keeps: bool) -> None:
+def test_the_last_state_of_a_separate_iterator_is_kept(keeps: bool) -> None:
     """It may hold its worker's random generators. The iterators of feedline's own sources do not."""
-    checkpoint = begin(STREAMS, live=partial(Notes, None, {"place": 9}, False), keeps_last=keeps)
+    checkpoint = begin(STREAMS, live=partial(Position, iterator={"place": 9}), keeps_last=keeps)
     checkpoint.entry.progress.ended = True
-    assert checkpoint.snapshot().streams == (({"dataset": None, "last": {"place": 9}},) if keeps else ())
+    assert checkpoint.snapshot().streams == ((Position(iterator={"place": 9}, is_before=True),) if keeps else ())
 
 
 # -- a stream per worker ---
@@ -159,83 +154,45 @@ def test_the_last_state_of_a_separate_iterator_is_stored_as_last(keeps: bool) ->
 def test_a_snapshot_of_the_one_stream_without_workers() -> None:
     checkpoint = begin(STREAMS)
     deliver(checkpoint, 0, 1)
-    counts = {"batches": 2, "noted_at": 2, "ended": False, "read": None}
-    assert checkpoint.snapshot().streams == (counts,)
-    checkpoint.live = lambda: Notes(None, {"place": 8}, place=8)
-    assert checkpoint.snapshot().streams == ({**counts, "place": 8, "dataset": None, "iterator": {"place": 8}},)
+    checkpoint.entry.progress.read = 8
+    assert checkpoint.snapshot().streams == (Position(batches=2, read=8),)
+    checkpoint.live = lambda: Position(None, {"place": 8}, place=8, read=8)
+    assert checkpoint.snapshot().streams == (Position(None, {"place": 8}, place=8, read=8, batches=2),)
 
 
 def test_a_snapshot_of_the_streams_of_workers() -> None:
     checkpoint = begin(STREAMS, workers=2)
-    checkpoint.entry.progress.streams = [
-        StreamProgress(5, ended=False, notes=Notes({"d": 1}, {"i": 2}, place=16), noted_at=4),
-        StreamProgress(3, ended=True),
-    ]
+    positions = Position({"d": 1}, {"i": 2}, place=16, read=20, batches=5), Position(read=12, batches=3, ended=True)
+    checkpoint.entry.progress.positions.update(enumerate(positions))
     checkpoint.entry.progress.turn = 1
     snapshot = checkpoint.snapshot()
-    assert snapshot.turn == 1
-    states = {"place": 16, "dataset": {"d": 1}, "iterator": {"i": 2}}
-    assert snapshot.streams == (
-        {"batches": 5, "noted_at": 4, "ended": False, "read": None, **states},
-        {"batches": 3, "noted_at": 0, "ended": True, "read": None},
-    )
+    assert (snapshot.turn, snapshot.streams) == (1, positions)
     json.dumps(snapshot.as_dict())
 
 
 # -- a shared stream ---
 
 
-def spans(notes: dict[int, Notes], delivered: int) -> tuple[int, tuple[dict[str, Any], ...]]:
+def spans(positions: dict[int, Position], delivered: int) -> tuple[int, tuple[Position, ...]]:
     """Return the consumed samples and the streams of a state. A step is eight samples."""
     checkpoint = begin(SPANS, workers=2)
     deliver(checkpoint, *range(delivered))
-    checkpoint.entry.progress.notes.update(notes)
+    checkpoint.entry.progress.positions.update(positions)
     snapshot = checkpoint.snapshot()
     return snapshot.order["consumed"], snapshot.streams
 
 
 def test_the_latest_stream_state_that_is_not_beyond_the_position_is_used() -> None:
-    early, late = Notes(None, {"place": 10}, place=10), Notes(None, {"place": 18}, place=18)
-    assert spans({0: early, 1: late}, 3) == (
-        24,
-        ({"place": 18, "dataset": None, "iterator": {"place": 18}},),
-    )
-    assert spans({0: early, 1: late}, 2) == (16, ({"place": 10, "dataset": None, "iterator": {"place": 10}},))
+    early, late = (Position(None, {"place": place}, place=place) for place in (10, 18))
+    assert spans({0: early, 1: late}, 3) == (24, (late,))
+    assert spans({0: early, 1: late}, 2) == (16, (early,))
     assert spans({0: early, 1: late}, 1) == (8, ()), "the stream is read again"
 
 
-def test_near_the_end_the_workers_consumed_count_overrides_the_plan() -> None:
-    assert spans({0: Notes(consumed=14)}, 2) == (14, ())
-    assert spans({0: Notes(consumed=14), 1: Notes(consumed=15)}, 2) == (15, ())
-    assert spans({0: Notes(consumed=99)}, 2) == (16, ()), "the count of a later batch that came early"
-
-
-# -- resuming ---
-
-
-def test_where_a_stream_resumes() -> None:
-    assert resume_of({}, 4) == Resume()
-    assert resume_of({"batches": 3, "noted_at": 3, "ended": False}, 4) == Resume(skip=12, least=9), (
-        "the last batch may have been short"
-    )
-    noted = {"batches": 5, "noted_at": 3, "ended": False, "place": 12, "iterator": {"i": 1}}
-    assert resume_of(noted, 4) == Resume(None, {"i": 1}, 12, 8, 17)
-    assert resume_of({"dataset": {"n": 1}, "place": 0}, 4) == Resume({"n": 1})
-
-
-def test_a_state_may_be_loaded_twice() -> None:
-    stream = {"dataset": {"n": [1]}, "place": 0}
-    resume_of(stream, 4).dataset["n"].append(2)
-    assert resume_of(stream, 4).dataset == {"n": [1]}
-
-
-def test_notes_of_a_worker_survive_a_snapshot() -> None:
-    notes = Notes({"d": 1}, {"i": 2}, place=16)
-    checkpoint = begin(STREAMS, workers=1)
-    checkpoint.entry.progress.streams = [StreamProgress(4, notes=notes, noted_at=4)]
-    (stream,) = checkpoint.snapshot().streams
-    assert notes_of(stream) == notes
-    assert notes_of({"batches": 4}) is None
+def test_near_the_end_the_workers_count_overrides_the_plan() -> None:
+    assert spans({0: Position(read=14)}, 2) == (14, ())
+    assert spans({0: Position(read=14), 1: Position(read=15)}, 2) == (15, ())
+    assert spans({0: Position(read=99)}, 2) == (16, ()), "the count of a later batch that came early"
 
 
 def test_the_state_of_a_stateful_sampler_is_saved_at_the_end_of_an_epoch() -> None:

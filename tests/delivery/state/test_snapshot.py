@@ -16,12 +16,21 @@ from hypothesis import strategies as st
 
 from feedline.delivery.state import VERSION, Snapshot
 from feedline.errors import BadState
+from feedline.types import Position
 
 numbers = st.integers(0, 2**63)
 plain = st.none() | st.booleans() | numbers | st.text(max_size=20)
 counts = st.integers(0, 2**62 - 1)
-streams = st.fixed_dictionaries(
-    {"batches": counts, "noted_at": st.just(0), "ended": st.booleans(), "read": st.none() | counts}
+positions = st.builds(
+    Position,
+    dataset=st.none() | plain,
+    iterator=st.none() | plain,
+    place=counts,
+    read=st.none() | counts,
+    batches=counts,
+    ended=st.booleans(),
+    is_one=st.booleans(),
+    is_before=st.booleans(),
 )
 
 snapshots = st.builds(
@@ -34,7 +43,7 @@ snapshots = st.builds(
         st.text(max_size=10).map("own {}".format), plain | st.dictionaries(st.text(max_size=10), plain), max_size=4
     ).map(lambda order: {**order, "unit": "stream batches"}),
     early=st.just(()),
-    streams=st.lists(streams, max_size=3).map(tuple),
+    streams=st.lists(positions, max_size=3).map(tuple),
     turn=st.just(0),
     virtual=st.none() | st.tuples(counts, counts),
 )
@@ -90,19 +99,19 @@ def test_a_state_is_small() -> None:
 
 
 def test_the_turn_is_kept() -> None:
-    stream = {"batches": 1, "noted_at": 1, "ended": False, "read": 4}
-    snapshot = Snapshot(3, draw_seed=1, order={"unit": "stream batches"}, streams=(stream, stream), turn=1)
+    streams = Position(batches=1, read=4), Position()
+    snapshot = Snapshot(3, draw_seed=1, order={"unit": "stream batches"}, streams=streams, turn=1)
     assert Snapshot.from_dict(through_json(snapshot.as_dict())).turn == 1
 
 
 def test_a_snapshot_does_not_share_objects_with_its_dictionary() -> None:
-    order, stream = {"unit": "own batches", "consumed": 4}, {"dataset": 3, "iterator": None, "place": 1}
-    state = Snapshot(3, draw_seed=1, order=dict(order), streams=(dict(stream),)).as_dict()
+    order, position = {"unit": "own batches", "consumed": 4}, Position(3, place=1)
+    state = Snapshot(3, draw_seed=1, order=dict(order), streams=(position,)).as_dict()
     snapshot = Snapshot.from_dict(state)
     state["order"]["consumed"] = 99
     state["streams"][0]["place"] = 99
     assert snapshot.order == order
-    assert snapshot.streams == (stream,)
+    assert snapshot.streams == (position,)
 
 
 # -- what is rejected ---
@@ -215,11 +224,11 @@ def test_a_missing_rank_is_noticed() -> None:
 def test_the_states_of_the_users_own_objects_may_be_anything() -> None:
     """They are not part of the checksum, but it notices if one is gone."""
     order = {"unit": "own batches", "consumed": 4, "sampler_state": {"parts": [np.arange(3)], "iterator": {1: 2}}}
-    stream = {"dataset": torch.zeros(2), "iterator": None, "place": 1}
-    state = Snapshot(3, draw_seed=1, order={**order, "held": [{4, 5}]}, streams=(stream,)).as_dict()
-    state["streams"][0] = {**stream, "dataset": torch.ones(2)}
-    assert Snapshot.from_dict(state).streams[0]["dataset"].tolist() == [1, 1]
-    for wrong in ({**stream, "dataset": None}, {"dataset": 1, "place": 1}):
+    position = Position(torch.zeros(2), place=1)
+    state = Snapshot(3, draw_seed=1, order={**order, "held": [{4, 5}]}, streams=(position,)).as_dict()
+    state["streams"][0]["dataset"] = torch.ones(2)
+    assert Snapshot.from_dict(state).streams[0].dataset.tolist() == [1, 1]
+    for wrong in ({"dataset": None, "place": 1}, {"dataset": torch.ones(2)}, {"place": 1}):
         with pytest.raises(BadState, match="changed or cut off"):
             Snapshot.from_dict({**state, "streams": [wrong]})
 

@@ -122,16 +122,6 @@ def test_max_share_limits_the_share_of_bad_samples(loader_kind: str, engine: str
 
 
 @everywhere
-def test_the_share_of_a_short_epoch_is_checked_at_its_end(loader_kind: str, engine: str) -> None:
-    policy = Policy(otherwise="skip", max_share=0.1)
-    loader = make(loader_kind, Numbers(16, {1, 2}), on_error=policy, **on(engine))
-    delivered: list[Any] = []
-    with pytest.raises(TooManyBadSamples):
-        delivered.extend(plain(batch) for batch in loader)
-    assert sorted(itertools.chain(*delivered)) == [0, *range(3, 16)]
-
-
-@everywhere
 @pytest.mark.parametrize("kind", ["map", "own stream", "shared stream"])
 def test_the_share_counts_samples_that_worked(loader_kind: str, engine: str, kind: str) -> None:
     """One in a hundred fails, one in twenty is allowed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import itertools
@@ -29,10 +28,6 @@ from tests.faults.loaders import (
 pytestmark = pytest.mark.sample(24)
 
 SKIPPING = {
-    "one": (20, {6}),
-    "the first": (20, {0}),
-    "the last": (20, {19}),
-    "a whole batch": (20, {4, 5, 6, 7}),
     "the last batch": (20, {16, 17, 18, 19}),
     "many": (40, {1, 2, 3, 9, 12, 13, 14, 15, 20, 33, 38, 39}),
     "short last": (18, {3, 17}),
@@ -41,13 +36,7 @@ SKIPPING = {
 
 
 @everywhere
-@pytest.mark.parametrize(
-    "case",
-    [
-        name if name in ("many", "short last", "nearly all") else pytest.param(name, marks=pytest.mark.slow)
-        for name in SKIPPING
-    ],
-)
+@pytest.mark.parametrize("case", SKIPPING)
 def test_skipped_samples_make_batches_smaller(loader_kind: str, engine: str, case: str) -> None:
     count, bad = SKIPPING[case]
     policy = Policy(otherwise="skip", max_share=1.0)
@@ -63,25 +52,6 @@ def without_bad(batches: Iterable[list[int]], bad: Collection[int]) -> list[list
     """Return the batches without bad samples, and without batches that are left empty."""
     shorter = ([index for index in batch if index not in bad] for batch in batches)
     return [batch for batch in shorter if batch]
-
-
-class AsyncNumbers(Numbers):
-    """Async samples."""
-
-    async def __getitem__(self, index: int) -> Any:
-        await asyncio.sleep(0)
-        return super().__getitem__(index)
-
-
-@everywhere
-@pytest.mark.parametrize("batch_size", [4, None])
-def test_async_samples_are_skipped(loader_kind: str, engine: str, batch_size: int | None) -> None:
-    bad = {1, 4, 5, 6, 7, 9}
-    loader = make(loader_kind, AsyncNumbers(15, bad), batch_size, on_error="skip", **on(engine))
-    expected: list[Any] = [index for index in range(15) if index not in bad]
-    for _ in range(2):
-        assert batches_of(loader) == (expected if batch_size is None else without_bad(cut(range(15), 4), bad))
-    assert indices_of(loader.faults) == sorted(bad)
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("thread", 3), ("process", 2)])
@@ -195,14 +165,6 @@ def test_a_bad_sample_that_the_sampler_repeats_is_logged_once(
     assert indices_of(loader.faults) == [2], "logged once, then quarantined"
 
 
-@pytest.mark.parametrize(("engine", "workers"), [("thread", 2), ("process", 1), ("process", 3)])
-def test_large_epochs_with_many_failures(engine: str, workers: int) -> None:
-    bad = {index for index in range(900) if index % 3 == 0 or 400 < index < 460}
-    expected = without_bad(cut(range(900), 4), bad)
-    assert batches_of(make("Loader", Numbers(900, bad), on_error="skip")) == expected
-    assert batches_of(make("Loader", Numbers(900, bad), on_error="skip", **on(engine, workers))) == expected
-
-
 @everywhere
 def test_if_every_sample_fails_too_many_bad_samples_is_raised(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(10, range(10)), on_error="skip", **on(engine))
@@ -221,14 +183,6 @@ def test_every_sample_may_fail_with_max_share_1(loader_kind: str, engine: str) -
     loader = make(loader_kind, Numbers(10, range(10)), on_error=policy, **on(engine))
     assert batches_of(loader) == []
     assert len(loader.faults) == 10
-
-
-@everywhere
-def test_samples_of_a_batch_sampler_are_skipped(loader_kind: str, engine: str) -> None:
-    batch_sampler = [[0, 1], [2, 3, 4], [5], [6, 7]]
-    loader = make(loader_kind, Numbers(8, {1, 5}), batch_sampler=batch_sampler, on_error="skip", **on(engine))
-    assert batches_of(loader) == [[0], [2, 3, 4], [6, 7]]
-    assert indices_of(loader.faults) == [1, 5]
 
 
 @everywhere

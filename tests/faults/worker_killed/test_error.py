@@ -12,8 +12,8 @@ import pytest
 
 from feedline import Loader
 from feedline.errors import WorkerDied
-from feedline.loader.base import run_of
-from feedline.testing import Gate
+from feedline.loader.base import session_of
+from tests.contracts.gate import Gate
 from tests.faults.deaths import WAYS
 from tests.faults.loaders import (
     Deadly,
@@ -84,12 +84,12 @@ def test_deaths_leak_no_slots(restarts: int) -> None:
         else:
             with pytest.raises(WorkerDied):
                 list(loader)
-    assert free_slots(loader) == run_of(loader).resources.arena().slot_count  # type: ignore[union-attr]  # it has one
+    assert free_slots(loader) == session_of(loader).arena().slot_count  # type: ignore[union-attr]  # it has one
 
 
 # Any: the loader's memory is not public.
 def free_slots(loader: Any) -> int:
-    arena = run_of(loader).resources.arena()
+    arena = session_of(loader).arena()
     assert arena is not None
     free = 0
     while arena.acquire() >= 0:
@@ -141,9 +141,3 @@ def test_a_worker_that_dies_while_starting_is_started_only_a_few_times(loader_ki
     with pytest.raises(WorkerDied, match="exit code 5"):
         list(loader)
     assert loader.stats()["restarted_workers"] <= 4, "two more starts each, not the whole budget"
-
-
-def test_the_death_of_the_only_worker_does_not_hang() -> None:
-    batches = iter(Loader(Deadly(64, {5}), 2, workers=1, restarts=0))
-    with pytest.raises(WorkerDied):
-        list(batches)

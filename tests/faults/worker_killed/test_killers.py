@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-import resource
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from feedline.errors import BadOption, WorkerDied
@@ -176,15 +174,6 @@ def test_a_sample_that_kills_is_retried_and_then_skipped(loader_kind: str, tmp_p
 
 
 @pytest.mark.slow
-@mostly_dataloader
-def test_samples_of_a_batch_sampler_that_kill_are_skipped(loader_kind: str) -> None:
-    batch_sampler = [[0, 1], [2, 3, 4], [5], [6, 7]]
-    loader = make(loader_kind, Deadly(8, {3, 5}), batch_sampler=batch_sampler, workers=2, on_error="skip", restarts=64)
-    assert [[int(sample[0]) for sample in batch] for batch in batches_of(loader)] == [[0, 1], [2, 4], [6, 7]]
-    assert sorted(indices_of(loader.faults)) == [3, 5]
-
-
-@pytest.mark.slow
 @mostly_loader
 def test_samples_that_kill_and_samples_that_raise_are_skipped(loader_kind: str, tmp_path: Path) -> None:
     """In one batch; and a worker dies once over a batch with skipped samples."""
@@ -215,46 +204,6 @@ def test_no_sample_is_blamed_if_only_the_whole_batch_kills(tmp_path: Path) -> No
     assert len(loader.faults) == 0
 
 
-@pytest.mark.slow
-def test_the_usual_budget_finds_a_sample_in_a_batch_of_a_thousand() -> None:
-    class DeadlyNumbers(Numbers):
-        def __getitem__(self, index: int) -> int:
-            if index == 777:
-                die()
-            return index
-
-    loader = make("Loader", DeadlyNumbers(2048), 1024, workers=2, on_error="skip")
-    assert sum(map(len, batches_of(loader))) == 2047
-    assert indices_of(loader.faults) == [777]
-    assert loader.stats()["restarted_workers"] <= 16
-
-
-@pytest.mark.slow
-@mostly_loader
-def test_leaving_an_epoch_during_the_search_for_a_killer(loader_kind: str) -> None:
-    """The unfinished search is dropped; the next iteration starts its own."""
-    loader = make(
-        loader_kind,
-        Deadly(100, {5}),
-        workers=2,
-        persistent=True,
-        in_order=False,
-        on_error="skip",
-        restarts=64,
-        seed=7,
-    )
-    for deaths in (1, 2, 3, 4):
-        before = loader.stats()["restarted_workers"]
-        for _ in loader:
-            if loader.stats()["restarted_workers"] >= before + deaths:
-                break
-        loader.faults.clear()
-    loader.set_epoch(0)
-    assert sorted(int(sample[0]) for batch in batches_of(loader) for sample in batch) == [*range(5), *range(6, 100)]
-    assert indices_of(loader.faults) == [5]
-    loader.close()
-
-
 class Interrupting(Numbers):
     """Sample 5 raises an exception that no policy may catch."""
 
@@ -271,26 +220,6 @@ def test_a_base_exception_ends_its_worker(loader_kind: str, capfd: pytest.Captur
     [fault] = loader.faults
     assert (fault.index, fault.stage) == (5, "worker")
     assert "KeyboardInterrupt" in capfd.readouterr().err, "the worker prints why it ends"
-
-
-@mostly_loader
-def test_running_out_of_memory_is_an_exception_like_any_other(loader_kind: str) -> None:
-    def limit(_: int) -> None:
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
-
-    loader = make(loader_kind, Hungry(12), workers=2, worker_init=limit, on_error=Policy({MemoryError: "skip"}))
-    assert sorted(itertools.chain(*batches_of(loader))) == [index for index in range(12) if index != 5]
-    assert loader.stats()["restarted_workers"] == 0
-
-
-class Hungry(Numbers):
-    """Sample 5 wants a gigabyte."""
-
-    def __getitem__(self, index: int) -> int:
-        if index == 5:
-            return len(np.ones(1 << 27))
-        return index
 
 
 class DeadlyToo(Deadly):

@@ -19,17 +19,16 @@ import pytest
 from feedline import Loader
 from feedline.delivery.machine import prefetch
 from feedline.errors import WorkerWarning
-from feedline.testing import Gate
 from feedline.types import Task
 from feedline.workers import abilities
 from feedline.workers.processes.engine import ProcessEngine
+from tests.contracts.gate import Gate
 from tests.faults.deaths import COUNT, WAYS, Mortal, Once, die
 from tests.faults.loaders import (
     Augmented,
     Deadly,
     Numbers,
     Stream,
-    are_gone,
     batches_of,
     indices_of,
     kill_worker,
@@ -61,15 +60,6 @@ def test_nothing_is_lost_however_a_worker_dies(loader_kind: str, way: str, tmp_p
     assert [batches] == clean(loader_kind)
     assert loader.stats()["restarted_workers"] == 2
     assert len(loader.faults) == 0, "no sample is blamed"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("batch_size", "workers"), [(1, 3), (7, 1), (None, 2)])
-def test_nothing_is_lost_for_any_batch_size(batch_size: int | None, workers: int, tmp_path: Path) -> None:
-    dataset = Deadly(COUNT, range(0, COUNT, 9), once=Once(tmp_path))
-    loader = make("Loader", dataset, batch_size, workers=workers, seed=7, shuffle=True)
-    assert [batches_of(loader)] == clean("Loader", batch_size)
-    assert loader.stats()["restarted_workers"] == 5
 
 
 @pytest.mark.slow
@@ -152,30 +142,6 @@ def test_repeatedly_killing_workers_from_outside_loses_nothing(loader_kind: str)
         if number % 3 == 0 and number < 20:
             kill_worker(iterator, number % 2)
     assert [batches] == clean(loader_kind, 2)
-
-
-@mostly_loader
-def test_killing_all_workers_at_once_loses_nothing(loader_kind: str) -> None:
-    loader = make(loader_kind, Augmented(COUNT), workers=3, seed=7, shuffle=True)
-    iterator = iter(loader)
-    batches = [plain(next(iterator))]
-    for pid in pids_of(iterator):
-        os.kill(pid, signal.SIGKILL)
-    batches += batches_of(iterator)
-    assert [batches] == clean(loader_kind)
-
-
-@mostly_dataloader
-def test_kept_batches_are_not_overwritten_by_new_workers(loader_kind: str) -> None:
-    """Their slots are not given to the next worker."""
-    loader = make(loader_kind, Augmented(COUNT), 1, workers=2, prefetch=1, seed=7, shuffle=True, restarts=100)
-    kept = []
-    iterator = iter(loader)
-    for number, batch in enumerate(iterator):
-        kept.append(batch)
-        if number in (3, 17, 18):
-            kill_worker(iterator, number % 2)
-    assert [[plain(batch) for batch in kept]] == clean(loader_kind, 1)
 
 
 @mostly_loader
@@ -300,35 +266,6 @@ def test_a_call_that_dies_with_its_worker_is_not_lost(loader_kind: str, tmp_path
         assert {number // 500 for number in numbers} == {0, 1}
         assert numbers[-1] == 539
         loader.close()
-
-
-@pytest.mark.slow
-def test_deaths_in_two_loaders_at_once_lose_nothing() -> None:
-    """The new worker of one loader inherits the sockets of the other."""
-    kinds = ("Loader", "DataLoader")
-    loaders = [make(kind, Augmented(COUNT), 3, workers=2, seed=7, restarts=100) for kind in kinds]
-    iterators = [iter(loader) for loader in loaders]
-    delivered: list[list[Any]] = [[], []]
-    for step in range(COUNT // 3):
-        for number, iterator in enumerate(iterators):
-            delivered[number].append(plain(next(iterator)))
-        if step % 3 == 0:
-            kill_worker(iterators[step % 2], step // 3 % 2)
-    for number, kind in enumerate(kinds):
-        assert delivered[number] == batches_of(make(kind, Augmented(COUNT), 3, seed=7))
-        assert list(iterators[number]) == []
-
-
-@mostly_loader
-def test_leaving_an_iteration_right_after_a_death_leaves_no_worker(loader_kind: str) -> None:
-    for number in range(3):
-        loader = make(loader_kind, Numbers(400), workers=2)
-        iterator = iter(loader)
-        next(iterator)
-        pids = pids_of(iterator)
-        os.kill(pids[number % 2], signal.SIGKILL)
-        iterator.close()
-        assert are_gone(pids)
 
 
 @pytest.mark.slow

@@ -22,13 +22,10 @@ from tests.faults.loaders import (
     StatefulStream,
     Stream,
     batches_of,
-    indices_of,
-    kill_worker,
     make,
     mostly_dataloader,
     mostly_loader,
     pids_of,
-    plain,
 )
 
 pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(12)]
@@ -68,16 +65,6 @@ def test_each_sample_of_a_shared_stream_comes_once(loader_kind: str, kind: str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [3, pytest.param(0, marks=pytest.mark.slow)])
-def test_each_sample_comes_once_with_infrequent_states(every: int, tmp_path: Path) -> None:
-    """Samples read since the last state are read again and dropped."""
-    expected = batches_of(make("DataLoader", StatefulStream(Augmented(COUNT)), 3, workers=2, seed=7))
-    stream = StatefulStream(Deadly(COUNT, {3, 14, 30, 44}, once=Once(tmp_path)))
-    loader = make("DataLoader", stream, 3, workers=2, seed=7, snapshot_every_n_steps=every)
-    assert batches_of(loader) == expected
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", STREAMS)
 def test_killing_persistent_stream_workers_between_epochs_loses_nothing(kind: str) -> None:
     options: dict[str, Any] = {"workers": 2, "persistent": True, "seed": 7}
@@ -91,24 +78,6 @@ def test_killing_persistent_stream_workers_between_epochs_loses_nothing(kind: st
         for pid in pids_of(iterator):
             os.kill(pid, signal.SIGKILL)
     loader.close()
-
-
-@mostly_dataloader
-@pytest.mark.slow
-def test_killing_stream_workers_while_samples_fail_loses_nothing(loader_kind: str) -> None:
-    bad = {2, 3, 20, 30, 31}
-    for shard in (False, True):
-        stream = Stream(Augmented(COUNT, bad), splits=False)
-        loader = make(loader_kind, stream, 2, shard=shard, workers=1, on_error="skip", seed=7, restarts=100)
-        iterator = iter(loader)
-        batches = []
-        for number, batch in enumerate(iterator):
-            batches.append(plain(batch))
-            if number % 4 == 1:
-                kill_worker(iterator, 0)
-        same = make(loader_kind, stream, 2, shard=shard, on_error="skip", seed=7)
-        assert batches == batches_of(same)
-        assert indices_of(loader.faults) == indices_of(same.faults)
 
 
 @mostly_loader

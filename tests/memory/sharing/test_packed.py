@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
@@ -77,26 +76,3 @@ def test_packed_strings_can_be_pickled_and_stored() -> None:
         ):
             assert list(other.each(range(1000))) == expected
             assert other.nbytes == packed.nbytes
-
-
-WRONG: dict[str, Any] = {
-    "a number of names": lambda arrays: {"begin": arrays["begin"][:-1]},
-    "a number of starts": lambda arrays: {"starts": arrays["starts"][:-1]},
-    "a start": lambda arrays: {"starts": arrays["starts"] + (np.arange(len(arrays["starts"])) == 2)},
-    "a length": lambda arrays: {"middle": arrays["middle"] + (np.arange(len(arrays["middle"])) == 70)},
-    "more than the head has, at the beginning": lambda arrays: {"begin": np.full_like(arrays["begin"], 255)},
-    "a type": lambda arrays: {"end": arrays["end"].astype(np.uint16)},
-    "the data": lambda arrays: {"data": arrays["data"][1:]},
-    "a place twice": lambda arrays: {"order": np.where(arrays["order"] == 5, 6, arrays["order"])},
-    "a place that is not there": lambda arrays: {"order": np.where(arrays["order"] == 5, 1000, arrays["order"])},
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_arrays_that_do_not_belong_together_are_rejected(what: str) -> None:
-    values = paths(1000)
-    np.random.default_rng(1).shuffle(values)
-    arrays = Packed(values, is_text=True).arrays()
-    assert arrays["order"] is not None
-    with pytest.raises(ValueError, match="do not belong together"):
-        Packed.of_arrays({**arrays, **WRONG[what](arrays)})

@@ -10,7 +10,7 @@ import pytest
 import torch.utils.data
 
 from feedline.insight.recording import Recording
-from feedline.loader.run.iteration import watchers
+from feedline.loader.iteration import watchers
 from feedline.tools.cli import profile
 from feedline.tools.cli.main import main
 from tests import program_server

@@ -25,7 +25,7 @@ import torch
 import torch.utils.data
 
 import feedline
-from feedline.loader.base import run_of
+from feedline.loader.base import session_of
 from feedline.system.process import scheduled_s
 from feedline.system.timing import Clock
 from feedline.tools.tune.measured import (
@@ -166,7 +166,7 @@ def _batches_per_worker_s(loader: Any) -> float:
     """Return the rate per second of CPU time of the only worker."""
     batches = iter(loader)
     next(batches)
-    count, (pid,) = 0, run_of(loader).resources.worker_pids
+    count, (pid,) = 0, session_of(loader).worker_pids
     before_s, computed_s = scheduled_s(pid)[0], 0.0
     while computed_s < _ROUND_S:
         if next(batches, None) is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.scope import Scope, enter, rng
-from feedline.types import TAILS, DatasetKind, Draw, Notes, Resume, Share, Span, StreamSharding
+from feedline.types import TAILS, DatasetKind, Draw, Position, Share, Span, StreamSharding
 from feedline.workers.fetch import fetcher_for
 from feedline.workers.fetch.guard import Guard
 from feedline.workers.fetch.spans import SpanFetcher
@@ -43,7 +43,7 @@ class World:
         self,
         rank: int,
         dataset: Any,
-        resume: Resume | None = None,
+        resume: Position | None = None,
         scope: Scope | None = None,
         guard: Guard | None = None,
     ) -> SpanFetcher:
@@ -71,7 +71,7 @@ class Run:
     """By rank."""
     consumed: list[int]
     """Samples of the stream that all ranks have consumed after the first, second, ... step."""
-    notes: list[Notes]
+    positions: list[Position]
     """After each step, of the worker of rank 0 that made it."""
 
     def steps(self) -> int:
@@ -87,7 +87,7 @@ class Run:
         )
 
 
-def run(world: World, make: Any, *, origin: int = 0, resume: Resume | None = None) -> Run:
+def run(world: World, make: Any, *, origin: int = 0, resume: Position | None = None) -> Run:
     """Let every worker of every rank make its steps: worker w those numbered w, w + n, w + 2n, ..."""
     result = Run([], [], [])
     stride = (world.batch_size or 1) * world.world_size
@@ -103,7 +103,7 @@ def run(world: World, make: Any, *, origin: int = 0, resume: Resume | None = Non
             if rank == 0:
                 known = worker.consumed
                 result.consumed.append(origin + len(batches) * stride if known is None else known)
-                result.notes.append(worker.stream.notes())
+                result.positions.append(replace(worker.stream.position(), read=None))
         for worker in workers:
             with pytest.raises(StopIteration):
                 worker(Span(len(batches) + world.worker_count, origin))
@@ -269,28 +269,17 @@ def test_samples_of_other_ranks_are_not_kept() -> None:
 
 
 @settings(deadline=None)
-@given(worlds, worlds, totals, st.data())
-def test_other_worker_and_rank_counts_resume_by_reading_again(
-    world: World, other: World, total: int, data: st.DataObject
+@given(worlds, worlds, totals, st.data(), st.sampled_from([Numbers, Counting]))
+def test_other_worker_and_rank_counts_resume(
+    world: World, other: World, total: int, data: st.DataObject, kind: Any
 ) -> None:
-    check_resumption(world, other, total, data, Numbers)
-
-
-@settings(deadline=None)
-@given(worlds, worlds, totals, st.data())
-def test_other_worker_and_rank_counts_resume_from_a_state_of_the_stream(
-    world: World, other: World, total: int, data: st.DataObject
-) -> None:
-    check_resumption(world, other, total, data, Counting)
-
-
-def check_resumption(world: World, other: World, total: int, data: st.DataObject, kind: Any) -> None:
+    """By reading again, or from a state of the stream."""
     before = run_or_skip(world, lambda: kind(total))
     done = data.draw(st.integers(0, before.steps()))
     consumed = before.consumed[done - 1] if done else 0
     # Any state that is not beyond what was consumed will do.
-    usable = [notes for notes in before.notes[:done] if notes.iterator is not None and notes.place <= consumed]
-    resume = Resume(None, usable[-1].iterator, usable[-1].place) if usable else None
+    usable = [each for each in before.positions[:done] if each.iterator is not None and each.place <= consumed]
+    resume = usable[-1] if usable else None
     made = []
 
     def make() -> Any:

@@ -17,7 +17,7 @@ from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.scope import Scope, enter, rng
-from feedline.types import DatasetKind, Draw, Resume
+from feedline.types import DatasetKind, Draw, Position
 from feedline.workers.fetch import fetcher_for
 from feedline.workers.fetch.streams import Stream, StreamFetcher
 from tests.workers.fetch.streams import BothHaveState, Counting, DatasetHasState, IteratorHasState, Numbers
@@ -27,7 +27,7 @@ def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
     return WorkerSpec(dataset, DatasetKind.ITERABLE, list, NumpyFramework(), worker_count=0, base_seed=0, **options)
 
 
-def fetcher(dataset: Any, resume: Resume | None = None, scope: Scope | None = None, **options: Any) -> StreamFetcher:
+def fetcher(dataset: Any, resume: Position | None = None, scope: Scope | None = None, **options: Any) -> StreamFetcher:
     made = fetcher_for(dataset, spec_of(dataset, **options), scope or Scope(), resume)
     assert isinstance(made, StreamFetcher)
     return made
@@ -84,7 +84,7 @@ def test_after_a_skip_collating_draws_the_numbers_of_the_new_place(done: int) ->
         finally:
             enter(before)
 
-    def made(resume: Resume | None) -> StreamFetcher:
+    def made(resume: Position | None) -> StreamFetcher:
         spec = replace(spec_of(Numbers(12)), collate=lambda samples: rng().random())
         fetch = fetcher_for(spec.dataset, spec, scope, resume)
         assert isinstance(fetch, StreamFetcher)
@@ -92,7 +92,7 @@ def test_after_a_skip_collating_draws_the_numbers_of_the_new_place(done: int) ->
 
     scope = Scope()
     whole = drawn(made(None), 4)
-    assert drawn(made(Resume(skip=3 * done)), 4 - done) == whole[done:]
+    assert drawn(made(Position(read=3 * done)), 4 - done) == whole[done:]
 
 
 # -- many at a time ---
@@ -164,28 +164,23 @@ counts, sizes, batches_done = st.integers(0, 20), st.integers(1, 6), st.integers
 KINDS = [Numbers, Counting, IteratorHasState, DatasetHasState, BothHaveState]
 
 
-def advance(kind: Any, count: int, size: int, done: int, *, drop_last: bool) -> tuple[StreamFetcher, int]:
-    """Return a fetcher that has made up to `done` batches, and their number."""
+def advance(kind: Any, count: int, size: int, done: int, *, drop_last: bool) -> StreamFetcher:
+    """Return a fetcher that has made up to `done` batches."""
     fetch = fetcher(kind(count), drop_last=drop_last)
-    for taken in range(done):
+    for _ in range(done):
         try:
             fetch(size)
         except StopIteration:
-            return fetch, taken
-    return fetch, done
+            break
+    return fetch
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(count=counts, size=sizes, done=batches_done, drop_last=st.booleans())
 def test_a_stream_resumes_from_its_states(kind: Any, count: int, size: int, done: int, drop_last: bool) -> None:
-    fetch, taken = advance(kind, count, size, done, drop_last=drop_last)
-    notes = fetch.stream.notes()
-    if notes.dataset is None and notes.iterator is None:
-        resume = Resume(skip=taken * size)
-    else:
-        resume = Resume(notes.dataset, notes.iterator, notes.place)
+    fetch = advance(kind, count, size, done, drop_last=drop_last)
     dataset = kind(count)
-    again = fetcher(dataset, resume, drop_last=drop_last)
+    again = fetcher(dataset, fetch.stream.position().copied(), drop_last=drop_last)
     expected = rest_of(fetch, size)
     assert rest_of(again, size) == expected
     if is_stateful(dataset) and not isinstance(dataset, BothHaveState):
@@ -195,20 +190,20 @@ def test_a_stream_resumes_from_its_states(kind: Any, count: int, size: int, done
 @given(count=st.integers(4, 20), size=sizes, noted_at=st.integers(0, 3), since=st.integers(0, 3))
 def test_a_stream_resumes_from_an_older_state(count: int, size: int, noted_at: int, since: int) -> None:
     """If only every n-th batch has a state, samples delivered since then are read again and dropped."""
-    fetch, _ = advance(Counting, count, size, noted_at, drop_last=False)
-    notes = fetch.stream.notes()
+    fetch = advance(Counting, count, size, noted_at, drop_last=False)
+    noted = fetch.stream.position()
     for _ in range(since):
         try:
             fetch(size)
         except StopIteration:
             return
-    again = fetcher(Counting(count), Resume(None, notes.iterator, notes.place, since * size))
+    again = fetcher(Counting(count), replace(noted, read=fetch.stream.place))
     assert rest_of(again, size) == rest_of(fetch, size)
 
 
 def test_a_resumed_stream_draws_the_numbers_of_its_places() -> None:
     scope = Scope()
-    fetch = fetcher(DrawsPerSample(), Resume(skip=4), scope)
+    fetch = fetcher(DrawsPerSample(), Position(read=4), scope)
     before = enter(scope)
     try:
         scope.begin(Draw(5))
@@ -279,7 +274,7 @@ def test_a_generator_that_fails_during_a_replay_raises() -> None:
             yield from range(3)
             raise OSError("torn")
 
-    stream = Stream(Torn(), Scope(), Resume(skip=8))
+    stream = Stream(Torn(), Scope(), Position(read=8))
     with pytest.raises(OSError, match="torn"):
         stream.read()
     assert stream.has_broken_off

@@ -24,19 +24,23 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.errors import WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.memory.codec import Codec, SlotWriter
-from feedline.testing import EngineContract, Gate
-from feedline.testing.engine import Numbers
+from feedline.memory.codec import Codec
 from feedline.types import DatasetKind, Result, ResultKind, SlotBatch, Task
-from feedline.workers.portable import PortableEngine, segments
-from feedline.workers.portable.segments import BatchBytes, Outbox
+from feedline.workers.portable import segments
+from feedline.workers.portable.segments import Outbox
+from feedline.workers.processes.engine import ProcessEngine
+from feedline.workers.processes.messages import Message
+from tests.contracts.engine import EngineContract, Numbers
 
 
 def batch_of(result: Result) -> Any:
     slot_batch = result.payload
     assert isinstance(slot_batch, SlotBatch)
     assert slot_batch.slot == -1
-    return Codec(NumpyFramework()).decode(slot_batch.header, slot_batch.reader)
+    codec = Codec(NumpyFramework())
+    if slot_batch.reader is None:
+        return codec.decode_packed(slot_batch.header, slot_batch.used)
+    return codec.decode(slot_batch.header, slot_batch.reader)
 
 
 class PortableContract(EngineContract):
@@ -44,7 +48,7 @@ class PortableContract(EngineContract):
     start_method = "fork"
 
     def make_engine(self) -> Engine:
-        return PortableEngine(2, multiprocessing.get_context(self.start_method))
+        return ProcessEngine(2, None, multiprocessing.get_context(self.start_method))
 
     def batch_of(self, result: Result) -> Any:
         return batch_of(result)
@@ -69,19 +73,12 @@ class Large:
         return np.full(25_000, float(index))
 
 
-class Deadly(Large):
-    """Sample 13 ends its worker."""
-
-    def __getitem__(self, index: int) -> NDArray[np.float64]:
-        if index == 13:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(index)
-
-
 @contextmanager
-def at_work(dataset: Any, worker_count: int = 1, **options: Any) -> Iterator[PortableEngine]:
+def at_work(
+    dataset: Any, worker_count: int = 1, *, start_method: str = "fork", **options: Any
+) -> Iterator[ProcessEngine]:
     options = {"collate": default, **options}
-    engine = PortableEngine(worker_count, multiprocessing.get_context("fork"))
+    engine = ProcessEngine(worker_count, None, multiprocessing.get_context(start_method))
     spec = WorkerSpec(
         dataset, DatasetKind.MAP, framework=NumpyFramework(), worker_count=worker_count, base_seed=0, **options
     )
@@ -93,7 +90,7 @@ def at_work(dataset: Any, worker_count: int = 1, **options: Any) -> Iterator[Por
         engine.close()
 
 
-def answer(engine: PortableEngine, task: Task, worker: int = 0) -> Result:
+def answer(engine: ProcessEngine, task: Task, worker: int = 0) -> Result:
     engine.submit(worker, task)
     (result,) = engine.collect(30)
     return result
@@ -164,34 +161,16 @@ def test_what_a_collate_function_keeps_is_not_overwritten() -> None:
 # -- deaths ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_death_is_reported_once_after_the_workers_last_results() -> None:
-    with at_work(Deadly()) as engine:
-        (pid,) = engine.pids
-        for number, index in enumerate([1, 2, 13, 3]):
-            engine.submit(0, Task(number, [index]))
-        results: list[Result] = []
-        while not results or results[-1].kind is not ResultKind.DIED:
-            results += engine.collect(30)
-        assert [(result.kind, result.task_id) for result in results[:2]] == [(ResultKind.DONE, 0), (ResultKind.DONE, 1)]
-        assert len(results) == 3
-        death = results[2].payload
-        assert type(death) is WorkerDied
-        assert f"(pid(s) {pid}) exited unexpectedly" in str(death)
-        assert "SIGKILL" in str(death)
-        assert engine.collect(0.05) == []
-        assert engine.revoke(0) == 3, "its pending task can still be given to another worker"
-
-
 def test_a_worker_killed_after_creating_a_segment_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    post = Outbox.post
+    answer_with = Outbox.answer
 
-    def post_and_die(outbox: Outbox, writer: SlotWriter, name: str) -> BatchBytes:
-        batch_bytes = post(outbox, writer, name)
+    def make_and_die(outbox: Outbox, *arguments: Any) -> Message:
+        message = answer_with(outbox, *arguments)
         assert segment_names()
         os.kill(os.getpid(), signal.SIGKILL)
-        return batch_bytes
+        return message
 
-    monkeypatch.setattr(Outbox, "post", post_and_die)
+    monkeypatch.setattr(Outbox, "answer", make_and_die)
     with at_work(Large()) as engine:
         result = answer(engine, Task(0, [0]))
         assert result.kind is ResultKind.DIED
@@ -199,23 +178,43 @@ def test_a_worker_killed_after_creating_a_segment_leaves_none_behind(monkeypatch
         assert not segment_names()
 
 
+class Unreadable(Large):
+    """Cannot be unpickled."""
+
+    def __setstate__(self, state: object) -> None:
+        raise PermissionError("no licence here")
+
+    def __getstate__(self) -> object:
+        return {"path": "somewhere"}
+
+
+@pytest.mark.slow
+def test_an_error_while_the_dataset_is_unpickled_arrives_as_itself() -> None:
+    with at_work(Unreadable(), start_method="forkserver") as engine:
+        (death,) = engine.collect(100)
+        assert death.kind is ResultKind.DIED
+        assert type(death.payload) is PermissionError
+
+
+def test_the_death_of_an_idle_worker_is_noticed_at_once() -> None:
+    with at_work(Numbers()) as engine:
+        answer(engine, Task(0, [0]))
+        os.kill(engine.pids[0], signal.SIGKILL)
+        (death,) = engine.collect(30)
+        assert (death.kind, death.worker) == (ResultKind.DIED, 0)
+        assert type(death.payload) is WorkerDied
+
+
 # -- closing -----------------------------------------------------------------------------------------------------------
 
 
-def test_closing_removes_the_segments_of_uncollected_results(tmp_path: Path) -> None:
-    class Held(Large):
-        gate: Gate
-
-        def __getitem__(self, index: int) -> NDArray[np.float64]:
-            if index == 3:
-                self.gate.pass_through()
-            return super().__getitem__(index)
-
-    dataset = Held()
-    with Gate(tmp_path / "gate") as dataset.gate, at_work(dataset) as engine:
-        for number in range(4):
+def test_closing_removes_the_segment_of_an_uncollected_answer() -> None:
+    with at_work(Large()) as engine:
+        for number in range(3):
             engine.submit(0, Task(number, [number]))
-        dataset.gate.wait_until_reached()
+        assert [result.task_id for result in engine.collect(30)] == [0]
+        while not segment_names():  # of the second answer
+            os.sched_yield()
         engine.close()
         assert not segment_names()
         assert mapped_segments() == 0
@@ -227,7 +226,7 @@ def test_workers_of_another_engine_do_not_keep_a_pipe_open() -> None:
         with at_work(Numbers(), 2) as second:
             answer(second, Task(0, [0]))
             (sentinel,) = (child.sentinel for child in multiprocessing.active_children() if child.pid in first.pids)
-            first._lanes[0].put(None)  # closes the pipe without killing the worker
+            first._channels[0].near.close()  # without killing the worker
             assert wait([sentinel], 30) == [sentinel]
 
 

@@ -4,60 +4,67 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
 import pytest
 
-from feedline.memory.codec import SlotWriter
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.memory.codec import Codec
+from feedline.memory.reading import Bytes, Copies
+from feedline.types import Task
 from feedline.workers.portable import segments
-from feedline.workers.portable.segments import BatchBytes, Inbox, Outbox, not_while_forking
+from feedline.workers.portable.segments import IN_SEGMENT, Inbox, Outbox
+from feedline.workers.processes.messages import Message
 
-NAME = f"feedline_test_{os.getpid()}"
+PREFIX = f"feedline_test_{os.getpid()}_"
+NAME = f"{PREFIX}7"
+TASK = Task(7, [0])
+CODEC = Codec(NumpyFramework())
 
 
-def fill(writer: SlotWriter, size: int) -> None:
-    writer.view[writer.place(size) :][:size] = np.arange(size) % 251
+def numbers(size: int) -> Bytes:
+    return (np.arange(size) % 251).astype(np.uint8)
 
 
-def send(size: int) -> tuple[BatchBytes, Any]:
-    outbox = Outbox()
-    writer = outbox.open(NAME)
-    fill(writer, size)
-    batch_bytes = outbox.post(writer, NAME)
-    return batch_bytes, Inbox().open(batch_bytes)
+def made(outbox: Outbox, size: int) -> Message:
+    return outbox.answer(CODEC, numbers(size), outbox.writer(TASK), TASK)
+
+
+def received(message: Message, inbox: Inbox | None = None) -> Any:
+    if message.mark != IN_SEGMENT:
+        return CODEC.decode_packed(message.body, message.used)
+    return CODEC.decode(message.body, Copies((inbox or Inbox()).open(NAME, message.used)))
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 100_000, 1 << 20])
 def test_bytes_arrive_unchanged(size: int) -> None:
-    batch_bytes, received = send(size)
-    assert np.array_equal(received, np.arange(size) % 251)
-    assert received.flags.writeable
-    assert (batch_bytes.segment == NAME) == (size >= 64 << 10)
+    message = made(Outbox(PREFIX), size)
+    assert (message.mark == IN_SEGMENT) == (size >= 64 << 10)
+    arrived = received(message)
+    assert np.array_equal(arrived, numbers(size))
+    assert arrived.flags.writeable
 
 
 def test_unused_segments_are_removed() -> None:
-    outbox = Outbox()
+    outbox = Outbox(PREFIX)
 
     def is_there() -> bool:
         return os.path.exists(f"/dev/shm/{NAME}")
 
     for _ in range(2):
-        writer = outbox.open(NAME)
-        fill(writer, 100_000)
-        Inbox().open(outbox.post(writer, NAME))
-    outbox.open(NAME)
+        received(made(outbox, 100_000))
+    outbox.writer(TASK)
     assert is_there()
     outbox.discard()
     assert not is_there(), "the task failed"
-    writer = outbox.open(NAME)
-    fill(writer, 10)
-    assert Inbox().open(outbox.post(writer, NAME)).tolist() == list(range(10))
+    assert received(made(outbox, 10)).tolist() == list(range(10))
     assert not is_there(), "the batch is small"
-    outbox.open_larger(outbox.open(NAME))
-    assert not is_there(), "the batch is too large for it"
+    assert made(outbox, 10 << 20).mark == IN_SEGMENT
+    assert is_there(), "it holds a batch that did not fit the one before"
+    segments.remove_segment(NAME)
+    assert not is_there()
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="names of segments are not files here")
@@ -66,17 +73,16 @@ def test_a_full_dev_shm_is_not_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    batch_bytes, received = send(100_000)
-    assert batch_bytes.segment == ""
-    assert np.array_equal(received, np.arange(100_000) % 251)
+    message = made(Outbox(PREFIX), 100_000)
+    assert message.mark == 0
+    assert np.array_equal(received(message), numbers(100_000))
     assert not os.path.exists(f"/dev/shm/{NAME}")
 
 
 def test_an_existing_segment_of_the_same_name_is_left_alone() -> None:
     other = SharedMemory(NAME, create=True, size=100)
     try:
-        batch_bytes, _ = send(100_000)
-        assert batch_bytes.segment == ""
+        assert made(Outbox(PREFIX), 100_000).mark == 0
     finally:
         other.close()
         other.unlink()
@@ -84,29 +90,9 @@ def test_an_existing_segment_of_the_same_name_is_left_alone() -> None:
 
 def test_batches_are_copied_once_there_are_too_many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "_MOST_SEGMENTS", 2)
-    inbox, outbox = Inbox(), Outbox()
+    inbox, outbox = Inbox(), Outbox(PREFIX)
     kept = []
     for number in range(4):
-        writer = outbox.open(NAME)
-        fill(writer, 100_000 - number)
-        kept.append(inbox.open(outbox.post(writer, NAME)))
+        kept.append(inbox.open(NAME, made(outbox, 100_000 - number).used))
     assert [type(memory.base).__name__ for memory in kept] == ["_Segment", "_Segment", "NoneType", "NoneType"]
-    assert all(np.array_equal(memory[:99_000], np.arange(99_000) % 251) for memory in kept)
-
-
-def test_no_fork_while_a_segment_is_being_opened() -> None:
-    statuses: list[int] = []
-
-    def fork() -> None:
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0 if not_while_forking.acquire(blocking=False) else 1)
-        statuses.append(os.waitpid(pid, 0)[1])
-
-    forking = threading.Thread(target=fork)
-    with not_while_forking:
-        forking.start()
-        forking.join(0.05)
-        assert forking.is_alive(), "the process forked while a thread held the lock"
-    forking.join()
-    assert statuses == [0], "the lock was not free in the child"
+    assert all(np.array_equal(memory[:99_000], numbers(99_000)) for memory in kept)

@@ -8,19 +8,21 @@ from collections.abc import Iterator
 import pytest
 
 from feedline.types import Task
-from feedline.workers.processes.channel import Channel, passed_on
-from feedline.workers.processes.messages import Kind, Message, joined, receive, task_message
+from feedline.workers.processes.arena import SocketChannel
+from feedline.workers.processes.channel import passed_on
+from feedline.workers.processes.messages import Kind, Message, joined, task_message
+from feedline.workers.processes.packets import receive
 from tests.parity.children import in_a_child
 
 
 @pytest.fixture
-def channel() -> Iterator[Channel]:
-    channel = Channel(3, generation=2)
+def channel() -> Iterator[SocketChannel]:
+    channel = SocketChannel(3, generation=2)
     yield channel
     channel.close()
 
 
-def received_tasks(channel: Channel) -> list[int]:
+def received_tasks(channel: SocketChannel) -> list[int]:
     """Receive what has arrived at the worker's end; returns the ids of the tasks."""
     numbers = []
     while select.select([channel.far], [], [], 0)[0]:
@@ -31,7 +33,7 @@ def received_tasks(channel: Channel) -> list[int]:
     return numbers
 
 
-def test_messages_that_the_socket_does_not_accept_wait_in_order(channel: Channel) -> None:
+def test_messages_that_the_socket_does_not_accept_wait_in_order(channel: SocketChannel) -> None:
     channel.unsent.extend(Message(Kind.TASK, number, b"x" * 40_000) for number in range(30))
     channel.flush()
     left = [message.task_id for message in channel.unsent]
@@ -44,8 +46,8 @@ def test_messages_that_the_socket_does_not_accept_wait_in_order(channel: Channel
     assert arrived == list(range(30))
 
 
-def test_a_forked_process_keeps_only_the_socket_that_is_passed_on(channel: Channel) -> None:
-    other = Channel(0)
+def test_a_forked_process_keeps_only_the_socket_that_is_passed_on(channel: SocketChannel) -> None:
+    other = SocketChannel(0)
     expected = {"own": True, "the other end": False, "another worker's": [False, False]}
 
     def is_open() -> object:
@@ -69,7 +71,7 @@ def one_message(numbers: range) -> Message:
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["sent", "unsent"])
-def test_tasks_sent_in_one_message_are_taken_back_one_by_one(channel: Channel, dead: bool) -> None:
+def test_tasks_sent_in_one_message_are_taken_back_one_by_one(channel: SocketChannel, dead: bool) -> None:
     channel.dead = dead
     for message in (one_message(range(3)), task_message(Task(3, [3])), one_message(range(4, 6))):
         channel.unsent.append(message)
@@ -77,7 +79,7 @@ def test_tasks_sent_in_one_message_are_taken_back_one_by_one(channel: Channel, d
     assert [channel.take_back() for _ in range(7)] == [0, 1, 2, 3, 4, 5, None]
 
 
-def test_the_remaining_tasks_of_a_message_are_sent_again_one_by_one(channel: Channel) -> None:
+def test_the_remaining_tasks_of_a_message_are_sent_again_one_by_one(channel: SocketChannel) -> None:
     channel.unsent += [one_message(range(3)), task_message(Task(3, [3]))]
     channel.flush()
     assert channel.take_back() == 0

@@ -23,12 +23,12 @@ from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.arena import Arena
 from feedline.memory.codec import Codec
-from feedline.testing import EngineContract, Gate
-from feedline.testing.engine import Numbers
-from feedline.testing.engine.workload import refuse_to_start
 from feedline.types import Call, DatasetKind, Result, ResultKind, SlotBatch, Task
 from feedline.workers.failure import UNPICKLABLE
 from feedline.workers.processes.engine import ProcessEngine
+from tests.contracts.engine import EngineContract, Numbers
+from tests.contracts.engine.workload import refuse_to_start
+from tests.contracts.gate import Gate
 from tests.faults.limits import descriptors_left
 
 pytestmark = pytest.mark.sample(5)
@@ -256,7 +256,7 @@ def test_a_worker_that_ends_before_it_is_watched_is_reported_dead(monkeypatch: p
             os.sched_yield()
         return pidfd_open(pid)
 
-    monkeypatch.setattr("feedline.workers.processes.engine.os.pidfd_open", open_late)
+    monkeypatch.setattr("feedline.workers.processes.arena.os.pidfd_open", open_late)
     with at_work(Numbers(), start_method="forkserver", init=refuse_to_start) as engine:
         (death,) = engine.collect(100)
         assert death.kind is ResultKind.DIED
@@ -345,8 +345,8 @@ def hang() -> None:
 def test_a_worker_that_hangs_right_after_its_fork_is_killed(
     waiting_for: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feedline.workers.processes.engine._BIRTH_S", 0.1)
-    monkeypatch.setattr("feedline.workers.worker_setup.keep_heap_warm", hang)  # like a lock that is never released
+    monkeypatch.setattr("feedline.workers.processes.arena._BIRTH_S", 0.1)
+    monkeypatch.setattr("feedline.workers.processes.worker.keep_heap_warm", hang)  # like a lock that is never released
     with at_work(Numbers()) as engine:
         (pid,) = engine.pids
         results: list[Result] = []
@@ -388,6 +388,26 @@ class Remembering(Numbers):
         self.asked = state["asked"]
 
 
+class Unreadable(Remembering):
+    """Its state cannot be unpickled."""
+
+    def state_dict(self) -> Any:
+        return ExplodesThere()
+
+
+class ExplodesThere:
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+def test_a_state_that_cannot_be_unpickled_fails_its_batch() -> None:
+    with at_work(Unreadable()) as engine:
+        result = answer(engine, Task(0, [1], snapshot=True))
+        assert result.kind is ResultKind.FAILED
+        assert type(result.payload) is ValueError
+        assert answer(engine, Task(1, [2])).kind is ResultKind.DONE
+
+
 def call_add(engine: ProcessEngine, dataset: Remembering, number: int) -> None:
     """Call `add` here and in every worker, as the loader does."""
     dataset.add(100)
@@ -399,7 +419,8 @@ def asked(engine: ProcessEngine, number: int, worker: int = 0) -> int:
     """Return the count of a worker's dataset."""
     notes = answer(engine, Task(number, [1], snapshot=True), worker).notes
     assert notes is not None
-    count: int = notes.dataset["asked"]
+    assert notes.position is not None
+    count: int = notes.position.dataset["asked"]
     return count
 
 

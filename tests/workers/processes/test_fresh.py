@@ -35,7 +35,7 @@ NOT_OF_A_WORKER = (
     "images",
     "insight",
     "loader.rebuilding",
-    "loader.run.run",
+    "loader.session",
     "order",
     "samplers",
     "simulation",
@@ -44,6 +44,7 @@ NOT_OF_A_WORKER = (
     "workers.handles",
     "workers.lifetime",
     "workers.portable",
+    "workers.processes.arena",
     "workers.processes.engine",
     "workers.ray.engine",
 )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from feedline.errors import TooManyOpenFiles
 from feedline.memory.sparse import create_memfd
-from feedline.types import TIMES, Call, Draw, IndexBlock, Resume, Span, Task
+from feedline.types import TIMES, Call, Draw, IndexBlock, Position, Span, Task
 from feedline.workers.failure import unpack_failure
 from feedline.workers.processes.messages import (
     Kind,
@@ -24,10 +24,9 @@ from feedline.workers.processes.messages import (
     apart,
     joined,
     read_task,
-    receive,
-    send,
     task_message,
 )
+from feedline.workers.processes.packets import receive, send
 from tests.faults.limits import descriptors_left
 
 Pair = tuple[socket.socket, socket.socket]
@@ -175,7 +174,7 @@ draws = st.builds(Draw, st.integers(0, 2**64 - 1), st.integers(0, 2**62), st.int
     epoch=st.integers(0, 2**40),
     shared_seed=st.none() | st.integers(-(2**63), 2**63),
     draw=draws,
-    resume=st.none() | st.builds(Resume, st.none() | st.text(), st.none() | st.integers(), st.integers(0, 2**40)),
+    resume=st.none() | st.builds(Position, st.none() | st.text(), st.none() | st.integers(), st.integers(0, 2**40)),
     snapshot=st.booleans(),
     skip=st.lists(st.integers(0, 2**20), max_size=3).map(tuple),
 )
@@ -186,7 +185,7 @@ def test_a_task_arrives_as_it_was_sent(
     epoch: int,
     shared_seed: int | None,
     draw: Draw,
-    resume: Resume | None,
+    resume: Position | None,
     snapshot: bool,
     skip: tuple[int, ...],
 ) -> None:

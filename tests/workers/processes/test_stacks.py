@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from feedline.workers.processes.link import STACK_SIGNAL
 from feedline.workers.processes.stacks import Stacks
-from feedline.workers.processes.worker import STACK_SIGNAL
 
 
 @pytest.fixture
@@ -62,24 +62,3 @@ def test_a_process_without_a_signal_handler_is_not_signalled(stacks: Stacks) -> 
     with child(stacks, wait_for_the_network, listens=False) as pid:
         assert stacks.of(pid) is None
         assert os.waitpid(pid, os.WNOHANG) == (0, 0), "it is still running"
-
-
-def test_a_stopped_process_is_not_waited_for(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.workers.processes.stacks._PATIENCE_S", 1e6)
-    with child(stacks, wait_for_the_network) as pid:
-        os.kill(pid, signal.SIGSTOP)
-        os.waitpid(pid, os.WUNTRACED)
-        assert stacks.of(pid) is None
-
-
-def test_waiting_for_a_stack_times_out(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.workers.processes.stacks._PATIENCE_S", 0.01)
-    elsewhere = os.open(os.devnull, os.O_WRONLY)
-
-    def hide(reached: Callable[[], object]) -> None:
-        faulthandler.register(STACK_SIGNAL, file=elsewhere)
-        wait_for_the_network(reached)
-
-    with child(stacks, hide) as pid:
-        assert stacks.of(pid) is None
-    os.close(elsewhere)

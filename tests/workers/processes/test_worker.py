@@ -6,9 +6,12 @@ import contextlib
 import multiprocessing
 import os
 import select
+import signal
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,13 +24,16 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.arena import Arena
-from feedline.types import DatasetKind, Task
+from feedline.types import DatasetKind, Task, WorkerIdentity
 from feedline.workers.failure import unpack_failure
-from feedline.workers.processes.arena_view import ArenaView
-from feedline.workers.processes.channel import Channel, passed_on
-from feedline.workers.processes.messages import Kind, Message, receive, send, task_message
+from feedline.workers.processes.arena import SocketChannel
+from feedline.workers.processes.channel import passed_on
+from feedline.workers.processes.link import ArenaLink, ArenaView
+from feedline.workers.processes.messages import Kind, Message, task_message
+from feedline.workers.processes.packets import receive, send
 from feedline.workers.processes.stacks import Stacks
-from feedline.workers.processes.worker import Link, serve
+from feedline.workers.processes.worker import init_worker, serve
+from tests.parity.children import in_a_child
 
 pytestmark = pytest.mark.sample(4)
 
@@ -133,13 +139,13 @@ class Started:
     """A worker process to which a test sends messages itself."""
 
     def __init__(self, init: Callable[[int], None] | None = None, *, number: int = 2) -> None:
-        self.channel = Channel(number)
+        self.channel = SocketChannel(number)
         self.arena = Arena(1, shared=True, budget=1 << 20)
         self.stacks = Stacks()
         spec = WorkerSpec(
             np.arange(10), DatasetKind.MAP, default, NumpyFramework(), worker_count=3, base_seed=0, init=init
         )
-        link = Link(number, self.channel.far, ArenaView(self.arena), os.getpid(), self.stacks.far)
+        link = ArenaLink(number, self.channel.far, ArenaView(self.arena), os.getpid(), self.stacks.far)
         self.process = multiprocessing.get_context("fork").Process(target=serve, args=(link, spec))
         with passed_on(link.sock):
             self.process.start()
@@ -191,3 +197,33 @@ def test_a_worker_whose_init_fails_reports_the_error_and_exits() -> None:
         left = receive(worker.channel.far, block=False)
         assert left is not None
         assert left.task_id == 5, "its task can be taken back"
+
+
+class RecordsWorker(NumpyFramework):
+    """Records the worker."""
+
+    worker: WorkerIdentity | None = None
+
+    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> Any:
+        self.worker = worker
+        return super().open_worker(worker, base_seed, shared_seed)
+
+
+def seed_and_handler(number: int, generation: int) -> list[int]:
+    """Become a worker; return its seed, and what it does on Ctrl-C."""
+    framework = RecordsWorker()
+    spec = WorkerSpec([1, 2], DatasetKind.MAP, default, framework, worker_count=3, base_seed=100)
+    link: Any = SimpleNamespace(number=number, generation=generation, has_closed=bool, say_alive=lambda: None)
+    init_worker(spec, link)
+    assert framework.worker is not None
+    return [framework.worker.seed, int(signal.getsignal(signal.SIGINT))]  # type: ignore[arg-type]  # SIG_IGN
+
+
+def test_no_two_workers_of_any_generation_draw_the_same_random_numbers_and_all_ignore_ctrl_c() -> None:
+    found = [
+        in_a_child(partial(seed_and_handler, number, generation)) for generation in range(3) for number in range(3)
+    ]
+    seeds = [seed for seed, _ in found]
+    assert seeds[:3] == [100, 101, 102], "torch's own seeds, for the workers that come first"
+    assert len(set(seeds)) == 9
+    assert {handler for _, handler in found} == {int(signal.SIG_IGN)}

@@ -42,8 +42,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.stash.get(_failed, True):
         return  # the traceback of a failed test keeps its loader alive, so do not fail twice
     gc.collect()
-    # A pool actor that is still starting when its loaders leave finishes its start, then ends five seconds later.
-    # Starting took more than 15 s with a load of 20 on two cores.
+    # Starting an actor took more than 15 s with a load of 20 on two cores.
     deadline_s = time.monotonic() + 90
     while (free := ray.available_resources().get("CPU", 0)) < 8 and time.monotonic() < deadline_s:
         time.sleep(0.05)  # Ray updates its counts with a delay

@@ -66,4 +66,3 @@ def test_one_more_worker_needs_free_resources() -> None:
     with pytest.raises(WorkerStartError, match="no resources for worker 4"):
         cluster.check_room(fake, RayOptions(), 4)
     cluster.check_room(fake, RayOptions(num_cpus=0.5, resources={"decoder": 3}), 4)
-    cluster.check_room(fake, RayOptions(pool="shared"), 4)

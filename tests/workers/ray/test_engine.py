@@ -9,10 +9,10 @@ import pytest
 from feedline.abc import Engine
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.codec import Codec
-from feedline.testing import EngineContract
 from feedline.types import Result, SlotBatch
 from feedline.workers.ray.engine import RayEngine
 from feedline.workers.ray.options import RayOptions
+from tests.contracts.engine import EngineContract
 
 pytestmark = [
     pytest.mark.ray,

@@ -34,8 +34,8 @@ from feedline.datasets.hdf5.part import (
 )
 from feedline.datasets.hdf5.rows import ChunkCache, Rows
 from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceError
-from feedline.system.deletion import ClosedWhenDeleted
 from feedline.system.failures import words
+from feedline.system.handle import ClosedWhenDeleted
 
 if TYPE_CHECKING:
     from h5py import Dataset, File

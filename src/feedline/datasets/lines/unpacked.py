@@ -16,7 +16,7 @@ from feedline.datasets.lines.inflating import Inflating, packing_in
 from feedline.datasets.paths import local_output
 from feedline.datasets.remote.blob import Blob
 from feedline.errors import CorruptSource, DataWarning, PerformanceWarning, SourceChanged, SourceError, warn_user
-from feedline.system.deletion import ClosedWhenDeleted
+from feedline.system.handle import ClosedWhenDeleted
 from feedline.system.kept_file import KeptFile, drop_abandoned, keep
 from feedline.types.shown import identity_of
 

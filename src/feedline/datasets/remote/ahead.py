@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from feedline.datasets.remote.blob import Blob, LocalBlob
-from feedline.system.deletion import ClosedWhenDeleted
+from feedline.system.handle import ClosedWhenDeleted
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from feedline.datasets.paths import stamp_of
 from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, SourceChanged, SourceError, TooManyOpenFiles
-from feedline.system.deletion import ClosedWhenDeleted
+from feedline.system.handle import ClosedWhenDeleted
 from feedline.types.shown import shown_address
 
 

@@ -18,8 +18,8 @@ from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.remote.systems import close_system, make_system, system_call, system_class, without_values
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
-from feedline.system.deletion import ClosedWhenDeleted
 from feedline.system.failures import words
+from feedline.system.handle import ClosedWhenDeleted
 from feedline.types.shown import shown_url, without_secrets
 
 if TYPE_CHECKING:

@@ -31,10 +31,6 @@ class Acknowledgements:
         if receipts is not None:
             self._held.append(receipts)
 
-    def release(self, receipts: object) -> None:
-        """Drop the receipts of a batch that was not delivered after all."""
-        self._held = [held for held in self._held if held is not receipts]
-
     def acknowledge(self) -> None:
         """Acknowledge the held receipts. If the dataset raises an exception, they stay held."""
         while self._held:

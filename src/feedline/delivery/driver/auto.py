@@ -6,8 +6,8 @@ import multiprocessing
 
 from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
+from feedline.delivery.config import AUTO, DEFAULT_DEPTH, Config, is_auto
 from feedline.delivery.driver.probe import Probe, probe
-from feedline.delivery.driver.settings import AUTO, DEFAULT_DEPTH, Settings, is_auto
 from feedline.delivery.driver.tuning import START, Tuning
 from feedline.insight.worker_model import Load
 from feedline.workers import lifetime
@@ -36,7 +36,7 @@ def tuning_of(workers: object, prefetch: object) -> Tuning | None:
     return Tuning(workers, workers, least=workers, tunes_depth=True)
 
 
-def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int | None, *, has_indices: bool) -> None:
+def begin(tuning: Tuning, settings: Config, spec: WorkerSpec, batch_size: int | None, *, has_indices: bool) -> None:
     """Determine the initial workers of a loader with "auto", before its first iteration.
 
     Args:
@@ -69,6 +69,7 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
     if settings.engine_name == "ray":
         places = cluster.free_places(settings.ray or RayOptions(), START)
         tuning.most, tuning.cores = max(START, min(tuning.most, places)), float(max(START, places))
+        tuning.begin()
     forks = settings.engine_name == "process" and lifetime.start_method(settings.context) == "fork"
     if not has_indices or not forks or is_awaited(spec.dataset):
         tuning.say(f"{tuning.count} workers to begin with.")
@@ -80,7 +81,7 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
         _choose(tuning, settings, spec, found)
 
 
-def _choose(tuning: Tuning, settings: Settings, spec: WorkerSpec, found: Probe) -> None:
+def _choose(tuning: Tuning, settings: Config, spec: WorkerSpec, found: Probe) -> None:
     may_choose = settings.engine == AUTO and settings.context is None and settings.worker_bytes is None
     takes = f"a batch takes {found.batch_s * 1e3:.2g} ms"
     load = Load(make_s=found.batch_s, step_s=0.0, cpu_s=found.cpu_s)

@@ -11,24 +11,24 @@ from typing import Any
 from feedline.abc.source import Acknowledged, ShardedSource
 from feedline.abc.stateful import is_stateful, outlives_epoch
 from feedline.abc.worker_spec import WorkerSpec
+from feedline.delivery.config import Config
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.driver import Driver, RowParts
-from feedline.delivery.driver.settings import Settings
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.epoch import Epoch, Kind, Origin, Request
+from feedline.delivery.machine.epoch import Epoch, Kind, Request
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.own_streams import OwnStreams
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.state import Snapshot
-from feedline.delivery.state.checkpoint import Checkpoint, notes_of, resume_of
+from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, WorkerError
-from feedline.order.progress import Progress, StreamProgress
+from feedline.order.progress import Progress
 from feedline.order.streams import StreamPlan
 from feedline.system import interrupts
 from feedline.system.failures import is_interrupt, twin_of
-from feedline.types import DatasetKind, ResultKind, Resume, State
+from feedline.types import DatasetKind, Position, ResultKind
 from feedline.types.shown import counted
 
 BeginEpoch = Callable[[Driver], None]
@@ -36,7 +36,7 @@ BeginEpoch = Callable[[Driver], None]
 
 def new_epoch(
     machine: Machine,
-    settings: Settings,
+    settings: Config,
     spec: WorkerSpec,
     checkpoint: Checkpoint,
     snapshot: Snapshot | None,
@@ -51,7 +51,7 @@ def new_epoch(
     checkpoint.
     """
     if not outlives_epoch(spec.dataset):
-        machine.flights.states.last_notes.clear()
+        machine.flights.states.last.clear()
     entry = checkpoint.entry
     depth = max(1, settings.depth)
     is_free = settings.is_free or _is_gathered(spec)
@@ -71,36 +71,31 @@ def new_epoch(
     streams = () if snapshot is None else snapshot.streams
     worker_count = len(machine.flights.workers)
     # Workers that have made batches, or resume where others ended, draw different random numbers than new ones.
-    awaits = machine.flights.epoch is not None or any(stream.get("last") is not None for stream in streams)
-    entry.progress.turn = 0 if snapshot is None else snapshot.turn
+    awaits = machine.flights.epoch is not None or any(each.is_before and each.iterator is not None for each in streams)
+    progress = entry.progress
+    if snapshot is not None:
+        progress.turn = snapshot.turn
+        progress.early.update(snapshot.early)
     assert checkpoint.plan is not None
     kind: Kind
     if spec.kind is DatasetKind.ITERABLE and spec.sharding is None:
-        _check_streams(spec, len(streams), worker_count)
-        entry.progress.streams = [_begun(stream) for stream in streams]
-        request = Request(spec.batched, checkpoint.batch_size, shared_seed, snapshot_every=settings.snapshot_every)
-        resumes = {worker: resume_of(stream, checkpoint.batch_size) for worker, stream in enumerate(streams)}
+        _check_count(spec, len(streams), worker_count)
+        progress.begun.update(enumerate(streams))
+        request = Request(spec.batched, checkpoint.batch_size, shared_seed, settings.snapshot_every, awaits)
         assert isinstance(checkpoint.plan, StreamPlan)
-        kind = OwnStreams(checkpoint.plan, request, Origin(resumes=resumes, awaits_openings=awaits))
+        kind = OwnStreams(checkpoint.plan, request)
     else:
-        for worker, stream in enumerate(streams):
-            if (notes := notes_of(stream)) is not None:
-                entry.progress.notes[worker] = notes
         is_kept = is_stateful(spec.dataset)
         request = Request(
             spec.batched,
             0 if spec.sharding is None else spec.sharding.batch_size,
             snapshot_every=int(spec.sharding is not None or is_kept),
-        )
-        origin = Origin(
-            () if snapshot is None else snapshot.early,
-            _resumes(spec, streams, worker_count, checkpoint),
-            entry.progress.turn,
             awaits_openings=awaits and spec.sharding is None and is_kept,
         )
-        kind = Planned(checkpoint.plan, request, origin)
+        progress.begun.update(_begun(spec, streams, worker_count))
+        kind = Planned(checkpoint.plan, request)
     scheduler = settings.make_scheduler()
-    progress = entry.progress.copy() if has_target else entry.progress
+    progress = progress.copy() if has_target else progress
     epoch = Epoch(kind, scheduler, limits, progress, fault_budget, entry.key.epoch)
     epoch.checkpoint = checkpoint
     return epoch
@@ -112,41 +107,25 @@ def _is_gathered(spec: WorkerSpec) -> bool:
     return is_plain and spec.framework.gather_for(spec.dataset, spec.collate) is not None
 
 
-def _check_streams(spec: WorkerSpec, count: int, worker_count: int) -> None:
-    if not count or count == worker_count:
+def _check_count(spec: WorkerSpec, count: int, worker_count: int) -> None:
+    """Check that there are as many workers as saved states of streams, or of the dataset."""
+    if count in (0, worker_count):
         return
-    or_else = (
-        "."
-        if isinstance(spec.dataset, ShardedSource)
-        else ", or let the loader distribute the samples (shard=True): then the number of workers may change."
-    )
+    or_else = ""
+    if spec.kind is DatasetKind.ITERABLE and not isinstance(spec.dataset, ShardedSource):
+        or_else = ", or let the loader distribute the samples (shard=True): then the number of workers may change"
     raise BadState(
-        f"The state was saved with {counted(count, 'stream')} of samples, one per worker, but there "
-        f"{'is' if worker_count == 1 else 'are'} {counted(worker_count, 'worker')} now. Use "
-        f"{counted(count, 'worker')}{or_else}"
+        f"The state was saved with {counted(count, 'worker')}, each with its own state of the dataset or stream, but "
+        f"there {'is' if worker_count == 1 else 'are'} {worker_count} now. Use {counted(count, 'worker')}{or_else}."
     )
 
 
-def _begun(stream: dict[str, Any]) -> StreamProgress:
-    batches = stream.get("batches", 0)
-    noted_at, read = stream.get("noted_at", batches), stream.get("read")
-    return StreamProgress(batches, stream.get("ended", False), notes_of(stream), noted_at, read)
-
-
-def _resumes(
-    spec: WorkerSpec, streams: Sequence[State], worker_count: int, checkpoint: Checkpoint
-) -> dict[int, Resume]:
-    if not streams:
-        return {}
+def _begun(spec: WorkerSpec, streams: Sequence[Position], worker_count: int) -> dict[int, Position]:
+    """Return where each worker's dataset resumes."""
     if spec.sharding is not None:  # every worker reads the same stream, so any state of it will do
-        return {worker: resume_of(streams[0], checkpoint.batch_size) for worker in range(worker_count)}
-    if len(streams) != worker_count:
-        raise BadState(
-            f"The dataset keeps a state in every worker. The loaded state was saved with {len(streams)} workers, but "
-            f"there are {worker_count} now. Use {len(streams)} workers."
-        )
-    resumes = {worker: resume_of(stream, checkpoint.batch_size) for worker, stream in enumerate(streams)}
-    return {worker: resume for worker, resume in resumes.items() if resume.dataset is not None}
+        return dict.fromkeys(range(worker_count), streams[0]) if streams else {}
+    _check_count(spec, len(streams), worker_count)
+    return {worker: position for worker, position in enumerate(streams) if position.has_state}
 
 
 def _freeze(checkpoints: list[Checkpoint]) -> None:
@@ -245,9 +224,19 @@ class WorkerBatches(OneCallerBatches):
         return self.driver.row_parts
 
     def is_ready(self) -> bool:
-        """True if the next batch has already arrived."""
+        """True if the next batch has already arrived; in the thread that requests batches."""
         usable = not (self._is_torn or self._ended or self.leaving or self.driver.closed) and self._death is None
-        return usable and self.at_first is None and self.driver.epoch.due() is not None
+        if not usable or self.at_first is not None:
+            return False
+        if self.driver.epoch.due() is None:
+            self._caller_lock.run("next()", self._poll)
+        return self.driver.epoch.due() is not None
+
+    def _poll(self) -> None:
+        if not self.driver.closed:
+            self._is_torn = True
+            self.driver.poll()
+            self._is_torn = False
 
     def ready_count(self) -> int:
         return sum(result.kind is ResultKind.DONE for result in self.driver.epoch.ready.values())
@@ -277,12 +266,12 @@ class WorkerBatches(OneCallerBatches):
 
     def apply_pending(self) -> None:
         super().apply_pending()
-        if not self.driver.epoch.openings.awaited:
+        if not self.driver.epoch.awaited:
             return
         is_mine = self._caller_lock.is_mine()
         if not (self.closed or self._ended or is_mine):
             self._begin_anew(self._await_openings)
-        elif not self.driver.epoch.openings.assume() and (is_mine or self._unopened_by is not None):
+        elif not self.driver.epoch.assume_openings() and (is_mine or self._unopened_by is not None):
             raise self._unopened_by or WorkerError(
                 "The state is not available at this moment: state_dict() was called inside next(), for example by a "
                 "signal handler, before all workers had reported how their streams began in this epoch. Set a flag in "
@@ -306,7 +295,7 @@ class WorkerBatches(OneCallerBatches):
             if self._is_over():  # the iteration cannot continue; the next request raises this
                 self._death = twin_of(exc)
             self._is_torn = False
-            if not self.driver.epoch.openings.assume():
+            if not self.driver.epoch.assume_openings():
                 self._unopened_by = twin_of(exc)
                 raise
         self._is_torn = False
@@ -323,7 +312,6 @@ class WorkerBatches(OneCallerBatches):
                 f"This iteration and its workers belong to process {self.driver.pid}, from which this one was forked. "
                 "Start another iteration: iter(loader)."
             )
-        self.driver.epoch.taken = None  # it described the previous batch
         self._is_torn = True
         try:
             batch = self.driver.next()  # not the built-in next(), after which a signal could come
@@ -359,8 +347,7 @@ class WorkerBatches(OneCallerBatches):
         return self.driver.closed
 
     def _end_by(self, exc: BaseException | None) -> None:
-        """End an interrupted iteration whose bookkeeping is inconsistent. Undelivered batches come again."""
-        self.driver.take_back()
+        """End an interrupted iteration whose bookkeeping is inconsistent."""
         self._death = ended_by(exc)
         self._let_go()
         self._is_torn = False

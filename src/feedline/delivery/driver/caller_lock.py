@@ -1,20 +1,31 @@
-"""One caller at a time: several threads may request batches from one iterator, and any of them may close it.
+"""One caller at a time, and what an interrupt may interrupt.
 
-The thread that makes a batch holds the caller lock, and other threads wait for it. A thread that already holds it
-cannot wait for itself, so its call is refused: a dataset that iterates over its own loader, or a signal handler that
-requests a batch. Any thread may call `close` at any time, also a signal handler on top of `next`: it sets a flag, and
-the thread that holds the lock sees the flag and leaves.
+**Callers.** Several threads may request batches from one iterator, and any of them may close it. The thread that makes
+a batch holds the caller lock, and other threads wait for it. A thread that already holds it cannot wait for itself, so
+its call is refused: a dataset that iterates over its own loader, or a signal handler that requests a batch. Any thread
+may call `close` at any time, also a signal handler on top of `next`: it sets a flag, and the thread that holds the lock
+sees the flag and leaves.
 
-The caller lock stores its owner: an object that each call creates, with the id of its thread. A real lock makes testing
-and setting the owner one step. Each call clears the owner in a `finally` that it entered before, and only if the owner
-is its own. So an exception raised by a signal handler leaves the caller lock free, wherever it occurs. (Python 3.10 may
-also run a handler while an exception is being caught: then the owner stays set, and the iterator can no longer be
-used.)
+**Interrupts.** Python runs signal handlers in the main thread: when a function begins, when one that is written in C
+returns, and when a loop starts over. What a handler raises there (Ctrl-C, a timeout, an exception of any class) says
+nothing about the code that it interrupts. `is_interrupt` recognises it wherever an exception is treated as an answer:
+as that of a sample, a target, or a task that cannot be sent. An interrupted `next` does what it does in torch:
 
-The owner is cleared by an assignment, not by a call, because signal handlers run at calls and at the beginning of
-functions and loops. So no handler runs between the last line of `_next`, which records that the batch is delivered, and
-the return from `__next__`, where it would lose the batch. (Python 3.10 also runs handlers when a call returns, so an
-interrupt at that moment loses the batch there.)
+- Without workers, the next call makes the next batch. With a device, it delivers the next one.
+- With workers, the iteration is over: it is unknown which worker has which batch (`WorkerBatches._is_torn`). Each
+  further call raises the error of `ended_by`, which says how to continue.
+- `state_dict()` counts a batch only if `next` has returned it. So resuming from the state loses and repeats none.
+
+The last rule needs one moment at which a batch is delivered: the assignment at the end of `Kind.note` (with workers),
+of `InlineBatches._note`, or of `DeviceBatches._next`. From there to the return of `__next__`, nothing is called and
+nothing loops, so no handler runs: not `next(batches)` but `batches.__next__()`, after which Python does not look for
+signals; the end of an epoch is an assignment in an `except` clause. The owner of the lock is cleared the same way, in
+a `finally` that was entered before it was set, and only if the owner is that call, so an interrupt anywhere leaves the
+lock free. (Python 3.10 also runs handlers when a function returns and where an exception is caught. There an interrupt
+at that moment loses the batch, or leaves the lock taken for good.)
+
+What must not be interrupted half-way, which is starting workers, closing, and finalizers, delays signals instead:
+`system/interrupts.py`.
 
 Test: tests/faults/test_shared_iterator.py, tests/faults/test_storm.py
 """
@@ -26,9 +37,8 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from threading import get_ident
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from feedline.errors import ReentrantCall
 from feedline.order.progress import Progress
@@ -41,8 +51,6 @@ returns, the thread closes the iterator itself.
 
 _LONGEST_PAUSE_S = 0.001
 """Longest pause between two attempts to enter."""
-
-T = TypeVar("T", bound="Closable")
 
 Owner = list[int]
 """A call that holds the lock or waits for it: a new list with the id of its thread. An instance of a class would cost
@@ -174,71 +182,6 @@ class OneCallerBatches(Iterator[Any]):
     def _begin_anew(self, act: Callable[[], None]) -> None:
         """Start another epoch in `act`, once the current holder of the lock has its batch."""
         self._caller_lock.run("iter(loader)", act)
-
-
-class Closable(Protocol):
-    """An iteration of either loader."""
-
-    def close(self) -> None: ...
-
-    def apply_pending(self) -> None: ...
-
-
-class Running:
-    """The iterations of a loader that may still be in use."""
-
-    def __init__(self) -> None:
-        self._batches: References[Closable] = References()
-        self.early: Iterator[object] | None = None
-        """An iteration that was started before the first `iter(loader)`."""
-        self._beginnings: set[object] = set()
-        self.last_close = object()
-        """A new object after every `close`."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Running, ()  # iterations stay with the loader that began them
-
-    @contextmanager
-    def beginning(self, give_back: Callable[[], None]) -> Iterator[object]:
-        """A context in which to create an iteration, which `close` does not know yet. Many threads may be in one.
-
-        Args:
-            give_back: called at the end if `close` was called meanwhile, to release what `close` had to leave in use.
-
-        Yields:
-            The last `close` before it, for `begun`.
-        """
-        mark, last_close = object(), self.last_close
-        self._beginnings.add(mark)
-        try:
-            yield last_close
-        finally:
-            self._beginnings.discard(mark)
-            if self.last_close is not last_close:
-                give_back()
-
-    def begun(self, batches: T, last_close: object) -> T:
-        """Register a new iteration, and close it if `close` was called meanwhile; returns it."""
-        self._batches.add(batches)  # first: a `close` from now on finds it
-        if self.last_close is not last_close:
-            batches.close()
-        return batches
-
-    def is_beginning(self) -> bool:
-        """True while a thread is creating an iteration."""
-        return bool(self._beginnings)
-
-    def apply_pending(self) -> None:
-        """Apply pending `set_epoch()` calls to iterators that have not produced a batch yet."""
-        for batches in self._batches:
-            batches.apply_pending()
-
-    def close(self) -> None:
-        """End all iterations, including those that are being created."""
-        self.last_close = object()  # first: see `begun`
-        self.early = None
-        for batches in self._batches:
-            batches.close()
 
 
 def _reentrant(what: str) -> ReentrantCall:

@@ -1,20 +1,15 @@
 """Batches prepared for a device ahead of time.
 
-Batches are requested from an iteration before the training loop needs them. A `Target` starts preparing each (copying,
-decoding or transforming it), and they are delivered in order. If preparing costs the CPU next to nothing, the training
-loop does it itself, in `next()`; otherwise threads do.
+The training loop requests batches from an iteration before it needs them, in `next()`: the next one, and others that
+have already arrived. A `Target` starts preparing each (copying, decoding or transforming it), and they are delivered in
+order. If preparing costs the CPU next to nothing, the training loop does that too; otherwise threads do.
 
 The state of a loader describes the batches that the training loop has received. So the epoch records its progress in a
 copy, and each prepared batch carries a copy of the progress after it. Delivering the batch updates the checkpoint.
 
-A user's own sampler is called only in `next()`, in the thread that calls it. There it draws from the process-wide
-generators at the same moments every time, and no state is saved while it runs. Threads then only call the target.
-
-A signal handler may run when any Python function begins or returns. Inside a `Condition` it would leave a lock taken.
-So this module uses plain locks, which `with` acquires and releases in one step, and waits on queues.
-
 Threads live as long as the iteration. They hold no reference to it, so dropping the iterator ends them. At the end of
-the program they are joined, because a thread that is ended inside CUDA crashes the program.
+the program they are joined, because a thread that is ended inside CUDA crashes the program. They and the training loop
+wait on queues, which unlike a `Condition` leave no lock taken if a signal handler raises.
 """
 
 from __future__ import annotations
@@ -25,11 +20,13 @@ import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
-from feedline.abc.target import Target
+from feedline.abc.deferred import Target
 from feedline.delivery.driver.batches import WorkerBatches
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.driver import RowParts
@@ -47,7 +44,24 @@ _LOOK_UP_S = 0.05
 _DEVICE = 1 << 61
 """The salt of a transform on the device, so that it draws other random numbers than the samples of its batch."""
 
-_ASKED, _TAKEN, _BATCH, _ERROR, _END = range(5)
+
+@dataclass(slots=True)
+class _Item:
+    """A batch, or an exception or the end of the epoch in place of one."""
+
+    progress: Progress
+    """The progress of the epoch after it."""
+    # Any: a batch of any structure; once it is ready, what `Target.begin` returned.
+    batch: Any = None
+    error: BaseException | None = None
+    is_end: bool = False
+    is_ready: bool = False
+    draw: Draw | None = None
+    """The random numbers of the target's transform."""
+    row_parts: RowParts | None = None
+    """Its measurements."""
+    ready: int = 0
+    """When it was ready."""
 
 
 class DeviceBatches(OneCallerBatches):
@@ -64,79 +78,122 @@ class DeviceBatches(OneCallerBatches):
         self._batches = batches
         batches.keeps_rows = True
         self._target = target
-        self._line = line = _Line(batches, target, fault_budget)
+        self._fault_budget = fault_budget
+        # Batches that the training loop makes itself are made on request. Requesting one from a source that
+        # acknowledges its samples reports the previous batch as consumed, so that must not happen early.
+        self._runs_ahead = isinstance(batches, WorkerBatches) and not batches.driver.wants_receipts
+        self._items: deque[_Item] = deque()
+        """Batches that were requested and not delivered yet."""
+        self._to_prepare: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        """Batches for the threads; None ends one of them."""
+        self._prepared: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Wakes the training loop."""
+        self._prepared_until = 0
+        """When the training loop last prepared a batch itself, this one or one ahead of it."""
         self._threads: list[threading.Thread] = []
-        self._finalizer = weakref.finalize(self, interrupts.see_through, functools.partial(_end, line, self._threads))
+        end = functools.partial(_end, os.getpid(), self._threads, self._to_prepare, self._items, target)
+        self._finalizer = weakref.finalize(self, interrupts.see_through, end)
+        self.begin()
 
     def begin(self) -> None:
         """Start another epoch of the same iteration; drop the prepared batches."""
-        self._line.drop()
+        _empty(self._to_prepare)
+        self._items.clear()
+        self._batches.checkpoint.entry.progress.become(self._progress())
 
     def ready_count(self) -> int:
-        line = self._line
-        with line.lock:
-            return sum(item[0] is _BATCH and number >= line.taken for number, item in line.items.items())
-
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """Keep threads from requesting batches meanwhile. Waits for a thread that is waiting for one."""
-        line = self._line
-        line.pauses += 1  # otherwise a thread that has just got its batch could take the lock again first
-        try:
-            with line.asking:
-                yield
-        finally:
-            line.pauses -= 1
+        return sum(item.is_ready and item.error is None and not item.is_end for item in self._items)
 
     def _next(self) -> object:
-        line, observer = self._line, self._batches.counters.observer
         if self.leaving:
             raise StopIteration
         asked = time.monotonic_ns()
-        if self._threads:
-            if line.is_begun_by_loop():
-                with line.asking:
-                    line.ask()
-            elif line.is_asked_by_loop():
-                line.ask_for_threads()
-            item = line.wait()
-        else:
-            item = line.fetch()
-            if line.thread_count:  # the target has seen a batch, and found that preparing one costs CPU time
-                with interrupts.put_off(starts_process=False):
-                    self._start()
-        kind, value, noted, row_parts, _ = item
-        error = value if kind is _ERROR else None
-        if kind is _ERROR:
-            line.resume(item)
-        elif kind is _BATCH:
+        items = self._items
+        while not items or (self._has_space() and self._batches.is_ready()):
+            self._request()
+        while not items[0].is_ready:
+            if self.leaving:
+                raise StopIteration
+            with suppress(queue.Empty):
+                self._prepared.get(timeout=_LOOK_UP_S)
+        item = items.popleft()
+        observer, error, batch = self._batches.counters.observer, item.error, None
+        if item.is_end:
+            observer.end(self._batches.counters.batches, asked)
+        elif error is None:
             try:
-                with _drawing(item[4]):
-                    value = self._target.deliver(value)
+                with _drawing(item.draw):
+                    batch = self._target.deliver(item.batch)
+                if item.row_parts is not None:
+                    self._write(item.row_parts, asked, max(item.ready, self._prepared_until))
             except BaseException as exc:
                 if is_interrupt(exc):
                     raise
-                error = exc  # it would be raised again and again
-        if kind is _END:
-            observer.end(self._batches.counters.batches, asked)
-        elif row_parts is not None and error is None:
-            self._write(row_parts, asked)
-        progress = line.progress
+                error = exc
+        progress, noted = self._batches.checkpoint.entry.progress, item.progress
         # From here on nothing is called, so no signal handler runs: see `feedline.delivery.driver.caller_lock`.
-        item[1] = None
-        progress.delivered, progress.early, progress.notes = noted.delivered, noted.early, noted.notes
-        progress.streams, progress.turn, progress.read = noted.streams, noted.turn, noted.read
+        progress.delivered, progress.early, progress.positions = noted.delivered, noted.early, noted.positions
+        progress.turn, progress.read = noted.turn, noted.read
         progress.missing, progress.faults = noted.missing, noted.faults
-        if kind is _END:
+        if item.is_end:
             self.ending = progress if noted.ended else None
             raise StopIteration
-        line.taken += 1
         if error is not None:
             raise error
-        return value
+        return batch
 
-    def _write(self, row_parts: tuple[RowParts, int], asked: int) -> None:
-        (before, (behind, _, held, first)), ready = row_parts
+    def _has_space(self) -> bool:
+        """True if another batch may be requested; after an end or an error, none is before it was delivered."""
+        last = self._items[-1]
+        ahead = self._target.ahead if self._runs_ahead else 0
+        return len(self._items) <= ahead and last.error is None and not last.is_end
+
+    def _request(self) -> None:
+        """Request a batch, and prepare it or leave that to a thread."""
+        batch, error, is_end, row_parts = None, None, False, None
+        try:
+            batch = self._batches.__next__()
+            row_parts = self._batches.row_parts
+        except StopIteration:
+            is_end = True
+        except BaseException as exc:
+            if is_interrupt(exc):
+                raise
+            error = exc
+        item = _Item(self._progress(), batch, error, is_end, row_parts=row_parts)
+        if is_end or error is not None:
+            item.is_ready = True
+        else:
+            plan = self._batches.checkpoint.plan
+            item.draw = None if plan is None else plan.draw_after(item.progress)
+            threads = self._threads_to_use()
+            if threads:
+                self._to_prepare.put(item)
+            else:
+                _prepare(item, self._target)
+                self._prepared_until = item.ready
+        self._items.append(item)  # last: after an interrupt, a batch in the line would be waited for forever
+
+    def _threads_to_use(self) -> list[threading.Thread]:
+        """Return the threads, once the target has found that preparing a batch costs CPU time."""
+        if not self._threads and self._runs_ahead and self._target.threads:
+            with interrupts.put_off(starts_process=False):
+                arguments = (self._to_prepare, self._prepared, self._target)
+                for number in range(self._target.threads):
+                    name = f"feedline-device-{number}"
+                    thread = threading.Thread(target=_work, args=arguments, name=name, daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+        return self._threads
+
+    def _progress(self) -> Progress:
+        """Return a copy of the progress of the epoch, with its fault counts."""
+        progress = self._batches.progress.copy()
+        progress.faults = self._fault_budget.mark()
+        return progress
+
+    def _write(self, row_parts: RowParts, asked: int, ready: int) -> None:
+        before, (behind, _, held, first) = row_parts
         observer, got = self._batches.counters.observer, time.monotonic_ns()
         # The training loop does not wait for a copy to finish, only for starting and delivering it.
         device = (got if ready >= asked else ready) - before[-1]
@@ -144,15 +201,7 @@ class DeviceBatches(OneCallerBatches):
         observer.write(before, asked, got, (behind, device, held, first), None)
         observer.got = got  # every batch has a row
 
-    def _start(self) -> None:
-        for number in range(self._line.thread_count):
-            name = f"feedline-device-{number}"
-            thread = threading.Thread(target=_work, args=(self._line,), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
     def close(self) -> None:
-        self._line.stopping = True
         self._batches.close()  # ends a wait for a batch there
         super().close()
 
@@ -160,207 +209,16 @@ class DeviceBatches(OneCallerBatches):
         self._finalizer()
 
 
-_Item = list[Any]
-"""A batch: its kind, the batch or an exception, the progress of the epoch after it, its measurements, and the random
-numbers of the target's transform.
-"""
-
-
-class _Line:
-    """Batches being prepared, in order. Shared by the training loop and the threads."""
-
-    def __init__(self, batches: InlineBatches | WorkerBatches, target: Target, fault_budget: FaultBudget) -> None:
-        self.batches = batches
-        self._fault_budget = fault_budget
-        self.target = target
-        self.pid = os.getpid()
-        # Batches that the training loop makes itself are made on request. Requesting one from a source that
-        # acknowledges its samples reports the previous batch as consumed, so that must not happen early.
-        self._runs_ahead = isinstance(batches, WorkerBatches) and not batches.driver.wants_receipts
-        self.asking = threading.RLock()
-        """Held while requesting a batch from the iteration."""
-        self.lock = threading.Lock()
-        """Held while changing `items`, or relying on their content."""
-        self._there_is_room: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """Wakes threads."""
-        self._is_ready: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """Wakes the training loop."""
-        self.items: dict[int, _Item] = {}
-        """Prepared batches by number."""
-        self.unready: list[object] | None = None
-        """The batch that the training loop is preparing itself, also after an interrupt."""
-        self.unbegun: dict[int, list[object]] = {}
-        """Batches that the training loop has requested, and that threads are to prepare."""
-        self.asked = 0
-        """Number of batches requested."""
-        self.taken = 0
-        """Number of batches delivered to the training loop."""
-        self.halted: list[object] | None = None
-        """An end or an error. No batch is requested until the training loop has received it."""
-        self.pauses = 0
-        """Number of callers that keep threads from requesting batches."""
-        self.stopping = False
-        self._begin_epoch()
-
-    @property
-    def thread_count(self) -> int:
-        """How many threads prepare batches; 0 if the training loop does."""
-        return self.target.threads if self._runs_ahead else 0
-
-    @property
-    def progress(self) -> Progress:
-        """The position of the training loop, as saved in the loader's state."""
-        progress: Progress = self.batches.checkpoint.entry.progress
-        return progress
-
-    def _begin_epoch(self) -> None:
-        """Record the beginning of the epoch, before the first request."""
-        self.progress.become(self._progress_now())
-
-    def _progress_now(self) -> Progress:
-        """Return the progress of the epoch, including its fault counts."""
-        progress = self.batches.progress.copy()
-        progress.faults = self._fault_budget.mark()
-        return progress
-
-    def drop(self) -> None:
-        """Drop the prepared batches."""
-        with self.asking, self.lock:
-            self.items.clear()
-            self.unbegun.clear()
-            if self.unready is not None and self.unready[0] is not _ASKED:
-                self.unready = None
-            self.taken = self.asked
-            self.halted = None
-        self._begin_epoch()
-        self.wake()
-
-    # -- in the training loop -----------------------------------------------------------------------------------------
-
-    def fetch(self) -> _Item:
-        """Return the next batch, and start preparing others that have already arrived."""
-        self.items.pop(self.taken - 1, None)
-        if self.taken == self.asked:
-            self.ask()
-        while self._has_space() and self.batches.is_ready():
-            self.ask()
-        return self.items[self.taken]
-
-    def is_begun_by_loop(self) -> bool:
-        """True if the next batch is the first of an epoch, which `set_epoch()` may change until it is requested."""
-        return self.batches.at_first is not None or self.unready is not None
-
-    def is_asked_by_loop(self) -> bool:
-        """True if every batch calls the user's own sampler."""
-        plan = self.batches.checkpoint.plan
-        return plan is not None and plan.asks_user
-
-    def ask_for_threads(self) -> None:
-        """Request the next batch, and others that have already arrived, for threads to prepare."""
-        while self.taken == self.asked or (self._has_space() and self.batches.is_ready()):
-            item = self.unready = _asked()
-            self._take(item)
-            number = self.asked
-            # Nothing is called in between, so an interrupt neither loses the batch nor has it prepared twice.
-            self.unbegun[number], self.unready, self.asked = item, None, number + 1
-
-    def wait(self) -> _Item:
-        """Wait for the next batch and return it."""
-        self.items.pop(self.taken - 1, None)
-        self.wake()  # there is space for another one
-        while self.taken not in self.items:
-            if self.stopping:
-                raise StopIteration
-            _wait(self._is_ready)
-        return self.items[self.taken]
-
-    def resume(self, item: list[object]) -> None:
-        """Allow requests again: an error is about to be raised."""
-        if self.halted is item:
-            self.halted = None
-        self.wake()
-
-    def wake(self) -> None:
-        """Wake all waiting threads, to check their conditions again."""
-        for waiting, count in ((self._there_is_room, self.thread_count), (self._is_ready, 1)):
-            while waiting.qsize() < count:
-                waiting.put(None)
-
-    # -- in any thread that prepares batches -------------------------------------------------------------------------
-
-    def ask(self) -> None:
-        """Prepare another batch, or the interrupted one again."""
-        item = self.unready = self.unready or _asked()
-        self._take(item)
-        self._begin(item)
-        self.items[self.asked], self.unready = item, None
-        self.asked += 1
-
-    def work(self) -> bool:
-        """Prepare another batch, as one of several threads, once there is space for it; False at the end."""
-        while not self.stopping and not self.unbegun and not self._is_wanted():
-            _wait(self._there_is_room)
-        with self.asking:
-            if self.stopping:
-                return False
-            if self.unbegun:
-                number = min(list(self.unbegun))  # a copy: the training loop may add another one meanwhile
-                item = self.unbegun.pop(number)
-            elif self._is_wanted():
-                number, item = self.asked, _asked()
-                self._take(item, in_thread=True)
-                self.asked += 1
-            else:
-                return True  # another thread was faster
-        self._begin(item, in_thread=True)
-        with self.lock:
-            if number >= self.taken:  # otherwise another epoch has started
-                self.items[number] = item
-        self.wake()
-        return True
-
-    def _is_wanted(self) -> bool:
-        by_loop = self.is_begun_by_loop() or self.is_asked_by_loop()
-        return not self.pauses and not by_loop and self._has_space()
-
-    def _has_space(self) -> bool:
-        ahead = self.target.ahead if self._runs_ahead else 0
-        return self.asked - self.taken <= ahead and self.halted is None
-
-    def _take(self, item: _Item, *, in_thread: bool = False) -> None:
-        try:
-            if item[0] is _ASKED:
-                item[1] = self.batches.__next__()
-                item[0] = _TAKEN  # nothing is called in between, so an interrupt does not lose the batch
-                item[3] = self.batches.row_parts
-        except StopIteration:
-            item[0], self.halted = _END, item
-        except BaseException as exc:
-            if is_interrupt(exc) and not in_thread:
-                raise
-            item[0], item[1], self.halted = _ERROR, exc, item
-        if item[2] is None:
-            item[2] = self._progress_now()
-        if item[0] is _TAKEN and item[4] is None:
-            plan = self.batches.checkpoint.plan
-            item[4] = None if plan is None else plan.draw_after(item[2])
-
-    def _begin(self, item: _Item, *, in_thread: bool = False) -> None:
-        if item[0] is not _TAKEN:
-            return
-        try:
-            with _drawing(item[4]):
-                item[1] = self.target.begin(item[1])
-                item[0] = _BATCH
-                item[3] = None if item[3] is None else (item[3], time.monotonic_ns())
-        except BaseException as exc:
-            if is_interrupt(exc) and not in_thread:
-                raise
-            item[0], item[1] = _ERROR, exc
-
-
-def _asked() -> list[object]:
-    return [_ASKED, None, None, None, None]
+def _prepare(item: _Item, target: Target) -> None:
+    try:
+        with _drawing(item.draw):
+            item.batch = target.begin(item.batch)
+    except BaseException as exc:
+        if is_interrupt(exc):
+            raise
+        item.batch, item.error = None, exc
+    item.ready = time.monotonic_ns()
+    item.is_ready = True
 
 
 @contextmanager
@@ -376,26 +234,34 @@ def _drawing(draw: Draw | None) -> Iterator[None]:
         enter(before)
 
 
-def _wait(waiting: queue.SimpleQueue[None]) -> None:
+def _work(to_prepare: queue.SimpleQueue[_Item | None], prepared: queue.SimpleQueue[None], target: Target) -> None:
+    while (item := to_prepare.get()) is not None:
+        _prepare(item, target)
+        del item  # or it would keep the batch until the next one
+        prepared.put(None)
+
+
+def _empty(to_prepare: queue.SimpleQueue[_Item | None]) -> None:
     with suppress(queue.Empty):
-        waiting.get(timeout=_LOOK_UP_S)
+        while True:
+            to_prepare.get_nowait()
 
 
-def _work(line: _Line) -> None:
-    while line.work():
-        pass
-
-
-def _end(line: _Line, threads: list[threading.Thread]) -> None:
+def _end(
+    pid: int,
+    threads: list[threading.Thread],
+    to_prepare: queue.SimpleQueue[_Item | None],
+    items: deque[_Item],
+    target: Target,
+) -> None:
     """End the threads, and wait for them."""
-    line.stopping = True
-    if line.pid != os.getpid():
+    if pid != os.getpid():
         return  # a copy: threads and device belong to the process that this one was forked from
-    if threads:
-        line.batches.close()
-    line.wake()
+    _empty(to_prepare)
+    for _ in threads:
+        to_prepare.put(None)
     for thread in threads:
         if thread is not threading.current_thread():
             thread.join()
-    line.items.clear()
-    line.target.close()
+    items.clear()
+    target.close()

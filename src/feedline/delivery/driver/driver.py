@@ -23,9 +23,8 @@ from feedline.delivery.machine.epoch import NOTHING, Epoch
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.recovery import Seen
 from feedline.errors import WorkerWarning, warn_user
-from feedline.insight.batch_rows import Row
 from feedline.randomness import scope
-from feedline.randomness.stages import TRANSFORM
+from feedline.randomness.scope import TRANSFORM
 from feedline.system import interrupts
 from feedline.system.failures import is_interrupt
 from feedline.types import Call, Result, ResultKind, SlotBatch, Task
@@ -40,7 +39,7 @@ back one by one."""
 _LONG_S = 0.01
 """A wait of at least this length gets its own row; see `feedline.insight.observer`."""
 
-RowParts = tuple[Row, Row]
+RowParts = tuple[tuple[int, ...], tuple[int, ...]]
 """What is known about a batch before it is delivered: see `Observer.write`."""
 
 Prepare = Callable[[Any], object]
@@ -87,8 +86,6 @@ class Driver:
         self._acknowledgements = Acknowledgements(dataset)
         self.wants_receipts = isinstance(dataset, Acknowledged)
         """True if the dataset is notified which of its samples were consumed."""
-        self._receipt: object = None
-        """Receipt of the batch that was delivered last."""
         self.pid = os.getpid()
         self.caller_lock = CallerLock()
         """Protects the bookkeeping: held by the thread that waits for a batch, or that calls a method in the workers.
@@ -154,6 +151,8 @@ class Driver:
                 pause_s, worker = machine.lateness.wait()
                 if not machine.decisions:
                     self._collect(pause_s, worker)
+                    if machine.crew.fatal is not None:
+                        self._give_up()
                     machine.lateness.judge()
             if machine.decisions:
                 self._perform()
@@ -169,7 +168,7 @@ class Driver:
     def _hand_out(self, epoch: Epoch, ordinal: int) -> Any:
         machine, now_s = self.machine, self._flights.now_s
         result = epoch.kind.pop(epoch, ordinal)
-        worker, notes, read = result.worker, result.notes, result.read
+        worker, notes, position = result.worker, result.notes, result.position
         observer = self._observer
         is_seen = observer.got or now_s - self._asked_s > _LONG_S
         row_parts = self._row_parts_of(epoch, ordinal, result) if is_seen else None
@@ -190,11 +189,10 @@ class Driver:
                     self._perform()
         except BaseException as exc:
             if not is_interrupt(exc):  # after an interrupt the batch comes again
-                epoch.kind.note(epoch, ordinal, worker, notes, read)
+                epoch.kind.note(epoch, ordinal, worker, position)
                 epoch.progress.missing += 1
             raise
         if notes is not None:
-            self._receipt = notes.receipts
             self._acknowledgements.hold(notes.receipts)
         if row_parts is not None:
             self._write(row_parts)
@@ -206,7 +204,7 @@ class Driver:
                 observer.late_s += now_s - asked_s
             if self.counters.batches >= observer.due:
                 observer.got = int(delivered_s * 1e9)
-        epoch.kind.note(epoch, ordinal, worker, notes, read)
+        epoch.kind.note(epoch, ordinal, worker, position)
         return batch
 
     def _row_parts_of(self, epoch: Epoch, ordinal: int, result: Result) -> RowParts | None:
@@ -263,11 +261,10 @@ class Driver:
         if not self.keeps_rows:
             self._observer.end(self.counters.batches, int(self._asked_s * 1e9))
 
-    def take_back(self) -> None:
-        """Undo the last delivery, if there was one: an interrupt kept the batch from the training loop."""
-        self.epoch.take_back()
-        if self.epoch.taken is not None:
-            self._acknowledgements.release(self._receipt)
+    def poll(self) -> None:
+        """Report to the machine what has happened, without waiting; what follows from it is left to `next`."""
+        if not self.leaving:
+            self._collect(0.0, None)
 
     def await_openings(self) -> None:
         """Wait for the first answer of every worker with a task, which contains the state in which it began."""
@@ -319,9 +316,7 @@ class Driver:
                 if isinstance(found, int):
                     machine.crew.grown(found)
                 else:
-                    machine.crew.pending_warnings.append((str(found), WorkerWarning))
-        if machine.crew.fatal is not None:
-            self._give_up()
+                    machine.crew.pending_warnings.append((found, WorkerWarning))
 
     def _perform(self) -> None:
         """Perform the pending decisions, and report the results to the machine."""

@@ -6,27 +6,43 @@ import time
 import weakref
 from functools import partial
 from time import monotonic  # by name: it is called for every batch, however short
+from typing import TYPE_CHECKING, Protocol
 
 from feedline.abc.source import Acknowledged
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.acknowledgements import Acknowledgements
-from feedline.delivery.driver.batches import ended_by
 from feedline.delivery.driver.caller_lock import OneCallerBatches
-from feedline.delivery.driver.driver import Prepare, RowParts
-from feedline.delivery.driver.resources import Resources
 from feedline.delivery.machine.batch_indices import count_of
+from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.fault_budget import FaultBudget, Treated
 from feedline.delivery.state import Snapshot
-from feedline.delivery.state.checkpoint import Checkpoint, resume_of
+from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.faults.policy import policy_of
 from feedline.memory.local_buffers import WORTH_A_SLOT, LocalBuffers
 from feedline.memory.reading import Bytes
 from feedline.randomness import scope as randomness
-from feedline.randomness.stages import TRANSFORM
+from feedline.randomness.scope import TRANSFORM
 from feedline.system import interrupts
 from feedline.system.failures import is_interrupt
 from feedline.types import DatasetKind, Draw, IndexBlock, Result, ResultKind, Span, Task
+
+if TYPE_CHECKING:
+    from feedline.delivery.driver.driver import Prepare, RowParts
+    from feedline.memory.arena import Arena
+    from feedline.workers.runner import Runner
+
+
+class Host(Protocol):
+    """A loader's session, as far as batches without workers need it."""
+
+    counters: Counters
+
+    def arena(self) -> Arena | None: ...
+
+    def take_runner(self, spec: WorkerSpec, user: object) -> Runner: ...
+
+    def keep_runner(self, spec: WorkerSpec, runner: Runner, user: object) -> None: ...
 
 
 class InlineBatches(OneCallerBatches):
@@ -41,7 +57,7 @@ class InlineBatches(OneCallerBatches):
         spec: WorkerSpec,
         checkpoint: Checkpoint,
         snapshot: Snapshot | None,
-        resources: Resources,
+        host: Host,
         prepare: Prepare | None,
         fault_budget: FaultBudget | None = None,
         *,
@@ -50,9 +66,9 @@ class InlineBatches(OneCallerBatches):
         super().__init__()
         self._has_target = has_target
         self._fault_budget = fault_budget or FaultBudget(policy_of(None))
-        self._resources = resources
-        self._buffer = _Buffer(resources)
-        self.counters = resources.counters
+        self._host = host
+        self._buffer = _Buffer(host)
+        self.counters = host.counters
         self._observer = self.counters.observer
         self.keeps_rows = False
         """See `Driver.keeps_rows`."""
@@ -62,7 +78,7 @@ class InlineBatches(OneCallerBatches):
 
     def begin(self, spec: WorkerSpec, checkpoint: Checkpoint, snapshot: Snapshot | None) -> None:
         """Begin an epoch, or the rest of one; call it again only before the first request."""
-        runner = self._resources.take_runner(spec, self)
+        runner = self._host.take_runner(spec, self)
         self._epoch = checkpoint.entry.key.epoch
         streams = () if snapshot is None else snapshot.streams
         if len(streams) > 1:
@@ -72,7 +88,7 @@ class InlineBatches(OneCallerBatches):
             )
         assert checkpoint.plan is not None
         if streams or not runner.is_begun:
-            runner.begin(checkpoint.plan.draw(0), resume_of(streams[0], checkpoint.batch_size) if streams else None)
+            runner.begin(checkpoint.plan.draw(0), streams[0].copied() if streams else None)
         self._batched = spec.batched
         already = frozenset(() if snapshot is None else snapshot.early)
         self._guards = self._fault_budget.guards
@@ -83,13 +99,13 @@ class InlineBatches(OneCallerBatches):
         self._already = already
         progress.early.update(self._already)
         if spec.kind is DatasetKind.ITERABLE and streams and spec.sharding is None:
-            progress.delivered = streams[0].get("batches", 0)
+            progress.delivered, progress.read = streams[0].batches, streams[0].read
         exact = spec.sharding is not None and spec.sharding.share.tail == "exact"
         # The checkpoint refers to the runner only if its state is needed: a runner holds the dataset's iterator open.
         if exact or runner.is_stateful:
-            checkpoint.live = runner.states
+            checkpoint.live = runner.position
         elif not (streams or runner.streams):
-            self._resources.keep_runner(spec, runner, self)
+            self._host.keep_runner(spec, runner, self)
         assert checkpoint.plan is not None
         self._runner = runner
         self._quick = runner.quick
@@ -107,15 +123,17 @@ class InlineBatches(OneCallerBatches):
         """The batch being made, or interrupted while being made: its number and contents."""
         self._made: object = _NOTHING
         """The finished batch, until it is delivered."""
-        self._acknowledgements = Acknowledgements(spec.dataset)
-        self._wants_receipts = runner.streams and isinstance(spec.dataset, Acknowledged)
+        self._acknowledgements: Acknowledgements | None = None
+        """For a stream that is notified which of its samples were consumed."""
+        if runner.streams and isinstance(spec.dataset, Acknowledged):
+            self._acknowledgements = Acknowledgements(spec.dataset)
 
     def _next(self) -> object:
         if self.leaving:
             raise StopIteration
         if self._is_spent:
             self._fault_budget.check()
-        if self._wants_receipts:
+        if self._acknowledgements is not None:
             self._acknowledgements.acknowledge()
         observer = self._observer
         is_seen, asked_s = observer.got, monotonic()
@@ -218,6 +236,8 @@ class InlineBatches(OneCallerBatches):
     def _take(self) -> tuple[int, object]:
         """Begin the next undelivered batch; return its number and contents."""
         if self._asks_plan:
+            from feedline.delivery.driver.batches import ended_by
+
             raise ended_by(None)
         self._asks_plan = True
         try:
@@ -245,7 +265,7 @@ class InlineBatches(OneCallerBatches):
         place = None
         if self._runner.streams:
             place = self._runner.stream.place
-            if self._wants_receipts and not failed:
+            if self._acknowledgements is not None and not failed:
                 self._acknowledgements.hold(self._runner.take_receipts())
         if ordinal == progress.delivered and not progress.early:
             progress.delivered = ordinal + 1  # what `note` would do, but cheaper
@@ -283,7 +303,7 @@ class InlineBatches(OneCallerBatches):
             self._buffer.close()
         if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
             raise result.payload
-        if result.notes is not None:
+        if result.notes is not None and self._acknowledgements is not None:
             self._acknowledgements.hold(result.notes.receipts)
         return self._with_faults_noted(result, treated)
 
@@ -319,8 +339,8 @@ class _Buffer:
     crosses = False
     has_space = True
 
-    def __init__(self, resources: Resources) -> None:
-        self._resources = resources
+    def __init__(self, host: Host) -> None:
+        self._host = host
         self._buffers: LocalBuffers | None = None
 
     @property
@@ -330,9 +350,10 @@ class _Buffer:
 
     def allocate(self, size: int) -> tuple[Bytes, int] | None:
         if self._buffers is None:
-            arena = self._resources.arena() if size >= WORTH_A_SLOT else None
+            arena = self._host.arena() if size >= WORTH_A_SLOT else None
             if arena is None:
                 return None
+            arena.serve(self)  # the loader may use other memory before this iteration ends
             self._buffers = LocalBuffers(arena)
         return self._buffers.allocate(size)
 

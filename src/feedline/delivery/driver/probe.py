@@ -28,7 +28,7 @@ from feedline.system.timing import Clock, on_threads
 from feedline.types import DatasetKind, Draw, IndexBlock, ResultKind, Task, WorkerIdentity
 from feedline.types.ranks import local_rank_count
 from feedline.workers.handles import used_by_threads
-from feedline.workers.portable import PortableEngine
+from feedline.workers.processes.engine import ProcessEngine
 from feedline.workers.runner import Runner
 
 _LOOK_S = 0.15
@@ -84,7 +84,7 @@ def probe(spec: WorkerSpec, batch_size: int, context: BaseContext | None) -> Pro
         base_seed=spec.base_seed,
         batched=False,
     )
-    engine = PortableEngine(1, context)
+    engine = ProcessEngine(1, None, context)
     try:
         engine.open(looked_at)
         engine.start()

@@ -1,25 +1,28 @@
 """The number of workers with `num_workers="auto"`: measures periods, and adds and retires workers.
 
-`Tuning` lives as long as its loader, across epochs. `TunedDriver` measures periods, passes them to the controller, and
+`Tuning` decides, and lives as long as its loader, across epochs. `TunedDriver` measures periods, passes them to it, and
 has the machine add and retire workers between two batches. It does not measure the time between two epochs, nor the
 time after a change until every worker has answered once and the batches prefetched by then are used up.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import time
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import TypeVar
 
+from feedline.delivery.config import DEFAULT_DEPTH, Config
 from feedline.delivery.driver.driver import Driver
-from feedline.delivery.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.delivery.machine.controller import MOST_DEPTH, Controller, Measurement
 from feedline.delivery.machine.epoch import Epoch
 from feedline.system.limits import memory_limit, physical_bytes, usable_cores
 from feedline.system.process import own_bytes, scheduled_s
 from feedline.types.ranks import local_rank_count
+
+C = TypeVar("C", bound=Config)
 
 logger = logging.getLogger("feedline")
 
@@ -37,15 +40,9 @@ _LEAST_BATCHES = 8
 _LEAST_S = 0.4
 """Minimum length of a period: long enough that the rates of two periods differ by only a few percent. Guesses."""
 
-_MOST_SHARE = 0.01
-"""Maximum share of the time spent on measuring workers' memory: it takes milliseconds per worker, and no batch is
-delivered meanwhile.
-"""
 
-
-@dataclass
-class Tuning:
-    """The number of workers found for one loader, and the reasons.
+class Tuning(Controller):
+    """The number of workers found for one loader, and the reasons: a controller that lives as long as the loader.
 
     Args:
         count: the number of workers; 0 if the training loop makes the batches itself.
@@ -53,39 +50,41 @@ class Tuning:
         least: its minimum.
         depth: batches per worker that are in flight.
         tunes_depth: True if the depth may change.
+        engine: the engine that was chosen for the workers; None if the choice was not free.
+        finds_workers: True if the number of workers is to be found (`num_workers="auto"`), not the depth alone.
     """
 
-    count: int
-    most: int
-    least: int = 1
-    depth: int = DEFAULT_DEPTH
-    tunes_depth: bool = False
-    log: list[str] = field(default_factory=list)
-    """A line for every decision, with its reason."""
-    engine: str | None = None
-    """The engine that was chosen for the workers; None if the choice was not free."""
-    cores: float | None = None
-    """Number of cores that workers can use at the same time; None for this rank's share of the machine."""
-    finds_workers: bool = False
-    """True if the number of workers is to be found (`num_workers="auto"`), not the depth alone."""
-    is_begun: bool = False
-    """True once the initial settings are determined."""
-    _start: int = 0
-    _controller: Controller | None = None
-
-    def __post_init__(self) -> None:
-        self._start = self.count
+    def __init__(
+        self,
+        count: int,
+        most: int,
+        *,
+        least: int = 1,
+        depth: int = DEFAULT_DEPTH,
+        tunes_depth: bool = False,
+        engine: str | None = None,
+        finds_workers: bool = False,
+    ) -> None:
+        cores = max(1.0, usable_cores() / local_rank_count())
+        super().__init__(count, most=most, cores=cores, least=least, depth=depth, tunes_depth=tunes_depth)
+        self.engine = engine
+        self.finds_workers = finds_workers
+        self.is_begun = False
+        """True once the initial settings are determined."""
+        self._start = count
 
     @classmethod
-    def from_cores(cls, **options: Any) -> Tuning:
+    def from_cores(cls, *, depth: int = DEFAULT_DEPTH, tunes_depth: bool = False) -> Tuning:
         """Return the initial values for this machine, whose cores are divided among its ranks."""
         most = max(START, max(_MOST, usable_cores()) // local_rank_count())
-        return cls(START, most, finds_workers=True, **options)
+        return cls(START, most, depth=depth, tunes_depth=tunes_depth, finds_workers=True)
 
     @classmethod
     def fixed(cls, count: int, engine: str, depth: int) -> Tuning:
         """Return a tuning with a fixed number of workers, which overrides the loader's arguments."""
-        return cls(count, count, least=count, depth=depth, engine=engine, is_begun=True)
+        tuning = cls(count, count, least=count, depth=depth, engine=engine)
+        tuning.is_begun = True
+        return tuning
 
     def fix(self, count: int, line: str) -> None:
         """Fix the number of workers for good, and log the reason."""
@@ -93,15 +92,15 @@ class Tuning:
         self.tunes_depth = False
         self.say(line)
 
-    def applied_to(self, settings: Settings) -> Settings:
-        """Return the settings of a loader with this tuning. They do not change while the number of workers does."""
+    def applied_to(self, config: C) -> C:
+        """Return the config of a loader with this tuning. It does not change while the number of workers does."""
         return replace(
-            settings,
+            config,
             worker_count=self._start,
             depth=DEFAULT_DEPTH if self.tunes_depth else self.depth,
             most_workers=self.most,
             most_depth=MOST_DEPTH if self.tunes_depth else 0,
-            engine=self.engine or settings.engine,
+            engine=self.engine or config.engine,
         )
 
     @property
@@ -112,8 +111,7 @@ class Tuning:
     @property
     def is_settled(self) -> bool:
         """True if the number of workers was found, or follows from the kind of dataset."""
-        is_found = self._controller is not None and self._controller.is_settled
-        return self.is_begun and (self.least == self.most or is_found)
+        return self.is_begun and (self.least == self.most or super().is_settled)
 
     @property
     def state(self) -> str | None:
@@ -124,45 +122,14 @@ class Tuning:
 
     def copy(self) -> Tuning:
         """Return the initial values for another loader, which searches for itself."""
-        return replace(self, count=self._start, log=list(self.log), _controller=None)
-
-    @property
-    def controller(self) -> Controller:
-        """Makes the decisions; created when the first period is over."""
-        if self._controller is None:
-            cores = self.cores or max(1.0, usable_cores() / local_rank_count())
-            self._controller = Controller(
-                self.count,
-                most=self.most,
-                least=self.least,
-                cores=cores,
-                depth=self.depth,
-                tunes_depth=self.tunes_depth,
-            )
-        return self._controller
-
-    def decide(self, period: Measurement) -> bool:
-        """Evaluate a period; return True if `count` or `depth` has changed."""
-        controller = self.controller
-        logged = len(controller.log)
-        has_changed = controller.decide(period)
-        self._take_over(controller, logged)
-        return has_changed
-
-    def is_refused(self, count: int) -> None:
-        """Record that no more than `count` workers could be started."""
-        logged = len(self.controller.log)
-        self.controller.is_refused(count)
-        self._take_over(self.controller, logged)
-
-    def _take_over(self, controller: Controller, logged: int) -> None:
-        self.count, self.depth = controller.count, controller.depth
-        for line in controller.log[logged:]:
-            self.say(line)
+        twin = copy.copy(self)
+        twin.count, twin.log = self._start, list(self.log)
+        twin.begin()
+        return twin
 
     def say(self, line: str) -> None:
-        """Add a line to the log."""
-        self.log.append(line)
+        """Add a line to the log, and log it."""
+        super().say(line)
         logger.info("%s", line)
 
 
@@ -180,8 +147,6 @@ class TunedDriver(Driver):
     """Values at the beginning of the period: the time, the time spent waiting, answered tasks, their time, CPU time,
     and time without a core; None between periods.
     """
-    _memory = (0.0, 0.0, 0)
-    """When to measure again; a worker's private memory, on average; the private memory of all processes together."""
 
     def begin_epoch(self, epoch: Epoch) -> None:
         self._pause()
@@ -237,7 +202,7 @@ class TunedDriver(Driver):
             min(self._waited_s - waited_s, seconds),
             busy_s / (answered - tasks),
             min(1.0, share),
-            self._room(),
+            self._room,
         )
         self._pause()
         has_changed = tuning.decide(period)
@@ -261,16 +226,11 @@ class TunedDriver(Driver):
 
     def _room(self) -> int:
         """Return how many workers fit in memory, if additional ones may take half of the free memory."""
-        look_s, worker_bytes, used = self._memory
-        now_s, pids = time.monotonic(), self.engine.pids
-        if pids and now_s >= look_s:
-            sizes = [size for pid in pids if (size := own_bytes(pid))]
-            worker_bytes = sum(sizes) / max(len(sizes), 1)
-            used = sum(sizes) + (own_bytes(os.getpid()) or 0)
-            after_s = time.monotonic()
-            self._memory = after_s + (after_s - now_s) / _MOST_SHARE, worker_bytes, used
+        pids = self.engine.pids
+        sizes = [size for pid in pids if (size := own_bytes(pid))]
+        worker_bytes = sum(sizes) / max(len(sizes), 1)
         free = physical_bytes()[1]
         if not worker_bytes or free is None:
             return 1 << 30
-        free = min(free, memory_limit() - used)
+        free = min(free, memory_limit() - sum(sizes) - (own_bytes(os.getpid()) or 0))
         return len(pids) + max(0, int(free / 2 / local_rank_count() / worker_bytes))

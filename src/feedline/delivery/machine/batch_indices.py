@@ -45,13 +45,6 @@ def count_of(indices: Any, *, batched: bool = True) -> int:
         return len(as_list(indices))
 
 
-def rows_of(indices: object, start: int, stop: int) -> object:
-    """Return a slice of a batch's samples."""
-    if type(indices) is IndexBlock:
-        return IndexBlock(indices.array[start:stop])
-    return indices[start:stop] if isinstance(indices, (list, tuple)) else as_list(indices)[start:stop]
-
-
 def with_item(indices: object, place: int, item: object, *, batched: bool = True) -> object:
     """Return the samples with the one at `place` replaced."""
     if not batched:

@@ -16,6 +16,7 @@ on it takes several periods in a row to change the number: one slow period prove
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from feedline.insight.worker_model import LEAST_GAIN, Load
@@ -62,8 +63,8 @@ class Measurement:
     """How long a worker took for a batch, on average."""
     cpu_share: float = 1.0
     """Share of that time spent computing; the rest is waiting for a disk or a network."""
-    most: int = 1 << 30
-    """How many workers fit in memory."""
+    room: Callable[[], int] = lambda: 1 << 30
+    """Returns how many workers fit in memory; called only if more would help, as looking takes time."""
 
     @property
     def stall(self) -> float:
@@ -113,13 +114,14 @@ class Controller:
         self.depth = depth
         self.log: list[str] = []
         """One line per decision."""
-        self._least, self._most = least, most
-        self._cores = cores
-        self._tunes_depth = tunes_depth
-        self._forget()
+        self.least, self.most = least, most
+        self.cores = cores
+        self.tunes_depth = tunes_depth
+        self.begin()
 
-    def _forget(self) -> None:
-        self._floor, self._ceiling = self._least, self._most
+    def begin(self) -> None:
+        """Begin the search, or begin it again for another load."""
+        self._floor, self._ceiling = self.least, self.most
         """Fewer than the first are too few; more than the second do not help."""
         self._before: tuple[int, float] | None = None
         """The number of workers before some were added, and the rate then."""
@@ -138,6 +140,10 @@ class Controller:
         """True if the number was found for this load."""
         return self._found is not None
 
+    def say(self, line: str) -> None:
+        """Add a line to the log."""
+        self.log.append(line)
+
     def decide(self, seen: Measurement) -> bool:
         """Process a period; return True if the number of workers or the depth changes from now on."""
         self._note_load(seen)
@@ -154,9 +160,9 @@ class Controller:
                 self._set(before[0], reason)
             else:
                 self._before, self._is_doubted = before, True
-        elif self._waited >= (_OTHER_PERIODS if self.is_settled else 1):
+        elif self._waited >= (_OTHER_PERIODS if self._found else 1):
             self._add(seen, busy)
-        elif self._idled >= (_OTHER_PERIODS if self.is_settled else 2):
+        elif self._idled >= (_OTHER_PERIODS if self._found else 2):
             self._left = self.count
             self._set(needed, f"training hardly waited, and the workers were busy {percent(busy)} of their time")
         has_changed = (self.count, self.depth) != (count, depth)
@@ -164,7 +170,7 @@ class Controller:
         if has_changed:
             self._waited = self._idled = 0
             self._found = None
-        elif self._kept == _SETTLED_AFTER and not self.is_settled:
+        elif self._kept == _SETTLED_AFTER and self._found is None:
             self._settle(seen)
         return has_changed
 
@@ -178,11 +184,11 @@ class Controller:
     def _note_load(self, seen: Measurement) -> None:
         self._unlike = 0 if self._found is None or seen.is_like(self._found) else self._unlike + 1
         if self._unlike == _OTHER_PERIODS:
-            self.log.append(
+            self.say(
                 f"{counted(self.count, 'worker')}: the load has changed; a batch takes {seen.busy_s * 1e3:.3g} ms to "
                 f"make, and training works {seen.body_s * 1e3:.3g} ms on it."
             )
-            self._forget()
+            self.begin()
 
     def _has_failed(self, seen: Measurement, count: int, rate: float) -> bool:
         """True if added workers did not help; stop adding more if they helped little."""
@@ -198,13 +204,14 @@ class Controller:
             self._floor, left, self._left = min(self._left, self.count + 1), self._left, None
             self._set(left, f"{waited}; fewer than {left} are too few")
             return
-        most = max(self._least, min(self._ceiling, self._by_cores(seen), seen.most))
         if busy < _BUSY:
-            if self._tunes_depth and self.depth < MOST_DEPTH:
+            if self.tunes_depth and self.depth < MOST_DEPTH:
                 self.depth *= 2
                 reason = f"{waited}, and the workers were busy {percent(busy)} of theirs"
-                self.log.append(f"{counted(self.count, 'worker')}, each {self.depth} batches ahead: {reason}.")
+                self.say(f"{counted(self.count, 'worker')}, each {self.depth} batches ahead: {reason}.")
             return
+        most = min(self._ceiling, self._by_cores(seen))
+        most = max(self.least, min(most, seen.room()) if most > self.count else most)
         if most <= self.count:
             if most <= self.count // 2:  # a smaller difference may be chance
                 self._set(most, f"{waited}, and no more than {most} can compute at a time or fit in memory")
@@ -226,19 +233,19 @@ class Controller:
             if self.count >= self._ceiling:
                 why += "more workers do not make it faster"
             elif self.count >= self._by_cores(seen):
-                why += "1 core computes" if self._cores == 1 else f"{self._cores:g} cores compute"
+                why += "1 core computes" if self.cores == 1 else f"{self.cores:g} cores compute"
                 why += " all the time"
-            elif self.count >= seen.most:
+            elif self.count >= seen.room():
                 why += "there is no memory for more workers"
             else:
                 why += "the workers wait too: for the training process to accept batches, or for their turn"
-        self.log.append(f"{counted(self.count, 'worker')}, settled: {why}.")
+        self.say(f"{counted(self.count, 'worker')}, settled: {why}.")
 
     def _by_cores(self, seen: Measurement) -> int:
         """Return how many workers keep the cores busy."""
-        return Load(seen.busy_s, seen.body_s, seen.cpu_share * seen.busy_s, self._cores).most
+        return Load(seen.busy_s, seen.body_s, seen.cpu_share * seen.busy_s, self.cores).most
 
     def _set(self, count: int, reason: str) -> None:
         if count != self.count:
-            self.log.append(f"{self.count} -> {counted(count, 'worker')}: {reason}.")
+            self.say(f"{self.count} -> {counted(count, 'worker')}: {reason}.")
             self.count = count

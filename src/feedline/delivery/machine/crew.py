@@ -1,7 +1,7 @@
 """Workers that die, grow, are replaced, added or retired, and the tasks that they leave.
 
 A worker's death does not change what is delivered: its tasks are done again, in the same slots, under new ids. The task
-that it had begun comes first, or parts of it if it may contain a sample that kills (`Recovery`).
+that it had begun comes first, or its samples one by one if one of them may kill (`Recovery`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.flights import Flights
 from feedline.delivery.machine.recovery import Recovery, Redone
 from feedline.errors import FeedlineWarning, WorkerStartError, WorkerTimeout, WorkerWarning
-from feedline.types import Call, Notes, Result, ResultKind, Resume, Task
+from feedline.types import Call, Notes, Position, Result, ResultKind, Task
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Crew:
             unsent, self._unsent_call = self._unsent_call, None
             raise unsent
 
-    def _attach_to_next_task(self, worker: int, resume: Resume) -> None:
+    def _attach_to_next_task(self, worker: int, resume: Position) -> None:
         """Attach the state to resume from to the next task of a worker."""
         for what, other, *rest in self._flights.decisions:
             if what is GIVE and other == worker and type(rest[0].indices) is not Call:
@@ -236,7 +236,7 @@ class Crew:
             self._act(begun.requested, self._recovery.redo(begun, death))
 
     def survived(self, suspect: Flight) -> None:
-        """Continue the search after a part of a task that kills workers was made without harm."""
+        """Continue the search after a sample of a task that kills workers was made without harm."""
         if not suspect.wanted:
             self._flights.drop(suspect)
         else:

@@ -7,20 +7,19 @@ worker resumes depends on the kind of the epoch: see `Kind`. An epoch knows noth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from feedline.abc.scheduler import Scheduler, WorkerView
 from feedline.delivery.machine.batch_indices import count_of
 from feedline.delivery.machine.fault_budget import FaultBudget, Treated
 from feedline.delivery.machine.flight import Flight
-from feedline.delivery.machine.openings import Openings
 from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.machine.stream_check import StreamCheck
 from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
 from feedline.order.progress import Progress
-from feedline.types import Notes, Result, Resume
+from feedline.types import Position, Result
 
 NOTHING: object = object()
 """Marks the absence of a batch."""
@@ -38,34 +37,30 @@ class Request:
     """For torch's data pipes."""
     snapshot_every: int = 0
     """Request the states of dataset and iterator with every n-th batch; 0 for never."""
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where an epoch is entered."""
-
-    already: tuple[int, ...] = ()
-    """Batches of the plan that were already delivered, out of turn."""
-    resumes: dict[int, Resume] = field(default_factory=dict)
-    """Where the workers' datasets resume, by worker."""
-    turn: int = 0
-    """The worker whose turn comes first."""
     awaits_openings: bool = False
-    """True if the workers are in a state that new ones would not be in."""
+    """True if workers begin in a state that new ones would not be in, and report it with their first answer."""
 
 
 @dataclass
 class WorkerStates:
     """The states of the workers' datasets, from epoch to epoch."""
 
-    last_notes: dict[int, Notes] = field(default_factory=dict)
-    """The last state that each worker reported."""
-    noted_in: dict[int, int] = field(default_factory=dict)
-    """The epoch of that state, counted like `passes`; the next one, if the state is from the end of an epoch."""
-    owed: dict[int, Resume] = field(default_factory=dict)
-    """States to resume from that workers get with their next task."""
+    last: dict[int, Position] = field(default_factory=dict)
+    """The last position with a state that each worker reported or was given."""
+    owed: dict[int, Position] = field(default_factory=dict)
+    """Where to resume, for workers that are told with their next task."""
     passes: int = 0
     """Epochs begun with these workers before the current one."""
+
+    def note(self, worker: int, position: Position, epoch: int, *, ended: bool) -> None:
+        """Keep the last position that a worker reported, in an epoch counted like `passes`, or at its end."""
+        position = position.at_end() if ended else position
+        self.last[worker] = replace(position, missed=self.passes - epoch - ended)
+
+    def begin_epoch(self) -> None:
+        """Count another epoch."""
+        self.passes += 1
+        self.last = {worker: replace(last, missed=last.missed + 1) for worker, last in self.last.items()}
 
 
 class Kind(Protocol):
@@ -75,7 +70,6 @@ class Kind(Protocol):
     """
 
     request: Request
-    origin: Origin
     stays: bool
     """True if a task stays with the worker it was assigned to."""
     can_move: bool
@@ -86,8 +80,8 @@ class Kind(Protocol):
     """True if batches may be requested many windows ahead."""
     stream_check: StreamCheck
 
-    def open(self, epoch: Epoch, worker_count: int, states: WorkerStates) -> Openings:
-        """Begin, with workers whose states may be known."""
+    def open(self, epoch: Epoch, worker_count: int, states: WorkerStates) -> None:
+        """Begin, with workers whose states may be known. Those that the epoch resumes are in `Progress.begun`."""
 
     def next(self, epoch: Epoch, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
         """Return the contents of the next request and the worker that gets it; None if there is none for now."""
@@ -103,16 +97,10 @@ class Kind(Protocol):
     def pop(self, epoch: Epoch, ordinal: int) -> Result:
         """Remove a batch that is delivered or skipped, or the end of a stream, from `Epoch.ready`."""
 
-    def note(self, epoch: Epoch, ordinal: int, worker: int, notes: Notes | None, read: int | None) -> None:
-        """Record a batch as delivered, and keep in `Epoch.taken` what undoes it.
+    def note(self, epoch: Epoch, ordinal: int, worker: int, position: Position | None) -> None:
+        """Record a batch as delivered. The last step does it, so that an interrupt does not lose the batch."""
 
-        This is the last step of a delivery, so that an interrupt loses nothing.
-        """
-
-    def take_back(self, epoch: Epoch, taken: tuple[Any, ...]) -> None:
-        """Undo `note` of the last batch."""
-
-    def resume_for(self, worker: int) -> Resume | None:
+    def resume_for(self, worker: int) -> Position | None:
         """Return where a replacement for this worker resumes."""
 
 
@@ -163,16 +151,18 @@ class Epoch:
         """The number of the first batch past the end of the stream."""
         self.unraised: BaseException | None = None
         """What the scheduler raised while a batch was being delivered; raised in place of the next batch."""
-        self.taken: tuple[Any, ...] | None = None
-        """What `take_back` needs after a batch was delivered."""
-        self.openings = Openings(set(), progress, self.in_flight, {})
-        """The states in which workers began."""
+        self.awaited: set[int] = set()
+        """Workers that have not reported yet in which state they began. Once empty, a state can be saved."""
+        self.unknown: set[int] = set()
+        """Workers of which nothing tells where they began, unless they report it."""
         self.unwanted: list[Result] = []
         """Ready batches that became unwanted because their stream has ended."""
 
     def open(self, worker_count: int, states: WorkerStates) -> None:
         """Begin, with workers whose states may be known."""
-        self.openings = self.kind.open(self, worker_count, states)
+        if self.kind.request.awaits_openings:
+            self.awaited.update(range(worker_count))
+        self.kind.open(self, worker_count, states)
         self.scheduler.open(worker_count, self.limits.depth)
 
     @property
@@ -211,14 +201,29 @@ class Epoch:
         request = self.kind.request
         return request.stream_count or count_of(flight.task.indices, batched=request.batched)
 
-    def take_back(self) -> None:
-        """Undo the last delivery, if there was one: an interrupt kept the batch from the training loop."""
-        if self.taken is not None:
-            self.kind.take_back(self, self.taken)
+    def opening(self, result: Result) -> Position | None:
+        """Record where a worker began, as its first answer says; None if that is known, or stays as it is assumed."""
+        worker, notes = result.worker, result.notes
+        if worker not in self.awaited:
+            return None
+        self.awaited.discard(worker)
+        if notes is None or notes.opening is None:
+            return None
+        begun = self.progress.begun
+        begun[worker] = replace(notes.opening, batches=begun[worker].batches if worker in begun else 0)
+        return begun[worker]
 
-    def add_openings(self, progress: Progress) -> None:
-        """Add the states in which workers began to a progress of this epoch, where it has no later ones."""
-        self.openings.add_to(progress)
+    def awaited_flight(self) -> Flight | None:
+        """Return a task whose answer will contain the state in which its worker began; None if there is none."""
+        return next((flight for flight in self.in_flight.values() if flight.worker in self.awaited), None)
+
+    def assume_openings(self) -> bool:
+        """Do without what workers have not reported yet; False if nothing else tells where one of them began."""
+        missing = self.awaited & self.unknown
+        if any(flight.worker in missing for flight in self.in_flight.values()):
+            return False
+        self.awaited.clear()
+        return True
 
     def leave(self) -> list[Result]:
         """Stop requesting batches; return the answers that are no longer wanted. May be called twice."""

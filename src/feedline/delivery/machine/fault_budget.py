@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from feedline.abc.error_policy import ErrorPolicy
-from feedline.abc.faults import Fault
+from feedline.abc.faults import ErrorPolicy, Fault
 from feedline.abc.source import changes_with_epoch
 from feedline.delivery.machine.batch_indices import as_list, reusable, with_item
-from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
+from feedline.errors import EmptyBatch, TooManyBadSamples
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import exceeded
 from feedline.types import Result, State
@@ -107,13 +106,8 @@ class FaultBudget:
         Raises:
             BadState: the state is invalid; the account is unchanged.
         """
-        log = FaultLog()
-        log.restore(state)
-        seen, lost = state.get("seen", 0), state.get("lost", 0)
-        if not all(type(count) is int and count >= 0 for count in (seen, lost)):
-            raise BadState(f"The state is damaged: it counts {lost!r:.100} of {seen!r:.100} samples as lost.")
         self.log.restore(state)
-        self._seen, self._lost = self._approved = seen, lost
+        self._seen, self._lost = self._approved = state.get("seen", 0), state.get("lost", 0)
 
     def treat(self, indices: object, *, batched: bool) -> Treated:
         """Skip or replace samples that are known to fail before they are requested."""

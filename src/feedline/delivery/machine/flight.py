@@ -6,7 +6,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from feedline.abc.faults import Fault
-from feedline.delivery.machine.bisection import Bisection
 from feedline.delivery.machine.fault_budget import Treated
 from feedline.types import Task
 
@@ -19,11 +18,12 @@ class Trouble:
     """Workers that died over this task."""
     attempts: dict[Hashable, int] = field(default_factory=dict)
     """How often each sample was found to kill, by the key of its index."""
-    last_death: BaseException | None = None
     faults: list[Fault] = field(default_factory=list)
     """Faults to report for samples that killed."""
-    search: Bisection | None = None
-    """The search for such a sample."""
+    place: int = -1
+    """The sample that is tried alone."""
+    deaths_alone: int = 0
+    """Workers that died over it."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Flight:
     is_call: bool = False
     """True for a method call, which belongs to no epoch."""
     suspect: Flight | None = None
-    """For a probe: the task whose part it makes, to find the sample that kills."""
+    """For a probe: the task of which it makes one sample, to find the one that kills."""
     wanted: bool = True
     """False once the epoch that requested it was left."""
     trouble: Trouble | None = None
@@ -57,5 +57,5 @@ class Flight:
 
     @property
     def requested(self) -> Flight:
-        """The task that was requested: for a probe, the one whose part it makes."""
+        """The task that was requested: for a probe, the one of which it makes a sample."""
         return self if self.suspect is None else self.suspect

@@ -112,7 +112,7 @@ class Flights:
         self._last_id = task.id = self._last_id + 1
         task.slot, task.epoch = slot, states.passes
         if states.owed and worker in states.owed and not flight.is_call:
-            task.resume = states.owed.pop(worker)
+            task.resume = states.owed.pop(worker).copied()  # threads share objects
         flight.given_s = self.now_s
         if self.lacks_slots:
             flight.is_held_up = True
@@ -144,8 +144,6 @@ class Flights:
         if flight.trouble is not None and flight.trouble.faults:
             result.notes = result.notes or Notes()
             result.notes.faults = [*flight.trouble.faults, *result.notes.faults]
-        if epoch.openings.awaited:
-            epoch.openings.answered(result)
         epoch.kind.arrived(epoch, flight, result)
 
     def drop(self, flight: Flight) -> None:

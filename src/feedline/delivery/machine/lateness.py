@@ -207,10 +207,10 @@ class Lateness:
         """True while a task is in flight whose answer contains the state in which its worker began the epoch."""
         epoch, now_s = self._flights.epoch, self._flights.now_s
         assert epoch is not None
-        awaited = epoch.openings.awaited_flight()
+        awaited = epoch.awaited_flight()
         timeout_s = epoch.limits.timeout_s
         if awaited is None:
-            epoch.openings.assume()
+            epoch.assume_openings()
             self.deadline_s = None  # nothing waits for a batch
         elif timeout_s and self.deadline_s is None:
             self.deadline_s = now_s + timeout_s

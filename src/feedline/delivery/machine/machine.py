@@ -22,7 +22,6 @@ from feedline.delivery.machine.lateness import Lateness
 from feedline.delivery.machine.prefetch import Pace, window_size
 from feedline.delivery.machine.recovery import Recovery
 from feedline.errors import BadOption, EmptyBatch
-from feedline.order.progress import has_state
 from feedline.system.failures import is_interrupt, without_frames
 from feedline.types import Call, Result, ResultKind
 
@@ -68,7 +67,8 @@ class Machine:
     def begin(self, epoch: Epoch) -> None:
         """Begin an epoch; the previous one must have been left."""
         flights = self.flights
-        flights.states.passes += flights.epoch is not None
+        if flights.epoch is not None:
+            flights.states.begin_epoch()
         flights.epoch = epoch
         self.crew.begin_epoch()
         epoch.open(len(flights.active), flights.states)
@@ -155,7 +155,7 @@ class Machine:
         if warning is not None:
             self.crew.pending_warnings.append(warning)
         epoch.kind.pop(epoch, ordinal)
-        epoch.kind.note(epoch, ordinal, worker, notes, result.read)
+        epoch.kind.note(epoch, ordinal, worker, result.position)
         epoch.progress.missing += 1
         self.fill()
 
@@ -217,11 +217,9 @@ class Machine:
             flights.unresponsive.pop(worker, None)
         if result.busy_ns:
             self.pace.note(result.busy_ns)
-        notes = result.notes
-        if notes is not None and has_state(notes):
-            has_ended = result.kind is ResultKind.ENDED
-            flights.states.last_notes[worker] = notes.outlasting() if has_ended else notes
-            flights.states.noted_in[worker] = flight.task.epoch + has_ended
+        position = None if result.notes is None else result.notes.position
+        if position is not None and position.has_state:
+            flights.states.note(worker, position, flight.task.epoch, ended=result.kind is ResultKind.ENDED)
         if flight.suspect is not None:
             crew.survived(flight.suspect)
         elif flight.is_call:

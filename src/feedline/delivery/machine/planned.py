@@ -7,19 +7,16 @@ far enough; a task stays with its worker, and a new worker reads again everythin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from feedline.abc.scheduler import WorkerView
-from feedline.delivery.machine.epoch import NOTHING, Epoch, Origin, Request, WorkerStates
+from feedline.delivery.machine.epoch import NOTHING, Epoch, Request, WorkerStates
 from feedline.delivery.machine.fault_budget import Treated
 from feedline.delivery.machine.flight import Flight
-from feedline.delivery.machine.openings import Openings
 from feedline.delivery.machine.stream_check import StreamCheck
 from feedline.errors import BadOption
 from feedline.order.plan import Plan
-from feedline.order.progress import has_state
 from feedline.system.failures import is_interrupt
-from feedline.types import Notes, Result, ResultKind, Resume, Task
+from feedline.types import Position, Result, ResultKind, Task
 
 
 class Planned:
@@ -28,14 +25,12 @@ class Planned:
     Args:
         plan: yields the contents of each batch.
         request: what to request from workers; it says whether the plan is of a stream.
-        origin: where the epoch is entered.
     """
 
     awaits_one = True
 
-    def __init__(self, plan: Plan, request: Request | None = None, origin: Origin | None = None) -> None:
+    def __init__(self, plan: Plan, request: Request | None = None) -> None:
         self.request = request or Request()
-        self.origin = origin or Origin()
         self.stays = self.request.stream_count > 0
         # The state of a dataset depends on which samples it made.
         self.can_move = plan.can_move and not self.request.snapshot_every
@@ -43,21 +38,18 @@ class Planned:
         self.stream_check = StreamCheck(is_shared=True)
         self._plan = plan
         self._snapshot = self.request.snapshot_every > 0
-        self._already = frozenset(self.origin.already)
 
-    def open(self, epoch: Epoch, worker_count: int, states: WorkerStates) -> Openings:
-        owed = states.owed
-        epoch.progress.early.update(self._already)
+    def open(self, epoch: Epoch, worker_count: int, states: WorkerStates) -> None:
+        begun = epoch.progress.begun
+        self._already = frozenset(epoch.progress.early)
         # Workers that had no batch left to make must still receive the states of their datasets.
-        for worker, resume in owed.items():
-            owed[worker] = Resume(resume.dataset)
-        owed.update(self.origin.resumes)
-        self._entered = dict(owed)
-        for worker in owed:  # older reports are out of date
-            states.last_notes.pop(worker, None)
-        self._last_notes = states.last_notes
-        awaited = set(range(worker_count)) if self.origin.awaits_openings else set()
-        return Openings(awaited, epoch.progress, epoch.in_flight, states.last_notes)
+        states.owed = {worker: Position(position.dataset) for worker, position in states.owed.items()} | begun
+        states.last.update(states.owed)  # older reports are out of date
+        self._entered = dict(states.owed)
+        self._states = states
+        if self.request.awaits_openings:
+            begun.update(states.last)
+            epoch.unknown = epoch.awaited - begun.keys()
 
     def next(self, epoch: Epoch, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
         if epoch.held is NOTHING:
@@ -80,7 +72,7 @@ class Planned:
                 epoch.sent += 1
                 return None
             epoch.held = indices  # nothing of the plan is lost if the scheduler raises
-        worker = epoch.scheduler.assign(epoch.sent + self.origin.turn, epoch.held, workers)
+        worker = epoch.scheduler.assign(epoch.sent + epoch.progress.turn, epoch.held, workers)
         if worker is None:
             return None
         if not 0 <= worker < len(workers):
@@ -100,6 +92,10 @@ class Planned:
         return Flight(ordinal, worker, task, self.stays, treated)
 
     def arrived(self, epoch: Epoch, flight: Flight, result: Result) -> None:
+        if epoch.awaited:
+            epoch.opening(result)
+        if result.notes is not None:
+            result.position = result.notes.position
         if result.kind is not ResultKind.ENDED:
             epoch.ready[flight.ordinal] = result
             return
@@ -107,33 +103,21 @@ class Planned:
         epoch.end = flight.ordinal if epoch.end is None else min(epoch.end, flight.ordinal)
         epoch.exhausted = True
         epoch.done += 1
-        if result.notes is not None:
-            epoch.progress.notes[result.worker] = result.notes
+        if result.position is not None:
+            epoch.progress.positions[result.worker] = result.position
 
     def pop(self, epoch: Epoch, ordinal: int) -> Result:
         epoch.done += 1
         return epoch.ready.pop(ordinal)
 
-    def note(self, epoch: Epoch, ordinal: int, worker: int, notes: Notes | None, read: int | None) -> None:
+    def note(self, epoch: Epoch, ordinal: int, worker: int, position: Position | None) -> None:
         progress = epoch.progress
-        epoch.taken = (ordinal, worker, progress.notes.get(worker) if progress.notes else None)
         progress.note(ordinal)
-        if notes is not None and (self.stays or has_state(notes)):
-            progress.notes[worker] = notes
+        if position is not None and (self.stays or position.has_state):
+            progress.positions[worker] = position
 
-    # Any: `Epoch.taken` as `note` made it.
-    def take_back(self, epoch: Epoch, taken: tuple[Any, ...]) -> None:
-        ordinal, worker, before = taken
-        progress = epoch.progress
-        progress.forget(ordinal)
-        if before is None:
-            progress.notes.pop(worker, None)
-        else:
-            progress.notes[worker] = before
-
-    def resume_for(self, worker: int) -> Resume | None:
-        known = self._entered.get(worker)
+    def resume_for(self, worker: int) -> Position | None:
         if self.stays:  # it resumes by reading again everything before its task
-            return known
-        notes = self._last_notes.get(worker)
-        return known if notes is None else Resume(notes.dataset)
+            return self._entered.get(worker)
+        last = self._states.last.get(worker)
+        return None if last is None else Position(last.dataset)

@@ -1,7 +1,7 @@
 """Recover from the death of a worker: replace it, redo its work, and find samples that kill.
 
-After two workers have died over a task, it is made in halves until one sample is left; if that sample alone kills two
-workers in a row, it is blamed. The user's policy decides what to do with it, as with any sample that fails.
+After two workers have died over a task, its samples are made one by one; a sample that alone kills two workers in a row
+is blamed. The user's policy decides what to do with it, as with any sample that fails.
 
 Workers also die of causes unrelated to their samples: another process kills them, or the system runs out of memory. So
 one death, or one death per worker, never blames a sample.
@@ -9,17 +9,14 @@ one death, or one death per worker, never blames a sample.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from feedline.abc.error_policy import ErrorPolicy
-from feedline.abc.faults import NEIGHBOUR, Failure, Fault, Verdict
-from feedline.delivery.machine.batch_indices import as_list, rows_of, with_item
-from feedline.delivery.machine.bisection import Bisection
+from feedline.abc.faults import NEIGHBOUR, ErrorPolicy, Failure, Fault, Verdict
+from feedline.delivery.machine.batch_indices import as_list, with_item
 from feedline.delivery.machine.flight import Flight, Trouble
 from feedline.delivery.machine.prefetch import Limits
 from feedline.errors import PACKAGE, NotPicklable, WorkerError, WorkerStartError, WorkerTimeout
@@ -32,20 +29,16 @@ from feedline.workers.fetch.guard import neighbour_of
 _DEATHS_BEFORE_SEARCH = 2
 """Workers that must die over a task before its samples are tried separately."""
 
+_DEATHS_ALONE = 2
+"""Workers in a row that must die over a single sample before it is blamed. One may have died of another cause."""
+
 _MOST_STREAM_DEATHS = 4
 """Workers that may die over the same batch of a stream."""
 
 _MOST_STARTS = 2
 """How often in a row to restart a worker that ends by its own fault before it is ready, such as by an exception
-in `worker_init_fn`.
+in `worker_init_fn`. If it was killed, or ended for an unknown reason, the budget is the only limit.
 """
-
-_MOST_STARTS_KILLED = 9
-"""The same for one that was killed, or that ended for an unknown reason (`WorkerDied.was_killed`). If it was killed
-and the user set `restarts`, that is the only limit.
-"""
-
-_DOING = "What it is doing (most recent call first):\n"
 
 
 @dataclass(frozen=True)
@@ -61,8 +54,6 @@ class RecoveryOptions:
     """False if samples cannot be tried one by one, because that would change the dataset's state."""
     restarts: int = 0
     """Workers that may be replaced in an epoch."""
-    sets_restarts: bool = True
-    """False if `restarts` is the default and not the user's choice."""
     wall_s: Callable[[], float] = lambda: 0.0
     """The time of day, for the fault log."""
     chance: Callable[[], float] = lambda: 0.5
@@ -80,8 +71,6 @@ class Recovery:
         self._options = options
         self._left = options.restarts
         self._starts_failed: dict[int, int] = {}
-        self._shown: set[str] = set()
-        """Stacks of stuck workers that warnings have shown."""
 
     def begin_epoch(self) -> None:
         """Reset the budget."""
@@ -118,7 +107,7 @@ class Recovery:
                 f"{death} {deaths + 1} workers have died at this place. The samples of a stream, or of a dataset that "
                 "keeps a state, cannot be tried one by one to find the one that kills.",
             )
-        never_starts = starts > self._most_starts(was_killed)
+        never_starts = starts > _MOST_STARTS and was_killed is False
         if never_starts or (starts > _MOST_STARTS and self._left <= 0):
             self._note_failed_starts(death, worker, starts)
         is_final = isinstance(death, (WorkerStartError, NotPicklable))  # a replacement would end the same way
@@ -126,12 +115,6 @@ class Recovery:
             return self.with_budget_note(death)
         self._left -= 1
         return None
-
-    def _most_starts(self, was_killed: bool | None) -> float:
-        """How often in a row to restart a worker that ended this way before it was ready."""
-        if was_killed and self._options.sets_restarts:
-            return math.inf
-        return _MOST_STARTS if was_killed is False else _MOST_STARTS_KILLED
 
     def answered(self, worker: int) -> None:
         """Record the first answer of a worker since it was started."""
@@ -173,12 +156,7 @@ class Recovery:
             doing = "making" if begun.suspect is None else "searching for the sample that kills workers, in"
             what = f" It was {doing} batch {task.ordinal}{samples}."
         restart = f"restart {self._options.restarts - self._left} of {self._options.restarts} in this epoch"
-        if isinstance(death, WorkerTimeout):  # it ends with a stack, which only the first warning shows
-            start, _, frames = text.partition(_DOING)
-            if frames in self._shown:
-                text = f"{start}It is stuck at the same place as an earlier one:\n{frames.splitlines()[0]}"
-            elif frames:
-                self._shown.add(frames)
+        if isinstance(death, WorkerTimeout):  # it ends with a stack
             text += "\n"
         return f"{text}{what} Another worker has taken its place and its work; nothing is lost ({restart})."
 
@@ -186,47 +164,39 @@ class Recovery:
 
     def redo(self, begun: Flight, death: BaseException) -> Redone:
         """Decide how to redo a task over which a worker died; if it killed before, search for the sample."""
+        suspect = begun.requested
+        trouble = suspect.trouble = suspect.trouble or Trouble()
         if begun.suspect is not None:
-            trouble = begun.suspect.trouble
-            assert trouble is not None
-            assert trouble.search is not None
-            trouble.search.died()
-            return self._search_on(begun.suspect, death)
-        trouble = begun.trouble = begun.trouble or Trouble()
+            trouble.deaths_alone += 1
+            if trouble.deaths_alone < _DEATHS_ALONE:
+                return self._alone(suspect, trouble.place)
+            return self._found(suspect, trouble.place, death)
         trouble.deaths += 1
         if trouble.deaths < _DEATHS_BEFORE_SEARCH or begun.stays or not self._options.searches:
             return None
-        trouble.search = Bisection(0, len(self._samples_of(begun)))
-        return self._search_on(begun, death)
+        trouble.place = -1
+        return self.survived(suspect)
 
     def survived(self, suspect: Flight) -> Redone:
-        """Record that a part of a task that kills was made without harm."""
-        assert suspect.trouble is not None
-        assert suspect.trouble.search is not None
-        suspect.trouble.search.survived()
-        return self._search_on(suspect, None)
-
-    def _search_on(self, suspect: Flight, death: BaseException | None) -> Redone:
+        """Try the next sample of a task that kills, as the one before was made without harm."""
         trouble = suspect.trouble
         assert trouble is not None
-        search = trouble.search
-        assert search is not None
-        trouble.last_death = death or trouble.last_death
-        if search.failed:  # each sample can be made: it was an accident, or they are too much together
-            trouble.search, trouble.deaths = None, 0
-            return None
-        if search.found is not None:
-            trouble.search = None
-            assert trouble.last_death is not None
-            return self._found(suspect, search.found, trouble.last_death)
-        first, stop = search.probe
+        trouble.place, trouble.deaths_alone = trouble.place + 1, 0
+        while trouble.place in suspect.task.skip:
+            trouble.place += 1
+        if trouble.place < len(self._samples_of(suspect)):
+            return self._alone(suspect, trouble.place)
+        trouble.deaths = 0  # each sample can be made: it was an accident, or they are too much together
+        return None
+
+    def _alone(self, suspect: Flight, place: int) -> Task:
+        """Return the task to make a single sample of another one."""
         task, draw = suspect.task, suspect.task.draw
         return Task(
             0,
-            rows_of(task.indices, first, stop) if self._options.batched else task.indices,
-            draw=Draw(draw.key, draw.first + draw.stride * first, draw.stride),
+            [self._samples_of(suspect)[place]] if self._options.batched else task.indices,
+            draw=Draw(draw.key, draw.first + draw.stride * place, draw.stride),
             resume=task.resume,
-            skip=tuple(place - first for place in task.skip if first <= place < stop),
         )
 
     def _samples_of(self, flight: Flight) -> list[object]:
@@ -283,7 +253,7 @@ class Recovery:
         samples += "" if late.requested.wanted else " of an iteration that was left"
         doing = "Its stack is not available."
         if seen.stack is not None:
-            doing = f"{_DOING}{users_frames(seen.stack)}"
+            doing = f"What it is doing (most recent call first):\n{users_frames(seen.stack)}"
         why_not = "" if seen.is_killed else self._why_not_killed(limits, seen)
         return WorkerTimeout(
             f"DataLoader timed out after {timeout_s} seconds: {who} is still at batch {late.ordinal}{samples}, after "
@@ -310,30 +280,18 @@ class Seen(NamedTuple):
 
 
 _MACHINERY = tuple(os.path.join(PACKAGE, folder, "") for folder in ("delivery", "workers", "loader"))
-_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _FRAME = re.compile(r'\s*File "(.*)", line')
 
 
 def users_frames(stacks: str) -> str:
-    """Return the frames of a worker's stacks that concern the user.
-
-    For the worker's thread, these are the calls made since it left feedline's machinery, which does not include
-    feedline's sources and collate functions. The same applies to other threads, but those that only wait somewhere in
-    Python's library are left out.
+    """Return the calls that a worker has made since it left feedline's machinery.
 
     Args:
-        stacks: in the format of `faulthandler`, the innermost frame first.
+        stacks: those of all its threads, in the format of `faulthandler`: the innermost frame first.
     """
-    own: list[str] = []
-    others: list[str] = []
-    for stack in re.split(r"\n(?=Thread |Current thread )", stacks.rstrip()):
-        lines = stack.rstrip().splitlines()
-        paths = [found[1] if (found := _FRAME.match(line)) else "" for line in lines]
-        end = next((number for number, path in enumerate(paths) if path.startswith(_MACHINERY)), len(lines))
-        if stack.startswith("Thread "):
-            if not all(path.startswith(_LIBRARY) and "site-packages" not in path for path in paths[1:end]):
-                others += lines[:end]
-        else:
-            end += not any(paths[:end])  # the thread is working in the machinery itself
-            own += lines[stack.startswith("Current thread ") : end]
-    return "\n".join(own + others)
+    _, _, stack = stacks.rpartition("Current thread ")
+    lines = stack.rstrip().splitlines()
+    lines = lines[not _FRAME.match(lines[0]) :] if lines else []
+    paths = [found[1] if (found := _FRAME.match(line)) else "" for line in lines]
+    end = next((number for number, path in enumerate(paths) if path.startswith(_MACHINERY)), len(lines))
+    return "\n".join(lines[: end or 1])  # the innermost frame if it is working in the machinery itself

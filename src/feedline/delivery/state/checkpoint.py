@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import copy
+import math
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from feedline.delivery.state import Snapshot
 from feedline.order.order import Entry
 from feedline.order.plan import Plan
-from feedline.order.progress import has_state
-from feedline.types import Notes, Resume, State
+from feedline.types import Position, State
 
 
 @dataclass
@@ -26,7 +26,6 @@ class Checkpoint:
     draw_seed: int
     worker_count: int
     batch_size: int
-    """Samples per batch, for streams that resume by being read again."""
     stride: tuple[int | None, int, int] = (None, 0, 1)
     """The values that batch numbers depend on: see `Order.stride`."""
     dataset_epoch: int | None = None
@@ -35,8 +34,8 @@ class Checkpoint:
     """False if the workers, and their copies of the dataset with them, end with the epoch."""
     keeps_last: bool = True
     """False if nothing outlives an iterator of the dataset: see `repeats_itself`."""
-    live: Callable[[], Notes] | None = None
-    """Returns the current states of dataset and iterator, if the training process makes the batches itself."""
+    live: Callable[[], Position] | None = None
+    """Returns the current position, if the training process makes the batches itself and it has a state."""
     _plan_state: dict[str, object] = field(default_factory=dict)
     """The last state of the plan, once the plan is gone."""
     _plan_after: dict[str, object] = field(default_factory=dict)
@@ -55,10 +54,10 @@ class Checkpoint:
             progress = self.entry.progress
             self._plan_state = {} if progress.ended else self.plan.last_state(progress.delivered)
             self._plan_after = self.plan.after()  # a framework may say later that the epoch has ended
-            notes = None if self.live is None else copy.deepcopy(self.live())
+            last = None if self.live is None else self.live().copied()
         except Exception:
             return  # the user's `state_dict` raised: `snapshot` will call it again and raise
-        self.live = None if notes is None else lambda: notes
+        self.live = None if last is None else lambda: last
         self.plan = None
 
     def _state_of_plan(self) -> State:
@@ -70,147 +69,60 @@ class Checkpoint:
     def snapshot(self) -> Snapshot:
         """Return the position of the iteration. Calls the user's own stateful objects, but not the workers."""
         key, progress = self.entry.key, self.entry.progress
+        snapshot = Snapshot(key.epoch, seed=key.seed, draw_seed=self.draw_seed, dataset_epoch=self.dataset_epoch)
         if progress.ended:
-            return self._ended()
+            order = {**self.expected(), **self._state_of_plan()}
+            return replace(snapshot, ended=True, order=order, streams=tuple(self._outlasting()))
         order = {**self._state_of_plan(), **self.expected()}
-        streams = self._streams(order)
+        positions = self._positions()
+        if self.unit == "stream samples":  # all workers read the same stream
+            # Near its end, workers know better than the plan how many samples are consumed.
+            known = [position.read for position in positions if position.read is not None]
+            order["consumed"] = consumed = min([order["consumed"], *([max(known)] if known else [])])
+            positions = [replace(_furthest(positions, consumed), read=None)]
+        if self.unit != "stream batches" and not any(position.has_state for position in positions):
+            positions = []
         if progress.early:  # batches are identified by their numbers
             order["stride"] = list(self.stride)
-        return Snapshot(
-            epoch=key.epoch,
-            seed=key.seed,
-            draw_seed=self.draw_seed,
+        return replace(
+            snapshot,
             order=order,
             early=tuple(sorted(ordinal - progress.delivered for ordinal in progress.early)),
-            streams=tuple(streams),
-            turn=self._turn(order["unit"]),
-            dataset_epoch=self.dataset_epoch,
+            streams=tuple(position.copied() for position in positions),
+            turn=self._turn(),
         )
 
-    def _turn(self, unit: str) -> int:
+    def _turn(self) -> int:
         """Return the number of the worker whose turn is next."""
         progress = self.entry.progress
-        if unit == "stream batches" or not self.worker_count:
+        if self.unit == "stream batches" or not self.worker_count:
             return progress.turn
         return (progress.turn + progress.delivered) % self.worker_count
 
-    def _ended(self) -> Snapshot:
-        """Return the snapshot of a completed epoch: the states that outlive it, with which the next one begins."""
-        streams = [self._outlasting(notes) for notes in self._last_notes()] if self.keeps_dataset else []
-        if all(state is None for stream in streams for state in stream.values()):
-            streams = []
-        order = {**self.expected(), **self._state_of_plan()}
-        key = self.entry.key
-        return Snapshot(
-            key.epoch,
-            ended=True,
-            seed=key.seed,
-            draw_seed=self.draw_seed,
-            order=order,
-            streams=tuple(streams),
-            dataset_epoch=self.dataset_epoch,
-        )
-
-    def _outlasting(self, notes: Notes | None) -> dict[str, object]:
-        """Return the states that outlive an epoch: the dataset's, and its iterator's (such as random generators)."""
-        if notes is None:
-            return {"dataset": None, "last": None}
-        if notes.is_one:
-            return {"dataset": copy.deepcopy(notes.iterator), "last": None}
-        return {
-            "dataset": copy.deepcopy(notes.dataset),
-            "last": copy.deepcopy(notes.iterator) if self.keeps_last else None,
-        }
-
-    def _last_notes(self) -> list[Notes | None]:
-        """Return the last known state of the dataset in every worker."""
-        if self.live is not None:
-            return [self.live()]
+    def _positions(self) -> list[Position]:
+        """Return the position of every worker, or that of an iteration without workers."""
         progress = self.entry.progress
-        if progress.streams:
-            return [stream.notes for stream in progress.streams]
-        notes = [progress.notes.get(worker) for worker in range(self.worker_count)]
-        if self.unit == "stream samples":  # all workers read the same stream
-            return [max((note for note in notes if note is not None), key=_place, default=None)]
-        return notes
+        if self.worker_count:
+            if self.unit != "stream batches" and not (progress.begun or progress.positions):
+                return []
+            return [progress.position(worker) for worker in range(self.worker_count)]
+        position = Position() if self.live is None else self.live()
+        if self.unit == "stream batches":
+            return [replace(position, batches=progress.delivered, read=progress.read)]
+        return [position]
 
-    def _streams(self, order: State) -> list[dict[str, object]]:
-        progress = self.entry.progress
-        unit = order["unit"]
-        if unit == "stream batches":
-            if self.live is not None or not progress.streams:
-                return [self._own_stream()]
-            return [
-                _described(
-                    stream.notes,
-                    batches=stream.batches,
-                    noted_at=stream.noted_at,
-                    ended=stream.ended,
-                    read=stream.read,
-                )
-                for stream in progress.streams
-            ]
-        if unit == "stream samples":
-            notes = [self.live()] if self.live is not None else list(progress.notes.values())
-            order["consumed"] = consumed = _consumed_with_the_last(notes, order["consumed"])
-            usable = [note for note in notes if has_state(note) and note.place <= consumed]
-            return [_described(max(usable, key=_place))] if usable else []
-        if self.live is not None:
-            note = self.live()
-            return [_described(note)] if has_state(note) else []
-        if not progress.notes:
-            return []
-        return [_described(progress.notes.get(worker)) for worker in range(self.worker_count)]
-
-    def _own_stream(self) -> dict[str, object]:
-        """Describe the one stream of an iteration without workers."""
-        batches, read = self.entry.progress.delivered, self.entry.progress.read
-        notes = None if self.live is None else self.live()
-        return _described(notes, batches=batches, noted_at=batches, ended=False, read=read)
+    def _outlasting(self) -> list[Position]:
+        """Return where the next epoch begins: the states that outlive this one, which has ended."""
+        positions = self._positions() if self.keeps_dataset else []
+        if self.unit == "stream samples" and positions:
+            positions = [_furthest(positions)]
+        found = [position.at_end() for position in positions]
+        if not self.keeps_last:
+            found = [replace(position, iterator=None) for position in found]
+        return [position.copied() for position in found] if any(position.has_state for position in found) else []
 
 
-def _place(notes: Notes) -> int:
-    return notes.place
-
-
-def _consumed_with_the_last(notes: list[Notes], consumed: int) -> int:
-    """Return how many samples of a stream are consumed: near its end, workers know this better than the plan."""
-    known = [note.consumed for note in notes if note.consumed is not None]
-    return min(consumed, max(known)) if known else consumed
-
-
-def _described(notes: Notes | None, **expected: object) -> dict[str, object]:
-    stream: dict[str, object] = dict(expected)
-    if notes is None or not has_state(notes):
-        return stream
-    stream["place"] = notes.place
-    for name in ("dataset", "iterator"):
-        stream[name] = copy.deepcopy(getattr(notes, name))
-    if notes.is_before:
-        stream["last"], stream["iterator"] = stream["iterator"], None
-    return stream
-
-
-def notes_of(stream: State) -> Notes | None:
-    """Return the notes of a stream in a snapshot, as if a worker had just sent them."""
-    dataset, iterator = stream.get("dataset"), stream.get("last", stream.get("iterator"))
-    if dataset is None and iterator is None:
-        return None
-    return Notes(dataset, iterator, place=stream.get("place", 0), is_before="last" in stream)
-
-
-def resume_of(stream: State, batch_size: int) -> Resume:
-    """Return the position at which a stream, or a worker's dataset, resumes."""
-    dataset, iterator = stream.get("dataset"), stream.get("iterator")
-    batches, read = stream.get("batches", 0), stream.get("read")
-    skip = batches * batch_size if read is None else read
-    least = max(0, skip - batch_size + 1)
-    if "last" in stream:  # from the end of an epoch; the next one may have begun since
-        last = copy.deepcopy(stream["last"])
-        return Resume(copy.deepcopy(dataset), skip=skip, least=least, last=last, is_before=True)
-    if dataset is None and iterator is None:
-        return Resume(skip=skip, least=least)
-    place = stream.get("place", 0)
-    since = (batches - stream.get("noted_at", batches)) * batch_size if read is None else max(0, read - place)
-    least = max(0, place + since - batch_size + 1)
-    return Resume(copy.deepcopy(dataset), copy.deepcopy(iterator), place, since, least)
+def _furthest(positions: list[Position], most: float = math.inf) -> Position:
+    """Return the last position with a state that is not beyond a number of samples; one without a state if none is."""
+    usable = [position for position in positions if position.has_state and position.place <= most]
+    return max(usable, key=operator.attrgetter("place"), default=Position())

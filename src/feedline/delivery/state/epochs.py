@@ -9,7 +9,7 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, StateWarning, warn_user
 from feedline.order.order import Order
-from feedline.types import State
+from feedline.types import Position, State
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Epochs:
         self,
         order: Order,
         first: Callable[[Order, int], Snapshot],
-        opening: Callable[[Order], tuple[dict[str, object], ...]] = lambda _: (),
+        opening: Callable[[Order], tuple[Position, ...]] = lambda _: (),
         draws: Callable[[Snapshot], dict[str, object]] = lambda _: {},
     ) -> State:
         """Return the loader's state.

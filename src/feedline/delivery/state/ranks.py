@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from feedline.abc.source import Reshardable
-from feedline.delivery.state.checkpoint import resume_of
 from feedline.delivery.state.snapshot import Snapshot, of_ranks
 from feedline.errors import BadState
-from feedline.types import Share, State
+from feedline.types import Position, Share, State
 
 
 # Any: states as loaded from files.
@@ -153,17 +152,9 @@ def _resharded(ranks: Sequence[Snapshot], share: Share, parts: int, dataset: Res
     left, count = _left(ranks, epoch)
     states = dataset.reshard(left, count, parts * share.world_size, epoch)
     # Random numbers follow from positions; no stream has used those from this position on.
-    place = max(stream.get(name) or 0 for each in under_way for stream in each.streams for name in ("place", "read"))
+    place = max(max(position.place, position.read or 0) for each in under_way for position in each.streams)
     streams = tuple(
-        {
-            "batches": 0,
-            "noted_at": 0,
-            "ended": False,
-            "read": place,
-            "place": place,
-            "dataset": None,
-            "iterator": states[worker * share.world_size + share.rank],
-        }
+        Position(iterator=states[worker * share.world_size + share.rank], place=place, read=place)
         for worker in range(parts)
     )
     return replace(chosen, order=order, streams=streams, turn=0)
@@ -181,20 +172,20 @@ def _left(ranks: Sequence[Snapshot], epoch: int) -> tuple[dict[int, object], int
     for rank, each in enumerate(ranks):
         if each.ended and each.epoch == epoch:
             continue
-        streams = (each.streams if each.epoch == epoch else ()) or ({},) * workers
+        streams = (each.streams if each.epoch == epoch else ()) or (Position(),) * workers
         if len(streams) != workers:
             raise BadState(
                 f"Rank {rank} had {len(streams)} workers and another one {workers}, so their parts overlap. Give all "
                 "ranks the same number of workers."
             )
         for worker, stream in enumerate(streams):
-            if stream.get("ended"):
+            if stream.ended:
                 continue
-            if resume_of(stream, 1).skip:
+            if stream.skip:
                 raise BadState(
                     "The state does not hold the exact position of each worker, only how many batches it has made "
                     "since its last snapshot, so other workers cannot resume from there. Use as many workers and "
                     "ranks as when the state was saved; to change them, save states with snapshot_every_n_steps=1."
                 )
-            left[worker * len(ranks) + rank] = stream.get("iterator")
+            left[worker * len(ranks) + rank] = stream.iterator
     return left, workers * len(ranks)

@@ -20,7 +20,7 @@ from typing import Any
 import feedline
 from feedline.abc.stateful import FORMAT, SAVED_BY, check_format
 from feedline.errors import BadState
-from feedline.types import State
+from feedline.types import Position, State
 
 VERSION = 1
 """The number of the format. Raise it with every change to a state or to any part of one, and read all earlier ones."""
@@ -41,8 +41,8 @@ class Snapshot:
     """What the plan needs to resume, and the values that must not have changed: see `Plan.state`."""
     early: tuple[int, ...] = ()
     """Batches after that position that were delivered out of turn, by their distance from it."""
-    streams: tuple[State, ...] = ()
-    """States of the workers' streams or datasets."""
+    streams: tuple[Position, ...] = ()
+    """Where each worker is, if workers have streams of their own or the dataset has a state."""
     turn: int = 0
     """The worker whose stream comes next."""
     dataset_epoch: int | None = None
@@ -68,7 +68,7 @@ class Snapshot:
             "draw_seed": self.draw_seed,
             "order": self.order,
             "early": list(self.early),
-            "streams": list(self.streams),
+            "streams": [position.as_dict() for position in self.streams],
             "turn": self.turn if self.streams else 0,
             "dataset_epoch": self.dataset_epoch,
             "virtual": None if self.virtual is None else list(self.virtual),
@@ -105,7 +105,7 @@ class Snapshot:
             draw_seed=state["draw_seed"],
             order=dict(state["order"]),
             early=tuple(state["early"]),
-            streams=tuple(dict(stream) for stream in state["streams"]),
+            streams=tuple(map(Position.from_dict, state["streams"])),
             turn=state["turn"],
             dataset_epoch=state["dataset_epoch"],
             virtual=None if state["virtual"] is None else (state["virtual"][0], state["virtual"][1]),
@@ -114,7 +114,7 @@ class Snapshot:
 
 _FIELDS = ("epoch", "ended", "seed", "draw_seed", "order", "early", "streams", "turn", "dataset_epoch", "virtual")
 
-_OF_USERS = {"parts", "held", "dataset", "iterator", "last"}
+_OF_USERS = {"parts", "held", "dataset", "iterator"}
 """Parts of an order or a stream that may hold anything, because the user's sampler or dataset made them."""
 
 _CHANGED = (

@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.memory.sharing.column import Column, view_of
-
 _BLOCK = 32
 """Strings per head. More would save little: the head is already only a thirtieth of the data."""
 
@@ -35,7 +33,7 @@ _SORT_ABOVE = 10
 """Bytes per string above which sorting is tried: below, storing positions would cost as much as sorting can save."""
 
 
-class Packed(Column):
+class Packed:
     """Strings or bytes in a few arrays.
 
     Args:
@@ -56,9 +54,9 @@ class Packed(Column):
         self._order: NDArray[np.generic] | None = None
         """Where each string is stored; None if they are stored in their original order."""
         self._store(values, encode=is_text and not is_encoded)
-        if is_text and isinstance(values, Sequence) and self.nbytes > _SORT_ABOVE * len(values):
+        if isinstance(values, Sequence) and self.nbytes > _SORT_ABOVE * len(values):
             order = sorted(range(len(values)), key=values.__getitem__)
-            other = Packed((values[place] for place in order), is_text=True, is_encoded=is_encoded)
+            other = Packed((values[place] for place in order), is_text=is_text, is_encoded=is_encoded)
             places = np.empty(len(order), np.min_scalar_type(len(order)))
             places[order] = np.arange(len(order))
             if other.nbytes + places.nbytes < self.nbytes:
@@ -76,17 +74,18 @@ class Packed(Column):
         self._views = self._make_views()
 
     def _make_views(self) -> tuple[memoryview, ...]:
-        return tuple(map(view_of, (self._begin, self._end, self._middle, self._starts, self._data)))
+        return tuple(array.data for array in (self._begin, self._end, self._middle, self._starts, self._data))
 
     def __len__(self) -> int:
         return len(self._begin)
 
     def get(self, place: int) -> Any:
-        text = self.get_bytes(place)
-        return text.decode("utf-8", "surrogatepass") if self._is_text else text
+        return self._value(self._bytes_at(place))
 
-    def get_bytes(self, place: int) -> bytes:
-        """Return a value as bytes; strings in UTF-8."""
+    def _value(self, stored: bytes) -> Any:
+        return stored.decode("utf-8", "surrogatepass") if self._is_text else stored
+
+    def _bytes_at(self, place: int) -> bytes:
         begin, end, middle, starts, data = self._views
         if self._order is not None:
             place = self._order.item(place)
@@ -101,10 +100,8 @@ class Packed(Column):
         )
 
     def each(self, places: Iterable[int]) -> Iterator[Any]:
-        if self._order is None and isinstance(places, range) and places.step == 1:
-            stored = self._following(places)
-            return (text.decode("utf-8", "surrogatepass") for text in stored) if self._is_text else stored
-        return map(self.get, places)
+        in_sequence = self._order is None and isinstance(places, range) and places.step == 1
+        return map(self._value, self._following(places) if in_sequence else map(self._bytes_at, places))
 
     def _following(self, places: range) -> Iterator[bytes]:
         begin, end, middle, starts, data = self._views
@@ -136,38 +133,7 @@ class Packed(Column):
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, Any]) -> Packed:
-        """Rebuild a column from the result of `arrays`.
-
-        Raises KeyError, TypeError, ValueError or AttributeError: the arrays are damaged.
-
-        Prefixes and suffixes are checked per block, so that the check needs almost no memory.
-        """
-        begin, end, middle = (arrays[name] for name in ("begin", "end", "middle"))
-        starts, data, order = arrays["starts"], arrays["data"], arrays["order"]
-        is_whole = (
-            begin.shape == end.shape == middle.shape == (len(middle),)
-            and begin.dtype == end.dtype == data.dtype == np.uint8
-            and middle.dtype.kind in "iu"
-        )
-        if not len(middle):
-            is_whole = is_whole and len(starts) == len(data) == 0
-        elif is_whole:
-            firsts = np.arange(0, len(middle), _BLOCK)
-            heads = middle[::_BLOCK]
-            sizes = np.concatenate(  # in parts, because NumPy copies arrays of another type
-                [
-                    np.add.reduceat(part, np.arange(0, len(part), _BLOCK), dtype=np.int64)
-                    for part in (middle[start : start + _CHUNK] for start in range(0, len(middle), _CHUNK))
-                ]
-            )
-            is_whole = (
-                int(middle.min()) >= 0
-                and np.array_equal(starts, np.cumsum(sizes) - sizes)
-                and data.shape == (int(sizes.sum()),)
-                and all(bool((np.maximum.reduceat(shared, firsts) <= heads).all()) for shared in (begin, end))
-            )
-        if not is_whole or not (order is None or _is_order(order, len(middle))):
-            raise ValueError("the arrays do not belong together")
+        """Rebuild a column from the result of `arrays`. They are not checked: read them from a file with a checksum."""
         packed = cls.__new__(cls)
         packed.__setstate__({f"_{name}": value for name, value in arrays.items()})
         return packed
@@ -178,18 +144,6 @@ class Packed(Column):
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._views = self._make_views()
-
-
-def _is_order(order: NDArray[Any], count: int) -> bool:
-    """True if it contains each of `count` places once."""
-    if order.shape != (count,) or order.dtype.kind not in "iu":
-        return False
-    if count and not 0 <= int(order.min()) <= int(order.max()) < count:
-        return False
-    is_named = np.zeros(count, np.bool_)
-    for start in range(0, count, _CHUNK):  # in parts, because NumPy copies the indices
-        is_named[order[start : start + _CHUNK]] = True
-    return bool(is_named.all())
 
 
 _Chunk = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8]]

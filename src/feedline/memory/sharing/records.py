@@ -12,10 +12,11 @@ parsed header can be reused.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from feedline.system.optional import is_tensor, require
 MAGIC = b"FDL1"
 _ALIGN = 8
 _SHORT_BYTES = 512
-"""Parsed headers up to this length are cached."""
+"""Layouts of headers up to this length are cached."""
 _REMEMBERED = 1024
 """Cache size. A guess: a dataset has a few headers, or one for every sample, where caching does not help."""
 _FIELDS = 32
@@ -87,11 +88,10 @@ def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False, owned: boo
         if 8 + length > len(view):
             raise ValueError(f"{8 + length - len(view)} bytes of its header are missing")
         text = bytes(view[8 : 8 + length])
-        header, flat = _known_header(text) if length <= _SHORT_BYTES else (json.loads(text), None)
-        if flat is not None and flat.stop <= len(view):
-            return flat.read(view, copy=copy, owned=owned)
-        reader = _Reader(view, 8 + length + -length % _ALIGN, copy=copy, owned=owned)
-        return reader.read(header)
+        layout = _known_layout(text) if length <= _SHORT_BYTES else _Layout(text)
+        if layout.stop > len(view):
+            raise ValueError(f"{layout.stop - len(view)} bytes are missing at its end")
+        return layout.read(view, copy, owned)
     except MissingExtra:
         raise
     except Exception as exc:  # errors of NumPy, JSON and torch on damaged bytes, including SyntaxError
@@ -101,31 +101,6 @@ def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False, owned: boo
 def is_record(data: Buffer) -> bool:
     """True if the bytes begin like a record."""
     return bytes(data[:4]) == MAGIC
-
-
-_known: dict[bytes, tuple[object, _Flat | None]] = {}
-"""Headers seen before, and how to read the data after them in one go. Reading does not change them."""
-_once: dict[bytes, None] = {}
-"""Headers seen once: working out how to read them in one go pays off from the second time on."""
-
-
-def _known_header(text: bytes) -> tuple[object, _Flat | None]:
-    found = _known.get(text)
-    if found is not None:
-        return found
-    header = json.loads(text)
-    seen = _known if text in _once else _once
-    if len(seen) >= _REMEMBERED:
-        seen.clear()
-    if seen is _once:
-        _once[text] = None
-        return header, None
-    try:
-        flat = _Flat.of(header, 8 + len(text) + -len(text) % _ALIGN)
-    except Exception:  # any error
-        flat = None  # the reader reports what is wrong with it
-    _known[text] = header, flat
-    return header, flat
 
 
 def _padding(size: int) -> bytes:
@@ -209,152 +184,88 @@ def _tensor(value: Any, buffers: list[object], path: tuple[object, ...]) -> list
     return ["T", str(plain.dtype).removeprefix("torch."), list(plain.shape)]
 
 
-class _Flat:
-    """A dict or tuple of plain values, arrays and bytes with known offsets: fast to read."""
+_Read = Callable[[memoryview, bool, bool], Any]
+"""Reads one value of a record: takes its memory, and `copy` and `owned` of `decode`."""
 
-    def __init__(self, start: int, *, is_tuple: bool) -> None:
-        self._is_tuple = is_tuple
-        self.stop = start
+
+class _Layout:
+    """Where each value of a record lies, and how it is read: all of that follows from the header."""
+
+    def __init__(self, header: bytes) -> None:
+        self._next = 8 + len(header) + -len(header) % _ALIGN
+        self.stop = self._next
         """Where the last buffer ends."""
-        self._next = start
-        self._constants: dict[object, object] = {}
-        self._parts: list[tuple[Any, str, int, int, Any, tuple[int, ...]]] = []
-        """Key, letter, offset, size in bytes or values, type and shape."""
+        self.read = self._reader(json.loads(header))
 
-    @classmethod
-    def of(cls, header: object, start: int) -> _Flat | None:
-        """Return how to read a sample; None if it does not have this form or cannot be read."""
-        if type(header) is not list:
-            return None  # a string of three letters could be unpacked as well
-        letter, *inside = header
-        if letter == "t":
-            (parts,) = inside
-            keys = range(len(parts))
-        else:
-            keys, parts = inside
-        if letter not in ("d", "t") or len(set(keys)) != len(keys):
-            return None
-        flat = cls(start, is_tuple=letter == "t")
-        for key, part in zip(keys, parts, strict=True):
-            if not (flat._add(key, part) if type(part) is list else flat._keep(key, part)):
-                return None
-        return flat
-
-    def _keep(self, key: object, value: object) -> bool:
-        self._constants[key] = value
-        return True
-
-    def _add(self, key: object, part: list[Any]) -> bool:
-        letter = part[0]
-        dtype, shape = np.dtype(np.uint8), ()
-        if letter == "f":
-            return self._keep(key, float.fromhex(part[1]))
-        if letter in ("a", "s"):
-            dtype, shape = np.dtype(part[1]), tuple(part[2])
-            count = math.prod(shape)
-        elif letter in ("b", "u"):
-            count = part[1]
-        elif letter in ("n", "g"):
-            count = 8
-        else:
-            return False
-        size = count * dtype.itemsize
-        if dtype.hasobject or size < 0 or min(shape, default=0) < 0:
-            return False
-        self._constants[key] = None  # reserves the position in the dict
-        self._parts.append((key, letter, self._next, count, dtype, shape))
-        self.stop = self._next + size
-        self._next = self.stop + -size % _ALIGN
-        return True
-
-    def read(self, view: memoryview, *, copy: bool, owned: bool) -> object:
-        sample = self._constants.copy()
-        for key, letter, offset, count, dtype, shape in self._parts:
-            if letter == "n":
-                (sample[key],) = _INTEGER.unpack_from(view, offset)
-                continue
-            if letter == "g":
-                (sample[key],) = _FLOAT.unpack_from(view, offset)
-                continue
-            if letter == "u":
-                sample[key] = str(view[offset : offset + count], "utf-8", "surrogatepass")
-                continue
-            if letter == "b":
-                sample[key] = bytes(view[offset : offset + count])
-                continue
-            array = np.frombuffer(view, dtype, count, offset).reshape(shape) if count else np.empty(shape, dtype)
-            if letter == "s":
-                sample[key] = array[()]
-                continue
-            if copy:
-                array = array.copy()
-            elif not owned:
-                array.flags.writeable = False
-            sample[key] = array
-        return tuple(sample.values()) if self._is_tuple else sample
-
-
-class _Reader:
-    def __init__(self, view: memoryview, start: int, *, copy: bool, owned: bool) -> None:
-        self._view = view
-        self._next = start
-        self._copy = copy
-        self._owned = owned
-
-    def read(self, part: object) -> object:
+    def _reader(self, part: Any) -> _Read:
         if type(part) is not list:
-            return part
+            return lambda view, copy, owned: part
         letter = part[0]
         if letter == "d":
-            return {key: self.read(one) for key, one in zip(part[1], part[2], strict=True)}
-        if letter == "l":
-            return [self.read(one) for one in part[1]]
-        if letter == "t":
-            return tuple([self.read(one) for one in part[1]])
-        if letter == "i":
-            return int(part[1])
-        if letter == "f":
-            return float.fromhex(part[1])
-        if letter == "b":
-            return bytes(self._take(part[1]))
+            fields = list(zip(part[1], map(self._reader, part[2]), strict=True))
+            return lambda view, copy, owned: {key: read(view, copy, owned) for key, read in fields}
+        if letter == "l" or letter == "t":
+            items, kind = list(map(self._reader, part[1])), list if letter == "l" else tuple
+            return lambda view, copy, owned: kind([read(view, copy, owned) for read in items])
+        if letter == "i" or letter == "f":
+            number = int(part[1]) if letter == "i" else float.fromhex(part[1])
+            return lambda view, copy, owned: number
+        if letter == "n" or letter == "g":
+            start, _ = self._place(8)
+            unpack = (_INTEGER if letter == "n" else _FLOAT).unpack_from
+            return lambda view, copy, owned: unpack(view, start)[0]
         if letter == "u":
-            return str(self._take(part[1]), "utf-8", "surrogatepass")
-        if letter == "n":
-            return _INTEGER.unpack(self._take(8))[0]
-        if letter == "g":
-            return _FLOAT.unpack(self._take(8))[0]
-        if letter in ("a", "s"):
-            return self._array(letter, np.dtype(part[1]), tuple(part[2]))
+            start, stop = self._place(part[1])
+            return lambda view, copy, owned: str(view[start:stop], "utf-8", "surrogatepass")
+        if letter == "b":
+            start, stop = self._place(part[1])
+            return lambda view, copy, owned: bytes(view[start:stop])
+        if letter == "a" or letter == "s":
+            return self._array(np.dtype(part[1]), tuple(part[2]), is_scalar=letter == "s")
         if letter == "T":
             return self._tensor(part[1], tuple(part[2]))
         raise ValueError(f"it holds a value of kind {letter!r}, which this version does not know")
 
-    def _take(self, size: int) -> memoryview:
-        start, stop = self._next, self._next + size
-        if size < 0 or stop > len(self._view):
-            raise ValueError(f"{stop - len(self._view)} bytes are missing at its end")
-        self._next = stop + -size % _ALIGN
-        return self._view[start:stop]
+    def _place(self, size: int) -> tuple[int, int]:
+        start = self._next
+        self.stop = start + size
+        if size < 0:
+            raise ValueError("the size of a value is negative")
+        self._next = self.stop + -size % _ALIGN
+        return start, self.stop
 
-    def _array(self, letter: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> object:
+    def _array(self, dtype: np.dtype[np.generic], shape: tuple[int, ...], *, is_scalar: bool) -> _Read:
         if dtype.hasobject:
             raise ValueError("it holds Python objects")
-        array = np.frombuffer(self._take(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
-        if letter == "s":
-            return array[()]
-        if self._copy:
-            return array.copy()
-        if not self._owned:
-            array.flags.writeable = False
-        return array
+        count = math.prod(shape)
+        start, _ = self._place(count * dtype.itemsize)
 
-    def _tensor(self, name: str, shape: tuple[int, ...]) -> object:
+        def read(view: memoryview, copy: bool, owned: bool) -> object:
+            array = np.frombuffer(view, dtype, count, start).reshape(shape) if count else np.empty(shape, dtype)
+            if is_scalar:
+                return array[()]
+            if copy:
+                return array.copy()
+            if not owned:
+                array.flags.writeable = False
+            return array
+
+        return read
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> _Read:
         torch = require("torch", extra="torch", purpose="Reading tensors from records")
         dtype = getattr(torch, name)
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"{name!r} is not a torch dtype")
-        flat = self._take(math.prod(shape) * dtype.itemsize)
-        tensor = torch.empty(shape, dtype=dtype)
-        if len(flat):
-            tensor.reshape(-1).view(torch.uint8).numpy()[:] = np.frombuffer(flat, np.uint8)
-        return tensor
+        start, stop = self._place(math.prod(shape) * dtype.itemsize)
+
+        def read(view: memoryview, copy: bool, owned: bool) -> object:
+            tensor = torch.empty(shape, dtype=dtype)
+            if stop > start:
+                tensor.reshape(-1).view(torch.uint8).numpy()[:] = np.frombuffer(view[start:stop], np.uint8)
+            return tensor
+
+        return read
+
+
+_known_layout = functools.lru_cache(_REMEMBERED)(_Layout)

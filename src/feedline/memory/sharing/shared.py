@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import bisect
 import zlib
-from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.memory.sharing.column import Column, is_same, view_of
+from feedline.system.optional import is_tensor
 from feedline.types.sizes import bytes_text
 
 _SHOWN = 3
 """Values, or keys, that a repr shows."""
+
+
+class Column(Protocol):
+    """Values in a few arrays. A column never changes, so threads and processes can read it concurrently."""
+
+    def __len__(self) -> int:
+        """Return how many values there are."""
+
+    def get(self, place: int) -> object:
+        """Return a copy of one value; `place` is in range and not negative."""
+
+    def each(self, places: Iterable[int]) -> Iterator[object]:
+        """Yield the values at several places."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the values take."""
 
 
 # Any, throughout: values of any kind.
@@ -86,14 +103,14 @@ class SharedDict(Mapping[Any, Any]):
         order = np.argsort(numbers, kind="stable")
         self._numbers: NDArray[np.uint32] = numbers[order]
         self._order = order.astype(np.min_scalar_type(max(len(keys) - 1, 0)))
-        self._views = (view_of(self._numbers), view_of(self._order))
+        self._views = (self._numbers.data, self._order.data)
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_views"}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self._views = (view_of(self._numbers), view_of(self._order))
+        self._views = (self._numbers.data, self._order.data)
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -121,14 +138,6 @@ class SharedDict(Mapping[Any, Any]):
     def __iter__(self) -> Iterator[Any]:
         return self._keys.each(range(len(self._keys)))
 
-    def values(self) -> ValuesView[Any]:
-        """Return the values, in the order of the keys."""
-        return _Values(self)
-
-    def items(self) -> ItemsView[Any, Any]:
-        """Return pairs of keys and values, in order."""
-        return _Items(self)
-
     def __eq__(self, other: object) -> bool:
         return is_same(self, other) if isinstance(other, Mapping) else NotImplemented
 
@@ -144,18 +153,17 @@ class SharedDict(Mapping[Any, Any]):
         return f"SharedDict({{{', '.join(shown)}}}, {len(self)} keys in {bytes_text(self.nbytes)})"
 
 
-class _Values(ValuesView[Any]):
-    _mapping: SharedDict
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._mapping._values.each(range(len(self._mapping)))
-
-
-class _Items(ItemsView[Any, Any]):
-    _mapping: SharedDict
-
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        return zip(self._mapping, self._mapping._values.each(range(len(self._mapping))), strict=True)
+def is_same(one: Any, other: Any) -> bool:
+    """Compare values as `==` does, including values with arrays inside, which `==` cannot compare."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.array_equal(one, other)
+    if is_tensor(one) or is_tensor(other):
+        return is_tensor(one) and is_tensor(other) and one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return len(one) == len(other) and all(key in other and is_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple, SharedList)) and type(one) is type(other):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return bool(one == other)
 
 
 def number_of(key: object) -> int:

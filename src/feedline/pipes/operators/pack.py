@@ -25,7 +25,7 @@ from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, StreamStage
 from feedline.randomness.scope import current_scope
-from feedline.randomness.stages import stage as timed
+from feedline.randomness.scope import stage as timed
 from feedline.text.packing import Plan, build, document_lengths, plan
 from feedline.text.packing.document import Document
 from feedline.text.packing.planning import Strategy, TooLong

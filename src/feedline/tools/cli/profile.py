@@ -29,10 +29,10 @@ from feedline.errors import BadOption, FeedlineError
 from feedline.insight.machine_figures import MachineFigures
 from feedline.insight.period import Period, stall_of
 from feedline.insight.stats import aligned, shown
-from feedline.loader.base import LoaderBase, run_of
+from feedline.loader.base import LoaderBase, session_of
 from feedline.loader.install import install
+from feedline.loader.iteration import watchers
 from feedline.loader.recorder import Recorder
-from feedline.loader.run.iteration import watchers
 from feedline.system.failures import words
 from feedline.system.output_folder import make_folder_for
 from feedline.tools.cli.report import page_text
@@ -163,7 +163,7 @@ class _Recorded:
         """Record a loader whose epoch begins, if it is not recorded yet."""
         if os.getpid() != self._pid:  # a worker, or another forked process
             return
-        counters = run_of(loader).resources.counters
+        counters = session_of(loader).counters
         known = next((one for one in self._recorders.values() if one.counters is counters), None)
         if known is not None:
             known.follow(loader)

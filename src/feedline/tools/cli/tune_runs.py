@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO
 from weakref import WeakSet
@@ -23,10 +23,10 @@ from feedline.errors import DatasetFailed
 from feedline.insight.batch_rows import Totals
 from feedline.insight.period import Period, period_of
 from feedline.insight.worker_model import Load
-from feedline.loader.base import LoaderBase, run_of
+from feedline.loader.base import LoaderBase, config_of, session_of
 from feedline.loader.install import install
-from feedline.loader.run.iteration import watchers
-from feedline.loader.run.run import adjusters
+from feedline.loader.iteration import watchers
+from feedline.loader.session import adjusters
 from feedline.tools.bench import grid, harness
 from feedline.tools.cli.script import Script
 from feedline.tools.tune.measured import headroom_now
@@ -286,17 +286,16 @@ class _Watching:
             finally:
                 adjusters.append(self.adjust)
         self._adjusted.add(loader)
-        run = run_of(loader)
-        run.options = replace(run.options, engine="auto")  # its own engine may not allow this number of workers
-        run.tuning = Tuning.fixed(self._setting.workers, self._setting.engine, self._setting.depth)
+        session = session_of(loader)
+        session.set_options(engine="auto")  # its own engine may not allow this number of workers
+        session.tuning = Tuning.fixed(self._setting.workers, self._setting.engine, self._setting.depth)
 
     def note(self, loader: Any) -> None:
         """Register the counters of a loader whose epoch begins."""
         if loader in self._adjusted and os.getpid() == self._pid:
-            resources = run_of(loader).resources
-            counters = resources.counters
+            counters = session_of(loader).counters
             self._counters.setdefault(_kind(loader), {})[id(counters)] = counters
-            self._engines[_kind(loader)] = resources.settings.engine_name
+            self._engines[_kind(loader)] = config_of(loader).engine_name
 
     def run(self, send: Send) -> None:
         """Measure, and send the results, which ends the process. Send nothing about a program that ends too early."""

@@ -16,7 +16,7 @@ from feedline.datasets.arrays import ArrayDataset
 from feedline.datasets.kind import kind_of
 from feedline.datasets.remote.storage import checked_options, protocol_of
 from feedline.errors import BadOption, PackError
-from feedline.loader.base import run_of
+from feedline.loader.base import session_of
 from feedline.loader.loader import Loader
 from feedline.system.failures import words
 from feedline.system.process import core_count
@@ -38,8 +38,7 @@ from feedline.tools.packing.run import Packed, Run, Stage
 from feedline.tools.packing.store import StoreWork, place_of
 from feedline.tools.packing.work import Work, WorkFolder
 from feedline.tools.packing.writers.contract import format_of
-from feedline.types import DatasetKind, EngineName
-from feedline.types.arrays import is_arrays
+from feedline.types import DatasetKind, EngineName, is_arrays
 from feedline.types.shown import shown_address, shown_url
 from feedline.types.sizes import byte_count
 
@@ -175,7 +174,7 @@ def pack(
             start_method=start_method,
             seed=0,
         )
-        run_of(loader).rank_watch.is_over = True  # this process packs everything, whatever its rank
+        session_of(loader).rank_watch.is_over = True  # this process packs everything, whatever its rank
         job = {"samples": total, "format": format_.name, **asdict(options), **named}
         work: Work
         if address:

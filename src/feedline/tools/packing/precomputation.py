@@ -18,7 +18,7 @@ from feedline.datasets.cache.sample_store import Head, SampleStore, encode
 from feedline.datasets.cache_file import check_own
 from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, SourceChanged, SourceError
-from feedline.loader.base import run_of
+from feedline.loader.base import session_of
 from feedline.loader.loader import Loader
 from feedline.system.screen import Screen
 from feedline.types import EngineName
@@ -86,7 +86,7 @@ def precompute(
     loader = Loader(
         filling, _BATCH, sampler=missing, collate_fn=list, workers=workers, engine=engine, in_order=False, seed=seed
     )
-    run_of(loader).rank_watch.is_over = True  # this process makes all samples, whatever its rank
+    session_of(loader).rank_watch.is_over = True  # this process makes all samples, whatever its rank
     with _shown(progress, head.count, len(missing), path) as advance:
         for sizes in loader:
             advance(len(sizes), sum(sizes))

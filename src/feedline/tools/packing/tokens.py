@@ -16,7 +16,7 @@ import numpy as np
 from feedline.datasets.kind import kind_of
 from feedline.datasets.source import checked_count
 from feedline.errors import BadOption
-from feedline.loader.base import run_of
+from feedline.loader.base import session_of
 from feedline.loader.loader import Loader
 from feedline.system.output_folder import make_folder_for
 from feedline.system.process import core_count
@@ -119,7 +119,7 @@ def write_tokens(
             on_error=on_error,
             seed=0,
         )
-        run_of(loader).rank_watch.is_over = True  # this process writes everything, whatever its rank
+        session_of(loader).rank_watch.is_over = True  # this process writes everything, whatever its rank
         job: dict[str, object] = {
             "source": opened.text or f"{type(dataset).__name__} {dataset_fingerprint(dataset)}",
             "documents": total,

@@ -7,7 +7,6 @@ leave out the start of epochs.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,11 +18,10 @@ from feedline.insight.period import Period, period_of
 from feedline.insight.recording import Recording
 from feedline.insight.verdict import load_of
 from feedline.insight.worker_model import LEAST_GAIN
-from feedline.simulation.engine import Trace
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario
 from feedline.simulation.world import World
 from feedline.tools.tune.recorded_run import HANDOVER_NS, LONGEST, Changes, RecordedRun
-from feedline.types import JsonObject, Share
+from feedline.types import JsonObject
 from feedline.types.shown import counted, percent
 
 __all__ = ["GRID_BATCHES", "Changes", "Prediction", "best", "grid", "predict"]
@@ -190,12 +188,12 @@ _Times = list[tuple[int, int, int, int, int, int, int]]
 
 def _simulate(scenario: Scenario, recorded: RecordedRun) -> _Times:
     """Simulate an epoch with workers, in virtual time."""
-    world = World(scenario, scenario.workers, Share(), Trace(0), random.Random(0))
-    world.begin(0)
+    world = World(scenario)
+    world.begin()
     times: _Times = []
     for place in range(scenario.samples):
         asked = round(world.now_s * 1e9)
-        ordinal, _ = world.next()  # a sample is its own index, and a batch is one sample
+        ordinal = world.next()  # a sample is its own index, and a batch is one sample
         made = world.delivered
         began, busy = made.task_times[0] + recorded.between, made.busy_ns - recorded.between
         own = recorded.own[began + busy > asked]

@@ -11,13 +11,14 @@ requested each itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
-from feedline.abc.selection import Selection
+from feedline.abc.source import Selection
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import BadOption, DataWarning, warn_user
 from feedline.randomness.global_states import GlobalStates
@@ -113,7 +114,7 @@ class _Awaiting:
         self._scope = scope
         self._guard = guard
         # A separate object, so that this one and `_how` form no cycle: the loop ends as soon as the dataset does.
-        self._reader = _Reader(dataset, scope, waits_for_all=guard is not None, is_together=is_together)
+        self._reader = _Reader(dataset, scope, is_together=is_together)
         how = Asking.of(self._reader.ask, collate, spec, is_together)
         self._how = how if guard is None else guard.guarded(how, together=is_together)
         self._is_together = is_together
@@ -121,23 +122,21 @@ class _Awaiting:
 
     def __call__(self, indices: object) -> object:
         before = GlobalStates.now() if self._looks < _LOOKS else None
+        scope, how = self._scope, self._how
+        known = () if self._guard is None else self._guard.skip
         try:
-            return self._make(indices)
+            items = how.items(indices)
+            if not self._is_together:
+                self._reader.read_ahead({place: item for place, item in enumerate(items) if place not in known})
+            samples = []
+            for scope.place, item in enumerate(items):
+                samples.append(how.ask(item))
+            scope.collate()
+            return how.join(samples)
         finally:
-            self._reader.forget()
+            self._reader.ready = {}  # samples that were awaited but not requested
             if before is not None:
                 self._look(before)
-
-    def _make(self, indices: object) -> object:
-        scope, how, guard = self._scope, self._how, self._guard
-        items = how.items(indices)
-        if not self._is_together:
-            self._reader.read_ahead({n: item for n, item in enumerate(items) if guard is None or not guard.knows(n)})
-        samples = []
-        for scope.place, item in enumerate(items):
-            samples.append(how.ask(item))
-        scope.collate()
-        return how.join(samples)
 
     def _look(self, before: GlobalStates) -> None:
         used = GlobalStates.now().differing(before)
@@ -152,17 +151,21 @@ class _Awaiting:
             )
 
 
+_Answer = tuple[object, BaseException | None]
+"""The outcome of a request: a sample, or an exception."""
+
+
 class _Reader:
     """Awaits samples ahead of the requests for them."""
 
-    def __init__(self, dataset: Any, scope: Scope, *, waits_for_all: bool, is_together: bool) -> None:
+    def __init__(self, dataset: Any, scope: Scope, *, is_together: bool) -> None:
         self._dataset = dataset
         self._scope = scope
         self._below = _below(dataset)
         self._limit = _limit_of(self._below)
-        self._waits_for_all = waits_for_all
         self._is_together = is_together
-        self._ready: dict[int, _Answer] = {}
+        self.ready: dict[int, _Answer] = {}
+        """Answers by the places of the samples."""
 
     @property
     def name(self) -> str:
@@ -171,73 +174,40 @@ class _Reader:
 
     def read_ahead(self, wanted: dict[int, object]) -> None:
         """Await samples, given by their places."""
-        self._ready = loop_of(self._below).run(self._answers(wanted))
-
-    def forget(self) -> None:
-        """Drop samples that were awaited but not requested."""
-        self._ready = {}
+        self.ready = loop_of(self._below).run(self._answers(wanted))
 
     def ask(self, item: object) -> object:
         """Return the sample awaited for the current place, or await it now: for another attempt, or another sample."""
         place = self._scope.place
-        answer = self._ready.pop(place, None)
+        answer = self.ready.pop(place, None)
         if answer is None:
-            answer = loop_of(self._below).run(self._answer(place, item, None))
-        return answer.get()
+            answer = loop_of(self._below).run(self._answer(place, item, contextlib.nullcontext()))
+        sample, error = answer
+        if error is None:
+            return sample
+        try:
+            raise error
+        finally:
+            del answer, error  # avoid a reference cycle: its traceback refers to this frame
 
     async def _answers(self, wanted: dict[int, object]) -> dict[int, _Answer]:
-        turn = None if self._limit is None else asyncio.Semaphore(self._limit)
-        tasks = {place: asyncio.ensure_future(self._answer(place, item, turn)) for place, item in wanted.items()}
-        answers: dict[int, _Answer] = {}
-        try:
-            for place, task in tasks.items():
-                answers[place] = await task
-                if answers[place].error is not None and not self._waits_for_all:
-                    break  # it will be raised; the others are not needed
-        finally:
-            late = [task for task in tasks.values() if not task.done()]
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.gather(*late, return_exceptions=True)
-        return answers
+        turn = contextlib.nullcontext() if self._limit is None else asyncio.Semaphore(self._limit)
+        answers = await asyncio.gather(*(self._answer(place, item, turn) for place, item in wanted.items()))
+        return dict(zip(wanted, answers, strict=True))
 
-    async def _answer(self, place: int, item: object, turn: asyncio.Semaphore | None) -> _Answer:
+    async def _answer(self, place: int, item: object, turn: contextlib.AbstractAsyncContextManager[None]) -> _Answer:
         enter_task(self._scope.apart(place))
         try:
-            if turn is None:
-                return _Answer(await self._awaited(item))
             async with turn:
-                return _Answer(await self._awaited(item))
+                found = self._dataset.__getitems__(item) if self._is_together else self._dataset[item]
+                return (await found if inspect.isawaitable(found) else found), None
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()
             if task is not None and getattr(task, "cancelling", lambda: 1)():
                 raise
-            return _Answer(error=exc)  # the dataset itself has cancelled it
+            return None, exc  # the dataset itself has cancelled it
         except BaseException as exc:  # KeyboardInterrupt would end the loop, but not the wait for it
-            return _Answer(error=exc)
-
-    async def _awaited(self, item: object) -> object:
-        found = self._dataset.__getitems__(item) if self._is_together else self._dataset[item]
-        return await found if inspect.isawaitable(found) else found
-
-
-class _Answer:
-    """The outcome of a request: a sample, or an exception."""
-
-    __slots__ = ("error", "sample")
-
-    def __init__(self, sample: object = None, *, error: BaseException | None = None) -> None:
-        self.sample = sample
-        self.error = error
-
-    def get(self) -> object:
-        if self.error is None:
-            return self.sample
-        try:
-            raise self.error
-        finally:
-            self.error = None  # avoid a reference cycle: its traceback refers to this frame
+            return None, exc
 
 
 def _limit_of(dataset: object) -> int | None:

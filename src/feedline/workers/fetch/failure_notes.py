@@ -9,15 +9,14 @@ from __future__ import annotations
 import bisect
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from feedline.abc.selection import Derived
+from feedline.abc.source import Derived
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import CollateError, CorruptSource
 from feedline.system.failures import indices_text, samples_text, words
 from feedline.types import DatasetKind
-from feedline.types.arrays import is_arrays
 
 _PATIENCE_S = 2.0
 """How long to try samples one by one. A guess: the exception is delayed by this time."""
@@ -58,11 +57,6 @@ def notes_on(
     else:
         origin = origin_text(dataset, index) if spec.kind is DatasetKind.MAP else ""
         yield f"About sample {index!r}{origin} {where}."
-    if isinstance(exc, KeyError) and isinstance(dataset, Mapping) and is_arrays(dataset):
-        yield (
-            "The dataset is a dict of arrays. Like torch's loader, this one looks up samples 0, 1, 2 and so on among "
-            "its keys. Use feedline.datasets.ArrayDataset(arrays), whose samples are dicts with a value of each array."
-        )
 
 
 # -- where a sample comes from ---
@@ -127,53 +121,25 @@ def place_of_failed(exc: BaseException, dataset: Any, indices: list[object]) -> 
 
 def _notes_on_misfit(exc: BaseException, indices: object, dataset: object, samples: Sequence[object]) -> Iterator[str]:
     """Name the sample that does not fit into its batch, if that is why the default collate function failed."""
+    if not samples:
+        return
+    from feedline.collate.default import collate_numpy  # most workers never need it
+
     try:
-        misfit = _misfit_in(samples) if samples else None
+        collate_numpy(samples)
+        return
+    except CollateError as found:
+        misfit = found
     # An import fails where no descriptor is left, and torch's nested tensors raise when asked for shapes: the first
     # error must be reported all the same.
     except Exception as looked:
         yield f"The sample that does not fit could not be found: inspecting the samples failed too ({words(looked)})."
         return
-    if misfit is None:
+    place = misfit.position
+    if place is None:  # all samples are alike
         return
-    place, text = misfit
     if not isinstance(exc, CollateError):  # a CollateError already contains it
-        yield text
+        yield str(misfit)
     if isinstance(indices, list) and len(indices) == len(samples):
         index = indices[place]
         yield f"Sample {place} of the batch is sample {index!r} of the dataset{origin_text(dataset, index)}."
-
-
-def _misfit_in(values: Sequence[object], path: tuple[Any, ...] = ()) -> tuple[int, str] | None:
-    """Return the position of a sample that cannot be stacked with the first, and a message; None if all can be stacked.
-
-    Args:
-        values: one value for each sample of the batch.
-        path: the field they come from.
-    """
-    from feedline.collate import arrays, fields  # most workers never need them
-
-    for place, value in enumerate(values):
-        if value is None:
-            what = f"Sample {place} of the batch {'has' if path else 'is'} None{fields.inside(path)}."
-            return place, f"{what} {fields.instead_of_none(path)}"
-    first = values[0]
-    shape = None if getattr(first, "is_nested", False) else getattr(first, "shape", None)  # these have none
-    if shape is not None:
-        for place, value in enumerate(values):
-            other = getattr(value, "shape", shape)
-            if tuple(other) != tuple(shape):
-                return place, str(arrays.shapes_differ(shape, other, place, path))
-        return None
-    names = fields.names_of(first)
-    if names is None:
-        return None
-    try:
-        if isinstance(first, (tuple, list)):
-            fields.shared_names(values, path)
-        columns = {name: fields.column(values, name, path) for name in names}
-    except CollateError as exc:
-        odd = (place for place, value in enumerate(values) if list(fields.names_of(value) or ()) != list(names))
-        return next(odd, 0), str(exc)
-    found = (_misfit_in(column, (*path, name)) for name, column in columns.items())
-    return next((misfit for misfit in found if misfit is not None), None)

@@ -19,7 +19,7 @@ from feedline.abc.stateful import check_restorable, resumed, resumed_after
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness.global_states import GlobalStates, globals_kept, seed_globals
 from feedline.randomness.scope import Scope, Timed
-from feedline.types import CollateFunction, DatasetKind, IndexBlock, MapStyle, Resume
+from feedline.types import CollateFunction, DatasetKind, IndexBlock, MapStyle, Position
 from feedline.workers.fetch.awaiting import awaiting_fetcher, batch_getter, is_awaited
 from feedline.workers.fetch.guard import Asking, Guard, listed, plain
 from feedline.workers.fetch.spans import SpanFetcher
@@ -30,7 +30,7 @@ Fetcher = Callable[[object], Any]
 
 
 def fetcher_for(
-    dataset: Any, spec: WorkerSpec, scope: Scope, resume: Resume | None = None, guard: Guard | None = None
+    dataset: Any, spec: WorkerSpec, scope: Scope, resume: Position | None = None, guard: Guard | None = None
 ) -> Fetcher:
     """Choose the fastest way to make batches of `dataset` that gives the same result as the slowest.
 
@@ -52,60 +52,23 @@ def fetcher_for(
         return StreamFetcher(stream, collate, spec, scope, guard)
     if is_awaited(dataset):
         return awaiting_fetcher(dataset, collate, spec, scope, guard)
-    gather = spec.framework.gather_for(dataset, spec.collate) if spec.batched else None
+    several = batch_getter(dataset) if spec.batched else None
+    how = Asking.of(several or functools.partial(operator.getitem, dataset), collate, spec, several is not None)
     if guard is not None:
-        return _guarded(gather, dataset, collate, spec, scope, guard)
-    if gather is not None:
-        return GatheringFetcher(gather, dataset, collate, scope)
+        how = guard.guarded(how, together=several is not None)
     if scope.seeds_globals:
-        return SeededFetcher(_asking(dataset, collate, spec), scope)
-    if not spec.batched:
-        return _single(dataset, collate, scope)
-    if batch_getter(dataset) is not None:
-        return _together(dataset, collate, scope)
-    return _each(dataset, collate, scope)
+        fetch: Fetcher = SeededFetcher(how, scope)
+    elif guard is not None or several is not None:
+        fetch = _asked(how, scope)
+    else:
+        fetch = (_each if spec.batched else _single)(dataset, collate, scope)
+    gather = spec.framework.gather_for(dataset, spec.collate) if spec.batched else None
+    return fetch if gather is None else GatheringFetcher(gather, fetch, scope, guard)
 
 
 def is_plain(fetcher: Fetcher) -> bool:
     """True if a fetcher only calls the dataset's own methods: it remembers nothing of the dataset or of an epoch."""
     return isinstance(fetcher, types.FunctionType)
-
-
-def _guarded(
-    gather: Gather | None,
-    dataset: MapStyle[object],
-    collate: CollateFunction,
-    spec: WorkerSpec,
-    scope: Scope,
-    guard: Guard,
-) -> Fetcher:
-    together = spec.batched and batch_getter(dataset) is not None
-    plain = _asking(dataset, collate, spec)
-    how = guard.guarded(plain, together=together)
-    if scope.seeds_globals:
-        slow: Fetcher = SeededFetcher(how, scope)
-    elif not together:
-        slow = guard.each(dataset, plain)
-    else:
-
-        def slow(indices: object) -> object:
-            samples = [how.ask(item) for item in scope.following(how.items(indices))]
-            scope.collate()
-            return how.join(samples)
-
-    if gather is None:
-        return slow
-    quick = GatheringFetcher(gather, dataset, collate, scope)
-
-    def fetch(indices: object) -> object:
-        if guard.is_clear:
-            try:
-                return quick(indices)
-            except Exception:
-                scope.begin_again()  # find the failed sample by trying them one by one
-        return slow(indices)
-
-    return fetch
 
 
 def _remembering(collate: CollateFunction, scope: Scope) -> Callable[[object], object]:
@@ -130,11 +93,11 @@ def _single(dataset: MapStyle[object], collate: CollateFunction, scope: Scope) -
     return fetch
 
 
-def _together(dataset: Any, collate: CollateFunction, scope: Scope) -> Fetcher:
+def _asked(how: Asking, scope: Scope) -> Fetcher:
     def fetch(indices: object) -> object:
-        samples = dataset.__getitems__(plain(indices))
+        samples = [how.ask(item) for item in scope.following(how.items(indices))]
         scope.collate()
-        return collate(samples)
+        return how.join(samples)
 
     return fetch
 
@@ -148,35 +111,39 @@ def _each(dataset: MapStyle[object], collate: CollateFunction, scope: Scope) -> 
     return fetch
 
 
-def _asking(dataset: object, collate: CollateFunction, spec: WorkerSpec) -> Asking:
-    together = batch_getter(dataset) if spec.batched else None
-    return Asking.of(together or functools.partial(operator.getitem, dataset), collate, spec, bool(together))
-
-
 class GatheringFetcher:
-    """Makes batches in one vectorised step if possible, otherwise sample by sample."""
+    """Makes batches in one vectorised step if possible, otherwise sample by sample.
 
-    def __init__(self, gather: Gather, dataset: MapStyle[object], collate: CollateFunction, scope: Scope) -> None:
+    Args:
+        gather: makes a batch in one step.
+        slow: makes it sample by sample, and so raises the right error, or handles the one sample that fails.
+        scope: notified if a batch is begun again.
+        guard: handles samples that fail.
+    """
+
+    def __init__(self, gather: Gather, slow: Fetcher, scope: Scope, guard: Guard | None) -> None:
         self._gather = gather
-        self.quick: Gather | None = getattr(gather, "quick", None)
-        self._several = batch_getter(dataset)
-        self._each = _each(dataset, collate, scope)
-        self._collate = collate
+        quick: Gather | None = getattr(gather, "quick", None)
+        self._quick = quick
+        self.quick = quick if guard is None else None
+        self._slow = slow
+        self._scope = scope
+        self._guard = guard
+        self._left_to_slow = IndexError if guard is None else Exception
 
     def __call__(self, indices: object) -> object:
         array = indices.array if type(indices) is IndexBlock else _as_index_array(indices)
-        if array is not None and len(array):
+        if array is not None and len(array) and (self._guard is None or not self._guard.skip):
             try:
-                batch = None if self.quick is None else self.quick(array)
+                batch = None if self._quick is None else self._quick(array)
                 if batch is None:
                     batch = self._gather(array)
-            except IndexError:
-                batch = None  # the dataset itself raises the right error
+            except self._left_to_slow:
+                self._scope.begin_again()
+                batch = None
             if batch is not None:
                 return batch
-        if self._several is not None:
-            return self._collate(self._several(plain(indices)))
-        return self._each(indices)
+        return self._slow(indices)
 
 
 def _as_index_array(indices: object) -> NDArray[np.int64] | None:

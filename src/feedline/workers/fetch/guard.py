@@ -11,14 +11,13 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
-from feedline.abc.error_policy import ErrorPolicy
-from feedline.abc.faults import NEIGHBOUR, Failure, Fault, Verdict
+from feedline.abc.faults import NEIGHBOUR, ErrorPolicy, Failure, Fault, Verdict
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness.scope import Items, Scope
 from feedline.system.failures import add_note, stage_of
-from feedline.types import CollateFunction, IndexBlock, MapStyle
+from feedline.types import CollateFunction, IndexBlock
 
 
 @dataclass(frozen=True)
@@ -89,33 +88,22 @@ class Guard:
         self._worker = worker
         self._pause = pause
         self._chance = random.Random()  # its own: the process-wide generators belong to the user
-        self._skip: Collection[int] = ()
-        self._items: list[object] = []
-        self._has_left_out = False
-        self.faults: list[Fault] = []
-        """The faults of the current task."""
-        self.attempts = 1
-        """How many times the last failed sample was tried."""
+        self.begin(())
 
     def begin(self, skip: Collection[int]) -> None:
         """Begin a task; `skip` are the places of samples that are known to fail."""
-        self._skip = skip
+        self.skip = skip
+        """Places of samples that are not requested."""
         self._begin_again([])
 
-    @property
-    def is_clear(self) -> bool:
-        """True if all samples of the task are to be requested."""
-        return not self._skip
-
-    def knows(self, place: int) -> bool:
-        """True if the sample at a place is not requested, because it is known to fail."""
-        return place in self._skip
-
     def _begin_again(self, items: Any) -> None:
-        self._items = items
-        self._has_left_out = False
+        self._items: Any = items
         self.attempts = 1
-        self.faults = []
+        """How many times the last failed sample was tried."""
+        self.faults: list[Fault] = []
+        """The faults of the current task."""
+
+    # -- samples with an index ---
 
     def guarded(self, how: Asking, *, together: bool) -> Asking:
         """Return how to request samples so that failures are handled.
@@ -130,106 +118,64 @@ class Guard:
             self._begin_again(asked[0] if together else asked)
             return asked
 
-        ask = self._asking_together(how.ask) if together else self._asking_each(how.ask)
-
-        def join(samples: list[Any]) -> object:
-            if self._has_left_out:
-                samples = list(samples[0]) if together else samples
-                there = [sample for sample in samples if sample is not _LEFT_OUT]
-                if not there:
-                    raise NothingLeft
-                samples = [there] if together else there
-            return self._join(how.join, samples)
-
-        return replace(how, items=items, ask=ask, join=join)
-
-    def each(self, dataset: MapStyle[object], how: Asking) -> Callable[[object], object]:
-        """Return a fetcher that requests samples one by one, at next to no cost while none fails."""
-        guarded = self.guarded(how, together=False)
-
-        def fetch(indices: object) -> object:
-            items = guarded.items(indices)
-            samples: list[object] = []
-            if not self._skip:
-                add = samples.append
-                try:
-                    for item in self._scope.following(items):
-                        add(dataset[item])
-                except Exception as exc:
-                    place = len(samples)
-                    self._scope.place = place
-                    add(self._deal_with(exc, items[place], how.ask))
-            for self._scope.place in range(len(samples), len(items)):
-                samples.append(guarded.ask(items[self._scope.place]))
-            self._scope.collate()
-            return guarded.join(samples)
-
-        return fetch
-
-    def _asking_each(self, ask: Callable[[object], object]) -> Callable[[object], object]:
-        def asked(index: object) -> object:
-            if self._skip and self._scope.place in self._skip:
-                return self._leave_out()
+        def one(index: object, ask: Callable[[object], object] = how.ask) -> object:
+            if self.skip and self._scope.place in self.skip:
+                return _LEFT_OUT
             try:
                 return ask(index)
             except Exception as exc:
                 return self._deal_with(exc, index, ask)
 
-        return asked
-
-    def _asking_together(self, together: Callable[[object], Any]) -> Callable[[object], object]:
-        def one(index: object) -> object:
-            return together([index])[0]
-
-        def asked(indices: Any) -> list[object]:
+        def several(indices: Any) -> list[object]:
             indices = list(indices)
-            if not self._skip:
+            first: Fault | None = None
+            if not self.skip:
                 try:
-                    return list(together(indices))
+                    return list(how.ask(indices))  # type: ignore[call-overload]  # it returns a list
                 except Exception as exc:
-                    first = self._fault(self._failure(exc, indices, 2), "retry")
-            else:
-                first = None
-            one_by_one = self._asking_each(one)  # the exception does not show which of them failed
+                    first = self._fault(exc, indices, 2, "retry")
             samples = []
-            for self._scope.place, index in enumerate(indices):
+            for self._scope.place, index in enumerate(indices):  # the exception does not show which of them failed
                 self._scope.begin_sample_again()
-                samples.append(one_by_one(index))
+                samples.append(one(index, lambda each: how.ask([each])[0]))  # type: ignore[index]  # a list
             if first is not None and not self.faults:
                 self.faults.append(first)
             return samples
 
-        return asked
+        def join(samples: list[Any]) -> object:
+            if self.skip or self.faults:
+                there = [sample for sample in (samples[0] if together else samples) if sample is not _LEFT_OUT]
+                if not there:
+                    raise NothingLeft
+                samples = [there] if together else there
+            return self._join(how.join, samples)
 
-    def _leave_out(self) -> object:
-        self._has_left_out = True
-        return _LEFT_OUT
+        return replace(how, items=items, ask=several if together else one, join=join)
 
     def _deal_with(self, exc: Exception, index: object, ask: Callable[[object], object]) -> object:
-        """Apply the policy until there is a sample, the sample is skipped, or the exception is raised."""
+        """Apply the policy until there is a sample or a batch, it is skipped, or the exception is raised."""
+        current, attempt, tried = index, 1, 0
+        first: Fault | None = None  # the requested sample is logged, not those tried in its place
         try:
-            current, attempt, replacements = index, 1, 0
-            first: Fault | None = None
             while True:
                 self.attempts = attempt
-                verdict = self._decide(self._failure(exc, current, attempt))
+                verdict = self._decide(exc, current, attempt)
                 if verdict.action == "skip":
-                    fault = first or self._fault(self._failure(exc, index, attempt), "skip")
+                    fault = first or self._fault(exc, index, attempt, "skip")
                     self.faults.append(replace(fault, action="skip"))
-                    return self._leave_out()
-                if verdict.action == "replace":
-                    first = first or self._fault(self._failure(exc, index, attempt), "replace")
-                    replacements += 1
-                    if replacements > _MOST_REPLACEMENTS:
-                        add_note(
-                            exc, f"{_MOST_REPLACEMENTS} samples that were tried in place of {index!r} failed as well."
-                        )
+                    return _LEFT_OUT
+                if verdict.action == "replace" and self._scope.place >= 0:  # a batch has no other
+                    first = first or self._fault(exc, index, attempt, "replace")
+                    tried += 1
+                    if tried > _MOST_REPLACEMENTS:
+                        add_note(exc, f"{_MOST_REPLACEMENTS} samples that were tried in place of {index!r} failed too.")
                         raise exc
-                    current, attempt = self._other(current, verdict, exc), 0
-                elif verdict.action == "retry":
-                    if self._pause(verdict.wait_s):
+                    other = verdict.index
+                    current = neighbour_of(current, self._dataset, exc) if other is NEIGHBOUR else other
+                    attempt = 0
+                    if current is None:
                         raise exc
-                else:
+                elif verdict.action != "retry" or self._pause(verdict.wait_s):
                     raise exc
                 attempt += 1
                 self._scope.begin_sample_again()
@@ -238,146 +184,94 @@ class Guard:
                 except Exception as again:
                     exc = again
                     continue
-                if first is None:
-                    self._note(self._failure(exc, index, attempt), "retry")
-                else:  # log the requested sample, not those tried in its place
-                    self.faults.append(replace(first, replacement=current))
+                retried = self._fault(exc, index, attempt, "retry")
+                self.faults.append(retried if first is None else replace(first, replacement=current))
                 return sample
         except Exception as raised:
-            if replacements:
+            if tried:
                 add_note(raised, f"Raised by sample {current!r}, which was tried in place of {index!r}.")
             raise
         finally:
             del exc  # avoid a reference cycle: its traceback refers to this frame
 
-    def _other(self, index: object, verdict: Verdict, exc: Exception) -> object:
-        """Return the replacement for a sample."""
-        other = neighbour_of(index, self._dataset, exc) if verdict.index is NEIGHBOUR else verdict.index
-        if other is None:
-            raise exc
-        return other
+    def _join(self, join: Callable[[Any], object], samples: Any) -> object:
+        """Make the batch; if that fails, the policy may retry it or skip the whole batch."""
+        try:
+            return join(samples)
+        except Exception as exc:
+            batch = self._deal_with(exc, self._items, lambda _: join(samples))
+        if batch is _LEFT_OUT:
+            raise NothingLeft
+        return batch
 
     def _failure(self, exc: Exception, index: object, attempt: int) -> Failure:
         stage = "collate" if self._scope.place < 0 else stage_of(exc, self._dataset)
-        index = list(index) if index is self._items else index
+        index = list(index) if index is self._items else index  # type: ignore[call-overload]  # a list then
         return Failure(index, exc, stage, attempt, self._worker, self._scope.key())
 
-    def _decide(self, failure: Failure) -> Verdict:
-        return self._policy.decide(failure, self._chance.random())
+    def _decide(self, exc: Exception, index: object, attempt: int) -> Verdict:
+        return self._policy.decide(self._failure(exc, index, attempt), self._chance.random())
 
-    def _note(self, failure: Failure, action: str) -> None:
-        self.faults.append(self._fault(failure, action))
+    def _fault(self, exc: Exception, index: object, attempt: int, action: str) -> Fault:
+        return Fault.of(self._failure(exc, index, attempt), action, time=time.time())
 
-    def _fault(self, failure: Failure, action: str) -> Fault:
-        return Fault.of(failure, action, time=time.time())
-
-    def _join(self, join: Callable[[list[object]], object], samples: list[object]) -> object:
-        """Make the batch; if that fails, the policy may retry it or skip the whole batch."""
-        attempt = 1
-        while True:
-            try:
-                batch = join(samples)
-            except Exception as exc:
-                fault = self._fault(self._failure(exc, self._items, attempt), "retry")
-                verdict = self._decide(self._failure(exc, self._items, attempt))
-                if verdict.action == "skip":
-                    self.faults.append(replace(fault, action="skip"))
-                    raise NothingLeft from None
-                if verdict.action != "retry" or self._pause(verdict.wait_s):
-                    raise
-                attempt += 1
-                self._scope.begin_sample_again()
-                continue
-            if attempt > 1:
-                self.faults.append(replace(fault, attempt=attempt))
-            return batch
+    # -- samples of a stream ---
 
     def collate(self, collate: CollateFunction, samples: Any, places: Iterable[int]) -> object:
-        """Make a batch of samples from a stream, or convert a single sample.
-
-        Args:
-            collate: makes the batch.
-            samples: the samples.
-            places: their places in the stream.
-        """
+        """Make a batch of samples at these places of a stream, or convert a single sample."""
         self._items = list(places)
         return self._join(collate, samples)
 
     def tries_again(self, exc: Exception, attempt: int) -> bool:
         """True if the policy allows another attempt at a sample of a stream; waits first, if it requires a pause."""
-        verdict = self._decide(self._failure(exc, 0, attempt))
+        verdict = self._decide(exc, 0, attempt)
         return verdict.action == "retry" and not self._pause(verdict.wait_s)
 
     def note_retry(self, exc: Exception, place: int, attempt: int) -> None:
         """Log that this attempt at a sample of a stream succeeded, after others had failed."""
-        self._note(self._failure(exc, place, attempt), "retry")
+        self.faults.append(self._fault(exc, place, attempt, "retry"))
 
-    def leaves_out(self, exc: Exception, place: int) -> bool:
+    def leaves_out(self, exc: Exception, place: int, attempt: int = 1) -> bool:
         """True if the policy skips a sample of a stream that cannot be read again; logs the fault if so."""
-        failure = self._failure(exc, place, _MANY)
-        if self._decide(failure).action != "skip":
-            return False
-        self._note(replace(failure, attempt=1), "skip")
-        return True
+        skips = self._decide(exc, place, _MANY).action == "skip"
+        if skips:
+            self.faults.append(self._fault(exc, place, attempt, "skip"))
+        return skips
 
-    def read(self, stream: Readable) -> object:
+    # Any: a `Stream`, whose module imports this one.
+    def read(self, stream: Any) -> object:
         """Return the next sample of a stream that the policy does not skip; raises StopIteration at its end."""
         attempt = 1
-        failure: Failure | None = None
+        failed: Exception | None = None
         try:
             while True:
                 try:
                     sample = stream.read()
                 except StopIteration:
-                    if failure is not None:  # the retry found the end of the stream
-                        self._close(failure)
+                    if failed is not None and not self.leaves_out(failed, stream.place, attempt - 1):
+                        raise failed from None  # the retry found the end of the stream
                     raise
                 except Exception as exc:
                     if stream.has_broken_off:
                         raise
-                    failure = self._failure(exc, stream.place - 1, attempt)
-                    verdict = self._decide(failure)
+                    place = stream.place - 1
+                    verdict = self._decide(exc, place, attempt)
                     if verdict.action == "skip":
-                        self._note(failure, "skip")
-                        attempt, failure = 1, None
-                        continue
-                    if verdict.action != "retry" or self._pause(verdict.wait_s):
+                        self.faults.append(self._fault(exc, place, attempt, "skip"))
+                    elif verdict.action != "retry" or self._pause(verdict.wait_s):
                         raise
-                    if not stream.try_again():
-                        self._close(failure)
-                        attempt, failure = 1, None
+                    elif stream.try_again():
+                        failed, attempt = exc, attempt + 1
                         continue
-                    attempt += 1
+                    elif not self.leaves_out(exc, place, attempt):
+                        raise
+                    failed, attempt = None, 1
                     continue
-                if failure is not None:
-                    self._note(replace(failure, attempt=attempt), "retry")
+                if failed is not None:
+                    self.note_retry(failed, stream.place - 1, attempt)
                 return sample
         finally:
-            del failure  # avoid a reference cycle: its traceback refers to this frame
-
-    def _close(self, failure: Failure) -> None:
-        """Apply the policy's final decision to a sample that cannot be retried."""
-        try:
-            if self._decide(replace(failure, attempt=_MANY)).action != "skip":
-                raise failure.error
-            self._note(failure, "skip")
-        finally:
-            del failure  # avoid a reference cycle: its traceback refers to this frame
-
-
-class Readable(Protocol):
-    """The part of a stream that a guard needs."""
-
-    place: int
-    """Samples read so far."""
-    has_broken_off: bool
-    """True if no sample follows the last exception."""
-
-    def read(self) -> object:
-        """Return the next sample."""
-
-    def try_again(self) -> bool:
-        """Make the next `read` retry the sample that raised an exception; False if that is impossible."""
+            del failed  # avoid a reference cycle: its traceback refers to this frame
 
 
 def neighbour_of(index: Any, dataset: Any, exc: BaseException) -> int | None:

@@ -18,9 +18,9 @@ from feedline.abc.framework import Gather
 from feedline.abc.source import ColumnSource
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import BadState, InternalError
+from feedline.samplers.steps import Steps
 from feedline.system.failures import twin_of, without_frames
 from feedline.types import Span
-from feedline.types.steps import Steps
 from feedline.workers.fetch.guard import NothingLeft
 from feedline.workers.fetch.streams import FetcherOfStream
 
@@ -88,7 +88,7 @@ class SpanFetcher(FetcherOfStream):
     def _gathered(self, begin: int, stride: int) -> object:
         """Return the batch of a step, made of columns; None if that is impossible: nothing was read then."""
         stream, share = self.stream, self._sharding.share
-        is_clear = self._guard is None or self._guard.is_clear
+        is_clear = self._guard is None or not self._guard.skip
         if self._gather is None or not is_clear or self._total is not None or not self._is_at(begin):
             return None
         try:

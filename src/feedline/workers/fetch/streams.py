@@ -21,7 +21,7 @@ from feedline.memory.sharing.records import NotARecord, encode
 from feedline.randomness.global_states import UNCHANGED, seed_globals
 from feedline.randomness.scope import Scope
 from feedline.system.failures import broke_generator, is_interrupt
-from feedline.types import CollateFunction, Notes, Resume
+from feedline.types import CollateFunction, Position
 from feedline.workers.fetch.guard import Guard
 
 _CONTAINERS: list[Iterable[object]] = [range(1), range(1 << 70), [], (), set(), {}, {}.values(), {}.items(), "", b""]
@@ -56,12 +56,12 @@ class Stream:
         resume: where to resume; the state of the dataset itself is already restored.
     """
 
-    def __init__(self, dataset: Any, scope: Scope, resume: Resume | None) -> None:
+    def __init__(self, dataset: Any, scope: Scope, resume: Position | None) -> None:
         self._dataset = dataset
         with scope.kept():
             scope.open()
-            if resume is not None and resume.last is not None:
-                restore_end(dataset, resume.last)
+            if resume is not None and resume.is_before and resume.iterator is not None:
+                restore_end(dataset, resume.iterator)
             self._iterator = iter(dataset)
             self.generators = scope.own_generators() if self._draws_in_turn() else UNCHANGED
             """The context in which samples draw from the process-wide generators."""
@@ -80,7 +80,6 @@ class Stream:
         self.place = 0
         """Samples read so far, including those before a resumption."""
         self._skip_to = 0
-        self._least = 0
         self.is_retried: Callable[[Exception, int], bool] | None = None
         """Returns whether to retry after an exception, given the number of the attempt."""
         self.has_broken_off = False
@@ -100,13 +99,12 @@ class Stream:
         """The place of the next sample to record a digest of."""
         self._is_shared = False
         if resume is not None:
-            if resume.iterator is not None:
+            if resume.iterator is not None and not resume.is_before:
                 check_restorable(dataset, self._iterator)
                 self._iterator.load_state_dict(resume.iterator)
             self.place = resume.place
             # A feed does not repeat its samples, so new ones must not be skipped.
             self._skip_to = resume.place + (0 if isinstance(dataset, Acknowledged) else resume.skip)
-            self._least = resume.least
         # A generator runs no code before its first sample is requested.
         scope.is_common = inspect.isgenerator(self._iterator) and self.place == 0
 
@@ -239,12 +237,10 @@ class Stream:
             try:
                 self._read()
             except StopIteration:
-                if self.place < self._least:
-                    raise BadState(
-                        f"The stream ended after {self.place} samples, but according to the state at least "
-                        f"{self._least} were read. Use the data that the state was saved with."
-                    ) from None
-                raise
+                raise BadState(
+                    f"The stream ended after {self.place} samples, but according to the state {self._skip_to} were "
+                    "read. Use the data that the state was saved with."
+                ) from None
             except Exception as exc:  # it was raised, or skipped, when its batch was made
                 if self.has_broken_off:
                     raise
@@ -337,13 +333,17 @@ class Stream:
         """True if the iterator can save and restore its state."""
         return is_stateful(self._iterator)
 
-    def notes(self) -> Notes:
-        """Return the current states of dataset and iterator."""
+    def position(self) -> Position:
+        """Return the current position, with the states of dataset and iterator."""
         iterator = self._iterator.state_dict() if is_stateful(self._iterator) else None
         is_one = self._iterator is self._dataset
         is_before = not self._goes_on and _has_not_begun(self._iterator)
         tells = is_stateful(self._dataset) and not is_one and (outlives_epoch(self._dataset) or not is_before)
-        return Notes(self._dataset.state_dict() if tells else None, iterator, is_one, self.place, is_before)
+        dataset = self._dataset.state_dict() if tells else None
+        position = Position(dataset, iterator, read=self.next_place, is_one=is_one, is_before=is_before)
+        if position.has_state:
+            position.place = self.place
+        return position
 
 
 def _has_not_begun(iterator: object) -> bool:
@@ -416,7 +416,8 @@ class StreamFetcher(FetcherOfStream):
         if self._guard is not None:
             self.stream.is_retried = self._guard.tries_again
         self._drop_last = spec.drop_last
-        self._ended = False
+        self.has_ended = False
+        """True if the stream has no sample after the last batch."""
         self._keeps = not isinstance(spec.dataset, Acknowledged)  # such a dataset puts back what was not delivered
         self._samples: list[object] = []
         """Samples already read of an interrupted batch, which is completed at the next request."""
@@ -437,12 +438,12 @@ class StreamFetcher(FetcherOfStream):
 
     def _make_of(self, samples: list[object], count: int) -> object:
         """Make a batch of samples already read and those that follow."""
-        if len(samples) < count and not self._ended:
+        if len(samples) < count and not self.has_ended:
             try:
                 with self.stream.generators:
                     self._fill(samples, count)
             except StopIteration:
-                self._ended = True  # an iterator may continue after its end: that is the next epoch
+                self.has_ended = True  # an iterator may continue after its end: that is the next epoch
         if not samples or (self._drop_last and self._batched and len(samples) < count):
             raise StopIteration
         self._scope.collate(self._first, draws=self._collate_draws)

@@ -1,36 +1,46 @@
-"""One worker process, as seen from the training process: its socket, its process, its end."""
+"""One worker process, as seen from the training process, however the two are connected."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
-import select
-import socket
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
+from ctypes import c_int
 from multiprocessing.process import BaseProcess
+from typing import Protocol
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerDied
+from feedline.memory.reading import Reader
 from feedline.system.references import References
-from feedline.workers.processes.messages import Kind, Message, apart, receive, send, set_receive_timeout
-
-LOOK_AROUND_S = 0.02
-"""How often a wait for one worker is interrupted to check that it lives, and how late it is."""
+from feedline.workers.processes.messages import Message
 
 
-class Channel:
-    """One worker, seen from the training process."""
+class End(Protocol):
+    """One end of a connection: a socket, or a pipe."""
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Channel(ABC):
+    """One worker: its connection, its process, its end. Only the consumer's thread uses it."""
+
+    near: End
+    far: End
+    """The worker's end."""
 
     def __init__(self, number: int, generation: int = 0) -> None:
         self.number = number
         self.generation = generation
         """How many workers had this number before."""
-        self.near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process: BaseProcess | None = None
-        self.pidfd = -1
-        set_receive_timeout(self.near, LOOK_AROUND_S)
         self.unsent: deque[Message] = deque()
+        """Tasks that the connection has not accepted."""
         self.dead = False
         self.deadline_s = math.inf
         """The time by which the worker must report that it is alive."""
@@ -44,61 +54,99 @@ class Channel:
         """Why the worker could not get ready, if it reported that."""
         _channels.add(self)
 
+    @abstractmethod
     def flush(self) -> None:
-        """Send as much as the socket accepts; the rest waits for the next call, so the training loop never blocks."""
-        while self.unsent and not self.dead:
-            try:
-                send(self.near, self.unsent[0], block=False)
-            except BlockingIOError:
-                return
-            except (BrokenPipeError, ConnectionResetError):
-                return  # its pidfd shows the rest
-            self.unsent.popleft()
+        """Send as much as the connection accepts; the rest waits for the next call, so the training loop never blocks.
 
-    def take_back(self) -> int | None:
-        """Take back the oldest task that the worker has not begun; return its number, None if there is none.
-
-        If it was sent together with others, the next `flush` resends those that the worker has not read, one by one.
+        Raises:
+            OSError: no descriptor is left for a long message.
         """
-        unread: list[Message] = []
-        others: list[Message] = []
-        with contextlib.suppress(BlockingIOError):
-            while len(unread) != 1 and (message := receive(self.far, block=False)) is not None:
-                (unread if message.kind is Kind.TASK else others).extend(apart(message))
-        while not unread and self.unsent:
-            message = self.unsent.popleft()
-            (unread if message.kind is Kind.TASK else others).extend(apart(message))
-        taken = unread.pop(0).task_id if unread else None
-        self.unsent.extendleft(reversed([*others, *unread]))
-        return taken
 
+    @abstractmethod
+    def receive(self, *, block: bool = False) -> Message | None:
+        """Take the next message; None when the worker is gone.
+
+        Raises:
+            BlockingIOError: nothing is waiting; with `block`, nothing came for a moment.
+        """
+
+    @abstractmethod
+    def take_back(self) -> int | None:
+        """Take back the oldest task that the worker has not begun; return its number, None if there is none."""
+
+    @abstractmethod
+    def reader(self, message: Message) -> Reader | None:
+        """Return the reader of a batch that came in memory of its own; None if it is in a slot or in the message."""
+
+    @abstractmethod
     def is_gone(self) -> bool:
         """True if the worker has ended."""
-        if self.pidfd < 0:
-            return False
-        poll = select.poll()  # select() does not support descriptors above 1023
-        poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(0))
+
+    @abstractmethod
+    def hang_up(self) -> None:
+        """Let the worker end as soon as it notices. May be called twice."""
 
     def close(self) -> None:
-        """Close the descriptors. The process is not ended here."""
+        """Release everything. The process is not ended here."""
         self.near.close()
         self.far.close()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
+
+
+class Transport(ABC):
+    """How an engine's workers are started, connected and waited for."""
+
+    waits_for_one = False
+    """True if a channel can be waited for alone, without keeping the other workers from their tasks."""
+
+    @abstractmethod
+    def open(self, spec: WorkerSpec) -> None:
+        """Prepare to connect workers."""
+
+    @abstractmethod
+    def connect(self, number: int, generation: int = 0) -> Channel:
+        """Return a channel for a worker that has not been started. It takes tasks already."""
+
+    @abstractmethod
+    def launch(self, channel: Channel, spec: WorkerSpec, limits: list[c_int]) -> BaseProcess:
+        """Start the worker of a channel. A forked one sets each of `limits` to 1."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> list[tuple[Channel, bool]]:
+        """Wait until a worker has sent something or ended, without limit if `timeout_s` is negative.
+
+        Returns:
+            The channels to read, and whether the worker has ended.
+        """
+
+    @abstractmethod
+    def forget(self, channel: Channel) -> None:
+        """Stop waiting for a channel."""
+
+    def give_up_on(self, channel: Channel) -> None:  # noqa: B027
+        """End a worker that has hung since its fork, unless it is only slow: called after `deadline_s`."""
+
+    def called(self) -> None:  # noqa: B027
+        """Note that a method of the dataset is called in all workers, and in this process."""
+
+    def stack(self, pid: int) -> str | None:
+        """Return the Python stacks of a worker; None if it does not answer."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything. May be called twice, and without `open`."""
 
 
 _channels: References[Channel] = References()
 """Every channel of this process."""
 
-_passed: list[socket.socket] = []
-"""The socket of the worker that is being forked."""
+_passed: list[End] = []
+"""The end of the worker that is being forked."""
 
 
 @contextlib.contextmanager
-def passed_on(own: socket.socket) -> Iterator[None]:
-    """A context in which to fork a worker: it keeps its own socket."""
+def passed_on(own: End) -> Iterator[None]:
+    """A context in which to fork a worker: it keeps its own end."""
     _passed.append(own)
     try:
         yield
@@ -107,13 +155,13 @@ def passed_on(own: socket.socket) -> Iterator[None]:
 
 
 def _close_in_child() -> None:
-    # A copy would keep a worker from noticing that its socket was closed. And when a child of the user's drops an
+    # A copy would keep a worker from noticing that its connection was closed. And when a child of the user's drops an
     # iterator that it was forked with, Python would warn of each socket.
     # Test: tests/faults/test_forked.py::test_a_child_gets_no_warning_about_what_it_was_forked_with
     for channel in _channels:
-        for sock in (channel.near, channel.far):
-            if not any(sock is own for own in _passed):
-                sock.close()
+        for end in (channel.near, channel.far):
+            if not any(end is own for own in _passed):
+                end.close()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,42 +1,28 @@
-"""Messages between the training process and a worker.
+"""Messages between the training process and a worker: their kinds, and how they become bytes.
 
-One message is one packet of a Unix socket pair (SOCK_SEQPACKET): it arrives whole or not at all, so a worker that is
-killed while sending leaves no partial message. A body too long for a packet travels in a `memfd` whose descriptor goes
-along with the packet. A small batch without a slot travels in the message itself. Short tasks travel several to a
-packet: each is a message, with its length in the field where answers have their time.
+A message is sent whole. On Linux it is one packet of a socket (`packets.py`), elsewhere one item of a pipe. A small
+batch without a slot travels in the message itself. Short tasks may travel several to a message: each is a message of
+its own, with its length in the field where answers have their time.
 """
 
 from __future__ import annotations
 
-import array
-import os
 import pickle
-import socket
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
-from feedline.errors import TooManyOpenFiles
-from feedline.memory.sparse import create_memfd
-from feedline.types import NO_TIMES, TIMES, Draw, IndexBlock, Task
-from feedline.workers.failure import pack_failure
+from feedline.memory.reading import Reader
+from feedline.types import NO_TIMES, TIMES, Draw, IndexBlock, Notes, Result, ResultKind, SlotBatch, Task, TaskNotes
+from feedline.workers.failure import unpack_failure
 
-_PACKET_BYTES = 48 << 10
+PACKET_BYTES = 48 << 10
 """The longest body sent in a packet. Linux allows at least 200 KB per socket by default, for all waiting packets."""
 
 _NO_TIMES = TIMES.pack(*NO_TIMES)
-_HEAD = struct.Struct(f"<BBQQQ{TIMES.size}s")
-_LONGEST = _PACKET_BYTES + _HEAD.size
-_ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
-
-# Plain numbers: combining the socket module's enum members costs more than the system call they are for.
-_AT_ONCE = int(socket.MSG_DONTWAIT)
-_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
-_CLOSE_ON_EXEC_AT_ONCE = _CLOSE_ON_EXEC | _AT_ONCE
-_PEEK = int(socket.MSG_PEEK) | _AT_ONCE
-_CONTROL_CUT_OFF = int(socket.MSG_CTRUNC)
+HEAD = struct.Struct(f"<BBQQQ{TIMES.size}s")
 
 
 class Kind(IntEnum):
@@ -59,124 +45,78 @@ class Kind(IntEnum):
     """All samples of a batch were left out."""
 
 
+ANSWERS = (Kind.DONE, Kind.FAILED, Kind.ENDED, Kind.EMPTY)
+"""The kinds that answer a task."""
+
 _KINDS = {int(kind): kind for kind in Kind}
+_RESULTS = {Kind.ENDED: ResultKind.ENDED, Kind.EMPTY: ResultKind.EMPTY, Kind.FAILED: ResultKind.FAILED}
 
 
 @dataclass(slots=True)
 class Message:
-    """One packet."""
+    """One message."""
 
     kind: Kind
     task_id: int
     body: bytes
     used: int = 0
-    """DONE: size of the batch in bytes: in the slot, in the memory of `fd`, or else at the end of the body."""
+    """DONE: size of the batch in bytes: in the slot, in memory of its own, or else at the end of the body."""
     busy_ns: int = 0
     """DONE: how long the worker took. TASK: the length of the body; more tasks may follow behind it."""
     fd: int = -1
-    """DONE: memory that holds the batch instead of the slot."""
+    """DONE: a descriptor of the memory that holds the batch instead of the slot."""
     times: bytes = _NO_TIMES
     """DONE: as in `Result`."""
+    mark: int = 0
+    """Says where the rest of a message is; each transport has its own marks."""
 
 
-def send(sock: socket.socket, message: Message, *, block: bool) -> None:
-    """Send a message; takes ownership of `message.fd`.
+def packed(message: Message) -> bytes:
+    """Return a message as bytes. A descriptor is not part of them."""
+    head = HEAD.pack(message.kind, message.mark, message.task_id, message.used, message.busy_ns, message.times)
+    return head + message.body
 
-    Raises:
-        BlockingIOError: `block` is False and the other side has too many packets waiting. You can send the message
-            again: it still owns its descriptor.
-        BrokenPipeError, ConnectionResetError: the other side is gone.
+
+def unpacked(data: bytes) -> Message:
+    """Return the message in these bytes."""
+    kind, mark, task_id, used, busy_ns, times = HEAD.unpack_from(data)
+    return Message(_KINDS[kind], task_id, data[HEAD.size :], used, busy_ns, -1, times, mark)
+
+
+def result_of(
+    worker: int, message: Message, notes: bytes | None, slot: int = -1, reader: Reader | None = None
+) -> Result:
+    """Convert a worker's answer to the result of its task.
+
+    Args:
+        worker: its number.
+        message: the answer.
+        notes: the body of the notes that it sent ahead of the answer.
+        slot: the slot of the batch.
+        reader: reads a batch that has memory of its own.
     """
-    fd = message.fd
-    body = message.body
-    long = len(body) > _PACKET_BYTES
+    of_batch: Notes | None
+    of_task: TaskNotes | None
+    of_batch, of_task = None, None
     try:
-        if long:
-            if fd >= 0:
-                raise ValueError("a message has either a long body or memory of its own")
-            fd = create_memfd(len(body))
-            _write_all(fd, body)
-            body = len(body).to_bytes(8, "little")
-        head = _HEAD.pack(message.kind, long, message.task_id, message.used, message.busy_ns, message.times)
-        flags = 0 if block else _AT_ONCE
-        if fd < 0:
-            sock.send(head + body, flags)
-        else:
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
-            sock.sendmsg([head, body], rights, flags)
-    except BlockingIOError:
-        if long:
-            os.close(fd)
-        raise
-    except BaseException:
-        if fd >= 0:
-            os.close(fd)
-        raise
-    if fd >= 0:
-        os.close(fd)
-
-
-def _write_all(fd: int, body: bytes) -> None:
-    view = memoryview(body)
-    offset = 0
-    while offset < len(view):
-        offset += os.pwrite(fd, view[offset : offset + (1 << 30)], offset)
-
-
-def _read_all(fd: int, size: int) -> bytes:
-    body = bytearray()
-    while len(body) < size:
-        body += os.pread(fd, min(size - len(body), 1 << 30), len(body))
-    return bytes(body)
-
-
-def set_receive_timeout(sock: socket.socket, timeout_s: float) -> None:
-    """Make a blocking `receive` raise BlockingIOError after `timeout_s`."""
-    seconds, rest = divmod(timeout_s, 1.0)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(seconds), int(rest * 1e6)))
-
-
-def receive(sock: socket.socket, *, block: bool) -> Message | None:
-    """Take the next message; None when the other side is gone.
-
-    If a message's descriptor could not be received, because this process has too many open, the message arrives as a
-    failure of its task.
-
-    Raises:
-        BlockingIOError: nothing is waiting, and `block` is False or the socket's timeout has passed.
-    """
-    data, ancillary, flags, _ = sock.recvmsg(_LONGEST, _ANCILLARY, _CLOSE_ON_EXEC if block else _CLOSE_ON_EXEC_AT_ONCE)
-    if not data:
-        return None
-    kind, is_long, task_id, used, busy_ns, times = _HEAD.unpack_from(data)
-    if flags & _CONTROL_CUT_OFF:
-        failure = TooManyOpenFiles("taking over the memory of a batch")
-        return Message(Kind.FAILED, task_id, pack_failure(failure, "in the process that receives it"))
-    body = data[_HEAD.size :]
-    fd = -1
-    if ancillary:
-        for level, type_, rights in ancillary:
-            if level == socket.SOL_SOCKET and type_ == socket.SCM_RIGHTS:
-                fd = array.array("i", rights[:4])[0]
-        if is_long:
-            body = _read_all(fd, int.from_bytes(body, "little"))
-            os.close(fd)
-            fd = -1
-    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, times)
-
-
-def waiting_tasks(sock: socket.socket) -> list[Message]:
-    """Return the tasks of the next waiting message without taking it; none if there are none."""
-    try:
-        data = sock.recv(_LONGEST, _PEEK)
-    except BlockingIOError:
-        return []
-    if len(data) < _HEAD.size:
-        return []
-    kind, is_long, task_id, used, busy_ns, _ = _HEAD.unpack_from(data)
-    if kind != Kind.TASK or is_long:
-        return []
-    return apart(Message(Kind.TASK, task_id, data[_HEAD.size :], used, busy_ns))
+        if notes is not None:
+            of_batch, of_task = pickle.loads(notes)
+    except Exception as exc:  # raised while a user's state was unpickled
+        return Result(ResultKind.FAILED, worker, message.task_id, exc)
+    if message.kind is not Kind.DONE:
+        payload = unpack_failure(message.body) if message.kind is Kind.FAILED else None
+        return Result(_RESULTS[message.kind], worker, message.task_id, payload, notes=of_batch)
+    batch = SlotBatch(message.body, slot, message.used, reader)
+    return Result(
+        ResultKind.DONE,
+        worker,
+        message.task_id,
+        batch,
+        message.busy_ns,
+        of_batch,
+        times=message.times,
+        task_notes=of_task,
+    )
 
 
 _BLOCK_HEAD = struct.Struct("<BqQqq")
@@ -202,10 +142,10 @@ def joined(messages: list[Message]) -> Message | None:
     first = messages[0]
     parts = [first.body]
     for message in messages[1:]:
-        parts.append(_HEAD.pack(message.kind, 0, message.task_id, message.used, message.busy_ns, _NO_TIMES))
+        parts.append(HEAD.pack(message.kind, 0, message.task_id, message.used, message.busy_ns, _NO_TIMES))
         parts.append(message.body)
     body = b"".join(parts)
-    return None if len(body) > _PACKET_BYTES else Message(Kind.TASK, first.task_id, body, first.used, first.busy_ns)
+    return None if len(body) > PACKET_BYTES else Message(Kind.TASK, first.task_id, body, first.used, first.busy_ns)
 
 
 def apart(message: Message) -> list[Message]:
@@ -215,8 +155,8 @@ def apart(message: Message) -> list[Message]:
         return [message]
     messages = [Message(Kind.TASK, message.task_id, body[:end], message.used, end)]
     while end < len(body):
-        _, _, task_id, used, size, _ = _HEAD.unpack_from(body, end)
-        start = end + _HEAD.size
+        _, _, task_id, used, size, _ = HEAD.unpack_from(body, end)
+        start = end + HEAD.size
         end = start + size
         messages.append(Message(Kind.TASK, task_id, body[start:end], used, size))
     return messages

@@ -7,7 +7,7 @@ import fcntl
 import os
 import select
 
-from feedline.workers.processes.worker import STACK_SIGNAL
+from feedline.workers.processes.link import STACK_SIGNAL
 
 _PATIENCE_S = 0.5
 """How long a worker may take to write its stacks. It takes a millisecond, unless the process is swapped out."""
@@ -56,10 +56,8 @@ class Stacks:
 
 
 def _listens(pid: int) -> bool:
-    """True if the worker has installed its handler, so that the signal does not end it, and is not stopped."""
-    status = _status(pid)
-    caught = int(status.get("SigCgt", "0"), 16)
-    return bool(caught >> (STACK_SIGNAL - 1) & 1) and status.get("State", "").split()[:1] != ["T"]
+    """True if the worker has installed its handler, so that the signal does not end it."""
+    return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (STACK_SIGNAL - 1) & 1)
 
 
 def is_asleep(pid: int) -> bool:

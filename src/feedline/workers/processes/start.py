@@ -1,11 +1,11 @@
-"""Start worker processes, by start method.
+"""Start a worker process, by start method.
 
 fork: the child inherits the specification and the mapping of the arena; nothing is serialised. The fork happens while
-no other thread holds a lock, and the child first cleans up what it inherited: locks, threads of libraries, sockets of
-other workers.
+no other thread holds a lock, and the child first cleans up what it inherited: locks, threads of libraries, connections
+of other workers.
 
-forkserver and spawn: the child is a fork of a bare server, or a new interpreter. It reads the specification from memory
-that all workers share. Workers start in parallel.
+forkserver and spawn: the child is a fork of a bare server, or a new interpreter, and reads a serialised specification.
+Workers start in parallel.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.workers import session
+from feedline.workers import lifetime, session
 from feedline.workers.fork_safety import quiesce_threads, reset_in_child
-from feedline.workers.processes import fresh
-from feedline.workers.processes.channel import passed_on
-from feedline.workers.processes.payload import Payload
-from feedline.workers.processes.worker import Link, serve
+from feedline.workers.processes import worker
+from feedline.workers.processes.channel import End, passed_on
 
 
 # Any: a multiprocessing context, whose `Process` has no type.
-def start_forked(context: Any, link: Link, spec: WorkerSpec, blas_limits: list[c_int]) -> BaseProcess:
-    """Fork a worker. It sets each of `blas_limits` to 1."""
+def start_forked(context: Any, link: worker.Link, own: End, spec: WorkerSpec, blas_limits: list[c_int]) -> BaseProcess:
+    """Fork a worker, which keeps `own`, its end of the connection. It sets each of `blas_limits` to 1."""
     process: BaseProcess = context.Process(target=_forked, args=(link, spec, blas_limits), daemon=True)
     _check_descriptors()
-    with quiesce_threads(), passed_on(link.sock):
+    with quiesce_threads(), passed_on(own):
         process.start()
     return process
 
@@ -49,17 +47,18 @@ def _check_descriptors() -> None:
             os.close(fd)
 
 
-def _forked(link: Link, spec: WorkerSpec, blas_limits: list[c_int]) -> None:
+def _forked(link: worker.Link, spec: WorkerSpec, blas_limits: list[c_int]) -> None:
     reset_in_child(spec.dataset)
     for limit in blas_limits:
         limit.value = 1
     gc.freeze()  # inherited objects are not garbage: each collection that visits them would copy their pages
-    serve(link, spec)
+    worker.serve(link, spec)
 
 
-def start_fresh(context: Any, link: Link, payload: Payload, name: str) -> BaseProcess:
+def start_fresh(context: Any, link: worker.Link, packed: worker.PackedSpec) -> BaseProcess:
     """Start a worker that inherits nothing (spawn, forkserver)."""
-    process: BaseProcess = context.Process(target=fresh.run, args=(link, payload), name=name, daemon=True)
+    name = lifetime.process_name(link.number)
+    process: BaseProcess = context.Process(target=worker.serve_fresh, args=(link, packed), name=name, daemon=True)
     with session.without_file():
         process.start()
     return process

@@ -1,251 +1,221 @@
-"""The worker's side: a loop that takes tasks from its socket and writes batches into slots.
+"""The worker's side: a loop that takes tasks from the training process, runs them and sends the answers.
 
-The worker ends when its socket closes or when the training process is gone, whichever it notices first. It watches that
-process through a descriptor (`pidfd`), because other children of the trainer may hold copies of the socket and keep it
-open.
+How messages travel, and where batches are made, is up to the link: a socket and the arena on Linux (`link.py`), a pipe
+and segments of shared memory elsewhere (`workers/portable`). A worker that is not forked imports only this side.
 """
 
 from __future__ import annotations
 
-import faulthandler
+import contextlib
 import functools
+import gc
 import os
 import pickle
-import select
 import signal
-import socket
+import sys
 import time
 import weakref
-from dataclasses import dataclass
-from multiprocessing import reduction
-from typing import Any
-
-import numpy as np
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
 
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.errors import TransportError
-from feedline.memory.codec import Codec, MessageWriter, SlotFull, SlotWriter
-from feedline.memory.sparse import map_file, why_no_more
-from feedline.types import TIMES, Call, ResultKind, Task
+from feedline.memory.codec import Codec, SlotWriter
+from feedline.system import interrupts
+from feedline.types import TIMES, Call, ResultKind, Task, WorkerIdentity
+from feedline.workers import session
 from feedline.workers.failure import pack_failure
-from feedline.workers.heap import Heap, heap_of_this_process
-from feedline.workers.processes.arena_view import ArenaView
-from feedline.workers.processes.messages import (
-    Kind,
-    Message,
-    apart,
-    read_task,
-    receive,
-    send,
-    set_receive_timeout,
-    waiting_tasks,
-)
+from feedline.workers.heap import Heap, heap_of_this_process, keep_heap_warm
+from feedline.workers.processes.messages import Kind, Message, apart, read_task
 from feedline.workers.runner import Runner
-from feedline.workers.worker_setup import end_with, finish, init_worker
-
-_OVERFLOW_BYTES = 64 << 30
-"""Address space for a batch that does not fit its slot; only the part that is written takes memory."""
 
 
-STACK_SIGNAL = signal.SIGRTMAX - 2
-"""The signal on which a worker writes its stacks, in C, even if it is stuck. Hardly any program uses it."""
+class BatchMemory(ABC):
+    """Where a worker makes its batches, and how they reach the training process."""
+
+    @abstractmethod
+    def writer(self, task: Task) -> SlotWriter:
+        """Return an empty writer for the batch of a task. The batch before it has arrived."""
+
+    @abstractmethod
+    def answer(self, codec: Codec, batch: object, writer: SlotWriter, task: Task) -> Message:
+        """Write a batch, in other memory if it does not fit, and return the message that delivers it."""
+
+    @abstractmethod
+    def part_with(self, task: Task, address: int, used: int) -> None:
+        """Leave the memory of a task's writer to the objects in this process that still refer to it.
+
+        Otherwise a dataset that caches collated batches, or a collate function that keeps the last batch, would see
+        other batches appear there. Test: tests/workers/processes/test_worker.py
+        """
+
+    def discard(self) -> None:  # noqa: B027  most memory has nothing to release
+        """Release what was prepared for a batch that will not be sent."""
 
 
-_LOOK_AROUND_S = 0.2
-"""How often an idle worker checks that the training process lives. Usually the socket shows its end at once."""
-
-
-@dataclass
-class Link:
-    """The connection of one worker to the training process."""
+class Link(ABC):
+    """The connection of one worker to the training process. Every wait ends when that process does."""
 
     number: int
-    sock: socket.socket
-    arena: ArenaView
-    trainer_pid: int
-    stacks_fd: int = -1
-    """Where the worker's stacks are written when the training process requests them."""
-    generation: int = 0
+    generation: int
     """How many workers had this number before."""
-    started_by_main_thread: bool = False
+    memory: BatchMemory
 
-    def __getstate__(self) -> dict[str, object]:
-        fds = {"sock": reduction.DupFd(self.sock.fileno()), "stacks_fd": reduction.DupFd(self.stacks_fd)}
-        return {**self.__dict__, **fds}
+    def open(self) -> None:  # noqa: B027
+        """Begin to watch the training process. Called once, in the worker."""
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        fd = state.pop("sock").detach()
-        state["stacks_fd"] = state["stacks_fd"].detach()
-        self.__dict__.update(state)
-        self.sock = socket.socket(fileno=fd)
+    @abstractmethod
+    def next_message(self, heap: Heap) -> Message | None:
+        """Wait for a message; None if the other side is gone. Notifies the heap of every wait without a message."""
+
+    @abstractmethod
+    def tell(self, message: Message) -> None:
+        """Send a message as soon as the other side accepts it. Raises OSError if that side is gone."""
+
+    @abstractmethod
+    def has_closed(self) -> bool:
+        """True if the training process has closed the connection."""
+
+    def waiting_tasks(self) -> list[Task]:
+        """Return the next tasks, which the training process may still take back."""
+        return []
+
+    def say_alive(self) -> None:
+        """Report that this worker makes progress, without an answer."""
+        self.tell(Message(Kind.ALIVE, 0, b""))
+
+
+class PackedSpec(Protocol):
+    """A worker specification that is sent to a worker which inherits nothing."""
+
+    def open(self, worker: int) -> WorkerSpec:
+        """Read it, in the worker. This imports the dataset's modules and torch."""
 
 
 def serve(link: Link, spec: WorkerSpec) -> None:
-    """Work until the training process closes the socket or ends."""
-    trainer = _Trainer(link)
-    end_with(link.trainer_pid, trainer.fd, started_by_main_thread=link.started_by_main_thread)
-    if link.stacks_fd >= 0:
-        faulthandler.register(STACK_SIGNAL, file=link.stacks_fd, all_threads=True)
+    """Work until the training process closes the connection or ends."""
+    link.open()
+    _serve(link, spec)
+
+
+def serve_fresh(link: Link, packed: PackedSpec) -> None:
+    """Read the specification, in a worker that inherits nothing (spawn, forkserver), and work."""
+    link.open()
+    gc.freeze()  # as in a forked worker: collections while the dataset is read would visit all that was imported
     try:
-        say_alive = functools.partial(trainer.tell, Message(Kind.ALIVE, 0, b""))
-        runner = init_worker(spec, link.number, link.generation, say_alive, trainer.has_closed)
+        spec = packed.open(link.number)
+    except Exception as exc:  # the user's own, from __setstate__ or an import
+        not_found = session.not_found(exc) if isinstance(exc, AttributeError) else None
+        with contextlib.suppress(OSError):  # the other side is gone
+            _say_unready(link, not_found or exc)
+        return
+    gc.freeze()
+    _serve(link, spec)
+
+
+def _serve(link: Link, spec: WorkerSpec) -> None:
+    try:
+        runner = init_worker(spec, link)
         if runner.unready is not None:
-            return say_unready(link, runner.unready)
-        trainer.tell(Message(Kind.READY, 0, b""))
-        _work(link, trainer, runner, Codec(spec.framework))
+            return _say_unready(link, runner.unready)
+        link.tell(Message(Kind.READY, 0, b""))
+        _work(link, runner, Codec(spec.framework))
     except (BrokenPipeError, ConnectionResetError):
         return  # the other side is gone
     finally:
-        finish()
+        _finish()
 
 
-def say_unready(link: Link, exc: Exception) -> None:
+def init_worker(spec: WorkerSpec, link: Link) -> Runner:
+    """Set up this process as a worker: its signals, its heap, its dataset."""
+    interrupts.ignore()
+    signal.signal(signal.SIGTERM, functools.partial(_leave, link.has_closed))
+    keep_heap_warm()
+    # The random numbers of earlier workers with this number must not be drawn again.
+    seed = spec.base_seed + link.number + link.generation * spec.worker_count
+    identity = WorkerIdentity(link.number, spec.worker_count, seed, spec.dataset)
+    return Runner(spec, identity, report_alive=link.say_alive)
+
+
+def _leave(has_closed: Callable[[], bool], *_: object) -> None:
+    """Leave the user's code if the training process is ending this worker, or die of a signal that somebody else sent.
+
+    `finally` blocks and finalizers run in the first case: they may have to write what the user's code has gathered.
+    """
+    if has_closed():
+        _finish()
+        sys.exit()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _finish() -> None:
+    """Let the user's finalizers run to their end. Called when there is no more work."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _say_unready(link: Link, exc: Exception) -> None:
     """Report to the training process why this worker cannot start."""
-    failure = pack_failure(exc, f"in DataLoader worker process {link.number}")
-    _Trainer(link).tell(Message(Kind.UNREADY, 0, failure))
+    link.tell(Message(Kind.UNREADY, 0, pack_failure(exc, f"in DataLoader worker process {link.number}")))
 
 
-def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
+def _work(link: Link, runner: Runner, codec: Codec) -> None:
     heap = heap_of_this_process()
-    while (message := trainer.next_message(heap)) is not None:
+    while (message := link.next_message(heap)) is not None:
         if message.kind is not Kind.TASK:  # a failure to receive a task: pass it on
-            trainer.tell(message)
+            link.tell(message)
             continue
         tasks = [read_task(single) for single in apart(message)]
         for task in tasks:
             if runner.announcer is not None:
-                runner.announcer.announce(tasks[tasks.index(task) + 1 :] or trainer.waiting_tasks())
-            _do(link, trainer, runner, codec, task)
+                runner.announcer.announce(tasks[tasks.index(task) + 1 :] or link.waiting_tasks())
+            for answer in answers(runner, codec, link.memory, link.number, task):
+                link.tell(answer)
             heap.worked()
 
 
-def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task) -> None:
-    """Run a task, and send the answer."""
-    if type(task.indices) is Call:
-        trainer.tell(_call(runner, link, task))
-        return
-    buffer = link.arena.writer(task.slot)
-    if task.slot < 0:
-        answer, notes = _answer(runner, codec, link, task, buffer)
-    else:
-        memory, address = weakref.ref(buffer.view), buffer.address
-        answer, notes = _answer(runner, codec, link, task, buffer)
-        used = buffer.used
-        del buffer
-        if used and memory() is not None:  # the batch is gone, but its memory is still referenced
-            try:
-                link.arena.part_with(task.slot, address, used)
-            except OSError as exc:
-                answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
-    if notes is not None:
-        trainer.tell(notes)
-    trainer.tell(answer)
+def answers(runner: Runner, codec: Codec, memory: BatchMemory, number: int, task: Task) -> list[Message]:
+    """Run a task as worker `number`; return the answer, after the notes if there are any."""
+    if type(task.indices) is Call:  # of a method of the dataset
+        result = runner.attempt(task, number, None)
+        if result.kind is not ResultKind.FAILED:
+            return [Message(Kind.DONE, task.id, b"")]
+        return [_failed(task, number, result.payload)]
+    writer = memory.writer(task)
+    view, address = weakref.ref(writer.view), writer.address
+    messages = _run(runner, codec, memory, number, task, writer)
+    used = writer.used
+    del writer
+    if used and view() is not None:  # the batch is gone, but its memory is still referenced
+        try:
+            memory.part_with(task, address, used)
+        except OSError as exc:
+            messages[-1] = _failed(task, number, exc)
+    return messages
 
 
-def _call(runner: Runner, link: Link, task: Task) -> Message:
-    """Call a method of the dataset."""
-    result = runner.attempt(task, link.number, None)
-    if result.kind is ResultKind.FAILED:
-        return Message(
-            Kind.FAILED, task.id, pack_failure(result.payload, f"in DataLoader worker process {link.number}")
-        )
-    return Message(Kind.DONE, task.id, b"")
-
-
-def _answer(runner: Runner, codec: Codec, link: Link, task: Task, buffer: SlotWriter) -> tuple[Message, Message | None]:
-    """Run a task; return its result, and notes if there are any."""
-    where = f"in DataLoader worker process {link.number}"
-    result = runner.serve(task, link.number, buffer)
-    notes = None
+def _run(
+    runner: Runner, codec: Codec, memory: BatchMemory, number: int, task: Task, writer: SlotWriter
+) -> list[Message]:
+    result = runner.serve(task, number, writer)
+    messages: list[Message] = []
     try:
         if result.notes is not None or result.task_notes is not None:
-            notes = Message(Kind.NOTES, task.id, pickle.dumps((result.notes, result.task_notes), 5))
+            messages.append(Message(Kind.NOTES, task.id, pickle.dumps((result.notes, result.task_notes), 5)))
+        if result.kind is ResultKind.DONE:
+            answer = memory.answer(codec, result.payload, writer, task)
+            began, fetch, collate, _, _ = result.task_times
+            answer.busy_ns = time.monotonic_ns() - began
+            answer.times = TIMES.pack(began, fetch, collate, *runner.cpu.spent(answer.busy_ns))
+            return [*messages, answer]
+        memory.discard()
         if result.kind is ResultKind.FAILED:
-            return Message(Kind.FAILED, task.id, pack_failure(result.payload, where)), notes
-        if result.kind is ResultKind.EMPTY:
-            return Message(Kind.EMPTY, task.id, b""), notes
-        if result.kind is ResultKind.ENDED:
-            return Message(Kind.ENDED, task.id, b""), notes
-        answer = _send_batch(codec, result.payload, buffer, task)
-        began, fetch, collate, _, _ = result.task_times
-        answer.busy_ns = time.monotonic_ns() - began
-        answer.times = TIMES.pack(began, fetch, collate, *runner.cpu.spent(answer.busy_ns))
-        return answer, notes
-    except (Exception, MemoryError) as exc:
-        return Message(Kind.FAILED, task.id, pack_failure(exc, where)), None
+            return [*messages, _failed(task, number, result.payload)]
+        return [*messages, Message(Kind.EMPTY if result.kind is ResultKind.EMPTY else Kind.ENDED, task.id, b"")]
+    except Exception as exc:  # such as the pickling of a batch, or of the user's state
+        memory.discard()
+        return [_failed(task, number, exc)]
 
 
-def _send_batch(codec: Codec, batch: object, buffer: SlotWriter, task: Task) -> Message:
-    try:
-        body = codec.encode(batch, buffer)
-        if isinstance(buffer, MessageWriter):
-            body += buffer.contents()
-        return Message(Kind.DONE, task.id, body, buffer.used)
-    except SlotFull:
-        pass
-    return _send_overflow(codec, batch, task.id)
-
-
-def _send_overflow(codec: Codec, batch: object, task_id: int) -> Message:
-    """Send a batch in its own memory, because it has no slot or does not fit into it."""
-    mapping, fd = map_file(_OVERFLOW_BYTES)
-    view = np.frombuffer(mapping, np.uint8)
-    writer = SlotWriter(view, view.__array_interface__["data"][0])
-    try:
-        header = codec.encode(batch, writer)
-    except SlotFull:
-        os.close(fd)
-        raise TransportError(
-            f"A batch is larger than the {len(mapping) >> 20} MiB that this worker can send. "
-            f"{why_no_more(len(mapping), _OVERFLOW_BYTES)} Or use a smaller batch size."
-        ) from None
-    except BaseException:
-        os.close(fd)
-        raise
-    os.ftruncate(fd, max(writer.used, 1))
-    return Message(Kind.DONE, task_id, header, writer.used, fd=fd)
-
-
-class _Trainer:
-    """The worker's connection to the training process. Every wait ends when that process does.
-
-    Its end of the socket may stay open in its other children, so the socket alone would not show its end.
-    """
-
-    def __init__(self, link: Link) -> None:
-        self._sock = link.sock
-        self._end = select.poll()  # select() does not support descriptors above 1023
-        self.fd = os.pidfd_open(link.trainer_pid)
-        self._end.register(self.fd, select.POLLIN)
-        set_receive_timeout(link.sock, _LOOK_AROUND_S)
-
-    def next_message(self, heap: Heap) -> Message | None:
-        """Wait for a message; None if the other side is gone. Notifies the heap of every wait without a message."""
-        while True:
-            try:
-                return receive(self._sock, block=True)
-            except BlockingIOError:
-                if self._end.poll(0):
-                    return None
-                heap.rested()
-
-    def has_closed(self) -> bool:
-        """True if the training process has closed the connection."""
-        poll = select.poll()
-        poll.register(self._sock, select.POLLRDHUP)
-        return bool(poll.poll(0))
-
-    def waiting_tasks(self) -> list[Task]:
-        """Return the next tasks, which the training process may still take back."""
-        return [read_task(message) for message in waiting_tasks(self._sock)]
-
-    def tell(self, message: Message) -> None:
-        """Send a message as soon as the socket accepts it."""
-        while True:
-            try:
-                return send(self._sock, message, block=False)
-            except BlockingIOError:  # many answers are waiting to be read
-                writable = select.poll()
-                writable.register(self._sock, select.POLLOUT)
-                if not writable.poll(_LOOK_AROUND_S * 1000) and self._end.poll(0):
-                    raise BrokenPipeError from None
+def _failed(task: Task, number: int, exc: BaseException) -> Message:
+    return Message(Kind.FAILED, task.id, pack_failure(exc, f"in DataLoader worker process {number}"))

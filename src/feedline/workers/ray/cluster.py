@@ -144,16 +144,12 @@ def _places(ray: ModuleType, options: RayOptions) -> int:
 def check_room(ray: ModuleType, options: RayOptions, worker: int) -> None:
     """Reject another worker if the cluster has no free resources for it now: its tasks would wait for it.
 
-    Skips workers that may exist already, as in a pool, or have reserved resources, as in a placement group.
+    Skips workers that may have reserved resources, as in a placement group.
 
     Raises:
         WorkerStartError: there are not enough free resources.
     """
-    if (
-        options.pool is None
-        and isinstance(options.scheduling_strategy, (str, type(None)))
-        and not _places(ray, options)
-    ):
+    if isinstance(options.scheduling_strategy, (str, type(None))) and not _places(ray, options):
         raise WorkerStartError(f"The cluster has no resources for worker {worker}. {shortage(ray, options)}")
 
 

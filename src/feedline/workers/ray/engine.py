@@ -19,7 +19,6 @@ import functools
 import math
 import pickle
 import queue
-import secrets
 import threading
 import time
 from collections import deque
@@ -37,8 +36,7 @@ from feedline.types import Call, Result, ResultKind, Task
 from feedline.workers import unpicklable
 from feedline.workers.base import WorkerEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
-from feedline.workers.portable.engine import result_of
-from feedline.workers.portable.worker import ALIVE, unpacked
+from feedline.workers.processes.messages import Kind, result_of, unpacked
 from feedline.workers.ray import cluster
 from feedline.workers.ray.options import RayOptions
 from feedline.workers.ray.store import Store
@@ -118,8 +116,6 @@ class RayEngine(WorkerEngine):
         self._packed: object = None
         """A reference to the specification in the object store."""
         self._store = Store(0)
-        self._name = secrets.token_hex(8)
-        """Identifies this loader to actors that work for several."""
         self._workers: list[_Worker] = []
         self._waiting: dict[int, deque[tuple[int, bytes]]] = {}
         """Tasks of workers that have not been started yet."""
@@ -176,12 +172,9 @@ class RayEngine(WorkerEngine):
             "max_restarts": 0,  # the core replaces workers, and knows their pending tasks
             "max_task_retries": 0,
         }
-        if options.pool is not None:
-            actor_options |= {"name": f"feedline-{options.pool}-{number}", "namespace": "feedline"}
-            actor_options |= {"get_if_exists": True, "lifetime": "detached"}
-        actor = self._ray.remote(RayWorker).options(**actor_options).remote(options.pool is not None)
+        actor = self._ray.remote(RayWorker).options(**actor_options).remote()
         worker = _Worker(number, generation, actor, self._waiting.pop(number, deque()))
-        self._follow(worker, worker.actor.place.remote(self._name))
+        self._follow(worker, worker.actor.place.remote())
         return worker
 
     def _check_connection(self) -> None:
@@ -224,12 +217,8 @@ class RayEngine(WorkerEngine):
             worker.lane.clear()
             worker.current = -1
             actor, worker.actor = worker.actor, None
-        if actor is None or cluster.connection(self._ray) != self._joined:
-            return
-        if self._options.pool is None:
+        if actor is not None and cluster.connection(self._ray) == self._joined:
             self._ray.kill(actor)
-        else:
-            actor.leave.remote(self._name)  # other loaders may use it
 
     def kill(self, worker: int) -> bool:
         one = self._workers[worker]
@@ -274,7 +263,7 @@ class RayEngine(WorkerEngine):
         if worker.phase is _Phase.READY and worker.current < 0 and worker.lane:
             self._check_connection()
             worker.current, worker.data = worker.lane.popleft()
-            self._follow(worker, worker.actor.work.remote(self._name, worker.data))
+            self._follow(worker, worker.actor.work.remote(worker.data))
 
     def revoke(self, worker: int) -> int | None:
         if worker >= len(self._workers):
@@ -305,9 +294,9 @@ class RayEngine(WorkerEngine):
             failure = future.exception()
             if worker.phase is not _Phase.READY:
                 return self._begun(worker, failure, future)
-            if failure is None and future.result()[0] == ALIVE:
+            if failure is None and not future.result()[0]:  # it is still reading
                 worker.alive_s = time.monotonic()
-                self._follow(worker, worker.actor.work.remote(self._name, worker.data))
+                self._follow(worker, worker.actor.work.remote(worker.data))
                 return None
             task_id, worker.current = worker.current, -1
             if failure is not None and not cluster.is_trouble(self._ray, failure):
@@ -318,8 +307,10 @@ class RayEngine(WorkerEngine):
             self._give_next(worker)
         if failure is not None:
             return Result(ResultKind.FAILED, worker.number, task_id, cluster.trouble(self._ray, worker.number, failure))
-        head, memory = future.result()
-        result = result_of(worker.number, task_id, unpacked(head), lambda _: self._store.open(memory))
+        (*notes, head), memory = future.result()
+        message = unpacked(head)
+        reader = self._store.open(memory) if message.kind is Kind.DONE and message.body else None
+        result = result_of(worker.number, message, unpacked(notes[0]).body if notes else None, reader=reader)
         if not worker.is_here and result.kind is ResultKind.DONE:  # another machine has another clock
             result.times = (time.monotonic_ns() - result.busy_ns, *result.task_times[1:])
         return result
@@ -334,8 +325,7 @@ class RayEngine(WorkerEngine):
         elif worker.phase is _Phase.PLACING:
             worker.phase, worker.place, worker.alive_s = _Phase.OPENING, future.result(), time.monotonic()
             worker.is_here = worker.place.machine == machine_id()
-            call = worker.actor.open.remote(self._name, self._packed, worker.number, worker.generation)
-            self._follow(worker, call)
+            self._follow(worker, worker.actor.open.remote(self._packed, worker.number, worker.generation))
             return None
         else:
             death = future.result()

@@ -29,8 +29,6 @@ class RayOptions:
     """"SPREAD", or an object of `ray.util.scheduling_strategies`, such as one that names a placement group."""
     address: str | None = None
     """The cluster to join, unless the program has joined one. None: RAY_ADDRESS if it is set, else a local cluster."""
-    pool: str | None = None
-    """A name: all loaders of the cluster that give the same name share its actors."""
     start_timeout_s: float = 300.0
     """How long Ray may take to place and start a worker."""
 
@@ -39,10 +37,8 @@ class RayOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.inf > value >= least:
                 raise BadOption(f"{name}={value!r} is not a number of at least {least:g}.")
-        for name in ("address", "pool"):
-            text = getattr(self, name)
-            if text is not None and (not isinstance(text, str) or not text):
-                raise BadOption(f"{name}={text!r} is not a non-empty string.")
+        if self.address is not None and (not isinstance(self.address, str) or not self.address):
+            raise BadOption(f"address={self.address!r} is not a non-empty string.")
 
     @property
     def needs(self) -> dict[str, float]:

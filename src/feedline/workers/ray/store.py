@@ -1,24 +1,16 @@
-"""Batches in Ray's object store, as the training process sees them: how much memory they take, and who may write.
+"""Ray's object store: how much of it a loader's batches take, and the dataset that lies there.
 
-Ray returns the contents of its store as read-only arrays, because several readers may share them. A batch has one
-reader, and training loops change batches in place. Every process maps the store for reading and writing
-(`/proc/self/maps` shows it), so a writable array over the same memory does no harm. If a version of Ray maps the store
-read-only, batches are copied instead: writing there would crash the process.
-
-An object stays in the store, and is not moved or spilled, while an array over it lives.
+A batch is copied out of the store when it is delivered: Ray's arrays are read-only, because several readers may share
+them, and training loops change batches in place. An object stays in the store while an array over it lives.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 
 import numpy as np
 
-from feedline.memory.reading import LARGE_BYTES, Bytes, Copies, Reader, SegmentReader, Views
-
-_MOST_HELD = 4.0
-"""How many times its own size an array may keep occupied in the store: Ray frees only whole objects."""
+from feedline.memory.reading import Bytes, Copies, Reader, Views
 
 
 class Store:
@@ -31,9 +23,7 @@ class Store:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self._batches: set[_Batch] = set()
-        """The batches in the store. One disappears with the last array over its memory, on any thread."""
-        self._areas: list[Area] = []
-        """Memory of the object store, which stays mapped while this program is connected to Ray."""
+        """The batches in the store. One disappears when it was delivered, on any thread."""
         self.largest = 0
         """Bytes of the largest batch so far."""
 
@@ -54,17 +44,15 @@ class Store:
         return self.held + (in_flight + 1) * self.largest <= self.budget
 
     def open(self, found: Bytes | None) -> Reader:
-        """Return a reader for the arrays of a batch that came through the store."""
-        self.largest = max(self.largest, 1 if found is None else found.nbytes)
-        if found is None or found.nbytes < LARGE_BYTES:  # Ray does not even put small ones into its store
-            return Copies(np.empty(1, np.uint8) if found is None or not found.nbytes else found)
-        memory = writable(found, self._areas)
-        if memory is None or self.held > self.budget:  # the program keeps so many batches that the budget is spent
-            return Copies(found)
-        batch = _Batch(memory, self._batches.discard)
+        """Return a reader that copies the arrays of a batch out of the store."""
+        if found is None or not found.nbytes:
+            self.largest = max(self.largest, 1)
+            return Copies(np.empty(1, np.uint8))
+        self.largest = max(self.largest, found.nbytes)
+        batch = _Batch(found, self._batches.discard)
         batch.size = found.nbytes
         self._batches.add(batch)
-        return SegmentReader(memory, _MOST_HELD)
+        return Copies(found)
 
 
 class _Batch(weakref.ref[Bytes]):
@@ -77,6 +65,24 @@ class _Batch(weakref.ref[Bytes]):
     __ne__ = object.__ne__
 
 
+class SpecReader(Views):
+    """The arrays of a dataset in the object store: read-only for NumPy, as Ray requires; writable for torch.
+
+    torch has no read-only tensors. Every process maps the store for reading and writing, and all workers of a node see
+    what one of them writes.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, view: Bytes) -> None:
+        super().__init__(np.asarray(_Writable(view)) if view.nbytes else view)
+
+    def take(self, start: int, size: int) -> tuple[Bytes, int]:
+        view = self._view[start : start + size]
+        view.flags.writeable = False
+        return view, 0
+
+
 class _Writable:
     """The memory of a read-only array, as a writable buffer for NumPy: every array over it keeps that array alive."""
 
@@ -84,62 +90,3 @@ class _Writable:
         self._array = array
         address = array.__array_interface__["data"][0]
         self.__array_interface__ = {"version": 3, "shape": array.shape, "typestr": "|u1", "data": (address, False)}
-
-
-Area = tuple[int, int]
-"""Start and end address of writable memory."""
-
-
-def writable(array: Bytes, known: list[Area] | None = None) -> Bytes | None:
-    """Return a writable array over the same memory; None if the system forbids writing.
-
-    Args:
-        array: an array, usually read-only.
-        known: shared memory that was found to be writable and stays mapped. New areas are added to it.
-    """
-    if array.flags.writeable or not array.nbytes:
-        return array
-    first = array.__array_interface__["data"][0]
-    end = first + array.nbytes
-    if not any(area[0] <= first and end <= area[1] for area in known or ()):
-        found = next(((area, kind) for area, kind in _mapped() if area[0] <= first and end <= area[1]), None)
-        if found is None or "w" not in found[1]:
-            return None
-        if known is not None and "s" in found[1]:
-            known.append(found[0])
-    return np.asarray(_Writable(array))
-
-
-def _mapped() -> Iterator[tuple[Area, str]]:
-    """Yield the memory areas of this process and their permissions; nothing if the system does not list them.
-
-    Adjacent areas of one file, or of none, are joined: a part of the heap may have huge pages, for example.
-    """
-    try:
-        with open("/proc/self/maps") as file:
-            lines = file.readlines()
-    except OSError:  # not Linux
-        return
-    start, reach, before = 0, 0, ["", ""]
-    for line in lines:
-        span, kind, _, *origin = line.split(None, 5)[:5]
-        first, end = (int(address, 16) for address in span.split("-"))
-        if first != reach or [kind, *origin] != before:
-            yield (start, reach), before[0]
-            start, before = first, [kind, *origin]
-        reach = end
-    yield (start, reach), before[0]
-
-
-class SpecReader(Views):
-    """The arrays of a dataset in the object store: read-only for NumPy, as Ray requires; writable for torch.
-
-    All workers of a node see what one of them writes. torch has no read-only tensors.
-    """
-
-    __slots__ = ()
-
-    def take(self, start: int, size: int) -> tuple[Bytes, int]:
-        view = self._view[start : start + size]
-        view.flags.writeable = False
-        return view, 0

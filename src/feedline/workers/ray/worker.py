@@ -1,17 +1,13 @@
-"""The actor's side: one runner for each loader that has work for it. Ray calls its methods one after the other.
-
-The training process has one call in flight per worker. So several loaders that share an actor take turns: Ray never
-queues more than one task of each loader for an actor.
-"""
+"""The actor's side. Ray calls its methods one after the other; each worker has one call in flight."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import os
 import pickle
 import socket
-import threading
 import time
 from dataclasses import dataclass
 from types import ModuleType
@@ -26,19 +22,11 @@ from feedline.types import Task, WorkerIdentity
 from feedline.workers import session
 from feedline.workers.failure import pack_failure
 from feedline.workers.heap import Heap, heap_of_this_process, keep_heap_warm
-from feedline.workers.portable.segments import BatchBytes, Outbox
-from feedline.workers.portable.worker import ALIVE, Request, answer_to, packed
-from feedline.workers.ray.store import SpecReader, writable
+from feedline.workers.portable.segments import Outbox
+from feedline.workers.processes.messages import Kind, Message, packed
+from feedline.workers.processes.worker import answers
+from feedline.workers.ray.store import SpecReader
 from feedline.workers.runner import Runner, StillReading
-
-_IDLE_S = 600.0
-"""Idle time after which an actor of a pool exits. Loaders report when they leave; killed ones cannot."""
-
-_LEFT_S = 5.0
-"""The same after the last loader has left. The next epoch, or another rank, may be about to use this actor."""
-
-_LOOK_S = 0.5
-"""How often an actor checks whether that time is over."""
 
 _SLICE_S = 0.5
 """How long an actor reads the samples before those of a task until it reports that it does."""
@@ -61,8 +49,7 @@ class PackedSpec:
         """Unpack it: arrays of the dataset are views of the object store, which all workers of the node share."""
         module, name = self.framework
         framework: Framework = getattr(importlib.import_module(module), name)()
-        memory = writable(self.memory)
-        spec: WorkerSpec = Codec(framework).decode(self.header, SpecReader(self.memory if memory is None else memory))
+        spec: WorkerSpec = Codec(framework).decode(self.header, SpecReader(self.memory))
         return spec
 
 
@@ -81,9 +68,9 @@ class _StoreOutbox(Outbox):
 
     posted: Bytes | None = None
 
-    def post(self, writer: SlotWriter, name: str) -> BatchBytes:
+    def _post(self, header: bytes, writer: SlotWriter, task: Task) -> Message:
         self.posted = writer.view[: writer.used]
-        return BatchBytes(writer.used)
+        return Message(Kind.DONE, task.id, header, writer.used)
 
     def take(self) -> Bytes | None:
         """Return the posted memory, once."""
@@ -91,94 +78,59 @@ class _StoreOutbox(Outbox):
         return posted
 
 
-class _Seat:
-    """The runner and buffers of one loader in this actor."""
-
-    def __init__(self, spec: WorkerSpec, number: int, generation: int) -> None:
-        seed = spec.base_seed + number + generation * spec.worker_count
-        self.identity = WorkerIdentity(number, spec.worker_count, seed, spec.dataset)
-        self.framework: Framework = spec.framework
-        self.reads_since_s = math.inf
-        """When the current task began; infinite while there is none."""
-        self.runner = Runner(spec, self.identity, report_alive=self._report)
-        self.codec = Codec(spec.framework)
-        self.outbox = _StoreOutbox()
-
-    def _report(self) -> None:
-        if time.monotonic() - self.reads_since_s > _SLICE_S:
-            raise StillReading
-
-
 class RayWorker:
-    """An actor. No user code runs before `open`, which returns any exception that such code raises.
+    """An actor. No user code runs before `open`, which returns any exception that such code raises."""
 
-    Args:
-        is_shared: True if it belongs to a pool, and exits by itself when no loader needs it.
-    """
+    _runner: Runner
+    _codec: Codec
 
-    def __init__(self, is_shared: bool = False) -> None:
-        self._loaders: set[str] = set()
-        """The loaders that use this actor, or are about to."""
-        self._seats: dict[str, _Seat] = {}
-        self._last = ""
-        """The loader of the last task."""
-        self._asked_s = time.monotonic()
+    def __init__(self) -> None:
+        self._number = -1
+        self._reads_since_s = math.inf
+        """When the current task began; infinite while there is none."""
+        self._outbox = _StoreOutbox("")
         keep_heap_warm()
         self._heap = Heap(None)
         """Returns the memory of an unusually large batch; from `open` on, so that it knows what the dataset holds."""
-        if is_shared:
-            threading.Thread(target=self._end_when_idle, name="feedline-idle", daemon=True).start()
 
-    def _end_when_idle(self) -> None:
-        while time.monotonic() - self._asked_s < (_IDLE_S if self._loaders else _LEFT_S):
-            time.sleep(_LOOK_S)
-        os._exit(0)
-
-    def place(self, loader: str) -> Place:
+    def place(self) -> Place:
         """Return where this actor runs. Ray answers as soon as it has placed the actor and started its process."""
-        self._loaders.add(loader)
-        self._asked_s = time.monotonic()
         return Place(os.getpid(), socket.gethostname(), machine_id())
 
-    def open(self, loader: str, packed_spec: PackedSpec, number: int, generation: int) -> bytes | None:
-        """Get ready to work for a loader, as its worker `number`; returns the packed exception if that fails."""
+    def open(self, packed_spec: PackedSpec, number: int, generation: int) -> bytes | None:
+        """Get ready to work as worker `number`; returns the packed exception if that fails."""
         failure: BaseException | None
-        self._asked_s, self._last = math.inf, loader
+        self._number = number
         try:
-            seat = self._seats[loader] = _Seat(packed_spec.read(), number, generation)
-            failure = seat.runner.unready
+            spec = packed_spec.read()
+            seed = spec.base_seed + number + generation * spec.worker_count
+            identity = WorkerIdentity(number, spec.worker_count, seed, spec.dataset)
+            self._runner = Runner(spec, identity, report_alive=self._report)
+            self._codec = Codec(spec.framework)
+            failure = self._runner.unready
         except Exception as exc:  # raised by the user's imports or unpickling
             failure = exc
         self._heap = heap_of_this_process()
-        self._asked_s = time.monotonic()
         return None if failure is None else pack_failure(failure, f"in DataLoader worker process {number}")
 
-    def work(self, loader: str, data: bytes) -> tuple[bytes, Bytes | None]:
-        """Make a batch; returns the packed answer, and the bytes that it refers to, which Ray does not pickle.
+    def _report(self) -> None:
+        if time.monotonic() - self._reads_since_s > _SLICE_S:
+            raise StillReading
 
-        Returns `ALIVE` if the samples before it are still being read: call it again with the same data.
+    def work(self, data: bytes) -> tuple[list[bytes], Bytes | None]:
+        """Make a batch; returns the packed messages, and the bytes that they refer to, which Ray does not pickle.
+
+        Returns no message if the samples before it are still being read: call it again with the same data.
         """
-        self._asked_s = math.inf  # until it is done, however long that takes
-        seat = self._seats[loader]
-        if loader != self._last:
-            self._last = loader
-            seat.framework.announce_worker(seat.identity)
         task: Task = pickle.loads(data)
-        seat.reads_since_s = time.monotonic()
-        try:
-            answer = packed(answer_to(Request(task, ""), seat.runner, seat.codec, seat.outbox, seat.identity.id))
-        except StillReading:
-            answer = ALIVE
-        seat.reads_since_s = math.inf
+        self._reads_since_s = time.monotonic()
+        messages: list[bytes] = []
+        with contextlib.suppress(StillReading):
+            found = answers(self._runner, self._codec, self._outbox, self._number, task)
+            messages = [packed(message) for message in found]
+        self._reads_since_s = math.inf
         self._heap.worked()
-        self._asked_s = time.monotonic()
-        return answer, seat.outbox.take()
-
-    def leave(self, loader: str) -> None:
-        """Forget a loader. An actor of a pool exits after the last one."""
-        self._loaders.discard(loader)
-        self._seats.pop(loader, None)
-        self._asked_s = time.monotonic()
+        return messages, self._outbox.take()
 
 
 def machine_id() -> str:

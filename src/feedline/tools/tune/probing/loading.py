@@ -15,8 +15,8 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from feedline.datasets.objects import users_traceback
-from feedline.delivery.driver.settings import DEFAULT_DEPTH
-from feedline.loader.base import LoaderBase, config_of, run_of
+from feedline.delivery.config import DEFAULT_DEPTH
+from feedline.loader.base import LoaderBase, config_of, session_of
 from feedline.loader.loader import Loader
 from feedline.system.limits import usable_cores
 from feedline.system.process import scheduled_s, seen_bytes
@@ -49,7 +49,7 @@ def setup_of(loader: Any) -> LoaderSetup:
     batches = getattr(loader, "batch_sampler", None)
     size = loader.batch_size if loader.batch_size is not None else getattr(batches, "batch_size", None)
     if isinstance(loader, LoaderBase):
-        settings = config_of(loader).settings
+        settings = config_of(loader)
         return LoaderSetup(
             "feedline", settings.worker_count, settings.engine_name, settings.depth, size, settings.persistent,
             _method(settings.context), settings.moves,
@@ -196,7 +196,7 @@ def carried_s(samples: list[object], collate: CollateFunction | None, engine: st
     try:
         batches = iter(loader)
         next(batches)
-        pid = run_of(loader).resources.worker_pids[0] if is_process else threading.get_native_id()
+        pid = session_of(loader).worker_pids[0] if is_process else threading.get_native_id()
         before_s, until_s, count = scheduled_s(pid)[0], time.monotonic() + _CARRY_S, 0
         for _ in islice(batches, _CARRIED):
             count += 1

@@ -45,8 +45,7 @@ from feedline.tools.tune.probing.state import (
     pickled,
 )
 from feedline.workers.fetch.awaiting import is_awaited
-from feedline.workers.processes.worker import STACK_SIGNAL
-from feedline.workers.worker_setup import end_with
+from feedline.workers.processes.link import STACK_SIGNAL, end_with
 
 _SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
 """Share of the remaining time that each part may take."""

@@ -21,7 +21,7 @@ from feedline.system.failures import words
 from feedline.system.timing import Clock
 from feedline.tools.tune.measured import Held, OpenHandle
 from feedline.types import JsonObject
-from feedline.workers.handles import inherited, objects_in, used_by_threads
+from feedline.workers.handles import Shared, inherited, objects_in, used_by_threads
 from feedline.workers.unpicklable import ADVICE, what_fails
 
 if TYPE_CHECKING:
@@ -42,25 +42,16 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 def handles_before(dataset: object) -> tuple[OpenHandle, ...]:
     """Return the open handles in a dataset that has not made a sample yet: forked workers inherit them."""
-    return tuple(
-        OpenHandle(
-            path, library.called.format(f"{library.module}.{name}"), library.trouble, library.advice, _opening(value)
-        )
-        for path, value, (library, name) in inherited(dataset)
-    )
+    return tuple(map(_open_handle, inherited(dataset)))
 
 
 def handles_of_threads(dataset: object) -> tuple[OpenHandle, ...]:
     """Return the open handles in a dataset that threads must not use at the same time."""
-    found = used_by_threads(dataset)
-    values = dict(objects_in(dataset)) if found else {}
-    return tuple(
-        OpenHandle(
-            path, library.called.format(f"{library.module}.{name}"), library.trouble, library.advice,
-            _opening(values.get(path)),
-        )
-        for path, library, name in found
-    )  # fmt: skip
+    return tuple(map(_open_handle, used_by_threads(dataset)))
+
+
+def _open_handle(one: Shared) -> OpenHandle:
+    return OpenHandle(one.path, one.called, one.trouble, one.advice, _opening(one.value))
 
 
 # Any: a handle of any library.

@@ -1,0 +1,150 @@
+"""What a loader keeps from epoch to epoch."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline import DataLoader
+from feedline.loader.loader import NumpyConfig
+from feedline.loader.session import Session
+from feedline.memory.arena import Arena
+from feedline.workers import abilities
+from feedline.workers.processes.engine import ProcessEngine
+from feedline.workers.threads import ThreadEngine
+from tests.holding import Hold, Whereabouts
+from tests.loader.beginnings import session_with
+
+
+def make(**options: Any) -> Session:
+    return session_with(**{"worker_count": 2, "memory_budget": 1 << 20, **options})
+
+
+def arena_of(session: Session) -> Arena:
+    arena = session.arena()
+    assert arena is not None
+    return arena
+
+
+@pytest.mark.parametrize(
+    ("options", "moves"),
+    [
+        ({"worker_count": 0}, False),
+        ({"worker_count": 0, "seed": 1}, True),
+        ({}, False),
+        ({"seed": 1}, True),
+        ({"engine": "thread"}, True),
+    ],
+)
+def test_stats_say_whether_work_can_move_before_workers_start(options: dict[str, Any], moves: bool) -> None:
+    assert make(**options).stats(NumpyConfig()).settings["moves"] is moves
+
+
+@pytest.mark.parametrize(("engine", "shared"), [("process", True), ("thread", False)])
+def test_the_arena_is_created_once_and_fits_the_engine(engine: str, shared: bool) -> None:
+    session = make(engine=engine)
+    arena = arena_of(session)
+    assert arena.shared is shared
+    assert arena.budget == 1 << 20
+    assert arena_of(session) is arena
+
+
+def test_the_slot_count_exceeds_the_window_and_is_bounded() -> None:
+    assert arena_of(make()).slot_count > 4
+    assert arena_of(make(worker_count=64, depth=64)).slot_count <= 1024
+
+
+def test_a_forked_process_gets_its_own_arena() -> None:
+    session = make()
+    arena = arena_of(session)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if arena_of(session) is not arena and arena_of(session).pid == os.getpid() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert arena_of(session) is arena
+
+
+def test_closing_frees_the_arena_and_batches_stay_valid() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    session = make()
+    arena = arena_of(session)
+    slot = arena.acquire()
+    lease = arena.lease(slot, 0, 4)
+    lease[:] = 2
+    arena.finish(slot)
+    del arena
+    session.give_back()
+    session.give_back()
+    assert lease.tolist() == [2, 2, 2, 2]
+    del lease
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert arena_of(session).acquire() == 0, "the session can be used again"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("process", ProcessEngine), ("thread", ThreadEngine)])
+def test_the_requested_engine_is_created(name: str, kind: type) -> None:
+    engine, arena = make(engine=name)._engine()
+    assert type(engine) is kind
+    assert engine.worker_count == 2
+    assert (arena is not None) == (name == "process"), "threads take their slots themselves"
+
+
+def test_stats_before_the_first_batch() -> None:
+    stats = make().stats(NumpyConfig())
+    assert stats["engine"] == "process"
+    assert stats["workers"] == 2
+    assert stats["batches"] == stats["arena_bytes"] == stats["leased_slots"] == stats["wait_s"] == 0
+    assert not any(stats.faults.values())
+    assert stats.verdict == "nothing to say yet: no batch was delivered"
+
+
+# -- which worker makes which batch ---
+
+COUNT = 12
+
+
+def makers(hold: Hold, workers: int, **options: Any) -> list[int]:
+    """Return which worker made each batch while the second batch of worker 0 was held."""
+    dataset = Whereabouts(hold.gate, COUNT, held=workers)
+    batches = DataLoader(dataset, batch_size=None, num_workers=workers, **options)
+    where = [int(one) for one in batches]
+    return [where.index(one) for one in where]
+
+
+@pytest.fixture
+def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hold:
+    return Hold(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("engine", ["process", "portable"])
+def test_worker_i_makes_batch_i_mod_n(hold: Hold, engine: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if engine == "portable":
+        monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
+    assert makers(hold, workers, engine="process") == [place % workers for place in range(COUNT)]
+    assert hold.moved == 0
+
+
+@pytest.mark.parametrize("options", [{"engine": "process", "seed": 1}, {"engine": "thread"}])
+def test_an_idle_worker_takes_over_work_of_a_late_one(hold: Hold, options: dict[str, Any]) -> None:
+    made = makers(hold, 2, **options)
+    assert hold.moved > 0  # work may move back when the other worker is late
+    assert len(made) == COUNT
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+def test_without_order_a_late_worker_keeps_only_its_own_tasks(hold: Hold, engine: Any) -> None:
+    dataset = Whereabouts(hold.gate, COUNT, held=0)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, engine=engine, in_order=False)
+    made: list[int] = []
+    for where in loader:
+        made.append(int(where))
+        if len(made) == COUNT - 2:  # the remaining samples wait behind sample 0
+            hold.release()
+    assert len(set(made)) == 2
+    assert len(set(made[:-2])) == len(set(made[-2:])) == 1
