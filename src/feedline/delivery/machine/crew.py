@@ -105,7 +105,7 @@ class Crew:
             if what is GIVE and other == worker and type(rest[0].indices) is not Call:
                 rest[0].resume = resume
                 return
-        self._flights.states.owed[worker] = resume
+        self._flights.owed[worker] = resume
 
     def taken_back(self, worker: int, target: int | None, task_ids: list[int]) -> None:
         """Handle tasks taken back from a worker that had not begun them, as decided."""
@@ -192,7 +192,7 @@ class Crew:
         flights.unresponsive.pop(worker, None)
         resume = None if epoch is None else epoch.kind.resume_for(worker)
         if resume is not None:
-            flights.states.owed[worker] = resume
+            flights.owed[worker] = resume
         if left.death is not None:
             warning = self._recovery.restart_warning(left.death, worker, left.begun)
             self.pending_warnings.append((warning, WorkerWarning))
