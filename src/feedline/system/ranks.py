@@ -216,7 +216,13 @@ def _from_environment() -> tuple[int, int] | None:
                 f"The environment has {other}={os.environ[other]!r} but no {name}, and both are needed to know the "
                 f"share of this process. Set {name} too, or pass rank and world_size."
             )
-    return _number(launcher.rank), _number(launcher.world_size)
+    rank, world_size = _number(launcher.rank), _number(launcher.world_size)
+    if not 0 <= rank < world_size:
+        raise BadOption(
+            f"The environment has {launcher.rank}={rank} and {launcher.world_size}={world_size}, but ranks are numbered "
+            f"from 0 to {launcher.world_size} - 1. Correct these variables, or pass rank and world_size."
+        )
+    return rank, world_size
 
 
 def _rank_of_others() -> tuple[int, int]:
