@@ -219,7 +219,7 @@ def _from_environment() -> tuple[int, int] | None:
     rank, world_size = _number(launcher.rank), _number(launcher.world_size)
     if not 0 <= rank < world_size:
         raise BadOption(
-            f"The environment has {launcher.rank}={rank} and {launcher.world_size}={world_size}, but ranks are numbered "
+            f"The environment has {launcher.rank}={rank} and {launcher.world_size}={world_size}, but ranks are counted "
             f"from 0 to {launcher.world_size} - 1. Correct these variables, or pass rank and world_size."
         )
     return rank, world_size
