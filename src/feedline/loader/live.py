@@ -24,8 +24,8 @@ from typing import Protocol, TextIO
 from feedline.delivery.machine.counters import Counters
 from feedline.faults.log import FaultLog
 from feedline.insight.batch_rows import Totals
-from feedline.types.ranks import share_if_known
-from feedline.types.shown import printable
+from feedline.system.ranks import share_if_known
+from feedline.system.shown import printable
 
 _EVERY_S = 1.0
 _LINES_EVERY = 5
