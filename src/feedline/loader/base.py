@@ -154,8 +154,8 @@ class LoaderBase:
         """
         from feedline.loader.live import live  # imported by few programs
 
-        config = config_of(self)
-        return live(self, self._feedline_session.counters, config.worker_count)
+        config_of(self)  # changed arguments replace the counters
+        return live(type(self.dataset).__name__, self._feedline_session)
 
     def close(self) -> None:
         """Stop iterations and workers, and free their memory. You can iterate over the loader again afterwards.

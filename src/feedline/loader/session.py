@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from feedline.delivery.driver.memory_watch import MemoryWatch
     from feedline.delivery.driver.tuning import Tuning
     from feedline.insight.stats import Stats
+    from feedline.loader.live import LiveView
     from feedline.memory.arena import Arena
 
 _SLOTS_PER_WINDOW = 16
@@ -180,8 +181,8 @@ class Session:
         self.fault_budget = FaultBudget(policy)
         self.epochs = Epochs()
         self.rank_watch = RankWatch()
-        self.is_shown = os.environ.get(LIVE, "0") not in ("", "0")
-        """True if the live view shows the loader whenever it runs."""
+        self.shows_epochs = os.environ.get(LIVE, "0") not in ("", "0")
+        """True if the live view shows every epoch of the loader."""
         self.skips = 0
         """Batches that the next epoch leaves out, if a framework has delivered them before."""
         self._is_probed = False
@@ -202,6 +203,8 @@ class Session:
         self._looks = _LOOKS
         self.listener: Listener | None = None
         """The callback given to `on_stats`."""
+        self.view: LiveView | None = None
+        """Writes what the loader does, if the loader is shown."""
         self._arena: Arena | None = None
         self._given_up: list[Arena] = []
         """Memory to close once no other thread is starting workers with it."""
@@ -226,7 +229,7 @@ class Session:
             _import_engine(config)  # now, not while the loop waits for the first batch
 
     def __getstate__(self) -> dict[str, object]:
-        kept = ("options", "tuning", "framework", "fault_budget", "epochs", "rank_watch", "is_shown", "skips")
+        kept = ("options", "tuning", "framework", "fault_budget", "epochs", "rank_watch", "shows_epochs", "skips")
         return {name: getattr(self, name) for name in (*kept, "_is_probed", "broadcast", "stream_sharding")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
