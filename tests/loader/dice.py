@@ -40,7 +40,8 @@ from feedline.randomness.scope import rng
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.samplers.distributed import Distributed
 from feedline.schedulers import InOrder, Unordered
-from feedline.types import DatasetKind, Key, Result, ResultKind, Share, Task, WorkerIdentity
+from feedline.system.ranks import Share
+from feedline.types import DatasetKind, Key, Result, ResultKind, Task, WorkerIdentity
 from feedline.workers.runner import Runner
 from tests.loader.beginnings import session_with
 from tests.loader.drivers import Delivered, driver_of

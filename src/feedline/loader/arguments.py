@@ -23,8 +23,8 @@ from feedline.errors import BadOption, OptionWarning, warn_user
 from feedline.faults.actions import Replace, Retry
 from feedline.frameworks.torch_notes import explain
 from feedline.system.failures import INSTEAD_OF_PATH
+from feedline.system.sizes import byte_count
 from feedline.types import DatasetKind, is_finite
-from feedline.types.sizes import byte_count
 from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from feedline.loader.session import Listener, Session
 from feedline.order.order import Entry, Order, reads_stream
 from feedline.order.sharding import tail_of
 from feedline.randomness.keys import epoch_key
+from feedline.system.ranks import share_if_known
 from feedline.types import Key, State
-from feedline.types.ranks import share_if_known
 
 if TYPE_CHECKING:
     from feedline.delivery.driver.batches import WorkerBatches

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from feedline.insight.batch_rows import Totals
-from feedline.types.ranks import share_if_known
-from feedline.types.shown import printable
+from feedline.system.ranks import share_if_known
+from feedline.system.shown import printable
 
 if TYPE_CHECKING:
     from feedline.loader.session import Session

@@ -42,7 +42,8 @@ from feedline.order.rank_watch import Sharing
 from feedline.order.sharding import steps_of
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.system.optional import require
-from feedline.types import CollateFunction, DatasetKind, EngineName, StreamSharding, Tail, is_arrays
+from feedline.system.ranks import Tail
+from feedline.types import CollateFunction, DatasetKind, EngineName, StreamSharding, is_arrays
 from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:

@@ -35,10 +35,10 @@ from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import sharding_of
 from feedline.system import interrupts
 from feedline.system.limits import memory_limit, usable_cores
+from feedline.system.ranks import local_rank_count, share_if_known
 from feedline.system.references import References
 from feedline.system.timing import TaskCpu
 from feedline.types import DatasetKind, Position, State, StreamSharding
-from feedline.types.ranks import local_rank_count, share_if_known
 from feedline.workers import abilities
 from feedline.workers.runner import Runner
 

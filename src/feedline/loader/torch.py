@@ -38,7 +38,8 @@ from feedline.loader.arguments import (
     warn_dubious,
 )
 from feedline.loader.base import LoaderBase, config_of
-from feedline.types import EngineName, MapStyle, Tail
+from feedline.system.ranks import Tail
+from feedline.types import EngineName, MapStyle
 from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from feedline.errors import BadOption
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.arguments import check_count
 from feedline.loader.session import Session
-from feedline.types.ranks import own_share
+from feedline.system.ranks import own_share
 
 
 # Any, as a loader: one of either class, whose files import this one.

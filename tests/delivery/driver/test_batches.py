@@ -22,7 +22,8 @@ from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState
 from feedline.order.order import Entry
 from feedline.order.streams import SpanPlan, StreamPlan
-from feedline.types import DatasetKind, EngineName, Key, Position, Share, StreamSharding
+from feedline.system.ranks import Share
+from feedline.types import DatasetKind, EngineName, Key, Position, StreamSharding
 from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, session_with, spec_of
 from tests.loader.drivers import driver_of
 from tests.loader.stepping import Clock, SteppingEngine

@@ -21,7 +21,8 @@ from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.scope import Scope, enter, rng
-from feedline.types import TAILS, DatasetKind, Draw, Position, Share, Span, StreamSharding
+from feedline.system.ranks import TAILS, Share
+from feedline.types import DatasetKind, Draw, Position, Span, StreamSharding
 from feedline.workers.fetch import fetcher_for
 from feedline.workers.fetch.guard import Guard
 from feedline.workers.fetch.spans import SpanFetcher

@@ -15,14 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from feedline.abc.faults import NEIGHBOUR, ErrorPolicy, Failure, Fault, Verdict
+from feedline.abc.faults import NEIGHBOUR, ErrorPolicy, Failure, Fault, Verdict, index_key
 from feedline.delivery.machine.batch_indices import as_list, with_item
 from feedline.delivery.machine.flight import Flight, Trouble
 from feedline.delivery.machine.prefetch import Limits
 from feedline.errors import PACKAGE, NotPicklable, WorkerError, WorkerStartError, WorkerTimeout
 from feedline.system.failures import add_note, is_interrupt, samples_text
 from feedline.types import Draw, Notes, Result, ResultKind, Task
-from feedline.types.indices import index_key
 from feedline.workers.fetch.failure_notes import origin_text
 from feedline.workers.fetch.guard import neighbour_of
 

@@ -10,7 +10,7 @@ import math
 import pickle
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from feedline.abc.source import Acknowledged, Repeatable, StreamSource
@@ -154,7 +154,7 @@ class Stream:
     def _skip_plain(self, place: int) -> None:
         """Skip samples of a plain iterator; only those that a digest is recorded of are looked at."""
         while self.place < place:
-            until = int(min(place, self._digest_at))
+            until = int(min(place, max(self._digest_at, self.place)))
             self.place += sum(1 for _ in itertools.islice(self._iterator, until - self.place))
             if self.place < until:
                 return
@@ -206,11 +206,11 @@ class Stream:
             samples.extend(map(next, itertools.repeat(self._iterator, count - len(samples))))
         except BaseException as exc:
             self._scope.place = self.place = first + len(samples)
+            self._record_digests(samples, first)
             self._note(exc)
             raise
         self._scope.place = self.place = first + len(samples)
-        while self._digest_at < self.place:
-            self._record_digest(int(self._digest_at), samples[int(self._digest_at) - first])
+        self._record_digests(samples, first)
         if len(samples) < count:
             self._check_end()
             raise StopIteration
@@ -269,8 +269,8 @@ class Stream:
         except BaseException as exc:
             self._note(exc)
             raise
-        if self.place == self._digest_at:
-            self._record_digest(self.place, sample)
+        if self.place >= self._digest_at:
+            self._record_digests([sample], self.place)
         self.place += 1
         if scope.is_common:
             scope.place = self.place
@@ -286,11 +286,14 @@ class Stream:
         self._is_shared = is_shared
         self._digest_at = 0 if self.place == 0 else math.inf
 
-    def _record_digest(self, place: int, sample: object) -> None:
-        self._digest_at = (2 * place or 1) if self._is_shared else math.inf
-        digest = _digest(sample)
-        if digest is not None:
-            self.digests.append((place, digest))
+    def _record_digests(self, samples: Sequence[object], first: int) -> None:
+        """Record digests of samples that were read just now, the first at place `first`. One that failed has none."""
+        while self._digest_at < first + len(samples):
+            place = int(self._digest_at)
+            self._digest_at = (2 * place or 1) if self._is_shared else math.inf
+            digest = _digest(samples[place - first]) if place >= first else None
+            if digest is not None:
+                self.digests.append((place, digest))
 
     def _check_end(self) -> None:
         if self.interrupted_by is not None:

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from feedline.errors import BadOption, DataWarning
-from feedline.types import Share, ranks
-from feedline.types.ranks import local_rank_count, own_share, rank_if_known, share_if_known
+from feedline.system import ranks
+from feedline.system.ranks import Share, local_rank_count, own_share, rank_if_known, share_if_known
 
 distributed = pytest.importorskip("torch.distributed")
 
