@@ -94,7 +94,7 @@ class Iteration(Iterator[Any]):
                 self.spec,
                 checkpoint,
                 start.snapshot,
-                session,
+                session.resources,
                 prepare,
                 session.fault_budget,
                 has_target=self._has_target,
@@ -103,7 +103,7 @@ class Iteration(Iterator[Any]):
         else:
             from feedline.delivery.driver.batches import WorkerBatches
 
-            driver = session.driver(self.spec, prepare)
+            driver = session.resources.driver(self.spec, prepare, session.tuning)
             session.broadcast.join(driver)
             self._before_workers(session, config, order, start)
             self._batches = self._worker_batches = WorkerBatches(

@@ -51,7 +51,7 @@ class LiveView:
 
     def follow(self, session: Session) -> None:
         """Read the loader's current measurements, which a change of its arguments replaces."""
-        self._counters, self._worker_count = session.counters, session.worker_count
+        self._counters, self._worker_count = session.counters, session.resources.worker_count
         self._faults = session.fault_budget.log
 
     @property
