@@ -6,13 +6,12 @@ from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, overload
 
-from feedline.abc.faults import ACTIONS, Fault
+from feedline.abc.faults import ACTIONS, Fault, index_key
 from feedline.abc.stateful import check_format
 from feedline.errors import BadState
 from feedline.system.failures import words
+from feedline.system.shown import counted
 from feedline.types import State
-from feedline.types.indices import index_key
-from feedline.types.shown import counted
 
 MOST_ENTRIES = 10_000
 """Faults that are kept in detail. A guess: more than anyone reads, and a few megabytes in a saved state at most."""

@@ -16,7 +16,7 @@ import feedline
 from feedline import DataLoader, Loader
 from feedline.datasets import TarDataset
 from feedline.errors import BadOption
-from feedline.types import Tail
+from feedline.system.ranks import Tail
 from tests.datasets.tar.writing import write_shards
 from tests.rank_processes import run_ranks
 
