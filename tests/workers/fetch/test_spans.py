@@ -263,7 +263,7 @@ def test_samples_of_other_ranks_are_not_kept() -> None:
         assert len(fetch._held) <= 2 * 3 + 2 * 3
     fetch = World(2, 3, 2, "pad").fetcher(1, Numbers(1000))
     fetch(Span(50))
-    assert len(fetch._held) <= 3
+    assert sum(sample is not None for sample in fetch._held) <= 3
 
 
 # -- resuming, with other workers and ranks ---

@@ -20,7 +20,8 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import DatasetKind, Draw, Position
 from feedline.workers.fetch import fetcher_for
-from feedline.workers.fetch.streams import Stream, StreamFetcher
+from feedline.workers.fetch.cutting import StreamFetcher
+from feedline.workers.fetch.streams import Stream
 from tests.workers.fetch.streams import BothHaveState, Counting, DatasetHasState, IteratorHasState, Numbers
 
 
@@ -240,14 +241,7 @@ def read_together(stream: Stream) -> None:
         stream.fill([], count)
 
 
-def skip(stream: Stream) -> None:
-    stream.skip_to(3)
-    stream.read()
-    stream.skip_to(19)
-    stream.skip_to(100)  # past the end
-
-
-@pytest.mark.parametrize("read", [read_one_by_one, read_together, skip])
+@pytest.mark.parametrize("read", [read_one_by_one, read_together])
 def test_digests_of_a_shared_stream_lie_further_and_further_apart(read: Callable[[Stream], None]) -> None:
     stream = Stream(list(range(20)), Scope(), None)
     stream.watch(is_shared=True)
