@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from feedline.delivery.machine.lateness import Lateness
 from feedline import schedulers
+from feedline.delivery.machine.lateness import Lateness
 
 _CHANCES = 20
 """How often the machine looks for tasks for an idle worker before the held one is released."""
