@@ -27,7 +27,7 @@ PROGRAM = f"""
 import json, os, sys
 from pathlib import Path
 import feedline
-from feedline.types.ranks import local_rank_count, rank_if_known
+from feedline.system.ranks import local_rank_count, rank_if_known
 
 class Stream:
     def __iter__(self):

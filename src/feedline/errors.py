@@ -191,8 +191,10 @@ class CollateError(FeedlineError, RuntimeError):
         feedline.errors.CollateError: Samples 0 and 1 of the batch have shapes (2,) and (3,)...
     """
 
-    position: int | None = None
-    """Which sample of the batch does not fit, if that is known."""
+    def __init__(self, text: str, position: int | None = None) -> None:
+        super().__init__(text)
+        self.position = position
+        """Which sample of the batch does not fit, if that is known."""
 
 
 class EmptyBatch(CollateError):

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedline.abc.faults import index_key
 from feedline.errors import BadState
 from feedline.faults import Fault, FaultLog
-from feedline.types.indices import index_key
 
 pytestmark = pytest.mark.sample(5)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import feedline
 from feedline.samplers import DistributedSampler
-from feedline.types.ranks import rank_if_known
+from feedline.system.ranks import rank_if_known
 
 SIZE = 24
 

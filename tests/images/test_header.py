@@ -13,7 +13,7 @@ import pytest
 
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.header import Header, read_header
-from feedline.types.sizes import SampleSize
+from feedline.system.sizes import SampleSize
 from tests.images.files import HEIGHT, WIDTH, files, gradient, stored, turned
 
 Image = pytest.importorskip("PIL.Image")

@@ -13,7 +13,7 @@ from feedline.insight.histogram import Spread
 from feedline.insight.period import Period, period_of, stall_of
 from feedline.insight.stats import Stats
 from feedline.insight.verdict import verdict_of
-from feedline.types.shown import percent
+from feedline.system.shown import percent
 
 MS = 1_000_000
 ASKED = COLUMNS.index("asked")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from feedline.abc.sampler import IndexArray, Sampler
 from feedline.order.endless import EndlessSampler
 from feedline.samplers import RandomSampler
-from feedline.types import Key, Share
+from feedline.system.ranks import Share
+from feedline.types import Key
 from tests.sampling import examples
 
 KEY = Key(3, 5)

@@ -9,7 +9,7 @@ import pytest
 from feedline.errors import BadState
 from feedline.order.foreign import ForeignPlan, skip
 from feedline.order.progress import Progress
-from feedline.types import Share
+from feedline.system.ranks import Share
 
 
 class Stateful:

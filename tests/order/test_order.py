@@ -17,7 +17,8 @@ from feedline.order.order import (
     SampleOrder,
     SpanOrder,
 )
-from feedline.types import IndexBlock, Key, Share, StreamSharding
+from feedline.system.ranks import Share
+from feedline.types import IndexBlock, Key, StreamSharding
 
 KEY = Key(3, 0)
 

@@ -16,8 +16,8 @@ import feedline
 from feedline import Loader
 from feedline.abc import ShardedSource
 from feedline.datasets import TarDataset
+from feedline.system.ranks import share_if_known
 from feedline.types import EngineName
-from feedline.types.ranks import share_if_known
 from tests.datasets.tar.writing import write_shards
 
 pytestmark = pytest.mark.sample(16)

@@ -15,7 +15,7 @@ import torch.utils.data as torch_data
 
 from feedline import DataLoader, samplers
 from feedline.errors import BadOption, BadState
-from feedline.types import Tail
+from feedline.system.ranks import Tail
 from tests.order import datasets
 from tests.order.facts import flat, interrupted, rows, through_json, values
 from tests.rank_processes import run_ranks

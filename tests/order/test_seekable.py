@@ -15,7 +15,8 @@ from feedline.errors import BadOption
 from feedline.order.seekable import BatchPlan, SamplePlan
 from feedline.randomness.keys import mix
 from feedline.samplers import RandomSampler, SequentialSampler, distribute
-from feedline.types import TAILS, Draw, IndexBlock, Key, Tail
+from feedline.system.ranks import TAILS, Tail
+from feedline.types import Draw, IndexBlock, Key
 
 KEY = Key(3, 1)
 

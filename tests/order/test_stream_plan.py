@@ -6,7 +6,8 @@ from itertools import islice
 
 from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.randomness.keys import mix
-from feedline.types import Draw, Share, Span, StreamSharding
+from feedline.system.ranks import Share
+from feedline.types import Draw, Span, StreamSharding
 
 SPLIT = StreamSharding(4, Share(1, 3))
 

@@ -25,7 +25,8 @@ from feedline.samplers import (
     distribute,
 )
 from feedline.samplers.distributed import DistributedBatches
-from feedline.types import TAILS, Key, Share, Tail
+from feedline.system.ranks import TAILS, Share, Tail
+from feedline.types import Key
 
 MAKERS: dict[str, Callable[..., Any]] = {
     "sampler": lambda **ranks: DistributedSampler(range(8), shuffle=False),

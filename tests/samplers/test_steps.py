@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from feedline.errors import BadOption
 from feedline.samplers.steps import Steps
-from feedline.types import TAILS, Share
+from feedline.system.ranks import TAILS, Share
 
 totals = st.integers(0, 60)
 sizes = st.integers(1, 5)

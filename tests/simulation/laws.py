@@ -135,7 +135,7 @@ def _check_tasks(books: Books) -> None:
     for view, worker in zip(flights.workers, books.workers, strict=True):
         parked = flights.parked.get(view.id, ())
         known = worker.outstanding + len(parked)
-        if not view.outstanding == len(flights.of[view.id]) == known:
+        if not view.outstanding == len(flights.of[view.id]) + len(parked) == known:
             raise LawBroken(f"worker {view.id} has {known} tasks, but the machine counts {view.outstanding}")
     given = Counter(task.id for worker in books.workers for task in worker.queue)
     twice = [task_id for task_id, count in given.items() if count > 1]

@@ -76,7 +76,7 @@ PLANTED_BUGS = [
         "a stopped worker repeatedly gets tasks of another",
         Crew,
         "taken_back",
-        "flights.unresponsive[worker] = None",
+        "flights.drained[worker] = None",
         "pass",
         drawn=STOPPED,
     ),
@@ -89,7 +89,12 @@ PLANTED_BUGS = [
         drawn={**STOPPED, "moves": False},
     ),
     PlantedBug(
-        "the slot of a task whose worker died is lost", Crew, "_redo", "self._flights.drop(begun)", "pass", seed=48
+        "the slot of a task whose worker died is lost",
+        Crew,
+        "_give_again",
+        "self._flights.drop(flight)",
+        "pass",
+        seed=48,
     ),
     PlantedBug(
         "a slot is released while its batch is ready",
@@ -115,10 +120,9 @@ PLANTED_BUGS = [
     PlantedBug(
         "a late answer of a replaced worker is accepted",
         Crew,
-        "_give_again",
-        "self._flights.give(flight, flight.task.slot)",
-        "before = flight.task.id; self._flights.give(flight, flight.task.slot); "
-        "self._flights.of[flight.worker][before] = flight",
+        "started",
+        "self._give_again(flight)",
+        "before = flight.task.id; self._give_again(flight); flights.of[worker][before] = flight",
         seed=8,
     ),
     PlantedBug(
@@ -204,8 +208,8 @@ PLANTED_BUGS = [
         "a busy worker is replaced",
         Crew,
         "end_if_idle",
-        "elif flights.workers[worker].outstanding == len(flights.parked[worker])",
-        "else",
+        "elif not flights.of[worker] and",
+        "elif",
         seed=2,
     ),
     PlantedBug(
@@ -227,7 +231,7 @@ PLANTED_BUGS = [
         "tasks waiting when a worker dies are forgotten",
         Crew,
         "started",
-        "self._give_again(left.waiting)",
+        "self._give_again(flight)",
         "pass",
         seed=2,
     ),

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from feedline.delivery.state import Snapshot
 from feedline.errors import EmptyBatch, TooManyBadSamples, WorkerDied, WorkerError, WorkerTimeout
 from feedline.simulation.scenario import IN_ORDER, LawBroken, draw_s
-from feedline.types import Share, State
+from feedline.system.ranks import Share
+from feedline.types import State
 from tests.simulation.dataset import CallFailed, NotReady, NotSent, SampleFailed
 from tests.simulation.drawing import Habits, TrainingScenario
 from tests.simulation.engine import Trace

@@ -9,7 +9,7 @@ from feedline.errors import BadOption
 from feedline.faults.policy import Policy
 from feedline.simulation import scenario
 from feedline.simulation.scenario import Seconds
-from feedline.types import Tail
+from feedline.system.ranks import Tail
 
 MAP, SHARED, OWN = "map", "shared stream", "own streams"
 KINDS = (MAP, SHARED, OWN)

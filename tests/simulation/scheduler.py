@@ -11,7 +11,8 @@ from feedline.order.order import BatchOrder, Order, SampleOrder, SpanOrder, Stre
 from feedline.samplers import RandomSampler, SequentialSampler, distribute
 from feedline.schedulers import InOrder, Unordered
 from feedline.simulation.scenario import IN_ORDER, UNORDERED
-from feedline.types import Share, StreamSharding
+from feedline.system.ranks import Share
+from feedline.types import StreamSharding
 from tests.simulation.dataset import Ragged
 from tests.simulation.scenario import OWN, SHARED, Scenario
 

@@ -11,7 +11,8 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.simulation import engine
 from feedline.simulation.scenario import LawBroken, draw_s
-from feedline.types import Call, DatasetKind, Result, Share, StreamSharding, Task, WorkerIdentity
+from feedline.system.ranks import Share
+from feedline.types import Call, DatasetKind, Result, StreamSharding, Task, WorkerIdentity
 from feedline.workers.runner import Runner
 from tests.simulation.dataset import Blocked, Items, Killed, OwnStream, SharedStream
 from tests.simulation.scenario import MAP, OWN, SHARED, Scenario

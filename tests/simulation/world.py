@@ -27,7 +27,8 @@ from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
 from feedline.simulation.engine import TICK_S
 from feedline.simulation.scenario import IN_ORDER, LawBroken
-from feedline.types import Call, Key, Result, ResultKind, Share, State, Task
+from feedline.system.ranks import Share
+from feedline.types import Call, Key, Result, ResultKind, State, Task
 from tests.simulation.dataset import NotReady, NotSent, RemappedItems, dataset_of
 from tests.simulation.engine import SimulatedEngine, Trace
 from tests.simulation.laws import Books

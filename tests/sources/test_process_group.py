@@ -31,7 +31,7 @@ from feedline.datasets import (
     mix,
 )
 from feedline.samplers import DistributedSampler
-from feedline.types import Tail
+from feedline.system.ranks import Tail
 from tests.datasets.streams.server import Server, find_server, has_server
 
 pytestmark = pytest.mark.sample(4)
@@ -329,7 +329,7 @@ def test_a_mixture_with_shards_is_split_once(workers: int, where: Path, tmp_path
 PROGRAM = """
 import sys, torch.distributed as distributed, feedline
 from feedline.datasets import TarDataset
-from feedline.types import Tail
+from feedline.system.ranks import Tail
 
 distributed.init_process_group("gloo")
 dataset = TarDataset(sys.argv[1], fields="x.cls").stream()

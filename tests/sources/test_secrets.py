@@ -36,8 +36,8 @@ from feedline.datasets import (
     TarDataset,
 )
 from feedline.errors import BadOption, BadState, FeedlineError, NotPicklable, SourceError
+from feedline.system.shown import HIDDEN
 from feedline.tools.packing.inspection import inspect
-from feedline.types.shown import HIDDEN
 from tests.datasets.remote.servers import Request, WebServer, start_fsspec, web_server
 from tests.datasets.tar.writing import tar_bytes
 

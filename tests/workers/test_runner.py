@@ -11,16 +11,7 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import globals_kept
 from feedline.randomness.scope import rng
-from feedline.types import (
-    Call,
-    DatasetKind,
-    Draw,
-    Position,
-    Result,
-    ResultKind,
-    Task,
-    WorkerIdentity,
-)
+from feedline.types import Call, DatasetKind, Draw, Position, Result, ResultKind, Task, WorkerIdentity
 from feedline.workers.runner import Runner
 from tests.workers.fetch import streams
 

@@ -1,20 +1,21 @@
 """Failed samples: their description, and the contract of policies that decide what happens to them.
 
 A policy takes a `Failure` and returns a `Verdict`; the log keeps a `Fault`, which combines both. Workers send faults,
-and a loader's state includes them, so they hold only plain values: `feedline.types.indices.plain_index` converts the
-index of a sample.
+and a loader's state includes them, so they hold only plain values: `plain_index` converts the index of a sample.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from feedline.errors import BadOption, BadState
+from feedline.system.failures import words
 from feedline.types import JsonObject, is_finite
-from feedline.types.indices import pack_index, plain_index, unpack_index
 
 ACTIONS = ("raise", "skip", "retry", "replace")
 """What can happen to a failed sample."""
@@ -216,25 +217,22 @@ class Fault:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.default is MISSING or value != field.default:
-                state[field.name] = pack_index(value) if field.name in ("index", "replacement") else value
+                state[field.name] = value
         return state
 
     @classmethod
-    def from_dict(cls, state: object) -> Fault:
+    def from_dict(cls, state: Mapping[str, Any]) -> Fault:
         """Read the result of `as_dict`; unknown fields are ignored.
 
         Raises:
-            BadState: the state is not a fault, or is damaged.
+            BadState: the state is not a fault.
         """
-        if not isinstance(state, Mapping):
-            raise BadState(f"The state is damaged: a fault is a dict, not {type(state).__name__}.")
-        values = {}
-        for field in fields(cls):
-            if field.name in state:
-                values[field.name] = _read(field.name, state[field.name])
-            elif field.default is MISSING:
-                raise BadState(f"The state is damaged: {state!r:.200} is a fault without {field.name!r}.")
-        return cls(**values)
+        try:
+            return cls(**{field.name: state[field.name] for field in fields(cls) if field.name in state})
+        except (TypeError, AttributeError) as exc:
+            raise BadState(
+                f"{state!r:.200} is not a fault: {words(exc)}. Load the log as it was saved, or clear it."
+            ) from exc
 
     def __str__(self) -> str:
         what = "batch" if self.stage == "collate" else "sample"
@@ -262,19 +260,68 @@ def _text_of(error: BaseException) -> str:
         return f"(its text cannot be shown: {error_name(type(exc))})"
 
 
-_NUMBERS = {"worker": 0, "attempt": 1, "time": 0, "epoch": 0}
-"""The least value of these fields of a fault."""
+# Any: anything the sampler yields; a plain value.
+def plain_index(index: object) -> Any:
+    """Return an index as a plain value, which is the same in every process and which JSON can save.
+
+    - None, numbers and strings are unchanged.
+    - Numbers of NumPy, torch and similar libraries become Python's; their arrays become lists.
+    - Tuples and lists keep their type, with plain values inside. JSON turns tuples into lists.
+    - Anything else becomes its repr. An object without its own repr becomes the name of its class and its fields,
+      because the address in the default repr differs between processes. NaN and infinity also become their repr.
+
+    Example:
+        >>> import numpy as np
+        >>> plain_index((np.int64(3), "cat", np.arange(2)))
+        (3, 'cat', [0, 1])
+        >>> plain_index(slice(2, 5))
+        'slice(2, 5, None)'
+    """
+    kind = type(index)
+    if index is None or kind in (int, str, bool):
+        return index
+    if isinstance(index, tuple):
+        return tuple(map(plain_index, index))
+    if isinstance(index, list):
+        return [plain_index(element) for element in index]
+    if isinstance(index, str):
+        return str.__str__(index)  # the str() of an enum is not its string value
+    if isinstance(index, int):
+        return int(index)
+    if isinstance(index, float):
+        return float(index) if math.isfinite(index) else repr(float(index))
+    dimensions = getattr(index, "ndim", None)
+    if dimensions == 0 and hasattr(index, "item"):
+        value = index.item()
+        # Not every scalar has a Python counterpart: `item()` of a long double is a long double.
+        return plain_index(value) if type(value) in (int, str, bool, bytes, float) else _repr_of(index)
+    if dimensions and hasattr(index, "tolist"):
+        return plain_index(index.tolist())  # the repr of a large array omits most of it
+    return _repr_of(index)
 
 
-# Any: a field of a fault, or damage.
-def _read(name: str, value: object) -> Any:
-    """Return the value of a saved field. Raises BadState if it is of another kind than the field."""
-    if name in ("index", "replacement"):
-        return unpack_index(value)
-    if name in _NUMBERS:
-        is_sound = (value is None and name == "worker") or (is_finite(value) and value >= _NUMBERS[name])
-    else:
-        is_sound = isinstance(value, str) and (name != "action" or value in ACTIONS)
-    if not is_sound:
-        raise BadState(f"The state is damaged: {name!r} of a fault is {value!r:.200}.")
-    return value
+def index_key(index: object) -> Hashable:
+    """Return a key that identifies an index: equal for an index and every form it took on its way.
+
+    Example:
+        >>> import numpy as np
+        >>> index_key(np.int64(3)) == index_key(3)
+        True
+        >>> index_key((1, 2))
+        '[1, 2]'
+    """
+    if type(index) is int:  # nearly always; called for every sample while there is a quarantine
+        return index
+    plain: Hashable = plain_index(index)
+    return json.dumps(plain) if isinstance(plain, (tuple, list)) else plain
+
+
+def _repr_of(value: object) -> str:
+    show: object = type(value).__repr__  # typed as a method, it could not be the function that it is
+    if show is object.__repr__ and hasattr(value, "__dict__"):
+        name = f"{type(value).__module__}.{type(value).__qualname__}"
+        return f"{name}({', '.join(f'{field}={content!r}' for field, content in vars(value).items())})"
+    try:
+        return repr(value)
+    except Exception:  # a user's repr; report the original failure, not this one
+        return object.__repr__(value)

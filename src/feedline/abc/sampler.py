@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption
-from feedline.types import Key, Share
+from feedline.system.ranks import Share
+from feedline.types import Key
 
 IndexArray = NDArray[np.int64]
 

@@ -341,7 +341,7 @@ class Repeatable(ABC):
     """A sample iterator that can retry the sample that raised an exception.
 
     After an exception, `__next__` continues with the next sample. If the loader's policy is to retry, it calls
-    `try_again`.
+    `try_again`; iterators of other classes are not asked again.
 
     Example:
         >>> from feedline.abc import Repeatable

@@ -16,7 +16,7 @@ import numpy as np
 from feedline.audio.decoding import AudioInfo, Samples
 from feedline.errors import BadOption
 from feedline.system.optional import require
-from feedline.types.sizes import check_size, most_bytes
+from feedline.system.sizes import check_size, most_bytes
 
 _MARGIN = 256
 """Frames at the lower of both rates. Measured: with 128, clips already equal the whole file within rounding."""

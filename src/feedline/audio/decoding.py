@@ -21,7 +21,7 @@ from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.images.fields import FileBytes, is_encoded
 from feedline.system.failures import words
 from feedline.system.optional import require
-from feedline.types.sizes import check_size, most_bytes
+from feedline.system.sizes import check_size, most_bytes
 
 AudioSource = str | os.PathLike[str] | FileBytes | BinaryIO
 """An audio file: its path, its bytes, or a file object that can seek."""

@@ -180,20 +180,18 @@ def _read(value: object, position: int, path: Path) -> NDArray[np.generic]:
         except (TypeError, RuntimeError, ValueError) as exc:  # a type that NumPy lacks; on a device, or with gradient
             kind, why = f"{kind} of {getattr(value, 'dtype', 'objects')}", f": {words(exc)}"
             advice = "Convert it in the dataset, for example with tensor.float() or tensor.detach().cpu()."
-    error = fields.misfit(
-        position,
+    raise CollateError(
         f"Sample {position} of the batch has {kind}{fields.inside(path)}, which cannot be stacked as a NumPy "
         f"array{why}. {advice}",
+        None if why else position,  # the samples may be alike if NumPy cannot read one
     )
-    error.position = None if why else position  # else the samples may be alike
-    raise error
 
 
 def shapes_differ(first: Sequence[int], other: Sequence[int], position: int, path: Path) -> CollateError:
     """Return the error for arrays that cannot be stacked."""
-    return fields.misfit(
-        position,
+    return CollateError(
         f"Samples 0 and {position} of the batch have shapes {tuple(first)} and {tuple(other)}{fields.inside(path)}, "
         "and only arrays of one shape can be stacked. Resize or crop them in the dataset, or use "
         "feedline.collate.pad() for sequences, feedline.collate.detection() for images, or your own collate function.",
+        position,
     )

@@ -118,8 +118,8 @@ def _cannot_stack(values: Sequence[object], position: int, path: Path) -> Collat
     what, advice = f"a {type(value).__name__}", "Return arrays, numbers or strings, or use your own collate function."
     if value is None:
         what, advice = "None", fields.instead_of_none(path)
-    return fields.misfit(
-        position,
+    return CollateError(
         f"Sample {position} of the batch has {what}{fields.inside(path)}, which cannot become part of a batch of "
         f"arrays (sample 0 has a {type(values[0]).__name__}). {advice}",
+        position,
     )

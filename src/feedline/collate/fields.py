@@ -83,14 +83,7 @@ def _differs(samples: Sequence[Any], position: int, path: Path) -> CollateError:
     elif isinstance(sample, (tuple, list)):
         advice += " If they are sequences of varying length, use feedline.collate.pad()."
     has = f"{what}{inside(path)}, and sample 0 has {_listed(names_of(samples[0]))}"
-    return misfit(position, f"Sample {position} of the batch has {has}. {advice}")
-
-
-def misfit(position: int, text: str) -> CollateError:
-    """Return the error about a sample that does not fit into its batch."""
-    error = CollateError(text)
-    error.position = position
-    return error
+    return CollateError(f"Sample {position} of the batch has {has}. {advice}", position)
 
 
 def _listed(names: Sequence[Field] | None) -> str:

@@ -25,9 +25,9 @@ from feedline.datasets.source import Indices
 from feedline.datasets.tar.packed import Unpacking
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.failures import words
+from feedline.system.shown import shown_address
+from feedline.system.sizes import byte_count, check_size
 from feedline.types import JsonObject
-from feedline.types.shown import shown_address
-from feedline.types.sizes import byte_count, check_size
 
 INDEX = "index.json"
 """The name of the file that lists the shards of a folder."""

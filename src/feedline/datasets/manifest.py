@@ -18,8 +18,8 @@ from feedline.datasets.remote.blob import Version
 from feedline.datasets.remote.storage import Storage, local_path, protocol_of
 from feedline.errors import CorruptSource, SourceError
 from feedline.system.failures import words
+from feedline.system.shown import identity_of, shown_address
 from feedline.types import JsonObject
-from feedline.types.shown import identity_of, shown_address
 
 FACTS = "feedline.json"
 """The file in which `feedline pack` describes a folder that it wrote."""

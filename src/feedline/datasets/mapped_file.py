@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feedline.errors import SourceChanged, SourceError
 from feedline.system.failures import words
 from feedline.system.handle import ClosedWhenDeleted
-from feedline.types.sizes import check_size
+from feedline.system.sizes import check_size
 
 Number = TypeVar("Number", bound=np.generic)
 

@@ -16,7 +16,7 @@ from feedline.datasets.paths import checked_path
 from feedline.datasets.source import Indices, Source, Transform, has_own_samples
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.system.handle import Handle
-from feedline.types.sizes import check_size
+from feedline.system.sizes import check_size
 
 MAGIC = b"MMIDIDX\x00\x00"
 """The beginning of an .idx file."""

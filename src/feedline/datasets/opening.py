@@ -20,8 +20,8 @@ from feedline.datasets.sql import SQLDataset
 from feedline.datasets.tar.arrays import decode_npy
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.failures import words
+from feedline.system.sizes import check_size, most_bytes
 from feedline.types import JsonObject
-from feedline.types.sizes import check_size, most_bytes
 
 
 # Any: a dataset of any of the sources, and its options.

@@ -20,9 +20,9 @@ from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.source import Transform
 from feedline.errors import BadState
 from feedline.system.failures import add_note
+from feedline.system.ranks import rank_if_known
+from feedline.system.shown import identity_of
 from feedline.types import State
-from feedline.types.ranks import rank_if_known
-from feedline.types.shown import identity_of
 
 
 def register_with_torch() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from feedline.errors import BadOption, SourceChanged, SourceError
-from feedline.types.shown import shown_address
+from feedline.system.shown import shown_address
 
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """The beginning of an address, also of one that was made into a Path; a single letter is a drive."""

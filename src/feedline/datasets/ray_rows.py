@@ -9,7 +9,7 @@ from feedline.abc.source import ShardedSource
 from feedline.datasets.passes import Stream
 from feedline.datasets.source import Transform
 from feedline.errors import BadOption
-from feedline.types.ranks import rank_if_known
+from feedline.system.ranks import rank_if_known
 
 
 class RayRows(Stream, ShardedSource):

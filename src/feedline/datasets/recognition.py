@@ -31,7 +31,7 @@ from feedline.datasets.tar.packed import packing_of
 from feedline.datasets.tfrecord.framing import is_record
 from feedline.datasets.unread import described, guess_kind
 from feedline.errors import SourceError
-from feedline.types.shown import counted, shown_address
+from feedline.system.shown import counted, shown_address
 
 _PAIR = (".idx", ".bin")
 """Suffixes of the two files that Megatron-LM writes."""

@@ -28,8 +28,8 @@ from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.handle import Handle
-from feedline.types.shown import shown_address
-from feedline.types.sizes import byte_count
+from feedline.system.shown import shown_address
+from feedline.system.sizes import byte_count
 
 _HEADER_BYTES = 4096
 """Bytes to read for the header of a file. NumPy pads it to 64 or 128 bytes, unless there are many axes."""

@@ -14,8 +14,8 @@ from feedline.abc.source import Described, Description, Selection, origin_of
 from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption
 from feedline.randomness.keys import checked_seed, epoch_key, mix, mix_array
+from feedline.samplers.labels import classes_of
 from feedline.types import DatasetKind
-from feedline.types.labels import classes_of
 
 Numbers = NDArray[np.int64]
 

@@ -16,8 +16,8 @@ from feedline.abc.stateful import outlives_epoch
 from feedline.errors import BadOption
 from feedline.schedulers import InOrder, Unordered
 from feedline.system.limits import memory_limit
+from feedline.system.ranks import local_rank_count
 from feedline.types import CollateFunction, EngineName
-from feedline.types.ranks import local_rank_count
 from feedline.workers.ray.options import RayOptions
 
 DEFAULT_DEPTH = 2

@@ -11,10 +11,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from feedline.abc.faults import NEIGHBOUR, Failure, Verdict
+from feedline.abc.faults import NEIGHBOUR, Failure, Verdict, index_key
 from feedline.errors import BadOption
 from feedline.types import is_finite
-from feedline.types.indices import index_key
 
 ALLOWED = (
     "Use 'raise', 'skip', 'retry' or 'replace', or an action from feedline.faults with options: Raise(), Skip(...), "

@@ -6,12 +6,12 @@ from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, overload
 
-from feedline.abc.faults import ACTIONS, Fault
+from feedline.abc.faults import ACTIONS, Fault, index_key
+from feedline.abc.stateful import check_format
 from feedline.errors import BadState
 from feedline.system.failures import words
+from feedline.system.shown import counted
 from feedline.types import State
-from feedline.types.indices import index_key
-from feedline.types.shown import counted
 
 MOST_ENTRIES = 10_000
 """Faults that are kept in detail. A guess: more than anyone reads, and a few megabytes in a saved state at most."""
@@ -144,12 +144,15 @@ class FaultLog(Sequence[Fault]):
             BadState: it is something else, or damaged; the log stays as it was.
         """
         try:
+            check_format(state, "the fault log")
             entries = [Fault.from_dict(entry) for entry in state.get("entries", [])]
             # What is unknown about a sample in quarantine, if its entry was dropped.
             unknown = {"error": "", "message": "", "stage": "fetch", "worker": None, "attempt": 1, "time": 0.0}
             held = [Fault.from_dict({**unknown, **entry}) for entry in state.get("quarantined", [])]
             counts = Counter(fault.action for fault in entries)
             saved = {action: int(state.get("counts", counts)[action]) for action in ACTIONS}
+        except BadState:
+            raise
         except (TypeError, AttributeError, KeyError, ValueError) as exc:
             raise BadState(f"The state is damaged: its faults cannot be read: {words(exc)}.") from exc
         self._entries = deque(entries, self._entries.maxlen)

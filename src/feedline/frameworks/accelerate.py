@@ -18,8 +18,8 @@ from feedline.abc.framework import Rebuilding, TorchLoader
 from feedline.errors import BadOption, OptionWarning, StateWarning, warn_user
 from feedline.frameworks.substitution import substitute
 from feedline.system.optional import when_imported
+from feedline.system.ranks import own_share
 from feedline.types import State
-from feedline.types.ranks import own_share
 
 _KEEPS = "Call feedline.install() at the start of the program to keep at least feedline's engine."
 

@@ -24,7 +24,7 @@ from feedline.images.parts import essential_png
 from feedline.images.pillow import converted, open_jxl, open_picture
 from feedline.system.failures import words
 from feedline.system.optional import require
-from feedline.types.sizes import SampleSize
+from feedline.system.sizes import SampleSize
 
 Pixels = NDArray[Any]
 """With the axes height, width and channel. Any: np.uint16 with the mode "I;16", np.uint8 otherwise."""

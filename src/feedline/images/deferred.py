@@ -206,11 +206,13 @@ def _differ(finish: Finish, image: object, place: int) -> CollateError:
     if type(image) is not DeferredImage:
         return CollateError(
             f"Sample {place} of the batch has a {type(image).__name__} where sample 0 has an image. The dataset has to "
-            "return an image for every sample."
+            "return an image for every sample.",
+            place,
         )
     other = image.finish
     return CollateError(
         f"Samples 0 and {place} of the batch have images of {finish.height} x {finish.width} ({finish.dtype}) and "
         f"{other.height} x {other.width} ({other.dtype}), but only images of one size and type can be stacked. Make "
-        "RandomResizedCrop, CenterCrop or Resize((height, width)) the last transform that changes the size."
+        "RandomResizedCrop, CenterCrop or Resize((height, width)) the last transform that changes the size.",
+        place,
     )

@@ -17,7 +17,7 @@ from feedline.images.jxl import is_jxl, jxl_size
 from feedline.images.parts import FRAMES, JPEG_MAGIC, PNG_MAGIC, check_scans, jpeg_segments, png_chunks
 from feedline.images.pillow import check_pixels, checked_picture
 from feedline.system.failures import words
-from feedline.types.sizes import SampleSize, check_size
+from feedline.system.sizes import SampleSize, check_size
 
 _ORIENTATION = 0x0112
 """The EXIF tag."""

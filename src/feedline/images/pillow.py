@@ -20,7 +20,7 @@ from feedline.images.jxl import is_jxl, jxl_pixels, jxl_size
 from feedline.images.parts import check_parts
 from feedline.system.failures import words
 from feedline.system.optional import require
-from feedline.types.sizes import SampleSize, check_size
+from feedline.system.sizes import SampleSize, check_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -14,7 +14,7 @@ from feedline.insight.batch_rows import STAGES
 from feedline.insight.histogram import Spread
 from feedline.insight.period import Period
 from feedline.insight.worker_model import HANDOVER_S, Load
-from feedline.types.shown import counted, percent
+from feedline.system.shown import counted, percent
 
 SLIGHT = 0.05
 """Share of the time below which waiting does not matter. A guess."""

@@ -23,17 +23,14 @@ from feedline.errors import BadOption, OptionWarning, warn_user
 from feedline.faults.actions import Replace, Retry
 from feedline.frameworks.torch_notes import explain
 from feedline.system.failures import INSTEAD_OF_PATH
+from feedline.system.sizes import byte_count
 from feedline.types import DatasetKind, is_finite
-from feedline.types.sizes import byte_count
 from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
     from feedline.delivery.driver.tuning import Tuning
 
 Init = TypeVar("Init", bound=Callable[..., None])
-
-LIVE = "FEEDLINE_LIVE"
-"""The environment variable that shows all loaders of a program: 1."""
 
 _OTHER_NAME = {
     "generator": "seed",

@@ -15,8 +15,8 @@ from feedline.delivery.config import Config
 from feedline.delivery.state import Snapshot
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
-from feedline.types import Share, StreamSharding
-from feedline.types.ranks import share_if_known, share_of_group
+from feedline.system.ranks import Share, share_if_known, share_of_group
+from feedline.types import StreamSharding
 
 C = TypeVar("C", bound="LoaderConfig")
 

@@ -20,7 +20,7 @@ from feedline.loader.base import LoaderBase, config_of, session_of
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import warn_of_two_shares
 from feedline.order.torch_order import sampler_of
-from feedline.types.ranks import own_share
+from feedline.system.ranks import own_share
 
 # Any, here and below: a `feedline.DataLoader`, whose file imports this one.
 L = TypeVar("L", bound=Any)

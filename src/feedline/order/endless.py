@@ -6,7 +6,8 @@ import numpy as np
 
 from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
 from feedline.errors import BadOption
-from feedline.types import Key, Share
+from feedline.system.ranks import Share
+from feedline.types import Key
 
 
 class EndlessSampler(Sampler):

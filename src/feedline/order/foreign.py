@@ -21,8 +21,9 @@ from feedline.order.plan import Plan
 from feedline.order.progress import Progress
 from feedline.order.sharding import layers_of
 from feedline.randomness.keys import mix
-from feedline.types import Draw, IndexBlock, Share, State
-from feedline.types.indices import taken, taken_each
+from feedline.samplers.taken import taken, taken_each
+from feedline.system.ranks import Share
+from feedline.types import Draw, IndexBlock, State
 
 if TYPE_CHECKING:
     from feedline.frameworks.torch_samplers import GeneratorOrigin

@@ -17,8 +17,8 @@ from feedline.order.progress import Progress
 from feedline.order.seekable import BatchPlan, SamplePlan
 from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.samplers.steps import Steps
-from feedline.types import Key, Share, State, StreamSharding
-from feedline.types.ranks import share_if_known
+from feedline.system.ranks import Share, share_if_known
+from feedline.types import Key, State, StreamSharding
 
 _WHOLE = Share()
 """The share of the only rank."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from feedline.errors import DataWarning, warn_user
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.order.sharding import layers_of, rank_count
-from feedline.types import Share
+from feedline.system.ranks import Share
 
 _KNOWS_RANKS = re.compile(
     "(^|_)(rank|ranks|world|replicas?|num_shards|shard_id|shard_index|process_index|num_processes|distributed"

@@ -11,7 +11,8 @@ from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.order.plan import Plan
 from feedline.randomness.keys import mix
 from feedline.samplers.steps import Steps
-from feedline.types import Draw, IndexBlock, Key, Share, State
+from feedline.system.ranks import Share
+from feedline.types import Draw, IndexBlock, Key, State
 
 _BLOCK = 1 << 14
 """Indices made at a time. Enough for the vectorised samplers to be quick, few enough to stay in the cache."""

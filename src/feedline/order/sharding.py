@@ -10,8 +10,8 @@ from feedline.abc.source import ShardedSource, StreamSource
 from feedline.errors import BadOption, DataWarning, warn_user
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.samplers.steps import Steps
-from feedline.types import TAILS, Share, StreamSharding
-from feedline.types.ranks import own_share
+from feedline.system.ranks import TAILS, Share, own_share
+from feedline.types import StreamSharding
 
 
 def sharding_of(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from feedline.order.plan import Plan
 from feedline.order.progress import Progress
 from feedline.randomness.keys import mix
-from feedline.types import Draw, Share, Span, State, StreamSharding
+from feedline.system.ranks import Share
+from feedline.types import Draw, Span, State, StreamSharding
 
 _PLACES = 1 << 40
 """The distance between the keys of one rank's samples and the next rank's: more than a stream has samples."""

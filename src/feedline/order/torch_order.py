@@ -16,8 +16,8 @@ from feedline.frameworks.accelerate import sampler_behind, skipped_by
 from feedline.frameworks.torch_samplers import GeneratorOrigin, index_blocks, is_sequential, origin_of, remembering
 from feedline.order.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.samplers.sequential import SequentialSampler
-from feedline.types import IndexBlock, Share, StreamSharding
-from feedline.types.ranks import share_if_known
+from feedline.system.ranks import Share, share_if_known
+from feedline.types import IndexBlock, StreamSharding
 
 if TYPE_CHECKING:
     from feedline.order.foreign import ForeignOrder

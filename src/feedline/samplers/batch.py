@@ -17,9 +17,10 @@ from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.samplers.seeded import check_count
 from feedline.samplers.steps import Steps
+from feedline.samplers.taken import taken_each
 from feedline.samplers.torch_bases import with_torch_base
-from feedline.types import Key, Share
-from feedline.types.indices import taken_each
+from feedline.system.ranks import Share
+from feedline.types import Key
 
 
 @with_torch_base("BatchSampler")

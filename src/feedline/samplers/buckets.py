@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key, mix
+from feedline.samplers.labels import refuse_dataset
 from feedline.samplers.seeded import SeededBatches, check_count, refuse_sampler, shuffled_passes
 from feedline.system.optional import is_tensor
 from feedline.types import Key, is_finite
-from feedline.types.labels import refuse_dataset
 
 _RATIO = 1.05
 """Maximum ratio of the longest to the shortest sample of a bucket. Of 100,000 log-normal lengths (sigma 1, batches of

@@ -15,8 +15,8 @@ from feedline.samplers.foreign import ForeignBatchSampler, ForeignSampler, yield
 from feedline.samplers.plain import RandomSampler
 from feedline.samplers.sequential import SequentialSampler
 from feedline.samplers.torch_bases import with_torch_base
-from feedline.types import Key, Share, Tail
-from feedline.types.ranks import own_share
+from feedline.system.ranks import Share, Tail, own_share
+from feedline.types import Key
 
 
 class Shared(Ordered):

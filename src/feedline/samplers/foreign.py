@@ -19,8 +19,8 @@ from feedline.abc.sampler import BatchSampler, IndexArray, Ordered, Sampler
 from feedline.errors import BadOption
 from feedline.randomness.global_states import globals_kept, seed_globals
 from feedline.randomness.keys import epoch_key
+from feedline.samplers.taken import taken_each
 from feedline.types import Key
-from feedline.types.indices import taken_each
 
 if TYPE_CHECKING:
     from torch import Generator

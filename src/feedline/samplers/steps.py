@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption
-from feedline.types import Share
+from feedline.system.ranks import Share
 
 
 class Steps:

@@ -25,9 +25,9 @@ from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.bijection import indices_at
 from feedline.randomness.keys import epoch_key, mix, mix_array
+from feedline.samplers.labels import classes_of
 from feedline.samplers.seeded import SeededBatches, check_count, refuse_sampler
 from feedline.types import Key, State
-from feedline.types.labels import classes_of
 
 Mode: TypeAlias = Literal["proportional", "each"]
 MODES = get_args(Mode)

@@ -13,11 +13,11 @@ from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key
 from feedline.samplers.draws import WeightTable, draw_exponential
+from feedline.samplers.labels import classes_of, refuse_dataset
 from feedline.samplers.seeded import Seeded, check_count
 from feedline.samplers.torch_bases import with_torch_base
 from feedline.system.optional import is_tensor
 from feedline.types import Key, State
-from feedline.types.labels import classes_of, refuse_dataset
 
 
 @with_torch_base("WeightedRandomSampler")

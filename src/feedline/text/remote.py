@@ -30,9 +30,9 @@ from feedline.datasets.remote.ranges import Span, coalesced, side_by_side
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.tar.shards import Reading
 from feedline.system.handle import Handle
+from feedline.system.sizes import check_size, most_bytes
 from feedline.text.mapped import Numbers, Tokens
 from feedline.text.token_file import ENDING, HEADER_BYTES, TokenFile, described, find_tokens, offsets_in
-from feedline.types.sizes import check_size, most_bytes
 
 _WORTH = 2
 """A piece is fetched as a whole once single requests have cost this fraction of it. A guess: the blocks of a random

@@ -15,10 +15,10 @@ from feedline.datasets.remote.foresight import Foresight, Parts, name_of
 from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption, CorruptSource
+from feedline.system.sizes import check_size, most_bytes
 from feedline.text.boundaries import Edges
 from feedline.text.mapped import MappedTokens, Numbers, Tokens
 from feedline.text.token_file import ENDING, TokenFile, find_tokens
-from feedline.types.sizes import check_size, most_bytes
 
 if TYPE_CHECKING:
     from feedline.text.remote import Part, RemoteTokens

@@ -21,12 +21,12 @@ from feedline.datasets.remote.foresight import Foresight, Parts
 from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_count, checked_flag
 from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption
+from feedline.system.sizes import byte_count
 from feedline.text.boundaries import Edges
 from feedline.text.documents import TokenDocuments
 from feedline.text.mapped import Tokens
 from feedline.text.sequence import TokenSequence
 from feedline.text.token_file import TokenFile
-from feedline.types.sizes import byte_count
 
 CACHE_BYTES = 128 << 20
 """Default limit for pieces of remote files in memory, per process: twice what a `BlockSampler` reads by default."""

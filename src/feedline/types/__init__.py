@@ -7,13 +7,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import BadOption
 from feedline.system.optional import is_tensor
+from feedline.system.ranks import Share
 from feedline.types.position import Position
 
 if TYPE_CHECKING:
@@ -60,10 +60,6 @@ class Key:
     epoch: int
 
 
-Tail: TypeAlias = Literal["pad", "drop", "exact"]
-"""What ranks do at the end of an epoch whose samples do not divide evenly."""
-TAILS: tuple[Tail, ...] = get_args(Tail)
-
 EngineName: TypeAlias = Literal["auto", "inline", "thread", "process", "ray"]
 
 CollateFunction: TypeAlias = Callable[[Any], Any]
@@ -86,48 +82,6 @@ class MapStyle(Protocol[T_co]):
     def __getitem__(self, index: Any, /) -> T_co: ...
 
     def __len__(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Share:
-    """The part of a common order that belongs to one rank: every `world_size`-th position, starting with `rank`.
-
-    After the same number of steps the ranks together have consumed a prefix of the order, for any number of ranks.
-    """
-
-    rank: int = 0
-    world_size: int = 1
-    tail: str = "pad"
-    """What happens to the remainder: "pad" starts the order again, "drop" leaves it out, "exact" gives it to the first
-    ranks, so that the others have fewer."""
-
-    def __post_init__(self) -> None:
-        for name in ("rank", "world_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise BadOption(f"{name}={value!r} is not an integer.")
-        if self.world_size < 1:
-            raise BadOption(f"world_size={self.world_size} is less than 1: there is at least one rank.")
-        if not 0 <= self.rank < self.world_size:
-            raise BadOption(
-                f"rank={self.rank} is not among the ranks 0 to {self.world_size - 1} of world_size={self.world_size}. "
-                "Ranks are counted from 0."
-            )
-        if self.tail not in TAILS:
-            raise BadOption(f"tail={self.tail!r} is not one of {', '.join(map(repr, TAILS))}.")
-
-    def count(self, total: int) -> int:
-        """Return how many of `total` positions belong to this rank."""
-        if self.tail == "pad":
-            return -(-total // self.world_size)
-        if self.tail == "drop":
-            return total // self.world_size
-        return (total - self.rank + self.world_size - 1) // self.world_size
-
-    def places(self, own: NDArray[np.int64], total: int | None) -> NDArray[np.int64]:
-        """Map this rank's own positions to the common order of `total` positions (None: endless)."""
-        places = own * self.world_size + self.rank
-        return places if total is None or self.tail != "pad" else places % max(total, 1)
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from feedline.images.transform import ViewTransform
 from feedline.randomness.scope import TRANSFORM, stage
 from feedline.system.failures import add_note
 from feedline.system.optional import is_tensor, require
-from feedline.types.sizes import check_size, most_bytes
+from feedline.system.sizes import check_size, most_bytes
 from feedline.video.clips import ClipSampler
 from feedline.video.field import video_field, video_of
 from feedline.video.file import checked_threads

@@ -12,7 +12,7 @@ import itertools
 import os
 from typing import BinaryIO
 
-from feedline.types.sizes import check_size
+from feedline.system.sizes import check_size
 
 _INSIDE = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf", b"edts")
 """Boxes that contain the boxes with tables."""

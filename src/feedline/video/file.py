@@ -13,7 +13,7 @@ from feedline.datasets.paths import checked_path
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.fields import FileBytes
 from feedline.images.header import file_bytes
-from feedline.types.sizes import check_size, most_bytes
+from feedline.system.sizes import check_size, most_bytes
 from feedline.video.container import opened, pyav, shown_name
 from feedline.video.decoding import FrameDecoder
 from feedline.video.frame_table import FrameTable, scan

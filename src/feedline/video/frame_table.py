@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import CorruptSource
-from feedline.types.sizes import check_size
+from feedline.system.sizes import check_size
 from feedline.video.container import Origin, opened, shown_name, start_decoder
 from feedline.video.timeline import Timeline
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from feedline.abc import memory
 from feedline.abc.deferred import place
-from feedline.abc.faults import Failure, Fault
+from feedline.abc.faults import Failure, Fault, plain_index
 from feedline.abc.framework import Gather
 from feedline.abc.source import Acknowledged, ShardedSource
 from feedline.abc.stateful import is_stateful
@@ -35,7 +35,6 @@ from feedline.types import (
     TaskNotes,
     WorkerIdentity,
 )
-from feedline.types.indices import plain_index
 from feedline.workers.fetch import Fetcher, fetcher_for
 from feedline.workers.fetch.announcing import announcer_of
 from feedline.workers.fetch.awaiting import asks_together, is_awaited

@@ -16,7 +16,7 @@ import feedline
 from feedline import DataLoader, Loader
 from feedline.datasets import TarDataset
 from feedline.errors import BadOption
-from feedline.types import Tail
+from feedline.system.ranks import Tail
 from tests.datasets.tar.writing import write_shards
 from tests.rank_processes import run_ranks
 
@@ -183,5 +183,5 @@ def test_ranks_need_a_process_group(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_exact_is_rejected_for_streams_that_split_themselves(folder: Path) -> None:
-    with pytest.raises(BadOption, match=r"'exact'.*splits itself.*shard='drop'.*shard='pad'"):
+    with pytest.raises(BadOption, match=r"TarStream.*'drop'.*'pad'"):
         make(folder, "exact")

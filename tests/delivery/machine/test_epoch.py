@@ -14,7 +14,8 @@ from feedline.abc import Scheduler, WorkerView
 from feedline.errors import BadOption, WorkerDied, WorkerWarning
 from feedline.order.streams import SpanPlan
 from feedline.schedulers import InOrder, Unordered
-from feedline.types import Notes, Position, Result, ResultKind, Share, StreamSharding, Task
+from feedline.system.ranks import Share
+from feedline.types import Notes, Position, Result, ResultKind, StreamSharding, Task
 from tests.loader.epochs import Bench, numbers, slow_at
 from tests.loader.stepping import SteppingEngine
 from tests.sampling import examples

@@ -15,7 +15,8 @@ from feedline.delivery.machine.batch_indices import as_list
 from feedline.delivery.machine.fault_budget import _LONGEST_CHAIN, _MOST_NEIGHBOURS, FaultBudget, Treated
 from feedline.errors import EmptyBatch, TooManyBadSamples
 from feedline.faults import Failure, Fault, Policy
-from feedline.types import IndexBlock, Notes, Result, ResultKind, Share
+from feedline.system.ranks import Share
+from feedline.types import IndexBlock, Notes, Result, ResultKind
 from tests.loader.dice import Case
 from tests.sampling import examples
 

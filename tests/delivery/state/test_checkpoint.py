@@ -12,7 +12,8 @@ from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.order.foreign import ForeignOrder
 from feedline.order.order import Entry, Order, SampleOrder, SpanOrder, StreamOrder
 from feedline.samplers import SequentialSampler
-from feedline.types import Key, Position, Share, StreamSharding
+from feedline.system.ranks import Share
+from feedline.types import Key, Position, StreamSharding
 
 SAMPLES = SampleOrder(SequentialSampler(range(100)), 4, drop_last=False)
 SPANS = SpanOrder(StreamSharding(4, Share(0, 2, "exact")))

@@ -17,7 +17,8 @@ from feedline.errors import BadState, StateWarning
 from feedline.order.order import Entry, Order, SampleOrder, StreamOrder
 from feedline.randomness.keys import epoch_key
 from feedline.samplers import RandomSampler
-from feedline.types import Key, Share
+from feedline.system.ranks import Share
+from feedline.types import Key
 
 
 class Bench:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from feedline.abc import Repeatable
 from feedline.errors import BadOption, TooManyBadSamples
 from feedline.faults import Policy, Retry
 from tests.faults.bad_samples.samples import Flaky, cut
@@ -82,7 +83,7 @@ def test_a_stream_whose_samples_all_fail_raises(loader_kind: str, engine: str) -
             list(loader)
 
 
-class FlakyReader(Iterator[int]):
+class FlakyReader(Repeatable):
     """Does not advance when a sample fails."""
 
     def __init__(self, samples: Flaky) -> None:
@@ -95,6 +96,9 @@ class FlakyReader(Iterator[int]):
         sample: int = self.samples[self.next]
         self.next += 1
         return sample
+
+    def try_again(self) -> bool:
+        return True
 
 
 class FlakyStream(Stream):

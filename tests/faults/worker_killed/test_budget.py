@@ -80,11 +80,14 @@ def test_every_epoch_has_the_whole_budget(loader_kind: str, tmp_path: Path) -> N
 
 @mostly_loader
 def test_if_all_workers_keep_dying_the_death_is_raised(loader_kind: str) -> None:
-    """Like a machine without memory: there is an error, and no worker is left."""
-    loader = make(loader_kind, Deadly(COUNT, range(COUNT)), workers=2, restarts=5)
-    with pytest.raises(WorkerDied):
+    """Like a machine without memory: there is an error, and no worker is left.
+
+    With one more restart, a sample of the first batch might be blamed before the budget is spent.
+    """
+    loader = make(loader_kind, Deadly(COUNT, range(COUNT)), workers=2, restarts=3)
+    with pytest.raises(WorkerDied, match="restarts=3 allows no more"):
         list(loader)
-    assert loader.stats()["restarted_workers"] == 5
+    assert loader.stats()["restarted_workers"] == 3
 
 
 @mostly_dataloader

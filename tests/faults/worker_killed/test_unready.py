@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from feedline.errors import WorkerDied, WorkerWarning
-from feedline.loader.base import session_of
+from feedline.errors import WorkerDied
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
     Bad,
@@ -25,39 +24,21 @@ from tests.faults.loaders import (
 pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(5)]
 
 
-class Init:
-    """Fails `times` times in total."""
-
-    def __init__(self, once: Once, times: int) -> None:
-        self.once = once
-        self.times = times
-
-    def __call__(self, worker: int) -> None:
-        if self.once.times("init") <= self.times:
-            raise Bad(f"worker {worker} finds no disk")
-
-
-@mostly_dataloader
-@pytest.mark.parametrize("engine", ["process", "thread"])
-def test_an_init_function_that_works_at_the_second_start(loader_kind: str, engine: str, tmp_path: Path) -> None:
-    init = Init(Once(tmp_path), 1)
-    loader = make(loader_kind, Numbers(20), workers=2, engine=engine, worker_init=init)
-    with pytest.warns(WorkerWarning, match="finds no disk"):
-        assert list(itertools.chain(*batches_of(loader))) == list(range(20))
-    assert loader.stats()["restarted_workers"] == 1
+def fail(worker: int) -> None:
+    raise Bad(f"worker {worker} finds no disk")
 
 
 @mostly_loader
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_an_init_function_that_never_works_raises_its_error(loader_kind: str, engine: str, tmp_path: Path) -> None:
-    loader = make(loader_kind, Numbers(20), workers=2, engine=engine, worker_init=Init(Once(tmp_path), 999))
+def test_an_init_function_that_raises_ends_the_iteration_with_its_error(loader_kind: str, engine: str) -> None:
+    loader = make(loader_kind, Numbers(20), workers=2, engine=engine, worker_init=fail)
     batches = iter(loader)
     with pytest.raises(Bad, match="finds no disk") as caught:
         list(batches)
     assert "worker" in "\n".join(caught.value.__notes__)
     with pytest.raises(Bad):
         next(batches)
-    assert 3 <= session_of(loader).counters.restarts + 1 <= 5
+    assert loader.stats()["restarted_workers"] == 0
     with pytest.raises(Bad):
         list(loader)
 
@@ -73,7 +54,7 @@ def be_killed(worker: int) -> None:
 @mostly_loader
 @pytest.mark.parametrize(
     ("init", "restarts", "times", "how"),
-    [(leave, 10**6, 3, "exit code 3"), (be_killed, 11, 12, "SIGKILL"), (be_killed, None, 10, "SIGKILL")],
+    [(leave, 10**6, 1, "exit code 3"), (be_killed, 11, 12, "SIGKILL")],
 )
 def test_a_worker_that_never_starts_is_given_up_and_the_error_says_why(
     loader_kind: str, init: Any, restarts: int | None, times: int, how: str
@@ -82,9 +63,7 @@ def test_a_worker_that_never_starts_is_given_up_and_the_error_says_why(
     loader = make(loader_kind, Numbers(20), workers=1, worker_init=init, restarts=restarts)
     with pytest.raises(WorkerDied, match=how) as caught:
         list(loader)
-    message = str(caught.value)
-    assert f"has ended {times} times in a row before it was ready to work" in message
-    assert "worker_init_fn, unpickling the dataset" in message
+    assert "worker_init_fn, unpickling the dataset" in str(caught.value)
     assert loader.stats()["restarted_workers"] == times - 1
 
 

@@ -61,7 +61,16 @@ def test_workers_are_suggested_if_the_programs_steps_wait(tmp_path: Path) -> Non
 
 
 def test_only_loaders_of_the_named_dataset_are_tuned(tmp_path: Path) -> None:
-    done = run_tune(tmp_path, TRAINS, f"{OWN}:Ready", "--seconds", 6)
+    """Both datasets are read again and again, so that every setting sees enough batches."""
+    program = """
+again_and_again = [place % 20 for place in range(1000)]
+for epoch in range(10_000):
+    for batch in DataLoader(Sleeping(), batch_size=5):
+        pass
+    for batch in DataLoader(Ready(), batch_size=2, sampler=again_and_again):
+        time.sleep(0.001)
+"""
+    done = run_tune(tmp_path, program, f"{OWN}:Ready", "--seconds", 6)
     assert done.returncode == 0, done.stderr
     assert "DataLoader(dataset, batch_size=2, num_workers=" in done.stdout
     assert "training waits" in done.stdout

@@ -395,7 +395,7 @@ def test_try_again_is_called_on_iterators_that_have_it(on_error: Any, missing: s
 
 
 @pytest.mark.parametrize(("then", "reported"), [("raise", None), ("skip", [(1, "skip", 1)])])
-def test_a_failure_is_not_lost_if_the_stream_ends_during_a_retry(then: Any, reported: Any) -> None:
+def test_an_iterator_that_cannot_repeat_a_sample_is_not_asked_again(then: Any, reported: Any) -> None:
     bench = stream([0, BAD], Retry(3, then=then, wait_s=0.0))
     if then == "raise":
         with pytest.raises(OSError, match="torn"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,8 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import DatasetKind, Draw, Position
 from feedline.workers.fetch import fetcher_for
-from feedline.workers.fetch.streams import Stream, StreamFetcher
+from feedline.workers.fetch.cutting import StreamFetcher
+from feedline.workers.fetch.streams import Stream
 from tests.workers.fetch.streams import BothHaveState, Counting, DatasetHasState, IteratorHasState, Numbers
 
 
@@ -239,20 +241,55 @@ def read_together(stream: Stream) -> None:
         stream.fill([], count)
 
 
-def skip(stream: Stream) -> None:
-    stream.skip_to(3)
-    stream.read()
-    stream.skip_to(19)
-    stream.skip_to(100)  # past the end
-
-
-@pytest.mark.parametrize("read", [read_one_by_one, read_together, skip])
+@pytest.mark.parametrize("read", [read_one_by_one, read_together])
 def test_digests_of_a_shared_stream_lie_further_and_further_apart(read: Callable[[Stream], None]) -> None:
     stream = Stream(list(range(20)), Scope(), None)
     stream.watch(is_shared=True)
     read(stream)
     assert [place for place, _ in stream.digests] == [0, 1, 2, 4, 8, 16]
     assert stream.place == 20
+
+
+class Failing:
+    """An iterator over numbers; those in `bad` raise an exception in their place."""
+
+    def __init__(self, bad: Collection[int]) -> None:
+        self._bad = bad
+        self._next = -1
+
+    def __iter__(self) -> Failing:
+        return self
+
+    def __next__(self) -> int:
+        self._next += 1
+        if self._next >= 20:
+            raise StopIteration
+        if self._next in self._bad:
+            raise ValueError(f"sample {self._next} is damaged")
+        return self._next
+
+
+@given(bad=st.sets(st.integers(0, 19)), steps=st.lists(st.sampled_from(["read", "fill", "skip"]), max_size=12))
+def test_digests_are_those_of_the_samples_at_their_places(bad: set[int], steps: list[str]) -> None:
+    """An exception in place of a sample must not move the digests of others."""
+    right = dict(digests_after([], ["read"] * 20))
+    assert set(digests_after(bad, steps)) <= set(right.items())
+    everything = dict(digests_after(bad, ["fill"] * 40))
+    assert everything == {place: digest for place, digest in right.items() if place not in bad}
+
+
+def digests_after(bad: Collection[int], steps: list[str]) -> list[tuple[int, bytes]]:
+    stream = Stream(Failing(bad), Scope(), None)
+    stream.watch(is_shared=True)
+    for step in steps:
+        with suppress(ValueError, StopIteration):
+            if step == "read":
+                stream.read()
+            elif step == "fill":
+                stream.fill([], 5)
+            else:
+                stream.skip_to(stream.place + 3)
+    return stream.digests
 
 
 def test_equal_samples_have_the_same_digest_wherever_they_are_in_memory() -> None:

@@ -19,7 +19,7 @@ from feedline.datasets.paths import local_output
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, warn_user
 from feedline.system.process import lock_of_process
-from feedline.types.sizes import byte_count
+from feedline.system.sizes import byte_count
 
 _one_thread = lock_of_process()
 """Held to drop samples: of a loader's threads, which have copies of a dataset, only the first in an epoch does so."""

@@ -34,7 +34,7 @@ from feedline.datasets.tar.members import Bytes
 from feedline.datasets.tar.packed import packing_of, unpacked_file
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.handle import Handle
-from feedline.types.sizes import byte_count
+from feedline.system.sizes import byte_count
 
 if TYPE_CHECKING:
     from pyarrow import Schema, Table

@@ -17,7 +17,7 @@ from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
 from feedline.system.failures import words
 from feedline.system.handle import Handle
-from feedline.types.sizes import byte_count
+from feedline.system.sizes import byte_count
 
 
 class HDF5Dataset(TableSource):

@@ -26,7 +26,7 @@ from feedline.datasets.hdf5.rows import (
 from feedline.errors import CorruptSource, MissingExtra
 from feedline.system.failures import words
 from feedline.system.optional import require
-from feedline.types.sizes import check_size
+from feedline.system.sizes import check_size
 
 if TYPE_CHECKING:
     import mmap

@@ -17,7 +17,7 @@ from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.system.failures import words
 from feedline.system.optional import require
 from feedline.system.process import lock_of_process
-from feedline.types.sizes import SampleSize
+from feedline.system.sizes import SampleSize
 
 if TYPE_CHECKING:
     from h5py import Dataset, File

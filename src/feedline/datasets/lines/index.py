@@ -18,8 +18,8 @@ from feedline.datasets.lines.inflating import Inflating, Point, packing_in
 from feedline.datasets.lines.scan import Numbers, Scan
 from feedline.datasets.lines.sections import without_mark
 from feedline.datasets.remote.blob import Blob, LocalBlob
+from feedline.system.shown import identity_of
 from feedline.types import JsonObject
-from feedline.types.shown import identity_of
 
 _FORMAT = 1
 BLOCK_BYTES = 1 << 15

@@ -11,7 +11,7 @@ from feedline.datasets.paths import Paths, found_files, natural
 from feedline.datasets.remote.blob import Version
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.errors import BadOption, SourceError
-from feedline.types.shown import shown_address, shown_url
+from feedline.system.shown import shown_address, shown_url
 
 PACKED = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")
 JSON_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".ndjson", ".jsonlines") for packed in PACKED)

@@ -35,8 +35,8 @@ from feedline.datasets.source import Indices, Source, Transform
 from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.handle import Handle
-from feedline.types.shown import counted, shown_address
-from feedline.types.sizes import byte_count, most_bytes
+from feedline.system.shown import counted, shown_address
+from feedline.system.sizes import byte_count, most_bytes
 
 CACHE_BYTES = 64 << 20
 """Default limit for blocks in memory, per process: the operating system keeps plain files in memory anyway."""

@@ -18,7 +18,7 @@ from feedline.datasets.remote.blob import Blob
 from feedline.errors import CorruptSource, DataWarning, PerformanceWarning, SourceChanged, SourceError, warn_user
 from feedline.system.handle import ClosedWhenDeleted
 from feedline.system.kept_file import KeptFile, drop_abandoned, keep
-from feedline.types.shown import identity_of
+from feedline.system.shown import identity_of
 
 _MARK = "unpacked-lines.feedline"
 """A file that marks the folder as feedline's."""

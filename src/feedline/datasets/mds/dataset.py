@@ -17,7 +17,7 @@ from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import SPECS
 from feedline.system.failures import words
 from feedline.system.handle import Handle
-from feedline.types.shown import shown_address
+from feedline.system.shown import shown_address
 
 
 class MDSDataset(TableSource):

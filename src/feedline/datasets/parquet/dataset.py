@@ -34,7 +34,7 @@ from feedline.datasets.remote.storage import Storage, checked_options
 from feedline.datasets.source import Transform, checked_flag
 from feedline.errors import CorruptSource
 from feedline.system.handle import Handle
-from feedline.types.sizes import byte_count
+from feedline.system.sizes import byte_count
 
 if TYPE_CHECKING:
     from pyarrow import Table

@@ -19,7 +19,7 @@ from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.remote.ranges import side_by_side
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.errors import CorruptSource, SourceError
-from feedline.types.shown import identity_of, shown_url
+from feedline.system.shown import identity_of, shown_url
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData

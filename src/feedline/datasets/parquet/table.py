@@ -40,7 +40,7 @@ from feedline.datasets.remote.ranges import side_by_side
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import CorruptSource, FeedlineError, PerformanceWarning, SourceError, warn_user
 from feedline.system.failures import words
-from feedline.types.sizes import byte_count
+from feedline.system.sizes import byte_count
 
 if TYPE_CHECKING:
     from pyarrow import DataType, Schema, Table

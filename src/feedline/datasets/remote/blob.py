@@ -15,7 +15,7 @@ from feedline.datasets.paths import stamp_of
 from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, SourceChanged, SourceError, TooManyOpenFiles
 from feedline.system.handle import ClosedWhenDeleted
-from feedline.types.shown import shown_address
+from feedline.system.shown import shown_address
 
 
 class Version(NamedTuple):

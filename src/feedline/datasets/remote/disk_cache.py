@@ -37,7 +37,7 @@ from feedline.datasets.remote.foresight import Foresight, RandomAccess, name_of
 from feedline.errors import BadOption, PerformanceWarning, warn_user
 from feedline.system.kept_file import KeptFile, keep, kept_bytes
 from feedline.system.process import lock_of_process
-from feedline.types.sizes import bytes_text
+from feedline.system.sizes import bytes_text
 
 PIECE_BYTES = 1 << 21
 MARK = ".feedline-shards"

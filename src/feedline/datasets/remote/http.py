@@ -15,7 +15,7 @@ from typing import Any
 
 from feedline.datasets.remote.blob import Blob, RetryPolicy, Throttled, Transient, Version, read_range
 from feedline.errors import SourceChanged, SourceError
-from feedline.types.shown import shown_url, without_secrets
+from feedline.system.shown import shown_url, without_secrets
 
 _PIECE = 1 << 18
 _HEAD = 1 << 16

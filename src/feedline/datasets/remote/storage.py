@@ -20,7 +20,7 @@ from feedline.datasets.remote.systems import close_system, make_system, system_c
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.system.failures import words
 from feedline.system.handle import ClosedWhenDeleted
-from feedline.types.shown import shown_url, without_secrets
+from feedline.system.shown import shown_url, without_secrets
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -18,8 +18,8 @@ from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption, BadState
 from feedline.system.handle import Handle
+from feedline.system.shown import shown_address
 from feedline.types import State
-from feedline.types.shown import shown_address
 
 _WAIT_S = 0.2
 """Duration of one wait for messages, and so how long it may take to notice that the dataset was closed."""

@@ -21,7 +21,7 @@ from feedline.errors import BadOption, SourceError
 from feedline.system.failures import words
 from feedline.system.handle import Handle
 from feedline.system.optional import require
-from feedline.types.shown import shown_url, without_secrets
+from feedline.system.shown import shown_url, without_secrets
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from feedline.datasets.array_file import opened_zip, read_header
-from feedline.types.sizes import SampleSize, check_size
+from feedline.system.sizes import SampleSize, check_size
 
 _PREAMBLE = 10
 """Bytes up to the end of the header length; two more in formats 2 and 3."""

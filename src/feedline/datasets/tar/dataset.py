@@ -30,8 +30,8 @@ from feedline.datasets.tar.shards import Found, Reading, expand
 from feedline.datasets.tar.stream import TarStream
 from feedline.errors import BadOption, CorruptSource, SourceChanged
 from feedline.system.handle import Handle
-from feedline.types.shown import shown_address
-from feedline.types.sizes import SampleSize, byte_count, most_bytes
+from feedline.system.shown import shown_address
+from feedline.system.sizes import SampleSize, byte_count, most_bytes
 
 _MOST_OPEN = 64
 """Shards that one thread keeps open. A guess: far below the usual limit of 1,024 files."""

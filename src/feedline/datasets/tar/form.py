@@ -21,7 +21,7 @@ from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.images.pillow import EXTENSIONS, SPECS, picture_decoder
 from feedline.system.failures import add_note
 from feedline.system.optional import require
-from feedline.types.sizes import SampleSize
+from feedline.system.sizes import SampleSize
 
 Handler = Callable[[str, bytes], object]
 """Takes the name of a field, with a leading dot, and its bytes; returns the value, or None to pass it on to others."""

@@ -29,8 +29,8 @@ from feedline.datasets.tar.members import NO_SUM, Bytes, Members, sum_of
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.memory.sharing import records
+from feedline.system.shown import identity_of
 from feedline.types import JsonObject
-from feedline.types.shown import identity_of
 
 _FORMAT = 4
 _MOST_INDEX = 1 << 30

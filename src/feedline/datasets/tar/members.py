@@ -15,7 +15,7 @@ from feedline.datasets.checksums import check_seal, damaged
 from feedline.datasets.form import check_count
 from feedline.errors import CorruptSource
 from feedline.system.failures import words
-from feedline.types.sizes import check_size
+from feedline.system.sizes import check_size
 
 BLOCK = 512
 EMPTY = bytes(BLOCK)

@@ -13,7 +13,7 @@ from feedline.datasets.tar.index import ShardIndex, Unread, decode, scan
 from feedline.datasets.tar.shards import Found, Reading
 from feedline.errors import CorruptSource
 from feedline.system.handle import Handle
-from feedline.types.shown import identity_of, shown_address
+from feedline.system.shown import identity_of, shown_address
 
 
 class PackedIndexes:

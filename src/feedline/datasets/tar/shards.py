@@ -14,7 +14,7 @@ from feedline.datasets.remote.disk_cache import PIECE_BYTES, DiskCache
 from feedline.datasets.remote.storage import Storage, checked_options, local_path, names_versions, protocol_of
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption, SourceError
-from feedline.types.shown import shown_address
+from feedline.system.shown import shown_address
 
 _MOST = 1_000_000
 _SEPARATOR = re.compile(r"::(?![0-9a-fA-F:.%]*\])")

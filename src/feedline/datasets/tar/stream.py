@@ -22,8 +22,8 @@ from feedline.datasets.tar.shards import Reading
 from feedline.datasets.tar.shares import ShardShare, read, resharded, shares_of
 from feedline.randomness.keys import checked_seed, epoch_key, mix
 from feedline.system.handle import Handle
+from feedline.system.ranks import local_rank_count
 from feedline.types import State
-from feedline.types.ranks import local_rank_count
 
 
 class TarStream(PartedStream, Epochs, Reshardable):

@@ -23,7 +23,7 @@ from feedline.datasets.remote.blob import LocalBlob
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged
 from feedline.system.optional import require
-from feedline.types.sizes import check_size
+from feedline.system.sizes import check_size
 
 HEADER = struct.Struct("<QI")
 """Length of a record, and the checksum of the length."""

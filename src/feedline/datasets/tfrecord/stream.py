@@ -21,8 +21,8 @@ from feedline.errors import SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import checked_seed, epoch_key, mix
 from feedline.system.failures import words
+from feedline.system.sizes import check_size, most_bytes
 from feedline.types import State
-from feedline.types.sizes import check_size, most_bytes
 
 _PIECE = 1 << 18
 Record = tuple[str, bytes]

@@ -28,8 +28,8 @@ from feedline.order.progress import Progress
 from feedline.order.streams import StreamPlan
 from feedline.system import interrupts
 from feedline.system.failures import is_interrupt, twin_of
+from feedline.system.shown import counted
 from feedline.types import DatasetKind, Position, ResultKind
-from feedline.types.shown import counted
 
 BeginEpoch = Callable[[Driver], None]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.errors import BadOption
-from feedline.types import Share
+from feedline.system.ranks import Share
 
 _NOTHING = object()
 

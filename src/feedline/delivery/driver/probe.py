@@ -24,9 +24,9 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import GlobalStates
 from feedline.samplers import InfiniteSampler
 from feedline.system.limits import usable_cores
+from feedline.system.ranks import local_rank_count
 from feedline.system.timing import Clock, on_threads
 from feedline.types import DatasetKind, Draw, IndexBlock, ResultKind, Task, WorkerIdentity
-from feedline.types.ranks import local_rank_count
 from feedline.workers.handles import used_by_threads
 from feedline.workers.processes.engine import ProcessEngine
 from feedline.workers.runner import Runner

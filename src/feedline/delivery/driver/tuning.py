@@ -20,7 +20,7 @@ from feedline.delivery.machine.controller import MOST_DEPTH, Controller, Measure
 from feedline.delivery.machine.epoch import Epoch
 from feedline.system.limits import memory_limit, physical_bytes, usable_cores
 from feedline.system.process import own_bytes, scheduled_s
-from feedline.types.ranks import local_rank_count
+from feedline.system.ranks import local_rank_count
 
 C = TypeVar("C", bound=Config)
 

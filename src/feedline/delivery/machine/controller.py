@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from feedline.insight.worker_model import LEAST_GAIN, Load
-from feedline.types.shown import counted, percent
+from feedline.system.shown import counted, percent
 
 _WAITS = 0.05
 _HARDLY_WAITS = 0.02

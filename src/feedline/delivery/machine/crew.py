@@ -6,30 +6,14 @@ that it had begun comes first, or its samples one by one if one of them may kill
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from feedline.delivery.machine.decisions import GIVE, RETIRE, START, TAKE_BACK
 from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.flights import Flights
 from feedline.delivery.machine.recovery import Recovery, Redone
-from feedline.errors import FeedlineWarning, WorkerStartError, WorkerTimeout, WorkerWarning
-from feedline.types import Call, Notes, Position, Result, ResultKind, Task
-
-
-@dataclass(slots=True)
-class _Replacement:
-    """A worker that is being replaced, and the tasks it leaves."""
-
-    death: BaseException | None
-    """None if it was replaced for its memory use, or is new."""
-    begun: Flight | None
-    waiting: list[Flight]
-    is_new: bool = False
-    """True if this worker is an addition and replaces none."""
-
-    def tasks(self) -> list[Flight]:
-        """Return the tasks, the one that was begun first."""
-        return self.waiting if self.begun is None else [self.begun, *self.waiting]
+from feedline.errors import FeedlineWarning, WorkerError, WorkerStartError, WorkerTimeout, WorkerWarning
+from feedline.types import Call, Position, Result, ResultKind, Task
 
 
 class Crew:
@@ -54,8 +38,8 @@ class Crew:
         """Workers killed because they did not answer, and the error that says so."""
         self._flights = flights
         self._recovery = recovery
-        self._leaving: dict[int, _Replacement] = {}
-        """Workers whose replacement is being started."""
+        self._deaths: dict[int, BaseException] = {}
+        """What workers died of whose replacement is being started."""
         self._unsent_call: BaseException | None = None
         """The exception that kept a call from being sent."""
 
@@ -63,22 +47,11 @@ class Crew:
         """Reset the budget of restarts."""
         self._recovery.begin_epoch()
 
-    def first_answered(self, worker: int) -> None:
-        """Handle the first answer of a worker since it was started."""
-        self.silent.discard(worker)
-        self._recovery.answered(worker)
-
     @property
     def have_all_answered(self) -> bool:
         """True if every active worker has answered a task, and all surplus workers are gone."""
         flights = self._flights
         return not self.silent and len(flights.active) + len(flights.absent) == len(flights.workers)
-
-    def left_behind(self) -> list[Flight]:
-        """Return the tasks of workers whose replacement is being started, which nobody will make any more."""
-        flights = [flight for left in self._leaving.values() for flight in left.tasks()]
-        self._leaving.clear()
-        return flights
 
     # -- tasks that did not reach their worker, or were taken back ---------------------------------------------------
 
@@ -112,58 +85,75 @@ class Crew:
         flights, has_moved = self._flights, False
         for task_id in task_ids:
             flight = flights.remove(worker, task_id)
-            if target is None and not flight.requested.wanted and not flight.is_call:  # the worker is being replaced
-                flights.drop(flight)
-                continue
             # Calls, probes and tasks that carry a state to resume from are meant for this worker only.
             alone = flight.is_call or flight.suspect is not None or flight.task.resume is not None
-            if target is not None and not alone:
+            if target is None:
+                self._give_again(flight)
+                continue
+            if not alone:
                 flight.worker, has_moved = target, True
                 flights.counters.relieved += 1
             flights.give(flight, flight.task.slot)
-        if target is not None and not has_moved:
-            flights.begun[worker] = tuple(flights.of[worker])
-        if target is not None and not flights.of[worker]:
-            flights.unresponsive[worker] = None
+        if target is not None and not (has_moved and flights.of[worker]):
+            flights.drained[worker] = None
         self.end_if_idle(worker)
+
+    def _give_again(self, flight: Flight) -> None:
+        """Assign a task again to its worker, or to the one that replaces it, if it is still wanted."""
+        if flight.is_call:
+            # The dataset that a new worker receives includes the call.
+            if flight.worker not in self._flights.parked:
+                self._flights.give(flight, flight.task.slot)
+        elif not flight.requested.wanted:
+            self._flights.drop(flight)
+        else:
+            self._flights.give(flight, flight.task.slot)
 
     # -- workers that died, or are to go -----------------------------------------------------------------------------
 
     def died(self, worker: int, death: BaseException, unbegun: list[int]) -> None:
         """Handle the death of a worker; `unbegun` are the tasks that it had not begun."""
-        flights = self._flights
+        flights, recovery = self._flights, self._recovery
         if worker in flights.absent:
             return  # it died after its last task, and was not to be replaced
-        unbegun = [*unbegun, *self._not_given_any_more(worker)]
+        waits = {*unbegun, *self._withdraw_decisions(worker)}
         death = self.stuck.pop(worker, death)
         if self.is_elastic and worker and isinstance(death, WorkerStartError) and self._do_without(worker):
             return
-        waits = {*unbegun, *(flight.task.id for flight in flights.parked.pop(worker, []))}
         held = list(flights.of[worker].values())
         flights.of[worker].clear()
-        begun = next((flight for flight in held if flight.task.id not in waits), None)
-        waiting = [flight for flight in held if flight is not begun]
-        if begun is not None and not self._recovery.is_ready(death):
-            waiting, begun = held, None
-        end = self._recovery.end_by(worker, death, begun)
-        replacement = _Replacement(death, begun, waiting)
+        begun = None
+        if isinstance(death, WorkerError):  # otherwise it kept the worker from getting ready
+            begun = next((flight for flight in held if flight.task.id not in waits), None)
+        waiting = [flight for flight in held if flight is not begun] + flights.parked.get(worker, [])
+        end = recovery.end_by(death, begun)
         if end is not None:
-            self._end(end, replacement)
+            flights.parked[worker] = waiting if begun is None else [begun, *waiting]
+            self._end(end)
             return
         flights.counters.restarts += 1
-        self._replace(worker, replacement)
+        self.pending_warnings.append((recovery.restart_warning(death, begun), WorkerWarning))
+        self._deaths[worker] = death
+        flights.parked[worker] = []
+        if begun is not None and begun.requested.wanted and not begun.is_call:
+            self._act(begun.requested, recovery.redo(begun, death))
+        elif begun is not None:
+            self._give_again(begun)
+        for flight in waiting:
+            self._give_again(flight)
+        flights.decisions.append((START, worker))
 
-    def _not_given_any_more(self, worker: int) -> list[int]:
-        """Remove pending assignments to a worker, and return their tasks: none of them can have killed it."""
+    def _withdraw_decisions(self, worker: int) -> list[int]:
+        """Withdraw the pending decisions about a worker; return its tasks among them, none of which has killed it."""
         decisions = list(self._flights.decisions)
         self._flights.decisions.clear()
-        self._flights.decisions.extend(one for one in decisions if one[0] is not GIVE or one[1] != worker)
+        self._flights.decisions.extend(one for one in decisions if one[1] != worker)
         return [one[2].id for one in decisions if one[0] is GIVE and one[1] == worker]
 
     def grown(self, worker: int) -> None:
         """Handle a worker above its memory limit: it finishes what it has begun, then another replaces it."""
         flights = self._flights
-        if worker not in flights.parked and worker not in self._leaving and worker < len(flights.active):
+        if worker not in flights.parked and worker < len(flights.active):
             flights.parked[worker] = []
             flights.decisions.append((TAKE_BACK, worker, None))
 
@@ -172,68 +162,47 @@ class Crew:
         flights = self._flights
         if worker not in flights.parked:
             self._retire_if_idle(worker)
-        elif flights.workers[worker].outstanding == len(flights.parked[worker]):
-            waiting = flights.parked.pop(worker)
-            flights.of[worker].clear()
+        elif not flights.of[worker] and (START, worker) not in flights.decisions:
             flights.counters.recycled += 1  # as it did not die, this is not a restart
-            self._replace(worker, _Replacement(None, None, waiting))
-
-    def _replace(self, worker: int, replacement: _Replacement) -> None:
-        self._leaving[worker] = replacement
-        self._flights.decisions.append((START, worker))
+            flights.decisions.append((START, worker))
 
     def started(self, worker: int) -> None:
         """Give a worker that was started the tasks of the one it replaces."""
-        flights, left = self._flights, self._leaving.pop(worker)
+        flights = self._flights
+        self._deaths.pop(worker, None)
+        waiting = flights.parked.pop(worker, [])
         view, epoch = flights.workers[worker], flights.epoch
         view.outstanding = 0
         view.since_s = flights.now_s + flights.start_up_s
         self.silent.add(worker)
-        flights.unresponsive.pop(worker, None)
+        flights.drained.pop(worker, None)
         resume = None if epoch is None else epoch.kind.resume_for(worker)
         if resume is not None:
             flights.states.owed[worker] = resume
-        if left.death is not None:
-            warning = self._recovery.restart_warning(left.death, worker, left.begun)
-            self.pending_warnings.append((warning, WorkerWarning))
-        if left.begun is not None:
-            self._redo(left.begun, left.death)
-        self._give_again(left.waiting)
+        for flight in waiting:
+            self._give_again(flight)
         self._retire_if_idle(worker)
 
     def not_started(self, worker: int, exc: Exception) -> None:
         """Handle a failed start: fatal, unless the worker was an addition."""
-        left = self._leaving.pop(worker)
-        if left.is_new:
-            self._flights.absent.add(worker)
-            self.resize(min(worker, len(self._flights.active)))
-            return
-        if left.death is not None:
-            exc.__cause__ = left.death
-        self._end(self._recovery.with_budget_note(exc), left)
+        flights = self._flights
+        if worker in flights.parked:
+            exc.__cause__ = self._deaths.pop(worker, None)
+            self._end(self._recovery.with_budget_note(exc))
+        else:
+            flights.absent.add(worker)
+            self.resize(min(worker, len(flights.active)))
 
-    def _end(self, last: BaseException, left: _Replacement) -> None:
-        """Give up after a death that cannot be recovered from."""
-        killers: list[object] = []
-        for flight in left.tasks():
-            trouble = flight.requested.trouble
-            killers += [] if trouble is None or not flight.requested.wanted else trouble.faults
-            self._flights.drop(flight)
+    def _end(self, last: BaseException) -> None:
+        """Give up after a death that cannot be recovered from; log the samples that were found to kill."""
         epoch = self._flights.epoch
-        if killers and epoch is not None:
-            epoch.fault_budget.enter(Result(ResultKind.DIED, -1, -1, notes=Notes(faults=killers)), 0, epoch.number)
+        if epoch is not None:
+            suspects = [flight.requested for flight in self._flights if flight.requested.wanted]
+            found = [fault for one in suspects if one.trouble is not None for fault in one.trouble.faults]
+            epoch.fault_budget.write(found, 0, epoch.number)
         self.fatal = last
 
     # -- tasks over which workers died -------------------------------------------------------------------------------
-
-    def _redo(self, begun: Flight, death: BaseException | None) -> None:
-        if not begun.requested.wanted:  # from an epoch that was left
-            self._flights.drop(begun)
-        elif begun.is_call:
-            self._give_again([begun])
-        else:
-            assert death is not None
-            self._act(begun.requested, self._recovery.redo(begun, death))
 
     def survived(self, suspect: Flight) -> None:
         """Continue the search after a sample of a task that kills workers was made without harm."""
@@ -244,21 +213,11 @@ class Crew:
 
     def _act(self, flight: Flight, redone: Redone) -> None:
         if redone is None:
-            self._give_again([flight])
+            self._flights.give(flight, flight.task.slot)
         elif isinstance(redone, Task):
             self._flights.give(Flight(flight.ordinal, flight.worker, redone, suspect=flight), flight.task.slot)
         else:
             self._flights.accept(flight, redone)
-
-    def _give_again(self, flights: list[Flight]) -> None:
-        """Give a new worker the tasks of its predecessor."""
-        for flight in flights:
-            if flight.is_call:
-                continue  # the dataset that the new worker received includes the call
-            if not flight.requested.wanted:
-                self._flights.drop(flight)
-            else:
-                self._flights.give(flight, flight.task.slot)
 
     # -- workers that are added or retired ---------------------------------------------------------------------------
 
@@ -274,7 +233,7 @@ class Crew:
         flights.active = flights.workers[:count]
         for worker in sorted(flights.absent.intersection(range(count))):
             flights.absent.discard(worker)
-            self._replace(worker, _Replacement(None, None, [], is_new=True))
+            flights.decisions.append((START, worker))
         for worker in range(count, len(flights.workers)):
             self._retire_if_idle(worker)
         epoch = flights.epoch
@@ -286,7 +245,7 @@ class Crew:
     def _do_without(self, worker: int) -> bool:
         """Drop a worker that could not be placed, and reassign its tasks; False if they cannot move."""
         flights = self._flights
-        held = list(flights.of[worker].values())
+        held = [*flights.of[worker].values(), *flights.parked.get(worker, [])]
         if any(flight.stays for flight in held):
             return False
         flights.parked.pop(worker, None)
@@ -294,21 +253,20 @@ class Crew:
         flights.workers[worker].outstanding = 0
         self.resize(min(worker, len(flights.active)))
         for flight in held:
-            if flight.is_call or not flight.requested.wanted:
-                flights.drop(flight)
+            if flight.is_call:
                 continue
             flight.task.resume = None  # the others have their states already
             flight.worker = min(flights.active, key=lambda view: view.outstanding).id
-            flights.give(flight, flight.task.slot)
+            self._give_again(flight)
         return True
 
     def _retire_if_idle(self, worker: int) -> None:
         """Retire a surplus worker once it has finished its tasks."""
         flights = self._flights
-        is_kept = worker < len(flights.active) or worker in flights.absent or worker in self._leaving
+        is_kept = worker < len(flights.active) or worker in flights.absent or worker in flights.parked
         if is_kept or flights.workers[worker].outstanding:
             return
         flights.absent.add(worker)
-        flights.unresponsive.pop(worker, None)
+        flights.drained.pop(worker, None)
         self.silent.discard(worker)
         flights.decisions.append((RETIRE, worker))

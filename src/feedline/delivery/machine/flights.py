@@ -67,15 +67,13 @@ class Flights:
         self.absent = set(range(worker_count, max_workers))
         """Numbers of workers that were not started, or have been retired."""
         self.of: list[dict[int, Flight]] = [{} for _ in self.workers]
-        """The tasks of each worker by their ids, the earliest assigned first."""
+        """The tasks that each worker has, by their ids, the earliest assigned first."""
         self.parked: dict[int, list[Flight]] = {}
-        """Workers to replace once they are idle, with those of their tasks that wait for the new worker."""
-        self.unresponsive: dict[int, None] = {}
-        """Workers that lost all their tasks to others and have answered nothing since, the earliest first. They may be
-        stopped.
+        """Workers that are being replaced, with the tasks that wait for the new worker."""
+        self.drained: dict[int, None] = {}
+        """Workers from which no more tasks could be taken for others, the earliest first, and that have neither got
+        nor answered a task since. Those without a task may be stopped.
         """
-        self.begun: dict[int, tuple[int, ...]] = {}
-        """The ids of the tasks of workers that had begun all their tasks at the last check."""
         self.states = WorkerStates()
         self.decisions: deque[Decision] = deque()
         self.epoch: Epoch | None = None
@@ -88,11 +86,13 @@ class Flights:
     def __iter__(self) -> Iterator[Flight]:
         for flights in self.of:
             yield from flights.values()
+        for waiting in self.parked.values():
+            yield from waiting
 
     @property
     def is_busy(self) -> bool:
         """True while tasks are in flight."""
-        return any(self.of)
+        return any(self.of) or any(self.parked.values())
 
     def give_next(self, epoch: Epoch) -> bool:
         """Assign the next task of an epoch; False if there is none or no worker may have it."""
@@ -116,11 +116,13 @@ class Flights:
         flight.given_s = self.now_s
         if self.lacks_slots:
             flight.is_held_up = True
-        if self.parked and worker in self.parked and not flight.is_call:
+        if self.parked and worker in self.parked:
             self.parked[worker].append(flight)
         else:
             self.decisions.append((GIVE, worker, task))
-        self.of[worker][task.id] = flight
+            self.of[worker][task.id] = flight
+        if self.drained:
+            self.drained.pop(worker, None)
         view = self.workers[worker]
         if not view.outstanding and view.since_s < self.now_s:
             view.since_s = self.now_s
@@ -155,7 +157,7 @@ class Flights:
     def call(self, call: Call) -> None:
         """Call a method of the dataset in every worker, after the tasks already assigned to it."""
         for view in self.workers:
-            if view.id not in self.absent:  # those will start with the current dataset
+            if view.id not in self.absent and view.id not in self.parked:  # those will start with the current dataset
                 self.give(Flight(-1, view.id, Task(0, call), is_call=True), -1)
 
     def oldest(self, worker: int | None) -> Flight | None:

@@ -88,7 +88,7 @@ class Lateness:
             else:
                 source, target = move
                 self._check_move(epoch, source, target)
-                if not self._has_begun_all(source) and self._may_move_from(source):
+                if source not in flights.drained and self._may_move_from(source):
                     flights.decisions.append((TAKE_BACK, source, target))
                     return scheduler.grace_s(typical_s)
         while epoch.limits.runs_ahead and any(not view.outstanding for view in flights.active):
@@ -103,29 +103,15 @@ class Lateness:
     def _views_for_relief(self, epoch: Epoch, idle: list[int]) -> list[WorkerView]:
         """Return the workers between which work may move.
 
-        A worker that lost all its tasks unanswered gets no tasks of others until it has answered. So a task visits each
-        stopped worker at most once, and the timeout replaces its last holder. Without such a timeout, the worker that
-        was passed over for longest is tried again.
+        A drained worker neither gives nor gets tasks until it has got or answered one. So a task visits each stopped
+        worker at most once, and the timeout replaces its last holder. Without such a timeout, the worker that was
+        passed over for longest is tried again.
         """
-        flights, unresponsive = self._flights, self._flights.unresponsive
-        if not unresponsive and not flights.begun:
-            return flights.active
+        flights, drained = self._flights, self._flights.drained
         is_replaced = epoch.limits.kills_stuck and epoch.limits.timeout_s > 0
-        if not is_replaced and unresponsive.keys() >= set(idle):
-            del unresponsive[next(worker for worker in unresponsive if worker in idle)]
-        return [
-            view
-            for view in flights.active
-            if not (self._has_begun_all(view.id) if view.outstanding else view.id in unresponsive)
-        ]
-
-    def _has_begun_all(self, worker: int) -> bool:
-        """True if a worker had begun all its tasks at the last check, and has got and answered none since."""
-        begun = self._flights.begun.get(worker)
-        if begun is not None and begun != tuple(self._flights.of[worker]):
-            del self._flights.begun[worker]
-            return False
-        return begun is not None
+        if not is_replaced and drained.keys() >= set(idle):
+            del drained[next(worker for worker in drained if worker in idle)]
+        return [view for view in flights.active if view.id not in drained]
 
     def _may_move_from(self, source: int) -> bool:
         """True if work may move away from a worker.

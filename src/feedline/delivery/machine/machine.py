@@ -212,9 +212,9 @@ class Machine:
         view.outstanding -= 1
         view.since_s = flights.now_s
         if crew.silent and worker in crew.silent:
-            crew.first_answered(worker)
-        if flights.unresponsive:
-            flights.unresponsive.pop(worker, None)
+            crew.silent.discard(worker)
+        if flights.drained:
+            flights.drained.pop(worker, None)
         if result.busy_ns:
             self.pace.note(result.busy_ns)
         position = None if result.notes is None else result.notes.position
@@ -252,10 +252,11 @@ class Machine:
 
     def close(self) -> None:
         """Forget everything: the workers are gone."""
-        for flight in [*self.flights, *self.crew.left_behind()]:
+        for flight in self.flights:
             self.flights.drop(flight)
         for tasks in self.flights.of:
             tasks.clear()
+        self.flights.parked.clear()
         self.decisions.clear()
         if self.flights.epoch is not None:
             for unwanted in self.flights.epoch.leave():

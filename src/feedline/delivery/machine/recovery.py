@@ -5,6 +5,8 @@ is blamed. The user's policy decides what to do with it, as with any sample that
 
 Workers also die of causes unrelated to their samples: another process kills them, or the system runs out of memory. So
 one death, or one death per worker, never blames a sample.
+
+A worker that ends by its own fault before it is ready is not replaced, since the next one would end the same way.
 """
 
 from __future__ import annotations
@@ -15,14 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from feedline.abc.faults import NEIGHBOUR, ErrorPolicy, Failure, Fault, Verdict
+from feedline.abc.faults import NEIGHBOUR, ErrorPolicy, Failure, Fault, Verdict, index_key
 from feedline.delivery.machine.batch_indices import as_list, with_item
 from feedline.delivery.machine.flight import Flight, Trouble
 from feedline.delivery.machine.prefetch import Limits
-from feedline.errors import PACKAGE, NotPicklable, WorkerError, WorkerStartError, WorkerTimeout
+from feedline.errors import PACKAGE, WorkerDied, WorkerError, WorkerTimeout
 from feedline.system.failures import add_note, is_interrupt, samples_text
 from feedline.types import Draw, Notes, Result, ResultKind, Task
-from feedline.types.indices import index_key
 from feedline.workers.fetch.failure_notes import origin_text
 from feedline.workers.fetch.guard import neighbour_of
 
@@ -34,11 +35,6 @@ _DEATHS_ALONE = 2
 
 _MOST_STREAM_DEATHS = 4
 """Workers that may die over the same batch of a stream."""
-
-_MOST_STARTS = 2
-"""How often in a row to restart a worker that ends by its own fault before it is ready, such as by an exception
-in `worker_init_fn`. If it was killed, or ended for an unknown reason, the budget is the only limit.
-"""
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,13 @@ class RecoveryOptions:
     """A random number below 1, for policies that spread their pauses."""
 
 
+def _would_recur(death: BaseException) -> bool:
+    """True if a new worker would end the same way: this one failed by itself before it was ready to work."""
+    if isinstance(death, WorkerDied):
+        return not death.was_ready and death.was_killed is False
+    return not isinstance(death, WorkerTimeout)
+
+
 Redone = Task | Result | None
 """What to do with a task over which a worker died: send a probe, answer it with a result, or (None) assign it again."""
 
@@ -70,12 +73,10 @@ class Recovery:
     def __init__(self, options: RecoveryOptions) -> None:
         self._options = options
         self._left = options.restarts
-        self._starts_failed: dict[int, int] = {}
 
     def begin_epoch(self) -> None:
         """Reset the budget."""
         self._left = self._options.restarts
-        self._starts_failed.clear()
 
     @property
     def may_restart(self) -> bool:
@@ -84,41 +85,28 @@ class Recovery:
 
     # -- workers that died -------------------------------------------------------------------------------------------
 
-    def is_ready(self, death: BaseException) -> bool:
-        """True if a worker died at work; otherwise `death` is the exception that kept it from getting ready."""
-        return isinstance(death, WorkerError)
-
-    def end_by(self, worker: int, death: BaseException, begun: Flight | None) -> BaseException | None:
+    def end_by(self, death: BaseException, begun: Flight | None) -> BaseException | None:
         """Count a death; return the exception that ends the epoch, None if the worker is to be replaced.
 
         Args:
-            worker: the worker that died.
-            death: why it died.
+            death: why the worker died.
             begun: the task that it was working on.
         """
-        failed = not self.is_ready(death) or not getattr(death, "was_ready", True)
-        starts = self._starts_failed[worker] = self._starts_failed.get(worker, 0) + 1 if failed else 0
-        was_killed = getattr(death, "was_killed", False)
-        stays = begun is not None and (begun.stays or not self._options.searches)
-        deaths = 0 if begun is None or begun.trouble is None else begun.trouble.deaths
-        stays_stuck = stays and deaths + 1 >= _MOST_STREAM_DEATHS
-        if stays_stuck:
+        deaths = 1 if begun is None or begun.trouble is None else begun.trouble.deaths + 1
+        if begun is not None and not self._may_search(begun) and deaths >= _MOST_STREAM_DEATHS:
             death.args = (
-                f"{death} {deaths + 1} workers have died at this place. The samples of a stream, or of a dataset that "
-                "keeps a state, cannot be tried one by one to find the one that kills.",
+                f"{death} {deaths} workers have died at this point. The samples of a stream, or of a dataset that keeps "
+                "a state, cannot be tried one by one to find the one that kills.",
             )
-        never_starts = starts > _MOST_STARTS and was_killed is False
-        if never_starts or (starts > _MOST_STARTS and self._left <= 0):
-            self._note_failed_starts(death, worker, starts)
-        is_final = isinstance(death, (WorkerStartError, NotPicklable))  # a replacement would end the same way
-        if self._left <= 0 or stays_stuck or never_starts or is_final:
-            return self.with_budget_note(death)
-        self._left -= 1
-        return None
-
-    def answered(self, worker: int) -> None:
-        """Record the first answer of a worker since it was started."""
-        self._starts_failed.pop(worker, None)
+        elif self._left > 0 and not _would_recur(death):
+            self._left -= 1
+            return None
+        if isinstance(death, WorkerDied) and not death.was_ready:
+            death.args = (
+                f"{death} Check what runs before a worker is ready (worker_init_fn, unpickling the dataset, importing "
+                "the program), and the limit on memory.",
+            )
+        return self.with_budget_note(death)
 
     def with_budget_note(self, last: BaseException) -> BaseException:
         """Add to the last death's message that the budget is spent, if it is; return the exception."""
@@ -131,25 +119,9 @@ class Recovery:
             )
         return last
 
-    def _note_failed_starts(self, death: BaseException, worker: int, count: int) -> None:
-        """Add to the exception that this worker failed several times to get ready."""
-        note = (
-            f"Worker {worker} has ended {count} times in a row before it was ready to work. Check what runs that "
-            "early (worker_init_fn, unpickling the dataset, importing the program), and the limit on memory."
-        )
-        if isinstance(death, WorkerError):
-            death.args = (f"{death} {note}",)
-        else:
-            add_note(death, note)
-
-    def restart_warning(self, death: BaseException, worker: int, begun: Flight | None) -> str:
+    def restart_warning(self, death: BaseException, begun: Flight | None) -> str:
         """Return the warning about a worker that was replaced."""
-        text = (
-            str(death)
-            if isinstance(death, WorkerError)
-            else (f"Worker {worker} could not get ready: {type(death).__name__}: {death}.")
-        )
-        what = ""
+        text, what = str(death), ""
         if begun is not None and begun.requested.wanted and not begun.is_call:
             task = begun.requested
             samples = "" if task.stays else f" ({samples_text(self._samples_of(task))})"
@@ -172,10 +144,13 @@ class Recovery:
                 return self._alone(suspect, trouble.place)
             return self._found(suspect, trouble.place, death)
         trouble.deaths += 1
-        if trouble.deaths < _DEATHS_BEFORE_SEARCH or begun.stays or not self._options.searches:
+        if trouble.deaths < _DEATHS_BEFORE_SEARCH or not self._may_search(begun):
             return None
         trouble.place = -1
         return self.survived(suspect)
+
+    def _may_search(self, flight: Flight) -> bool:
+        return self._options.searches and not flight.stays
 
     def survived(self, suspect: Flight) -> Redone:
         """Try the next sample of a task that kills, as the one before was made without harm."""

@@ -14,7 +14,8 @@ from typing import Any
 from feedline.abc.source import Reshardable
 from feedline.delivery.state.snapshot import Snapshot, of_ranks
 from feedline.errors import BadState
-from feedline.types import Position, Share, State
+from feedline.system.ranks import Share
+from feedline.types import Position, State
 
 
 # Any: states as loaded from files.

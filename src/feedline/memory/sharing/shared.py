@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.system.optional import is_tensor
-from feedline.types.sizes import bytes_text
+from feedline.system.sizes import bytes_text
 
 _SHOWN = 3
 """Values, or keys, that a repr shows."""

@@ -9,7 +9,7 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.types.shown import counted, percent
+from feedline.system.shown import counted, percent
 
 Numbers = NDArray[np.int64]
 

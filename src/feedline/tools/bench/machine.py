@@ -24,8 +24,8 @@ from feedline.system.limits import (
 )
 from feedline.system.optional import require
 from feedline.system.process import core_count
+from feedline.system.ranks import local_rank_count
 from feedline.types import JsonObject
-from feedline.types.ranks import local_rank_count
 from feedline.workers import abilities
 
 

@@ -22,6 +22,7 @@ from typing import Literal, TextIO
 
 from feedline.system.output_folder import make_folder_for
 from feedline.system.screen import Screen, Styled, Table
+from feedline.system.shown import printable
 from feedline.tools.bench import machine
 from feedline.tools.bench.harness import (
     TORCH,
@@ -39,7 +40,6 @@ from feedline.tools.bench.harness import (
     worker_arguments,
 )
 from feedline.tools.bench.steady import Span, Steady, touch
-from feedline.types.shown import printable
 
 
 def span(arguments: argparse.Namespace) -> Span:
@@ -130,7 +130,7 @@ def progress(total: int | None) -> Iterator[Callable[[str], None]]:
     The bar is drawn only between measurements, never by a thread during them.
     """
     screen = Screen(stderr=True)
-    with screen.bar(quiet=not screen.is_terminal, threaded=False) as bar:
+    with screen.bar(quiet=not screen.is_terminal) as bar:
         bar.begin("", total, done=-1)
         yield lambda what: bar.update(advance=1, note=what)
 

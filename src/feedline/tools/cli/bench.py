@@ -15,12 +15,12 @@ import torch
 
 from feedline.errors import InternalError
 from feedline.system.limits import usable_cores
+from feedline.system.shown import printable
 from feedline.tools.bench import chart, grid, harness, jpegs, rows, training, training_data
 from feedline.tools.bench.workloads import ReadySamples, TinyMap
 from feedline.tools.cli.doctor import check_linux
 from feedline.tools.tune.probing.process import Send
 from feedline.tools.tune.target import make_some, open_target
-from feedline.types.shown import printable
 
 JPEG_COUNT = 300
 JPEG_LENGTH = 64_000  # the files are repeated, so that no round reaches the end of the epoch

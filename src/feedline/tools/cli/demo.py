@@ -21,6 +21,7 @@ from feedline.system.failures import words
 from feedline.system.limits import shared_bytes
 from feedline.system.output_folder import make_folder_for
 from feedline.system.screen import Screen, Table
+from feedline.system.shown import counted, percent
 from feedline.tools.bench import load, rows
 from feedline.tools.bench.harness import (
     FEEDLINE,
@@ -41,7 +42,6 @@ from feedline.tools.cli.demo_training import Training, peak_mb
 from feedline.tools.cli.demo_trials import Open, Resuming, kill_worker
 from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
 from feedline.tools.cli.report import page_text
-from feedline.types.shown import counted, percent
 
 SIDES = (Side(TORCH), Side(FEEDLINE))
 BATCH_SIZE = 16  # 9.6 MB: five batches fit into the 64 MB of shared memory that a container has by default
@@ -159,7 +159,7 @@ def train(opened: Open, arguments: argparse.Namespace, screen: Screen, file: Pat
 
 
 def _epoch(training: Training, name: str, screen: Screen) -> Figures:
-    with screen.bar(stays=True, threaded=False) as bar:
+    with screen.bar(stays=True) as bar:
         bar.begin(f"epoch {training.epochs + 1}  {name:8}", len(training.loader))
         epoch = training.epoch(lambda epoch: bar.update(advance=1, note=str(epoch)))
         bar.update(note=str(epoch))

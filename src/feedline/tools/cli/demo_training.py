@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from feedline.system.shown import percent
 from feedline.tools.bench import load
 from feedline.tools.bench.harness import LoaderLike, close
 from feedline.tools.cli.pictures import PATTERNS
-from feedline.types.shown import percent
 
 
 @dataclass

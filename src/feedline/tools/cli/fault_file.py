@@ -15,8 +15,8 @@ from feedline.delivery.state import Snapshot
 from feedline.errors import BadState
 from feedline.faults import FaultLog
 from feedline.system.failures import words
+from feedline.system.shown import counted, printable
 from feedline.tools.tune.finding import Finding
-from feedline.types.shown import counted, printable
 
 ONE_CAUSE = 0.8  # share of all faults with one error that suggests a common cause
 FEW_FAULTS = 10  # too few to suspect a common cause

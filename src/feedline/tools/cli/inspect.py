@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 from feedline.system.screen import Screen, Table
+from feedline.system.shown import counted, printable
+from feedline.system.sizes import bytes_text
 from feedline.tools.packing.inspection import inspect
 from feedline.types import JsonObject
-from feedline.types.shown import counted, printable
-from feedline.types.sizes import bytes_text
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from feedline.errors import DatasetFailed, FeedlineError
 from feedline.system.optional import require
+from feedline.system.shown import printable
 from feedline.tools.cli.parser import build_parser
-from feedline.types.shown import printable
 
 FAILED = {"import": 4, "raises": 5, "hangs": 6, "crashes": 7, "empty": 8}
 """Exit codes, by the reason why a dataset could not be tried. 1 is any other explained error, 2 a wrong option."""

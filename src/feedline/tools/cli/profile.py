@@ -35,10 +35,10 @@ from feedline.loader.iteration import watchers
 from feedline.loader.recorder import Recorder
 from feedline.system.failures import words
 from feedline.system.output_folder import make_folder_for
+from feedline.system.ranks import share_if_known
+from feedline.system.shown import percent, printable
 from feedline.tools.cli.report import page_text
 from feedline.tools.cli.script import Script
-from feedline.types.ranks import share_if_known
-from feedline.types.shown import percent, printable
 
 NOTHING_ITERATED = 4
 """Exit code of a program that iterated over no loader."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from feedline.errors import BadOption
 from feedline.insight.stats import aligned
+from feedline.system.shown import printable
 from feedline.tools.bench import chart, grid, rows
 from feedline.tools.cli.doctor import check_linux
 from feedline.tools.tune.search import Choice, Setting, search
-from feedline.types.shown import printable
 
 if TYPE_CHECKING:
     from feedline.tools.cli.tune_runs import Kept

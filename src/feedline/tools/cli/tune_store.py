@@ -14,9 +14,9 @@ from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.datasets.tar.shards import REMOTE_REQUESTS, expand
 from feedline.errors import BadOption
 from feedline.insight.stats import aligned
+from feedline.system.shown import printable, shown_address
+from feedline.system.sizes import byte_count, bytes_text
 from feedline.tools.tune.traffic import Machine, Reading
-from feedline.types.shown import printable, shown_address
-from feedline.types.sizes import byte_count, bytes_text
 
 _MOST = 4000
 """The most shards to simulate; if there are more, every n-th one stands for the rest."""

@@ -9,8 +9,8 @@ import sys
 from feedline.insight.period import Period
 from feedline.insight.recording import Recording
 from feedline.insight.stats import aligned, shown
+from feedline.system.shown import percent, printable
 from feedline.tools.tune.what_if import Changes, Prediction, best, grid, predict
-from feedline.types.shown import percent, printable
 
 
 def run(arguments: argparse.Namespace) -> None:

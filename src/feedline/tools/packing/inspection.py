@@ -15,12 +15,12 @@ from feedline.datasets.recognition import Recognised, recognise
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor
+from feedline.system.shown import shown_url
 from feedline.tools.packing.opening import Opened, open_recognised
 from feedline.tools.packing.pictures import extension_of
 from feedline.tools.packing.reading import count_samples, dataset_text, loader_text, size_on_disk
 from feedline.tools.packing.schema import Column, Sample, Schema, listed
 from feedline.types import JsonObject
-from feedline.types.shown import shown_url
 
 _SAMPLES_READ = 100
 """Number of samples read to find out what the fields hold."""

@@ -14,9 +14,9 @@ from feedline.datasets.paths import local_output
 from feedline.datasets.remote.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.output_folder import make_folder_for
+from feedline.system.shown import shown_url
 from feedline.tools.packing.pictures import Pictures
 from feedline.tools.packing.writers.contract import Format
-from feedline.types.shown import shown_url
 
 Renamed = tuple[tuple[str, str], ...]
 """Pairs of a field's name in the output and its name in the dataset."""

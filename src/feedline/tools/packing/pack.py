@@ -20,6 +20,8 @@ from feedline.loader.base import session_of
 from feedline.loader.loader import Loader
 from feedline.system.failures import words
 from feedline.system.process import core_count
+from feedline.system.shown import shown_address, shown_url
+from feedline.system.sizes import byte_count
 from feedline.tools.packing.opening import Opened, called, dataset_fingerprint, open_source
 from feedline.tools.packing.options import (
     Options,
@@ -39,8 +41,6 @@ from feedline.tools.packing.store import StoreWork, place_of
 from feedline.tools.packing.work import Work, WorkFolder
 from feedline.tools.packing.writers.contract import format_of
 from feedline.types import DatasetKind, EngineName, is_arrays
-from feedline.types.shown import shown_address, shown_url
-from feedline.types.sizes import byte_count
 
 BATCH = 16
 """Number of samples in one task of a worker."""

@@ -42,8 +42,8 @@ from feedline.datasets.manifest import FACTS, INDEX_FOLDER, JOB, UNFINISHED, WOR
 from feedline.datasets.remote.storage import Storage, protocol_of, version_of
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, PackError, SourceError, warn_user
 from feedline.system.failures import words
+from feedline.system.shown import counted, identity_of, shown_url
 from feedline.tools.packing.work import NOTE, Indexing, Work, crc32_of
-from feedline.types.shown import counted, identity_of, shown_url
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -11,12 +11,12 @@ import numpy as np
 from feedline.errors import BadOption
 from feedline.insight.recording import Recording
 from feedline.loader.base import LoaderBase
+from feedline.system.sizes import bytes_text
 from feedline.tools.tune.checks import batching, fetching, loading, running, state
 from feedline.tools.tune.checks.running import Run
 from feedline.tools.tune.finding import Findings, beyond_noise, seconds_text
 from feedline.tools.tune.measured import LEAST_SAMPLES, Headroom, Measured, headroom_now, steady_growth
 from feedline.types import JsonObject
-from feedline.types.sizes import bytes_text
 
 _NOISY = 0.2
 """The summary mentions noise from this share on. A guess."""

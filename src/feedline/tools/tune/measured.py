@@ -15,7 +15,7 @@ import numpy as np
 
 from feedline.insight.worker_model import HANDOVER_S
 from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
-from feedline.types.ranks import local_rank_count
+from feedline.system.ranks import local_rank_count
 
 LEAST_SAMPLES = 20
 """No gain is promised from times of fewer samples: a promise of 21 times from three samples turned out to be 14.6."""

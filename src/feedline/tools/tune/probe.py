@@ -22,9 +22,9 @@ from feedline.errors import BadOption, DatasetFailed, InternalError
 from feedline.loader.base import LoaderBase
 from feedline.system.openmp import prepare_fork
 from feedline.system.process import scheduled_s, seen_bytes
+from feedline.system.sizes import bytes_text
 from feedline.tools.tune.measured import Measured, headroom_now
 from feedline.tools.tune.probing.process import ProbeMessage, Send, run, try_parts
-from feedline.types.sizes import bytes_text
 from feedline.workers.fork_safety import quiesce_threads
 from feedline.workers.processes.stacks import Stacks
 

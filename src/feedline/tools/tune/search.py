@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from feedline.insight.worker_model import LEAST_GAIN, Load
+from feedline.system.shown import counted
+from feedline.system.sizes import bytes_text
 from feedline.tools.tune.finding import seconds_text
-from feedline.types.shown import counted
-from feedline.types.sizes import bytes_text
 
 STALL = 0.01
 """The share of its time that a training loop may wait."""

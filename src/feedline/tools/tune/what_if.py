@@ -20,9 +20,9 @@ from feedline.insight.verdict import load_of
 from feedline.insight.worker_model import LEAST_GAIN
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario
 from feedline.simulation.world import World
+from feedline.system.shown import counted, percent
 from feedline.tools.tune.recorded_run import HANDOVER_NS, LONGEST, Changes, RecordedRun
 from feedline.types import JsonObject
-from feedline.types.shown import counted, percent
 
 __all__ = ["GRID_BATCHES", "Changes", "Prediction", "best", "grid", "predict"]
 

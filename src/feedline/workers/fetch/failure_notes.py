@@ -15,7 +15,7 @@ from typing import Any
 from feedline.abc.source import Derived
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import CollateError, CorruptSource
-from feedline.system.failures import indices_text, samples_text, words
+from feedline.system.failures import indices_text, samples_text
 from feedline.types import DatasetKind
 
 _PATIENCE_S = 2.0
@@ -123,22 +123,20 @@ def _notes_on_misfit(exc: BaseException, indices: object, dataset: object, sampl
     """Name the sample that does not fit into its batch, if that is why the default collate function failed."""
     if not samples:
         return
-    from feedline.collate.default import collate_numpy  # most workers never need it
+    misfit = exc
+    if not isinstance(exc, CollateError):
+        try:
+            from feedline.collate.default import collate_numpy  # most workers never need it
 
-    try:
-        collate_numpy(samples)
+            collate_numpy(samples)
+        # An import fails where no descriptor is left, and torch's nested tensors raise when asked for shapes: the first
+        # error must be reported all the same.
+        except Exception as looked:
+            misfit = looked
+    place = misfit.position if isinstance(misfit, CollateError) else None
+    if place is None:  # all samples are alike, or they could not be inspected
         return
-    except CollateError as found:
-        misfit = found
-    # An import fails where no descriptor is left, and torch's nested tensors raise when asked for shapes: the first
-    # error must be reported all the same.
-    except Exception as looked:
-        yield f"The sample that does not fit could not be found: inspecting the samples failed too ({words(looked)})."
-        return
-    place = misfit.position
-    if place is None:  # all samples are alike
-        return
-    if not isinstance(exc, CollateError):  # a CollateError already contains it
+    if misfit is not exc:
         yield str(misfit)
     if isinstance(indices, list) and len(indices) == len(samples):
         index = indices[place]

@@ -21,9 +21,10 @@ from feedline.randomness.global_states import GlobalStates, globals_kept, seed_g
 from feedline.randomness.scope import Scope, Timed
 from feedline.types import CollateFunction, DatasetKind, IndexBlock, MapStyle, Position
 from feedline.workers.fetch.awaiting import awaiting_fetcher, batch_getter, is_awaited
+from feedline.workers.fetch.cutting import StreamFetcher
 from feedline.workers.fetch.guard import Asking, Guard, listed, plain
 from feedline.workers.fetch.spans import SpanFetcher
-from feedline.workers.fetch.streams import Stream, StreamFetcher, begin_and_leave
+from feedline.workers.fetch.streams import Stream, begin_and_leave
 
 Fetcher = Callable[[object], Any]
 """Makes the batch for an entry of the plan; raises StopIteration when an iterable dataset has ended."""
@@ -46,7 +47,7 @@ def fetcher_for(
         for _ in range(resume.missed):
             begin_and_leave(dataset)
     if spec.kind is DatasetKind.ITERABLE:
-        stream = Stream(dataset, scope, resume)
+        stream = Stream(dataset, scope, resume, guard)
         if spec.sharding is not None:
             return SpanFetcher(stream, collate, spec, scope, guard)
         return StreamFetcher(stream, collate, spec, scope, guard)

@@ -58,7 +58,7 @@ _MOST_REPLACEMENTS = 16
 """Maximum number of samples to try in place of one. More failures in a row mean that something else is wrong."""
 
 _MANY = 1 << 30
-"""So many attempts that no policy allows another: a stream that several workers read cannot go back."""
+"""So many attempts that no policy allows another: the iterator of a stream cannot go back."""
 
 Pause = Callable[[float], object]
 """Waits for a number of seconds; may return early, and then returns True if the sample is no longer needed."""
@@ -66,6 +66,17 @@ Pause = Callable[[float], object]
 
 class NothingLeft(Exception):
     """All samples of a batch were skipped."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Stands in for a sample of a stream that could not be made."""
+
+    reason: Exception
+    attempt: int = 1
+    """How often it was tried."""
+    is_last: bool = False
+    """True if no sample follows, whatever the policy is."""
 
 
 class Guard:
@@ -222,56 +233,23 @@ class Guard:
         self._items = list(places)
         return self._join(collate, samples)
 
-    def tries_again(self, exc: Exception, attempt: int) -> bool:
+    def tries_again(self, failed: Failed, place: int) -> bool:
         """True if the policy allows another attempt at a sample of a stream; waits first, if it requires a pause."""
-        verdict = self._decide(exc, 0, attempt)
+        verdict = self._decide(failed.reason, place, failed.attempt)
         return verdict.action == "retry" and not self._pause(verdict.wait_s)
 
-    def note_retry(self, exc: Exception, place: int, attempt: int) -> None:
-        """Log that this attempt at a sample of a stream succeeded, after others had failed."""
-        self.faults.append(self._fault(exc, place, attempt, "retry"))
+    def note_retry(self, failed: Failed, place: int) -> None:
+        """Log that a sample of a stream was made after this failure."""
+        self.faults.append(self._fault(failed.reason, place, failed.attempt + 1, "retry"))
 
-    def leaves_out(self, exc: Exception, place: int, attempt: int = 1) -> bool:
-        """True if the policy skips a sample of a stream that cannot be read again; logs the fault if so."""
-        skips = self._decide(exc, place, _MANY).action == "skip"
-        if skips:
-            self.faults.append(self._fault(exc, place, attempt, "skip"))
-        return skips
-
-    # Any: a `Stream`, whose module imports this one.
-    def read(self, stream: Any) -> object:
-        """Return the next sample of a stream that the policy does not skip; raises StopIteration at its end."""
-        attempt = 1
-        failed: Exception | None = None
-        try:
-            while True:
-                try:
-                    sample = stream.read()
-                except StopIteration:
-                    if failed is not None and not self.leaves_out(failed, stream.place, attempt - 1):
-                        raise failed from None  # the retry found the end of the stream
-                    raise
-                except Exception as exc:
-                    if stream.has_broken_off:
-                        raise
-                    place = stream.place - 1
-                    verdict = self._decide(exc, place, attempt)
-                    if verdict.action == "skip":
-                        self.faults.append(self._fault(exc, place, attempt, "skip"))
-                    elif verdict.action != "retry" or self._pause(verdict.wait_s):
-                        raise
-                    elif stream.try_again():
-                        failed, attempt = exc, attempt + 1
-                        continue
-                    elif not self.leaves_out(exc, place, attempt):
-                        raise
-                    failed, attempt = None, 1
-                    continue
-                if failed is not None:
-                    self.note_retry(failed, stream.place - 1, attempt)
-                return sample
-        finally:
-            del failed  # avoid a reference cycle: its traceback refers to this frame
+    def leaves_out(self, failed: Failed, place: int) -> bool:
+        """True if the policy skips a sample of a stream that is not tried again; logs the fault if so."""
+        verdict = self._decide(failed.reason, place, failed.attempt)
+        if verdict.action == "retry":
+            verdict = self._decide(failed.reason, place, _MANY)
+        if verdict.action == "skip":
+            self.faults.append(self._fault(failed.reason, place, failed.attempt, "skip"))
+        return verdict.action == "skip"
 
 
 def neighbour_of(index: Any, dataset: Any, exc: BaseException) -> int | None:

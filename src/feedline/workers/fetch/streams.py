@@ -9,20 +9,18 @@ import itertools
 import math
 import pickle
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from feedline.abc.source import Acknowledged, Repeatable, StreamSource
 from feedline.abc.stateful import check_restorable, is_stateful, outlives_epoch, restore_end
-from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import BadState, WorkerError
 from feedline.memory.sharing.records import NotARecord, encode
 from feedline.randomness.global_states import UNCHANGED, seed_globals
 from feedline.randomness.scope import Scope
-from feedline.system.failures import broke_generator, is_interrupt
-from feedline.types import CollateFunction, Position
-from feedline.workers.fetch.guard import Guard
+from feedline.system.failures import broke_generator, is_interrupt, twin_of
+from feedline.types import Position
+from feedline.workers.fetch.guard import Failed, Guard
 
 _CONTAINERS: list[Iterable[object]] = [range(1), range(1 << 70), [], (), set(), {}, {}.values(), {}.items(), "", b""]
 _PLAIN = frozenset(type(iter(container)) for container in _CONTAINERS)
@@ -54,10 +52,12 @@ class Stream:
         dataset: the iterable dataset.
         scope: notified of each sample.
         resume: where to resume; the state of the dataset itself is already restored.
+        guard: decides whether a sample is tried again.
     """
 
-    def __init__(self, dataset: Any, scope: Scope, resume: Position | None) -> None:
+    def __init__(self, dataset: Any, scope: Scope, resume: Position | None, guard: Guard | None = None) -> None:
         self._dataset = dataset
+        self._guard = guard
         with scope.kept():
             scope.open()
             if resume is not None and resume.is_before and resume.iterator is not None:
@@ -65,9 +65,8 @@ class Stream:
             self._iterator = iter(dataset)
             self.generators = scope.own_generators() if self._draws_in_turn() else UNCHANGED
             """The context in which samples draw from the process-wide generators."""
-        self.is_plain = type(self._iterator) in _PLAIN
-        """True if reading a sample runs no code that could draw random numbers."""
-        draws = not (self.is_plain or (isinstance(dataset, StreamSource) and dataset.draws_nothing))
+        is_plain = type(self._iterator) in _PLAIN
+        draws = not (is_plain or (isinstance(dataset, StreamSource) and dataset.draws_nothing))
         self.seeds_each = scope.seeds_globals and draws and self.generators is UNCHANGED
         """True if the process-wide generators are seeded for every sample."""
         self._goes_on = resume is not None and resume.dataset is not None and not resume.is_before
@@ -80,8 +79,6 @@ class Stream:
         self.place = 0
         """Samples read so far, including those before a resumption."""
         self._skip_to = 0
-        self.is_retried: Callable[[Exception, int], bool] | None = None
-        """Returns whether to retry after an exception, given the number of the attempt."""
         self.has_broken_off = False
         """True if no sample follows the last exception: it ended a generator, or the iterator reports it."""
         self.interrupted_by: str | None = None
@@ -107,6 +104,8 @@ class Stream:
             self._skip_to = resume.place + (0 if isinstance(dataset, Acknowledged) else resume.skip)
         # A generator runs no code before its first sample is requested.
         scope.is_common = inspect.isgenerator(self._iterator) and self.place == 0
+        self.goes_in_one = not self.seeds_each and (is_plain or inspect.isgenerator(self._iterator))
+        """True if many samples can be read in one go: nothing has to be done for each, and none is retried."""
 
     def _draws_in_turn(self) -> bool:
         """True if reading a sample runs the code of all samples before it, and its random numbers follow theirs.
@@ -116,11 +115,6 @@ class Stream:
         """
         is_repeated = not is_stateful(self._dataset) and not isinstance(self._dataset, Acknowledged)
         return inspect.isgenerator(self._iterator) and is_repeated
-
-    @property
-    def goes_in_one(self) -> bool:
-        """True if many samples can be read in one go: nothing has to be done for each, and none is retried."""
-        return not self.seeds_each and (self.is_plain or inspect.isgenerator(self._iterator))
 
     @property
     def can_skip(self) -> bool:
@@ -143,33 +137,16 @@ class Stream:
         return max(self.place, self._skip_to)
 
     def skip_to(self, place: int) -> None:
-        """Go to a place, or to the end, without making the samples before it, if possible."""
-        if self.place < self._skip_to or place <= self.place:
+        """Go to a place, or to the end, without making the samples before it, if possible.
+
+        It skips so few samples at a time that it can report them: skipping may run filters.
+        """
+        if self.place < self._skip_to or self._skip is None:
             return
-        if self._skip is not None:
-            self._skip_in_slices(self._skip, place)
-        elif self.is_plain:
-            self._skip_plain(place)
-
-    def _skip_plain(self, place: int) -> None:
-        """Skip samples of a plain iterator; only those that a digest is recorded of are looked at."""
-        while self.place < place:
-            until = int(min(place, self._digest_at))
-            self.place += sum(1 for _ in itertools.islice(self._iterator, until - self.place))
-            if self.place < until:
-                return
-            if until < place:
-                try:
-                    self._read()
-                except StopIteration:
-                    return
-
-    def _skip_in_slices(self, skip: Callable[[int], int], place: int) -> None:
-        """Skip so few samples at a time that it can be reported: skipping may run filters."""
         while self.place < place:
             count = min(place - self.place, 1 + int(self._skipped * _REPORT_S / self._skip_s))
             begun_s = time.monotonic()
-            skipped = skip(count)
+            skipped = self._skip(count)
             self._skip_s += time.monotonic() - begun_s
             self._skipped += skipped
             self.place += skipped
@@ -177,10 +154,39 @@ class Stream:
                 return
             self.is_on_its_way()
 
-    def read(self) -> object:
-        """Return the next sample; raises StopIteration at the end."""
+    def read(self, *, logs: bool = True) -> object:
+        """Return the next sample, or a `Failed` for one that cannot be made; raises StopIteration at the end.
+
+        Args:
+            logs: True to log a failure after which another attempt succeeded.
+        """
         self.replay()
-        return self._read()
+        return self._tried(logs=logs)
+
+    def _tried(self, *, logs: bool) -> object:
+        guard, iterator = self._guard, self._iterator
+        failed: Failed | None = None
+        try:
+            while True:
+                try:
+                    sample = self._read()
+                except StopIteration:
+                    if failed is None:
+                        raise
+                    self.place += 1  # the retried sample counts too
+                    return failed
+                except Exception as exc:
+                    failed = Failed(exc, 1 if failed is None else failed.attempt + 1, self.has_broken_off)
+                    can_retry = guard is not None and isinstance(iterator, Repeatable) and not failed.is_last
+                    if not can_retry or not guard.tries_again(failed, self.place - 1) or not iterator.try_again():
+                        return failed
+                    self.place -= 1  # an attempt is not a sample
+                    continue
+                if failed is not None and guard is not None and logs:
+                    guard.note_retry(failed, self.place - 1)
+                return sample
+        finally:
+            del failed  # avoid a reference cycle: its traceback refers to this frame
 
     def fill(self, samples: list[object], count: int) -> None:
         """Read until there are `count` samples, in one go if nothing has to be done for each.
@@ -206,11 +212,11 @@ class Stream:
             samples.extend(map(next, itertools.repeat(self._iterator, count - len(samples))))
         except BaseException as exc:
             self._scope.place = self.place = first + len(samples)
+            self._record_digests(samples, first)
             self._note(exc)
             raise
         self._scope.place = self.place = first + len(samples)
-        while self._digest_at < self.place:
-            self._record_digest(int(self._digest_at), samples[int(self._digest_at) - first])
+        self._record_digests(samples, first)
         if len(samples) < count:
             self._check_end()
             raise StopIteration
@@ -231,24 +237,17 @@ class Stream:
 
     def replay(self) -> None:
         """Read again the samples before a resumption; called late, with the first batch, to keep the start-up short."""
-        attempt = 1
         while self.place < self._skip_to:
             self.is_on_its_way()
             try:
-                self._read()
+                sample = self._tried(logs=False)
             except StopIteration:
                 raise BadState(
                     f"The stream ended after {self.place} samples, but according to the state {self._skip_to} were "
                     "read. Use the data that the state was saved with."
                 ) from None
-            except Exception as exc:  # it was raised, or skipped, when its batch was made
-                if self.has_broken_off:
-                    raise
-                # If it was retried then, retry it now.
-                if self.is_retried is None or not self.is_retried(exc, attempt) or not self.try_again():
-                    attempt = 1
-                    continue
-                attempt += 1
+            if type(sample) is Failed and sample.is_last:  # others were raised, or skipped, with their batch
+                raise twin_of(sample.reason)
 
     def is_on_its_way(self) -> None:
         """Report, at most once per `_REPORT_S`, that samples before those of a task are being read."""
@@ -269,8 +268,8 @@ class Stream:
         except BaseException as exc:
             self._note(exc)
             raise
-        if self.place == self._digest_at:
-            self._record_digest(self.place, sample)
+        if self.place >= self._digest_at:
+            self._record_digests([sample], self.place)
         self.place += 1
         if scope.is_common:
             scope.place = self.place
@@ -286,11 +285,14 @@ class Stream:
         self._is_shared = is_shared
         self._digest_at = 0 if self.place == 0 else math.inf
 
-    def _record_digest(self, place: int, sample: object) -> None:
-        self._digest_at = (2 * place or 1) if self._is_shared else math.inf
-        digest = _digest(sample)
-        if digest is not None:
-            self.digests.append((place, digest))
+    def _record_digests(self, samples: Sequence[object], first: int) -> None:
+        """Record digests of samples that were read just now, the first at place `first`. One that failed has none."""
+        while self._digest_at < first + len(samples):
+            place = int(self._digest_at)
+            self._digest_at = (2 * place or 1) if self._is_shared else math.inf
+            digest = _digest(samples[place - first]) if place >= first else None
+            if digest is not None:
+                self.digests.append((place, digest))
 
     def _check_end(self) -> None:
         if self.interrupted_by is not None:
@@ -312,21 +314,6 @@ class Stream:
             self.has_broken_off = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
                 isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
             )
-
-    def try_again(self) -> bool:
-        """Make the iterator retry the sample that raised an exception; False if it cannot.
-
-        An iterator that is not `Repeatable` is simply called again.
-        """
-        if isinstance(self._iterator, Repeatable) and not self._iterator.try_again():
-            return False
-        self.place -= 1  # an attempt is not a sample
-        return True
-
-    @property
-    def is_repeatable(self) -> bool:
-        """True if the iterator can retry a sample that raised an exception."""
-        return isinstance(self._iterator, Repeatable)
 
     @property
     def is_stateful(self) -> bool:
@@ -364,94 +351,3 @@ def _as_bytes(sample: object) -> bytes:
         return encode(sample)
     except NotARecord:
         return pickle.dumps(sample, 5)  # not for tensors, whose pickle contains their position in memory
-
-
-class FetcherOfStream(ABC):
-    """Makes batches of a stream, and seeds the process-wide generators for code that draws from them."""
-
-    def __init__(
-        self,
-        stream: Stream,
-        collate: CollateFunction,
-        spec: WorkerSpec,
-        scope: Scope,
-        guard: Guard | None = None,
-    ) -> None:
-        self.stream = stream
-        self._guard = guard
-        self._collate = collate
-        self._batched = spec.batched
-        self._scope = scope
-        self._collate_draws = not spec.framework.is_default_collate(spec.collate)
-        self._seeds = self._collate_draws or stream.seeds_each
-        self._begin(spec)
-
-    @abstractmethod
-    def _begin(self, spec: WorkerSpec) -> None:
-        """Prepare for the first batch."""
-
-    def __call__(self, asked: object) -> Any:
-        if not self._seeds:
-            return self._make(asked)
-        with self._scope.kept():
-            return self._make(asked)
-
-    @abstractmethod
-    def _make(self, asked: Any) -> object:
-        """Make the batch for an entry of the plan."""
-
-    def _collated(self, samples: object, places: Iterable[int]) -> object:
-        return self._collate(samples) if self._guard is None else self._guard.collate(self._collate, samples, places)
-
-
-class StreamFetcher(FetcherOfStream):
-    """Cuts a worker's own stream into batches."""
-
-    @property
-    def left_out(self) -> int:
-        """At the end of the stream: how many samples were read for a batch that was not made."""
-        return self.stream.place - self._first
-
-    def _begin(self, spec: WorkerSpec) -> None:
-        if self._guard is not None:
-            self.stream.is_retried = self._guard.tries_again
-        self._drop_last = spec.drop_last
-        self.has_ended = False
-        """True if the stream has no sample after the last batch."""
-        self._keeps = not isinstance(spec.dataset, Acknowledged)  # such a dataset puts back what was not delivered
-        self._samples: list[object] = []
-        """Samples already read of an interrupted batch, which is completed at the next request."""
-        self._first = 0
-        """Where that batch begins."""
-
-    def _make(self, count: int) -> object:
-        if not self._samples:
-            self._first = self.stream.next_place
-        samples: list[object] = self._samples
-        self._samples = []
-        try:
-            return self._make_of(samples, count if self._batched else 1)
-        except BaseException as exc:
-            if self._keeps and is_interrupt(exc):
-                self._samples = samples
-            raise
-
-    def _make_of(self, samples: list[object], count: int) -> object:
-        """Make a batch of samples already read and those that follow."""
-        if len(samples) < count and not self.has_ended:
-            try:
-                with self.stream.generators:
-                    self._fill(samples, count)
-            except StopIteration:
-                self.has_ended = True  # an iterator may continue after its end: that is the next epoch
-        if not samples or (self._drop_last and self._batched and len(samples) < count):
-            raise StopIteration
-        self._scope.collate(self._first, draws=self._collate_draws)
-        return self._collated(samples if self._batched else samples[0], range(self._first, self.stream.place))
-
-    def _fill(self, samples: list[object], count: int) -> None:
-        if self._guard is None or self.stream.goes_in_one:
-            self.stream.fill(samples, count)
-            return
-        while len(samples) < count:
-            samples.append(self._guard.read(self.stream))

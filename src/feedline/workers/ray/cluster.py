@@ -20,8 +20,8 @@ from feedline.errors import TransportError, WorkerDied, WorkerStartError
 from feedline.system.failures import words
 from feedline.system.optional import require
 from feedline.system.process import core_count
+from feedline.system.shown import counted
 from feedline.system.socket_folder import shorter_than
-from feedline.types.shown import counted
 from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:

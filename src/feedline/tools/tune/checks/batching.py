@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from feedline.system.sizes import bytes_text
 from feedline.tools.tune.finding import Finding, gain_of, seconds_text
 from feedline.tools.tune.measured import Batch, Measured, Samples, field_in
-from feedline.types.sizes import bytes_text
 
 _SENDING = 0.1
 """Share of a sample's time spent on sending its objects."""

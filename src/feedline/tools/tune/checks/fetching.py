@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from feedline.insight.worker_model import LEAST_GAIN
+from feedline.system.sizes import bytes_text
 from feedline.tools.tune.checks.loading import bridging_stragglers
 from feedline.tools.tune.finding import Finding, gain_of, seconds_text
 from feedline.tools.tune.measured import Measured, Opened, Samples
-from feedline.types.sizes import bytes_text
 
 _COSTLY_S = 2e-4
 """Training does not wait for samples whose median time is below this."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from feedline.insight.worker_model import Load
+from feedline.system.sizes import bytes_text
 from feedline.tools.tune.finding import Finding, gain_of, seconds_text
 from feedline.tools.tune.measured import Headroom, LoaderSetup, Measured
-from feedline.types.sizes import bytes_text
 
 _STARTING = 0.05
 """Share of an epoch spent on starting its workers."""

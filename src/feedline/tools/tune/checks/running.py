@@ -10,11 +10,11 @@ from feedline.insight.period import Period
 from feedline.insight.stats import Stats
 from feedline.insight.verdict import FEW, SLEEPING, SLIGHT, load_of, making_text, moves_of
 from feedline.insight.worker_model import LEAST_GAIN, Load
+from feedline.system.shown import counted
+from feedline.system.sizes import bytes_text
 from feedline.tools.tune.checks.loading import bridging_stragglers, open_files, prefetch_memory
 from feedline.tools.tune.finding import Finding, gain_of, seconds_text
 from feedline.tools.tune.measured import Headroom, LoaderSetup
-from feedline.types.shown import counted
-from feedline.types.sizes import bytes_text
 
 _OTHER_GAIN = 1.25
 """If saving a part of the work gains this much, more workers are not the first suggestion."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from feedline.system.sizes import bytes_text
 from feedline.tools.tune.finding import Finding, gain_of, margin_of, seconds_text
 from feedline.tools.tune.measured import Measured, OpenHandle, Samples
-from feedline.types.sizes import bytes_text
 
 _MAKING_S = 2.0
 _MAKING = 0.05

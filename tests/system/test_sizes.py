@@ -13,7 +13,7 @@ import pytest
 import feedline
 from feedline.datasets import CachedDataset, HDF5Dataset
 from feedline.errors import BadOption, CorruptSource
-from feedline.types.sizes import VARIABLE, SampleSize, byte_count, check_size, most_bytes
+from feedline.system.sizes import VARIABLE, SampleSize, byte_count, check_size, most_bytes
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,59 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from feedline.errors import BadOption, DataWarning, warn_user
-from feedline.types import Share
+
+Tail: TypeAlias = Literal["pad", "drop", "exact"]
+"""What ranks do at the end of an epoch whose samples do not divide evenly."""
+TAILS: tuple[Tail, ...] = get_args(Tail)
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of a common order that belongs to one rank: every `world_size`-th position, starting with `rank`.
+
+    After the same number of steps the ranks together have consumed a prefix of the order, for any number of ranks.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    tail: str = "pad"
+    """What happens to the remainder: "pad" starts the order again, "drop" leaves it out, "exact" gives it to the first
+    ranks, so that the others have fewer."""
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "world_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise BadOption(f"{name}={value!r} is not an integer.")
+        if self.world_size < 1:
+            raise BadOption(f"world_size={self.world_size} is less than 1: there is at least one rank.")
+        if not 0 <= self.rank < self.world_size:
+            raise BadOption(
+                f"rank={self.rank} is not among the ranks 0 to {self.world_size - 1} of world_size={self.world_size}. "
+                "Ranks are counted from 0."
+            )
+        if self.tail not in TAILS:
+            raise BadOption(f"tail={self.tail!r} is not one of {', '.join(map(repr, TAILS))}.")
+
+    def count(self, total: int) -> int:
+        """Return how many of `total` positions belong to this rank."""
+        if self.tail == "pad":
+            return -(-total // self.world_size)
+        if self.tail == "drop":
+            return total // self.world_size
+        return (total - self.rank + self.world_size - 1) // self.world_size
+
+    def places(self, own: NDArray[np.int64], total: int | None) -> NDArray[np.int64]:
+        """Map this rank's own positions to the common order of `total` positions (None: endless)."""
+        places = own * self.world_size + self.rank
+        return places if total is None or self.tail != "pad" else places % max(total, 1)
 
 
 class _Launcher(NamedTuple):
@@ -167,7 +216,13 @@ def _from_environment() -> tuple[int, int] | None:
                 f"The environment has {other}={os.environ[other]!r} but no {name}, and both are needed to know the "
                 f"share of this process. Set {name} too, or pass rank and world_size."
             )
-    return _number(launcher.rank), _number(launcher.world_size)
+    rank, world_size = _number(launcher.rank), _number(launcher.world_size)
+    if not 0 <= rank < world_size:
+        raise BadOption(
+            f"The environment has {launcher.rank}={rank} and {launcher.world_size}={world_size}, but ranks are counted "
+            f"from 0 to {launcher.world_size} - 1. Correct these variables, or pass rank and world_size."
+        )
+    return rank, world_size
 
 
 def _rank_of_others() -> tuple[int, int]:

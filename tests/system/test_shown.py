@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.types.shown import HIDDEN, identity_of, printable, shown_address, shown_url
+from feedline.system.shown import HIDDEN, identity_of, printable, shown_address, shown_url
 
 
 @pytest.mark.parametrize(

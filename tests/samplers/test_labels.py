@@ -10,7 +10,7 @@ import torch
 
 from feedline.errors import BadOption
 from feedline.samplers import BalancedSampler, LengthBucketBatchSampler, WeightedRandomSampler
-from feedline.types.labels import classes_of
+from feedline.samplers.labels import classes_of
 
 
 @pytest.mark.parametrize(
