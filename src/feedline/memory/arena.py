@@ -63,6 +63,7 @@ class Arena:
     """
 
     def __init__(self, slot_count: int, *, shared: bool, budget: int, window: int = 1, before_known: int = 8) -> None:
+        self.slot_count = slot_count
         self.shared = shared
         self.fd = -1  # set first, so that `__del__` finds it if mapping fails
         self.pid = os.getpid()
@@ -98,7 +99,7 @@ class Arena:
     def __repr__(self) -> str:
         table = self._table
         return (
-            f"Arena(slots={len(table.slots)}/{table.slot_count}, leased={self.leased_count}, "
+            f"Arena(slots={len(table.slots)}/{self.slot_count}, leased={self.leased_count}, "
             f"resident_bytes={self.resident_bytes}, budget={table.budget}, shared={self.shared})"
         )
 
