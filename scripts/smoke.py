@@ -232,7 +232,6 @@ def pack(folder: Path) -> None:
     (folder / "pictures" / "a").mkdir(parents=True)
     importlib.import_module("PIL.Image").new("RGB", (32, 24)).save(folder / "pictures" / "a" / "a.png")
     assert "1 samples" in _command("pack", folder / "pictures", folder / "shards", "--format", "tar", "--workers", "0")
-    importlib.import_module("rich")
 
 
 def gpu(folder: Path) -> None:

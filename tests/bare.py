@@ -21,7 +21,7 @@ OPTIONAL = frozenset({
     "gcsfs",
     "google_crc32c", "h5py", "httpx", "jax", "lmdb", "mkdocs", "moto", "msgpack", "orjson", "pandas", "playwright",
     "psycopg",
-    "pyarrow", "ray", "redis", "rich", "s3fs", "simplejpeg", "soundfile", "soxr", "starlette", "tokenizers", "torch",
+    "pyarrow", "ray", "redis", "s3fs", "simplejpeg", "soundfile", "soxr", "starlette", "tokenizers", "torch",
     "torchdata", "torchvision", "transformers", "uvicorn", "webdataset", "yaml", "zstandard",
 })  # fmt: skip
 """Packages that an environment may lack."""

@@ -13,7 +13,7 @@ from feedline import errors
 
 NAMES = sorted(errors.__all__)
 MADE_WITH: dict[str, dict[str, Any]] = {
-    "MissingExtra": {"module": "rich.table", "extra": "cli", "purpose": "A table"},
+    "MissingExtra": {"module": "redis.client", "extra": "redis", "purpose": "A stream"},
     "TooManyOpenFiles": {"doing": "starting 4 workers"},
     "InternalError": {"what": "A slot has two owners."},
 }
@@ -64,8 +64,8 @@ def test_the_drawing_of_the_tree_is_correct() -> None:
 
 def test_a_missing_package_comes_with_the_command_that_installs_it() -> None:
     exc = make("MissingExtra")
-    assert "pip install 'feedline[cli]'" in str(exc)
-    assert "'rich'" in str(exc)
+    assert "pip install 'feedline[redis]'" in str(exc)
+    assert "'redis'" in str(exc)
 
 
 def test_a_warning_points_to_the_callers_line_outside_feedline() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 INIT = Path(__file__).resolve().parents[1] / "src" / "feedline" / "__init__.py"
 IMPORT_LIMIT_MS = 200
-HEAVY = ["torch", "ray", "rich", "PIL", "cv2", "pandas", "fastapi", "flask"]
+HEAVY = ["torch", "ray", "PIL", "cv2", "pandas", "fastapi", "flask"]
 
 
 def ask_interpreter(code: str) -> Any:  # Any: the value that `code` assigns to `answer`, through JSON

@@ -7,10 +7,9 @@ from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.state.checkpoint import Checkpoint
-from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.loader import NumpyConfig
-from feedline.loader.session import Session
+from feedline.loader.resources import Resources
 from feedline.memory.arena import Arena
 from feedline.order.foreign import ForeignPlan
 from feedline.order.order import Entry
@@ -38,12 +37,12 @@ def bookmark_of(plan: list[Any] | Plan, workers: int = 0) -> Checkpoint:
     return Checkpoint(entry, plan, "own batches", dict, draw_seed=0, worker_count=workers, batch_size=1)
 
 
-def session_with(arena: Arena | None = None, **options: Any) -> Session:
-    """Return a session with this memory for batches, and a config with these options."""
-    session = Session(NumpyConfig(dataset=(), **options), options, policy_of(None), NumpyFramework(), None)
+def resources_with(arena: Arena | None = None, **options: Any) -> Resources:
+    """Return a loader's resources with this memory for batches, and a config with these options."""
+    resources = Resources(NumpyConfig(dataset=(), **options))
     if arena is not None or not options:
-        session.arena = lambda: arena  # type: ignore[method-assign]
-    return session
+        resources.arena = lambda: arena  # type: ignore[method-assign]
+    return resources
 
 
 class Remembering(Numbers):

@@ -43,7 +43,7 @@ from feedline.schedulers import InOrder, Unordered
 from feedline.system.ranks import Share
 from feedline.types import DatasetKind, Key, Result, ResultKind, Task, WorkerIdentity
 from feedline.workers.runner import Runner
-from tests.loader.beginnings import session_with
+from tests.loader.beginnings import resources_with
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.stepping import Clock
 
@@ -283,9 +283,9 @@ class Run:
         return samples
 
     def _inline(self, snapshot: Snapshot | None) -> Iterator[Any]:
-        session = session_with(None)
-        session.counters = self.counters
-        return InlineBatches(self._spec(), self._checkpoint, snapshot, session, None, self.fault_budget)
+        resources = resources_with(None)
+        resources.counters = self.counters
+        return InlineBatches(self._spec(), self._checkpoint, snapshot, resources, None, self.fault_budget)
 
     def _workers(self, snapshot: Snapshot | None) -> Iterator[Any]:
         case, spec, plan = self.case, self._spec(), self._checkpoint.plan

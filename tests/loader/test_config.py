@@ -110,7 +110,7 @@ def test_two_iterations_without_workers_share_no_scratch_space() -> None:
     first, second = iter(loader), iter(loader)
     taken = [next(each).tolist() for _ in range(4) for each in (first, second)]
     assert taken == [[0, 1], [0, 1], [2, 3], [2, 3], [4, 5], [4, 5], [6, 7], [6, 7]]
-    resources = session_of(loader)
+    resources = session_of(loader).resources
     spec = iter(loader).spec
     user, other = Snapshot(0), Snapshot(1)  # anything that can be referred to weakly
     runner = resources.take_runner(spec, user)

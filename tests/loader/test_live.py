@@ -1,12 +1,14 @@
-"""The live view: its figures, its looks, and that it leaves nothing behind."""
+"""The live view: its figures, when it is shown, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
 import gc
 import io
 import os
+import sys
 import threading
-from collections import deque
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ import feedline
 from feedline.insight.batch_rows import Totals
 from feedline.loader import live
 from feedline.loader.base import session_of
-from feedline.loader.live import Figures, LiveView, figures_of
+from feedline.loader.live import LiveView
 
 S = 1_000_000_000
 
@@ -28,69 +30,51 @@ def totals(batches: int, seconds: float, waited: float, busy: dict[int, float] |
     return found
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "feedline-live"]
+def views() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "feedline-live"]
 
 
-# -- figures ---------------------------------------------------------------------------------------------------------
+@pytest.fixture(autouse=True)
+def no_view_is_left() -> Iterator[None]:
+    yield
+    gc.collect()
+    for thread in views():
+        thread.join()
 
 
-def test_figures_cover_the_time_between_readings() -> None:
-    readings = deque([(10 * S, totals(100, 9.0, 8.0, {0: 5.0})), (12 * S, totals(150, 11.0, 8.5, {0: 6.0, 1: 2.5}))])
-    figures = figures_of("Photos", readings, workers=2, faults=3)
-    assert figures == Figures("Photos", 25.0, 100.0, 0.25, [0.5, 1.0], 2.0, 3, 0, 0.0)
-    assert figures.line == (
-        "Photos: 25.0 batches/s, 100 samples/s, waited 25 %, 2.0 ready, 3 faults, workers busy 50 100 %"
-    )
+def test_a_line_covers_the_time_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings: list[Any] = [
+        (10 * S, totals(100, 9.0, 8.0, {0: 5.0})),
+        (12 * S, totals(150, 11.0, 8.5, {0: 6.0, 1: 2.5})),
+        (14 * S, totals(150, 11.0, 8.5, {0: 6.0, 1: 2.5})),
+    ]
+    monkeypatch.setattr(LiveView, "_read", lambda _: readings.pop(0))
+    loader = feedline.Loader([], 2)
+    view = LiveView("Photos", session_of(loader))
+    view.close()
+    assert view.line() == "Photos: 25.0 batches/s, 100 samples/s, waited 25 %, 2.0 ready, workers busy 50 100 %"
+    assert view.line().startswith("Photos: no batch for 2 s")
 
 
-# -- looks -----------------------------------------------------------------------------------------------------------
-
-
-def test_lines_are_written_at_intervals() -> None:
-    loader, view = feedline.Loader(list(range(100)), 1), LiveView(io.StringIO())
-    batches, lines = iter(loader), []
-    try:
-        view.add(loader, session_of(loader).counters, 0, is_asked_for=True)
-        for second in range(10):
-            next(batches)
-            with view.lock:
-                lines += view.lines(second * S).splitlines()
-    finally:
-        view.close()
-    assert not threads()
-    assert len(lines) == 2
-    assert all(line.startswith("feedline: list: 1.0 batches/s, 1 samples/s, waited ") for line in lines)
-
-
-def test_a_stopped_terminal_keeps_no_fork_and_no_loader_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stopped(io.StringIO):
-        is_written, goes_on = threading.Event(), threading.Event()
+def test_lines_are_written_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        is_written = threading.Event()
 
         def write(self, text: str) -> int:
             self.is_written.set()
-            self.goes_on.wait()
             return super().write(text)
 
     monkeypatch.setattr(live, "_EVERY_S", 0.001)
-    stream = Stopped()
-    view, loader = LiveView(stream), feedline.Loader(list(range(100)), 1)
-    batches = iter(loader)
-    view.add(loader, session_of(loader).counters, 0, is_asked_for=True)
-    try:
-        while not stream.is_written.is_set():
-            next(batches, None)
-        is_free = view.lock.acquire(blocking=False)
-        if is_free:
-            view.lock.release()
-    finally:
-        stream.goes_on.set()
-        view.close()
-    assert is_free
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    loader = feedline.Loader(list(range(100)), 1)
+    with loader.live():
+        next(iter(loader))
+        assert screen.is_written.wait(60)
+    assert screen.getvalue().startswith("feedline: list: ")
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="for forks")
-def test_writing_takes_no_lock_of_the_stream() -> None:
+def test_writing_takes_no_lock_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     class Raw(io.RawIOBase):
         def fileno(self) -> int:
             return end
@@ -103,50 +87,36 @@ def test_writing_takes_no_lock_of_the_stream() -> None:
 
     begin, end = os.pipe()
     try:
-        with io.TextIOWrapper(io.BufferedWriter(Raw()), encoding="ascii") as stream:
-            LiveView(stream)._write("ready █")
+        with io.TextIOWrapper(io.BufferedWriter(Raw()), encoding="ascii") as stream, monkeypatch.context() as patches:
+            patches.setattr(sys, "stderr", stream)
+            live.write("ready █")
         assert os.read(begin, 100) == b"ready ?"
     finally:
         os.close(begin)
         os.close(end)
 
 
-# -- when it is shown ------------------------------------------------------------------------------------------------
-
-
 def test_a_loader_is_shown_inside_the_context() -> None:
     loader = feedline.Loader(list(range(6)), 2)
     with loader.live():
-        assert threads() == ["feedline-live"]
-        assert live._view().shows(loader)
-        for _ in loader:
-            pass
-        assert live._view().shows(loader), "also between epochs"
-    assert not threads()
+        (thread,) = views()
+        assert len(list(loader)) == 3
+        assert views() == [thread], "also between epochs"
+    thread.join()
+    assert session_of(loader).view is None
 
 
 def test_the_environment_variable_shows_all_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDLINE_LIVE", "1")
     loader = feedline.Loader(list(range(6)), 2)
     batches = iter(loader)
-    view = live._view()
-    try:
-        assert view.shows(loader)
-        list(batches)
-        with view.lock:
-            view.lines(S)
-        assert not view.shows(loader), "its epoch is over, so it is hidden"
-        other = feedline.Loader(list(range(6)), 2)
-        rest = iter(other)
-        assert view.shows(other)
-        del rest, other
-        gc.collect()
-        with view.lock:
-            view.lines(2 * S)
-            assert not view._shown, "it was deleted, so it is hidden"
-    finally:
-        view.close()
-    assert not threads()
+    view = session_of(loader).view
+    assert view is not None
+    assert view.is_running
+    next(batches)
+    del batches, loader  # which ends the view
+    gc.collect()
+    view._thread.join()
 
 
 @pytest.mark.parametrize(("name", "value"), [("FEEDLINE_LIVE", "0"), ("RANK", "1")])
@@ -154,6 +124,6 @@ def test_nothing_is_shown_if_disabled_or_on_other_ranks(name: str, value: str, m
     monkeypatch.setenv("FEEDLINE_LIVE", "1")
     monkeypatch.setenv("WORLD_SIZE", "2" if name == "RANK" else "1")
     monkeypatch.setenv(name, value)
-    loader = feedline.Loader(list(range(4)), 2)
-    live.begins(loader, session_of(loader).counters, 0, is_asked_for=session_of(loader).is_shown)
-    assert not threads()
+    session = session_of(feedline.Loader(list(range(4)), 2))
+    live.show_epoch("list", session)
+    assert session.view is None

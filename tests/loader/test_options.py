@@ -176,7 +176,7 @@ def test_attributes_that_torch_reads_again_are_read_again() -> None:
     loader = DataLoader(DATA, 5)
     loader.num_workers, loader.prefetch_factor, loader.collate_fn = 1, 3, collate
     assert [len(batch) for batch in loader] == [5, 5, 5, 5]
-    assert (session_of(loader).config.worker_count, session_of(loader).config.depth) == (1, 3)
+    assert (session_of(loader).resources.config.worker_count, session_of(loader).resources.config.depth) == (1, 3)
     with pytest.raises(ValueError, match="batch_size attribute should not be set"):
         loader.batch_size = 3
     with pytest.raises(ValueError, match="sampler attribute should not be set"):

@@ -111,13 +111,13 @@ def test_an_iteration_that_another_thread_starts_meanwhile_keeps_its_own_order()
     class Interrupted(DataLoader[Any]):
         is_first = True
 
-        def _get_iterator(self) -> Any:
+        def _new_iterator(self, order: Any) -> Any:
             if self.is_first:
                 self.is_first = False
                 other = threading.Thread(target=lambda: plain.extend(len(batch) for batch in self))
                 other.start()
                 other.join()
-            return super()._get_iterator()
+            return super()._new_iterator(order)
 
     loader = Interrupted(list(range(10)), 4, shuffle=True, seed=2)
     assert len([batch for epoch in islice(loader.virtual_epochs(7), 1) for batch in epoch]) == 7

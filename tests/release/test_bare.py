@@ -31,7 +31,7 @@ def test_misses_something_else(): import nowhere_to_be_found
         ("ModuleNotFoundError: No module named 'torch'", "torch"),
         ("ModuleNotFoundError: No module named 'torch.utils'", "torch"),
         ("HDF5Dataset needs the package 'h5py', which is not installed.", "h5py"),
-        ("import of rich halted; None in sys.modules", "rich"),
+        ("import of redis halted; None in sys.modules", "redis"),
         ("No module named 'feedline.gone'", None),
         ("assert 1 == 2", None),
     ],

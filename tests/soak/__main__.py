@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rich.console import Console
-
 from tests.soak import report
 from tests.soak.settings import CONFIGURATIONS, LEAKS, Settings
 from tests.soak.trial import Trial
@@ -70,18 +68,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     os.environ["FEEDLINE_CACHE"] = str(folder / "cache")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also ends the programs
-    return _soak(settings, Console(stderr=True))
+    return _soak(settings)
 
 
-def _soak(settings: Settings, console: Console) -> int:
+def _soak(settings: Settings) -> int:
     from tests.soak.data import prepare  # imports torch: not before the options are known to be right
 
-    console.print(f"seed {settings.seed}, results in {settings.folder}", highlight=False)
+    sys.stderr.write(f"seed {settings.seed}, results in {settings.folder}\n")
     prepare(settings)
     trials = [Trial(settings, name) for name in settings.configurations]
     over = threading.Event()
     with ThreadPoolExecutor(len(trials) + 1) as pool:
-        shown = pool.submit(_show, trials, settings, console, over)
+        shown = pool.submit(_show, trials, settings, over)
         futures = [pool.submit(trial.run) for trial in trials]
         try:
             for future in futures:
@@ -97,14 +95,14 @@ def _soak(settings: Settings, console: Console) -> int:
     return 0 if report.as_json(settings, results)["ok"] else 1
 
 
-def _show(trials: Sequence[Trial], settings: Settings, console: Console, over: threading.Event) -> None:
+def _show(trials: Sequence[Trial], settings: Settings, over: threading.Event) -> None:
     """Print a line about all programs at intervals, and keep the result files up to date."""
     begun = time.monotonic()
     while not over.wait(_LINE_EVERY_S):
         results = [trial.result for trial in trials]
         done = min(1.0, (time.monotonic() - begun) / max(1.0, settings.seconds))
         parts = [f"{one.name} {one.steps:,} steps, {one.kills} kills, {len(one.problems)} problems" for one in results]
-        console.print(f"{done:4.0%}  {'; '.join(parts)}", highlight=False)
+        sys.stderr.write(f"{done:4.0%}  {'; '.join(parts)}\n")
         report.write(settings, results)
 
 

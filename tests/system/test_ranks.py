@@ -45,30 +45,6 @@ def test_the_rank_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert own_share(1, 3, "drop") == Share(1, 3, "drop")
 
 
-@pytest.mark.parametrize(
-    ("rank", "world_size", "match"),
-    [
-        ("two", "4", "RANK='two'"),
-        ("1", "many", "WORLD_SIZE='many'"),
-        ("4", "4", "rank=4"),
-        ("-1", "4", "rank=-1"),
-        ("0", "0", "world_size=0"),
-    ],
-)
-def test_rejects_a_bad_environment(rank: str, world_size: str, match: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", rank)
-    monkeypatch.setenv("WORLD_SIZE", world_size)
-    with pytest.raises(BadOption, match=match):
-        own_share(None, None, "pad")
-
-
-@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
-def test_rejects_an_incomplete_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "2")
-    with pytest.raises(BadOption, match="both are needed"):
-        own_share(None, None, "pad")
-
-
 def test_a_process_group_has_precedence_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -164,7 +140,13 @@ def test_variables_that_do_not_make_a_rank(variables: str, monkeypatch: pytest.M
     [
         ("PMIX_RANK=3", "PMIX_RANK='3'.*the number of ranks is not set"),
         (f"{SRUN} WORLD_SIZE=8", "WORLD_SIZE=8 but no RANK.*SLURM_STEP_NUM_TASKS='11' differs"),
-        ("OMPI_COMM_WORLD_RANK=6 OMPI_COMM_WORLD_SIZE=6", "rank=6 is not among"),
+        ("RANK=two WORLD_SIZE=4", "RANK='two'"),
+        ("RANK=4 WORLD_SIZE=4", "RANK=4 and WORLD_SIZE=4"),
+        ("RANK=-1 WORLD_SIZE=4", "RANK=-1"),
+        ("RANK=0 WORLD_SIZE=0", "WORLD_SIZE=0"),
+        ("RANK=2", "both are needed"),
+        ("WORLD_SIZE=2", "both are needed"),
+        ("OMPI_COMM_WORLD_RANK=6 OMPI_COMM_WORLD_SIZE=6", "OMPI_COMM_WORLD_RANK=6"),
         ("PMI_RANK=a PMI_SIZE=6", "PMI_RANK='a' is not an integer"),
     ],
 )

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,5 +142,3 @@ def test_a_terminal_shows_progress(root: Path, monkeypatch: pytest.MonkeyPatch) 
     VideoIndex(str(root), NAMES, False)
     assert "index videos" in shown.getvalue()
     assert "3/3" in shown.getvalue()
-    monkeypatch.setitem(sys.modules, "rich", None)
-    assert counts(VideoIndex(str(root), NAMES, False), root) == [50, 50, 30]

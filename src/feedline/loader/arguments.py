@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
-LIVE = "FEEDLINE_LIVE"
-"""The environment variable that shows all loaders of a program: 1."""
-
 _OTHER_NAME = {
     "generator": "seed",
     "multiprocessing_context": "start_method",

@@ -154,8 +154,8 @@ class LoaderBase:
         """
         from feedline.loader.live import live  # imported by few programs
 
-        config = config_of(self)
-        return live(self, self._feedline_session.counters, config.worker_count)
+        config_of(self)  # changed arguments replace the counters
+        return live(type(self.dataset).__name__, self._feedline_session)
 
     def close(self) -> None:
         """Stop iterations and workers, and free their memory. You can iterate over the loader again afterwards.
@@ -170,9 +170,8 @@ class LoaderBase:
             ...     [batch.tolist() for batch in loader]
             [[0, 1], [2, 3], [4, 5]]
         """
-        self._feedline_session.running.close()
         self._iterator = None
-        self._feedline_session.give_back()
+        self._feedline_session.close()
 
     def __enter__(self: L) -> L:
         return self
@@ -195,10 +194,15 @@ class LoaderBase:
         return self._feedline_session.fault_budget.log
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
-        return self._feedline_session.begin(self)
+        self._feedline_session.epochs.virtual = None
+        return self._iterate(None)
 
-    def _iterate(self, order: Order) -> Iterator[object]:
-        """Start an iteration, or continue with the workers of the last one if they are persistent."""
+    def _iterate(self, order: Order | None) -> Iterator[object]:
+        """Start an iteration, or continue with the workers of the last one if they are persistent.
+
+        Args:
+            order: which batches it delivers; None for the loader's own order.
+        """
         raise NotImplementedError
 
     def virtual_epochs(

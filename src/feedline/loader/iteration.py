@@ -5,7 +5,6 @@ Both loaders iterate through this. `TorchBatches` decides what the torch drop-in
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
 from abc import abstractmethod
@@ -95,7 +94,7 @@ class Iteration(Iterator[Any]):
                 self.spec,
                 checkpoint,
                 start.snapshot,
-                session,
+                session.resources,
                 prepare,
                 session.fault_budget,
                 has_target=self._has_target,
@@ -104,7 +103,7 @@ class Iteration(Iterator[Any]):
         else:
             from feedline.delivery.driver.batches import WorkerBatches
 
-            driver = session.driver(self.spec, prepare)
+            driver = session.resources.driver(self.spec, prepare, session.tuning)
             session.broadcast.join(driver)
             self._before_workers(session, config, order, start)
             self._batches = self._worker_batches = WorkerBatches(
@@ -213,10 +212,10 @@ class Iteration(Iterator[Any]):
             if loader is not None:
                 watch(loader)
         counters.observer.begin(epoch, begun, counters.batches)
-        if loader is not None and (session.is_shown or "feedline.loader.live" in sys.modules):
-            from feedline.loader import live
+        if session.shows_epochs or session.view is not None:
+            from feedline.loader.live import show_epoch
 
-            live.begins(loader, counters, config.worker_count, is_asked_for=session.is_shown)
+            show_epoch(type(config.dataset).__name__, session)
         self._listener = session.listener
 
     def _restart_on_epoch_change(self, session: Session, config: LoaderConfig, order: Order) -> None:

@@ -316,17 +316,16 @@ class Loader(LoaderBase):
             check_sized(self.dataset)
 
     # Any: an iterator.
-    def _iterate(self, order: Order) -> Any:
-        """Start an iteration, or continue with the workers of the last one if they are persistent."""
+    def _iterate(self, order: Order | None) -> Any:
         session = self._feedline_session
 
         def begin() -> NumpyBatches:
-            config = session.refresh(self)
+            config, own = session.prepare(self, order)
             iterator: NumpyBatches | None = self._iterator  # a local copy: `close` in another thread clears it
             if iterator is not None and not iterator.closed:
-                iterator.begin_again(session, config, order)
+                iterator.begin_again(session, config, own)
             else:
-                iterator = _iterator_class()(session, config, order, self, target=config.target())
+                iterator = _iterator_class()(session, config, own, self, target=config.target())
                 if config.persistent:
                     self._iterator = iterator
             return iterator

@@ -97,7 +97,7 @@ class Recorder:
 
     def follow(self, loader: LoaderBase) -> None:
         """Follow the workers that the loader has started."""
-        self._watch = session_of(loader).watch
+        self._watch = session_of(loader).resources.watch
 
     def pids(self) -> list[int]:
         """Return the process ids of the workers that are alive."""

@@ -6,7 +6,6 @@ torch's own. Iteration is feedline's.
 
 from __future__ import annotations
 
-import copy
 import copyreg
 import functools
 import inspect
@@ -88,10 +87,6 @@ class _Config:
         from feedline.loader.torch_config import TorchConfig
 
         return TorchConfig
-
-
-_iterating = threading.local()
-"""While `_iterate` calls `_get_iterator`, which takes no arguments: the loader, and the order for its iteration."""
 
 
 # Any: a class of loaders, and a loader without its attributes.
@@ -419,44 +414,29 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     # -- iteration ---------------------------------------------------------------------------------------------------
 
     # Any: an iterator; subclasses may wrap it.
-    def _iterate(self, order: Order) -> Any:
+    def _iterate(self, order: Order | None) -> Any:
         """Start an iteration as torch's loader does: subclasses override `_get_iterator`."""
-        outer = vars(_iterating).get("order")
-        _iterating.order = self, order
-        try:
-            if not self.persistent_workers or self.num_workers == 0:
-                return self._get_iterator()
-            iterator = self._iterator  # a local copy: `close` in another thread clears it
-            if iterator is None:
-                iterator = self._iterator = self._get_iterator()
-            else:
-                iterator._reset(self)
-            return iterator
-        finally:
-            _iterating.order = outer
+        if not self.persistent_workers or self.num_workers == 0:
+            return self._get_iterator() if order is None else self._new_iterator(order)
+        iterator = self._iterator  # a local copy: `close` in another thread clears it
+        if iterator is None:
+            iterator = self._iterator = self._get_iterator() if order is None else self._new_iterator(order)
+        elif order is None:
+            iterator._reset(self)
+        else:
+            iterator._reset(self, order=order)
+        return iterator
 
     def _get_iterator(self) -> Any:
+        return self._new_iterator(None)
+
+    def _new_iterator(self, order: Order | None) -> TorchBatches[B_co]:
+        session = self._feedline_session
         try:
-            # These raise the same errors as torch's loader, before anything is created.
-            range(self.num_workers)
-            if isinstance(self.sampler, type):
-                iter(self.sampler)  # type: ignore[call-overload]
-            session = self._feedline_session
-            return session.create(lambda: _batches_class()(session, *self._next_order(), self))
+            return session.create(lambda: _batches_class()(session, *session.prepare(self, order), self))
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise
-
-    def _next_order(self) -> tuple[TorchConfig, Order]:
-        """Return the arguments and the order for an iteration that starts now, after applying reassigned attributes."""
-        session = self._feedline_session
-        config: Any = session.refresh(self)  # Any: of this kind of loader
-        asked = vars(_iterating).get("order")
-        order = session.epochs.order_of(session.order(config)) if asked is None or asked[0] is not self else asked[1]
-        if session.skips and config.is_map:
-            order = copy.copy(order)  # the next epoch may have the same
-            order.skips, session.skips = order.skips + session.skips, 0
-        return config, order
 
     @property
     def num_workers(self) -> int:

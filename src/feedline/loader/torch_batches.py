@@ -119,19 +119,19 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
         return shared
 
     # Any: a `feedline.DataLoader`, whose file imports this one.
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+    def _reset(self, loader: Any, first_iter: bool = False, order: Order | None = None) -> None:
         """Start another epoch, under torch's name for it; with the same workers, if they still exist."""
         session = session_of(loader)
 
         def begin() -> TorchBatches[B_co]:
-            config, order = loader._next_order()
+            config, own = session.prepare(loader, order)
             if self.closed:
-                self.__init__(session, config, order, loader)  # type: ignore[misc]  # in place: wrappers keep this iterator
+                self.__init__(session, config, own, loader)  # type: ignore[misc]  # in place: wrappers keep this iterator
             else:
                 self._count_epoch(loader)
                 with config.seeds.drawing():
                     self._shared_seed = self._seed_pipes(config, first=False)
-                self.begin_again(session, config, order)
+                self.begin_again(session, config, own)
             return self
 
         session.create(begin)

@@ -63,6 +63,10 @@ class TorchConfig(LoaderConfig):
     @classmethod
     def of(cls, loader: Any, options: Mapping[str, Any]) -> TorchConfig:
         count, pins, device = loader.num_workers, bool(loader.pin_memory), options["device"]
+        # These raise the same errors as torch's loader.
+        range(count)
+        if isinstance(loader.sampler, type):
+            iter(loader.sampler)  # type: ignore[call-overload]
         return cls(
             **{
                 **options,

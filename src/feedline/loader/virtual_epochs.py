@@ -60,7 +60,7 @@ class VirtualEpochs:
                 "cannot split this loader over ranks: its sampler is not feedline's, or its dataset is iterable. Use a "
                 "sampler from feedline.samplers, wrap yours in feedline.samplers.distribute(), or use shard=True."
             )
-        self._batches = _Chain(session, self._loader) if order is None else self._loader._iterate(order)
+        self._batches = _Chain(self._loader) if order is None else self._loader._iterate(order)
         self._place = epochs.virtual = VirtualPlace(epoch, step)
 
     def __repr__(self) -> str:
@@ -70,15 +70,15 @@ class VirtualEpochs:
 class _Chain(Iterator[object]):
     """Chain one epoch of a loader after another, for orders that have no endless form. An error does not end it."""
 
-    def __init__(self, session: Session, loader: Any) -> None:
-        self._session, self._loader = session, loader
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
         self._batches: Iterator[object] | None = None
         self._had_batches = True  # the first epoch may be resumed at its very end
 
     def __next__(self) -> object:
         while True:
             if self._batches is None:
-                self._batches = self._session.next_epoch(self._loader, self._session.config_of(self._loader))
+                self._batches = self._loader._iterate(None)
             try:
                 batch = self._batches.__next__()
             except StopIteration:

@@ -2,9 +2,7 @@
 
 Text is printed verbatim: paths, names of datasets and text from files are not ours, and must not be read as markup.
 A line, or a row of a table, is one line in a file or a pipe, which have no width and no colours. On a terminal, text is
-wrapped and coloured.
-
-rich draws the progress bars if it is installed. Without it, or in a file, only a bar that stays prints its last state.
+wrapped and coloured. Progress bars are one line that is drawn again; in a file, a bar that stays prints its last state.
 """
 
 from __future__ import annotations
@@ -16,10 +14,7 @@ import textwrap
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TextIO
-
-from feedline.errors import MissingExtra
-from feedline.system.optional import require
+from typing import TextIO
 
 Styled = str | tuple[str, str]
 """Text, or text and its style: "red", "yellow", "cyan" or "bold"."""
@@ -28,6 +23,9 @@ _STYLES = {"bold": 1, "red": 31, "yellow": 33, "cyan": 36}
 _GAP = "   "
 _LEAST_WIDTH = 12
 """A column is not made narrower than this."""
+_BAR_WIDTH = 24
+_REDRAW_S = 0.25
+_ERASED = "\r\x1b[K"
 
 
 @dataclass
@@ -61,8 +59,8 @@ class Screen:
     """
 
     def __init__(self, *, stderr: bool = False, file: TextIO | None = None, is_terminal: bool | None = None) -> None:
-        self._file = file or (sys.stderr if stderr else sys.stdout)
-        self.is_terminal = self._file.isatty() if is_terminal is None else is_terminal
+        self.file = file or (sys.stderr if stderr else sys.stdout)
+        self.is_terminal = self.file.isatty() if is_terminal is None else is_terminal
         """False for a file or a pipe."""
 
     def line(self, *spans: Styled, indent: int = 0, wraps: bool = True) -> None:
@@ -70,30 +68,30 @@ class Screen:
         text, margin = "".join(map(_text, spans)), " " * indent
         lines = text.split("\n")
         if wraps and self.is_terminal:
-            width = max(_LEAST_WIDTH, self._width() - indent)
+            width = max(_LEAST_WIDTH, self.width() - indent)
             lines = [part for one in lines for part in textwrap.wrap(one, width, break_on_hyphens=False) or [""]]
         shown = "\n".join(margin + one if one else one for one in lines)
         first = margin + _text(spans[0]) if spans else ""
         if first and shown.startswith(first):  # otherwise it was wrapped
             shown = self._styled(spans[0], first) + shown[len(first) :]
-        self._file.write(shown + "\n")
+        self.file.write(shown + "\n")
 
     def table(self, table: Table) -> None:
         """Print a table. On a terminal that is too narrow, the widest column is wrapped."""
         for line in _lines(table, self):
-            self._file.write(line + "\n")
+            self.file.write(line + "\n")
 
-    def bar(self, *, quiet: bool = False, threaded: bool = True, stays: bool = False) -> Bar:
+    def bar(self, *, quiet: bool = False, stays: bool = False) -> Bar:
         """Return a progress bar, to be entered.
 
         Args:
-            quiet: True to show nothing.
+            quiet: True to show nothing while it moves.
             stays: True to print how far it came at the end; otherwise the bar disappears.
-            threaded: False to draw only in `update`, and never in a thread while something is measured.
         """
-        return Bar(self._file, drawn=self.is_terminal and not quiet and has_rich(), threaded=threaded, stays=stays)
+        return Bar(self, drawn=self.is_terminal and not quiet, stays=stays)
 
-    def _width(self) -> int:
+    def width(self) -> int:
+        """Return the columns of the terminal."""
         return shutil.get_terminal_size((100, 24)).columns
 
     def _styled(self, span: Styled, text: str) -> str:
@@ -102,28 +100,26 @@ class Screen:
 
 
 class Bar:
-    """A progress bar of one or more stages, one after the other; a context manager."""
+    """A progress bar of one or more stages, one after the other; a context manager.
 
-    def __init__(self, file: TextIO, *, drawn: bool, threaded: bool, stays: bool) -> None:
-        self._file, self._stays = file, stays
-        self._progress: Any = _progress(file, threaded=threaded, stays=stays) if drawn else None  # rich's Progress
-        self._refresh = not threaded
+    Only `begin` and `update` draw it, on the thread that calls them, at most a few times per second.
+    """
+
+    def __init__(self, screen: Screen, *, drawn: bool, stays: bool) -> None:
+        self._screen, self._is_drawn, self._stays = screen, drawn, stays
         self._stage = self._unit = self._note = ""
         self._total: int | None = None
         self._done = self._done_before = 0
-        self._began_s = 0.0
-        self._task: Any = None  # rich's id of the stage
+        self._began_s = self._drawn_s = 0.0
 
     def __enter__(self) -> Bar:
-        if self._progress is not None:
-            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-        elif self._stays:
-            self._file.write(self._words() + "\n")
+        if self._is_drawn:
+            self._screen.file.write(_ERASED)
+        if self._stays:
+            self._screen.file.write(self._words() + "\n")
 
     def begin(self, stage: str, total: int | None, *, done: int = 0, unit: str = "") -> None:
         """Begin a stage; the total is None if it is not known. With a unit, the speed is shown.
@@ -133,62 +129,30 @@ class Bar:
         self._stage, self._total, self._unit, self._note = stage, total, unit, ""
         self._done = self._done_before = done
         self._began_s = time.monotonic()
-        if self._progress is not None:
-            self._task = self._progress.add_task(stage, total=total, completed=done, unit=unit, note="")
+        self._draw()
 
     def update(self, *, done: int | None = None, advance: int = 0, note: str | None = None) -> None:
         """Report how much is done, or how much more; a note appears beside it."""
         self._done = self._done + advance if done is None else done
         self._note = self._note if note is None else note
-        if self._progress is not None:
-            self._progress.update(self._task, completed=self._done, note=self._note, refresh=self._refresh)
+        if self._done == self._total or time.monotonic() - self._drawn_s >= _REDRAW_S:
+            self._draw()
+
+    def _draw(self) -> None:
+        if not self._is_drawn:
+            return
+        self._drawn_s = time.monotonic()
+        share = min(1.0, self._done / self._total) if self._total else 0.0
+        filled = int(_BAR_WIDTH * share)
+        bar = f"[{'#' * filled}{' ' * (_BAR_WIDTH - filled)}]  " if self._total else ""
+        self._screen.file.write(_ERASED + (bar + self._words())[: self._screen.width() - 1])
+        self._screen.file.flush()
 
     def _words(self) -> str:
         elapsed_s = max(time.monotonic() - self._began_s, 1e-9)
         count = f"{self._done:,}" if self._total is None else f"{self._done:,}/{self._total:,}"
         speed = f"{(self._done - self._done_before) / elapsed_s:,.0f} {self._unit}/s" if self._unit else ""
         return "  ".join(part for part in (self._stage, count, speed, self._note) if part)
-
-
-def has_rich() -> bool:
-    """True if rich is installed."""
-    try:
-        require("rich", extra="tools", purpose="Progress bars")
-    except MissingExtra:
-        return False
-    return True
-
-
-# Any: rich's Console, and its options.
-def plain_console(**options: Any) -> Any:
-    r"""Create a console of rich that prints strings verbatim; by default it reads `[red]` as markup and `:train:` too.
-
-    Example:
-        >>> import io
-        >>> console = plain_console(file=io.StringIO())
-        >>> console.print("data:train [red]x[/red]")
-        >>> console.file.getvalue()
-        'data:train [red]x[/red]\n'
-    """
-    from rich.console import Console
-
-    return Console(markup=False, emoji=False, **options)
-
-
-def _progress(file: TextIO, *, threaded: bool, stays: bool) -> Any:  # rich's Progress
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-    from rich.text import Text
-
-    class Speed(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            has_speed = task.speed is not None and task.fields["unit"]
-            return Text(f"{task.speed:,.0f} {task.fields['unit']}/s" if has_speed else "")
-
-    stage, note = (TextColumn(form, markup=False) for form in ("{task.description}", "{task.fields[note]}"))
-    columns = (stage, BarColumn(), MofNCompleteColumn(), Speed(), note, *((Remaining(),) if threaded else ()))
-    console = plain_console(file=file, force_terminal=True)
-    return Progress(*columns, console=console, transient=not stays, refresh_per_second=4, auto_refresh=threaded)
 
 
 def _text(span: Styled) -> str:
@@ -202,7 +166,7 @@ def _lines(table: Table, screen: Screen) -> Iterator[str]:
     heads = list(upwards)[::-1]
     cells = [[_text(cell) for cell in row] for row in table.rows]
     widths = [max(map(len, column)) for column in zip(*heads, *cells, strict=True)]
-    spare = screen._width() - sum(widths) - len(_GAP) * (len(widths) - 1)
+    spare = screen.width() - sum(widths) - len(_GAP) * (len(widths) - 1)
     if screen.is_terminal and spare < 0:
         widest = widths.index(max(widths))
         widths[widest] = max(_LEAST_WIDTH, widths[widest] + spare)

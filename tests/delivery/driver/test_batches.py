@@ -24,7 +24,7 @@ from feedline.order.order import Entry
 from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.system.ranks import Share
 from feedline.types import DatasetKind, EngineName, Key, Position, StreamSharding
-from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, session_with, spec_of
+from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, resources_with, spec_of
 from tests.loader.drivers import driver_of
 from tests.loader.stepping import Clock, SteppingEngine
 
@@ -97,7 +97,7 @@ def test_an_epoch_that_fails_to_start_ends_the_workers() -> None:
 def test_states_of_several_workers_need_as_many_workers() -> None:
     streams = (Position({"asked": 1}), Position({"asked": 2}))
     with pytest.raises(BadState, match=r"saved with 2 workers.*there are none now"):
-        InlineBatches(spec_of(Remembering()), bookmark_of([[0]]), Snapshot(0, streams=streams), session_with(), None)
+        InlineBatches(spec_of(Remembering()), bookmark_of([[0]]), Snapshot(0, streams=streams), resources_with(), None)
     driver, _ = start()
     for dataset, kind, message in [
         (Remembering(), DatasetKind.MAP, r"saved with 3 workers.*there are 2 now"),

@@ -18,14 +18,14 @@ from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.state import Snapshot
 from feedline.frameworks.torch import TorchFramework
 from feedline.memory.arena import Arena
-from feedline.memory.ownership import SLACK_BYTES
+from feedline.memory.slot_table import SLACK_BYTES
 from feedline.types import DatasetKind, IndexBlock, Position
 from feedline.workers.runner import Runner
-from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, session_with, spec_of
+from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, resources_with, spec_of
 
 
 def inline(plan: list[Any], arena: Arena | None = None, prepare: Any = None) -> InlineBatches:
-    return InlineBatches(spec_of(Numbers()), bookmark_of(plan), None, session_with(arena), prepare)
+    return InlineBatches(spec_of(Numbers()), bookmark_of(plan), None, resources_with(arena), prepare)
 
 
 def test_batches_are_made_on_request() -> None:
@@ -50,7 +50,7 @@ def of_tensors(plan: list[IndexBlock], arena: Arena | None) -> InlineBatches:
     spec = WorkerSpec(
         TensorDataset(rows), DatasetKind.MAP, default_collate, TorchFramework(), worker_count=0, base_seed=0
     )
-    return InlineBatches(spec, bookmark_of(plan), None, session_with(arena), None)
+    return InlineBatches(spec, bookmark_of(plan), None, resources_with(arena), None)
 
 
 def test_small_batches_of_tensors_are_made_without_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_setup_errors_are_raised_at_once() -> None:
             raise OSError("no such shard")
 
     with pytest.raises(OSError, match="no such shard"):
-        InlineBatches(spec_of(Broken(), DatasetKind.ITERABLE), bookmark_of([1]), None, session_with(None), None)
+        InlineBatches(spec_of(Broken(), DatasetKind.ITERABLE), bookmark_of([1]), None, resources_with(None), None)
 
 
 def test_prepare_is_applied_to_batches() -> None:
@@ -89,7 +89,7 @@ def test_the_dataset_resumes_from_its_state_and_the_checkpoint_reads_it() -> Non
     dataset = Remembering()
     checkpoint = bookmark_of([[0], [1], [2]])
     snapshot = Snapshot(0, streams=(Position({"asked": 40}),))
-    batches = InlineBatches(spec_of(dataset), checkpoint, snapshot, session_with(None), None)
+    batches = InlineBatches(spec_of(dataset), checkpoint, snapshot, resources_with(None), None)
     next(batches)
     assert checkpoint.live is not None
     assert checkpoint.live().dataset == {"asked": 41}
@@ -97,13 +97,13 @@ def test_the_dataset_resumes_from_its_state_and_the_checkpoint_reads_it() -> Non
 
 def test_a_dataset_without_a_state_is_not_kept_by_the_checkpoint() -> None:
     checkpoint = bookmark_of([[0]])
-    InlineBatches(spec_of(Numbers()), checkpoint, None, session_with(None), None)
+    InlineBatches(spec_of(Numbers()), checkpoint, None, resources_with(None), None)
     assert checkpoint.live is None
 
 
 def test_batches_delivered_early_are_not_delivered_again() -> None:
     checkpoint = bookmark_of([[0], [1], [2], [3], [0], [1]])
-    batches = InlineBatches(spec_of(Numbers()), checkpoint, Snapshot(0, early=(1, 2, 5)), session_with(None), None)
+    batches = InlineBatches(spec_of(Numbers()), checkpoint, Snapshot(0, early=(1, 2, 5)), resources_with(None), None)
     assert list(batches) == [[0], [3], [0]]
     assert (checkpoint.entry.progress.delivered, checkpoint.entry.progress.ended) == (6, True)
 
@@ -112,7 +112,7 @@ def test_a_stream_resumes_where_it_was() -> None:
     checkpoint = bookmark_of([2] * 9)
     snapshot = Snapshot(0, streams=(Position(batches=2, read=4),))
     checkpoint.batch_size = 2
-    batches = InlineBatches(spec_of(Stream(), DatasetKind.ITERABLE), checkpoint, snapshot, session_with(None), None)
+    batches = InlineBatches(spec_of(Stream(), DatasetKind.ITERABLE), checkpoint, snapshot, resources_with(None), None)
     assert list(batches) == [[4, 5], [6]]
     assert checkpoint.entry.progress.delivered == 4
     assert checkpoint.entry.progress.ended
@@ -120,7 +120,7 @@ def test_a_stream_resumes_where_it_was() -> None:
 
 def test_a_failed_batch_counts_as_delivered() -> None:
     checkpoint = bookmark_of([[0], [4], [2]])
-    batches = InlineBatches(spec_of(Numbers()), checkpoint, None, session_with(None), None)
+    batches = InlineBatches(spec_of(Numbers()), checkpoint, None, resources_with(None), None)
     next(batches)
     with pytest.raises(ValueError, match="four"):
         next(batches)

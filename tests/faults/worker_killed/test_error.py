@@ -84,12 +84,12 @@ def test_deaths_leak_no_slots(restarts: int) -> None:
         else:
             with pytest.raises(WorkerDied):
                 list(loader)
-    assert free_slots(loader) == session_of(loader).arena().slot_count  # type: ignore[union-attr]  # it has one
+    assert free_slots(loader) == session_of(loader).resources.arena().slot_count  # type: ignore[union-attr]  # it has one
 
 
 # Any: the loader's memory is not public.
 def free_slots(loader: Any) -> int:
-    arena = session_of(loader).arena()
+    arena = session_of(loader).resources.arena()
     assert arena is not None
     free = 0
     while arena.acquire() >= 0:

@@ -82,7 +82,7 @@ def test_findings_about_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_about_the_machine_needs_no_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for package in ("rich", "PIL", "torch"):
+    for package in ("PIL", "torch"):
         monkeypatch.setitem(sys.modules, package, None)
     assert main(["doctor", "--json"]) == 0
     output = json.loads(capsys.readouterr().out)

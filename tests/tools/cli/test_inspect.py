@@ -204,16 +204,6 @@ def test_verify_rejects_files_that_are_cut_off(
         assert "Traceback" not in captured.err
 
 
-def test_rich_is_not_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    np.save(tmp_path / "a.npy", np.zeros((9, 2)))
-    monkeypatch.setitem(sys.modules, "rich", None)
-    assert inspect(capsys, tmp_path / "a.npy")["samples"] == 9
-    assert main(["inspect", str(tmp_path / "a.npy")]) == 0
-    assert "samples   9\n" in capsys.readouterr().out
-
-
 def test_text_of_a_file_is_not_interpreted_as_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     feedline.pack([{"name": "[red]x[/red]"}], tmp_path / "a.lmdb", workers=0)
     assert main(["inspect", str(tmp_path / "a.lmdb")]) == 0

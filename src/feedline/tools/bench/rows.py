@@ -130,7 +130,7 @@ def progress(total: int | None) -> Iterator[Callable[[str], None]]:
     The bar is drawn only between measurements, never by a thread during them.
     """
     screen = Screen(stderr=True)
-    with screen.bar(quiet=not screen.is_terminal, threaded=False) as bar:
+    with screen.bar(quiet=not screen.is_terminal) as bar:
         bar.begin("", total, done=-1)
         yield lambda what: bar.update(advance=1, note=what)
 

@@ -159,7 +159,7 @@ def train(opened: Open, arguments: argparse.Namespace, screen: Screen, file: Pat
 
 
 def _epoch(training: Training, name: str, screen: Screen) -> Figures:
-    with screen.bar(stays=True, threaded=False) as bar:
+    with screen.bar(stays=True) as bar:
         bar.begin(f"epoch {training.epochs + 1}  {name:8}", len(training.loader))
         epoch = training.epoch(lambda epoch: bar.update(advance=1, note=str(epoch)))
         bar.update(note=str(epoch))

@@ -1,4 +1,4 @@
-"""Every command works without rich, and prints plain text."""
+"""Every command prints plain text, if it does not print to a terminal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ from tests.tools.report.recordings import recording_of
 OWN = Path(__file__).parent / "own_datasets.py"
 PROGRAM = """
 import sys
-sys.modules["rich"] = None
 from feedline.tools.cli.main import main
-status = main(sys.argv[1:])
-assert not [name for name in sys.modules if name.startswith("rich.")]
-raise SystemExit(status)
+raise SystemExit(main(sys.argv[1:]))
 """
 TRAINING = """
 import torch

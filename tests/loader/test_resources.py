@@ -1,4 +1,4 @@
-"""What a loader keeps from epoch to epoch."""
+"""Workers, memory and measurements of a loader."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from feedline import DataLoader
-from feedline.loader.loader import NumpyConfig
-from feedline.loader.session import Session
+from feedline.faults.log import FaultLog
+from feedline.loader.resources import Resources
 from feedline.memory.arena import Arena
 from feedline.workers import abilities
 from feedline.workers.processes.engine import ProcessEngine
 from feedline.workers.threads import ThreadEngine
 from tests.holding import Hold, Whereabouts
-from tests.loader.beginnings import session_with
+from tests.loader.beginnings import resources_with
 
 
-def make(**options: Any) -> Session:
-    return session_with(**{"worker_count": 2, "memory_budget": 1 << 20, **options})
+def make(**options: Any) -> Resources:
+    return resources_with(**{"worker_count": 2, "memory_budget": 1 << 20, **options})
 
 
-def arena_of(session: Session) -> Arena:
-    arena = session.arena()
+def arena_of(resources: Resources) -> Arena:
+    arena = resources.arena()
     assert arena is not None
     return arena
 
@@ -41,16 +41,16 @@ def arena_of(session: Session) -> Arena:
     ],
 )
 def test_stats_say_whether_work_can_move_before_workers_start(options: dict[str, Any], moves: bool) -> None:
-    assert make(**options).stats(NumpyConfig()).settings["moves"] is moves
+    assert make(**options).stats(1, None, FaultLog()).settings["moves"] is moves
 
 
 @pytest.mark.parametrize(("engine", "shared"), [("process", True), ("thread", False)])
 def test_the_arena_is_created_once_and_fits_the_engine(engine: str, shared: bool) -> None:
-    session = make(engine=engine)
-    arena = arena_of(session)
+    resources = make(engine=engine)
+    arena = arena_of(resources)
     assert arena.shared is shared
     assert arena.budget == 1 << 20
-    assert arena_of(session) is arena
+    assert arena_of(resources) is arena
 
 
 def test_the_slot_count_exceeds_the_window_and_is_bounded() -> None:
@@ -59,43 +59,44 @@ def test_the_slot_count_exceeds_the_window_and_is_bounded() -> None:
 
 
 def test_a_forked_process_gets_its_own_arena() -> None:
-    session = make()
-    arena = arena_of(session)
+    resources = make()
+    arena = arena_of(resources)
     child = os.fork()
     if child == 0:
-        os._exit(0 if arena_of(session) is not arena and arena_of(session).pid == os.getpid() else 1)
+        os._exit(0 if arena_of(resources) is not arena and arena_of(resources).pid == os.getpid() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert arena_of(session) is arena
+    assert arena_of(resources) is arena
 
 
 def test_closing_frees_the_arena_and_batches_stay_valid() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    session = make()
-    arena = arena_of(session)
+    resources = make()
+    arena = arena_of(resources)
     slot = arena.acquire()
     lease = arena.lease(slot, 0, 4)
     lease[:] = 2
     arena.finish(slot)
     del arena
-    session.give_back()
-    session.give_back()
+    resources.close(is_used=True)
+    resources.close(is_used=False)
+    resources.close(is_used=False)
     assert lease.tolist() == [2, 2, 2, 2]
     del lease
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
-    assert arena_of(session).acquire() == 0, "the session can be used again"
+    assert arena_of(resources).acquire() == 0, "they can be used again"
 
 
 @pytest.mark.parametrize(("name", "kind"), [("process", ProcessEngine), ("thread", ThreadEngine)])
 def test_the_requested_engine_is_created(name: str, kind: type) -> None:
-    engine, arena = make(engine=name)._engine()
+    resources = make(engine=name)
+    engine = resources._engine(resources.arena())
     assert type(engine) is kind
     assert engine.worker_count == 2
-    assert (arena is not None) == (name == "process"), "threads take their slots themselves"
 
 
 def test_stats_before_the_first_batch() -> None:
-    stats = make().stats(NumpyConfig())
+    stats = make().stats(1, None, FaultLog())
     assert stats["engine"] == "process"
     assert stats["workers"] == 2
     assert stats["batches"] == stats["arena_bytes"] == stats["leased_slots"] == stats["wait_s"] == 0
