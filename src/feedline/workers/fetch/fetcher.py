@@ -45,7 +45,7 @@ def fetcher_for(
         check_restorable(dataset)
         anew = resume.is_before and spec.kind is DatasetKind.ITERABLE
         dataset = (resumed_after if anew else resumed)(dataset, resume.dataset)
-        for _ in range(resume.missed):
+        if resume.is_left:
             begin_and_leave(dataset)
     if spec.kind is DatasetKind.ITERABLE:
         stream = Stream(dataset, scope, resume, guard)
