@@ -119,7 +119,7 @@ class Resources:
             last_spec = None
         if last_spec is not spec or last_user() not in (None, user):
             runner = Runner(spec, None)
-            runner.cpu = self._cpu
+            runner.clock.cpu = self._cpu
         return runner
 
     def keep_runner(self, spec: WorkerSpec, runner: Runner, user: object) -> None:
