@@ -156,7 +156,7 @@ class _Training:
                 for world in self._worlds:
                     world.epoch.progress.ended = True
                 if dice.random() < habits.move:
-                    self._states = self._saved() or []
+                    self._states = [world.state() for world in self._worlds]
                     self._part()
                 return
             if "spent" in ends or "ended" in ends:
@@ -226,16 +226,11 @@ class _Training:
         is_bound = self._scenario.kind == OWN or (self._scenario.kind == MAP and self._scenario.stateful)
         return before if is_bound else dice.choice((1, 2, 3, before))
 
-    def _saved(self) -> list[dict[str, object]] | None:
-        """Return the states of all ranks; None if one is not available."""
-        states = [state for world in self._worlds if (state := world.state()) is not None]
-        return states if len(states) == len(self._worlds) else None
-
     def _move(self, number: int, tally: Counter[int], expected: list[Expected]) -> list[Expected]:
         """Save the states of all ranks and continue elsewhere, perhaps with another number of ranks."""
         scenario, dice = self._scenario, self._dice
-        states = self._saved()
-        if states is None or any(world.closed for world in self._worlds):
+        states = [world.state() for world in self._worlds]
+        if any(world.closed for world in self._worlds):
             raise _Left
         for one in expected:
             one.left()
@@ -272,7 +267,7 @@ class _Training:
         """Let another loader continue from a saved state, and check that it delivers the same remaining batches."""
         scenario, number = self._scenario, world.epoch.number
         state = world.state()
-        if state is None or world.closed:
+        if world.closed:
             return
         self._run.looks += 1
         calm = replace(scenario, accidents=Accidents(), habits=Habits(), restarts=1000)
@@ -372,8 +367,6 @@ class _Training:
         """Continue with a new loader where the training loop was, after an error that ends the old one."""
         old = self._worlds[rank]
         state, number = old.state(), old.epoch.number
-        if state is None:
-            raise _Left
         old.close()
         self._part_from(old)
         workers = self._workers_elsewhere(self._dice, len(old.machine.flights.active))

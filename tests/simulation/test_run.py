@@ -36,6 +36,11 @@ def test_what_is_set_in_a_drawn_world_determines_what_is_drawn_for_it(seed: int)
     assert simulate(world, events=1000).events >= 1000
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_drawn_worlds_break_no_law(seed: int) -> None:
+    assert simulate(draw_scenario(seed), events=500).events >= 500
+
+
 @pytest.mark.slow
 def test_fresh_worlds_break_no_law() -> None:
     seed, until_s = random.SystemRandom().randrange(1 << 30), time.monotonic() + FRESH_S

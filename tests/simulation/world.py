@@ -22,14 +22,13 @@ from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
-from feedline.errors import WorkerError
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
 from feedline.simulation.engine import TICK_S
 from feedline.simulation.scenario import IN_ORDER, LawBroken
 from feedline.system.ranks import Share
 from feedline.types import Call, Key, Result, ResultKind, State, Task
-from tests.simulation.dataset import NotReady, NotSent, RemappedItems, dataset_of
+from tests.simulation.dataset import NotSent, RemappedItems, dataset_of
 from tests.simulation.engine import SimulatedEngine, Trace
 from tests.simulation.laws import Books
 from tests.simulation.scenario import MAP, OWN, Scenario
@@ -228,17 +227,8 @@ class World(Driver):
         self.machine.crew.resize(count)
         self._perform()
 
-    def state(self) -> State | None:
-        """Return the state of the loader; None if workers have not reported the states in which they began."""
-        epoch = self.epoch
-        if epoch.awaited and not self.closed:
-            try:
-                self.await_openings()
-            except (WorkerError, NotReady) as exc:  # a loader would raise it here
-                closed: bool = vars(self)["closed"]  # `await_openings` may have closed it
-                self._death = exc if closed else None
-        if epoch.awaited and not epoch.assume_openings():
-            return None
+    def state(self) -> State:
+        """Return the state of the loader."""
         assert self.checkpoint is not None
         return {**self.checkpoint.snapshot().as_dict(), "faults": self.fault_budget.state()}
 

@@ -96,10 +96,6 @@ class Runner:
         """CPU time of the current task."""
         self._fetch: Fetcher | None = None
         self._epoch: int | None = None
-        self._has_ended = False
-        """True if the stream of the last epoch was read to its end."""
-        self._opening: Position | None = None
-        """Where the epoch began, until that is reported; see `Notes.opening`."""
         # Does the dataset split itself? It should, unless the loader splits it. An init function may do so as well.
         curious = spec.sharding is not None or (spec.framework.has_worker_info and spec.init is None)
         curious = curious and not isinstance(spec.dataset, ShardedSource)
@@ -123,16 +119,6 @@ class Runner:
 
     def attempt(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
         """Run a task and return its result: DONE with the batch, FAILED with the exception, EMPTY, ENDED."""
-        result = self._attempt(task, worker, buffer)
-        try:
-            if self._opening is not None:
-                result.notes = self._noted(result.notes)
-                result.notes.opening, self._opening = self._opening, None
-            return result
-        finally:
-            del result  # avoid a reference cycle: its exception may refer to this frame
-
-    def _attempt(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
         began = time.monotonic_ns()
         self.cpu.begin()
         try:
@@ -282,7 +268,6 @@ class Runner:
             return place_of_failed(exc, self._dataset, items)
 
     def _end(self, task: Task, worker: int) -> Result:
-        self._has_ended = True
         try:
             position = self._saved_position()
             notes = None if position is None else Notes(position)
@@ -331,8 +316,6 @@ class Runner:
             memory.set_current(None)
 
     def _begin_epoch(self, task: Task) -> None:
-        again, had_ended = self._epoch is not None, self._has_ended
-        self._has_ended = False
         if self._agreement is not None:
             self._scope.findings = self._agreement.of(task.epoch)
         if self.unready is not None:
@@ -341,17 +324,11 @@ class Runner:
         self._fetch = None
         self.trouble = None
         try:
-            if again:
+            if self._epoch is not None:
                 self._dataset = self._spec.framework.reset_worker(self._dataset, task.shared_seed)
             self._catch_up(task)
             self._epoch = task.epoch
-            resume = task.resume
-            self.begin(task.draw, resume)
-            restored = resume is not None and resume.is_before and resume.iterator is not None
-            if (again or restored) and self._spec.sharding is None:  # with sharding, random numbers depend on keys
-                self._opening = self._saved_position()
-                if self._opening is not None and self._opening.is_before and not (had_ended or restored):
-                    self._opening = None  # a position in an epoch that was left, as far as is known
+            self.begin(task.draw, task.resume)
         except Exception as exc:
             self._epoch, self.trouble = task.epoch, without_frames(exc)
 

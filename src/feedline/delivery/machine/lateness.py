@@ -188,18 +188,3 @@ class Lateness:
         view.since_s, self._late = alive_s, None
         self.deadline_s = alive_s + flights.epoch.limits.timeout_s
         return True
-
-    def await_openings(self) -> bool:
-        """True while a task is in flight whose answer contains the state in which its worker began the epoch."""
-        epoch, now_s = self._flights.epoch, self._flights.now_s
-        assert epoch is not None
-        awaited = epoch.awaited_flight()
-        timeout_s = epoch.limits.timeout_s
-        if awaited is None:
-            epoch.assume_openings()
-            self.deadline_s = None  # nothing waits for a batch
-        elif timeout_s and self.deadline_s is None:
-            self.deadline_s = now_s + timeout_s
-        elif self.deadline_s is not None and now_s >= self.deadline_s:
-            self._look_at(epoch, awaited)
-        return awaited is not None
