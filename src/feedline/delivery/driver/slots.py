@@ -16,7 +16,7 @@ from feedline.abc.framework import Framework
 from feedline.delivery.machine.counters import Counters
 from feedline.memory.arena import Arena
 from feedline.memory.codec import Codec
-from feedline.memory.reading import LARGE_BYTES, SMALL_BYTES, Copies
+from feedline.memory.reading import LARGE_BYTES, SMALL_BYTES
 from feedline.types import Result, SlotBatch
 
 _IN_MESSAGES = 96 << 10
@@ -115,7 +115,7 @@ class Slots:
         assert arena is not None
         try:
             reader = arena.reader(slot, slot_batch.used)
-            self.counters.copied_out += type(reader) is Copies and slot_batch.used >= LARGE_BYTES
+            self.counters.copied_out += reader.copies and slot_batch.used >= LARGE_BYTES
             return self._codec.decode(slot_batch.header, reader)
         finally:
             arena.finish(slot)

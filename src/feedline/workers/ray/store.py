@@ -10,7 +10,7 @@ import weakref
 
 import numpy as np
 
-from feedline.memory.reading import Bytes, Copies, Reader, Views
+from feedline.memory.reading import Bytes, Reader, Views
 
 
 class Store:
@@ -40,12 +40,12 @@ class Store:
         """Return a reader that copies the arrays of a batch out of the store."""
         if found is None or not found.nbytes:
             self.largest = max(self.largest, 1)
-            return Copies(np.empty(1, np.uint8))
+            return Reader(np.empty(1, np.uint8))
         self.largest = max(self.largest, found.nbytes)
         batch = _Batch(found, self._batches.discard)
         batch.size = found.nbytes
         self._batches.add(batch)
-        return Copies(found)
+        return Reader(found)
 
 
 class _Batch(weakref.ref[Bytes]):
