@@ -140,7 +140,7 @@ class Resources:
         engine = self._engine(memory)
         # Threads take their slots themselves.
         arena = memory if config.engine_name == "process" else None
-        slots = Slots(arena, spec.framework, self.counters, depth=max(1, config.depth), has_space=engine.has_space)
+        slots = Slots(arena, spec.framework, self.counters, depth=max(1, config.depth), capacity=engine.capacity)
         options = RecoveryOptions(
             spec.on_error,
             spec.dataset,
