@@ -272,7 +272,7 @@ class Surroundings:
         # A server in a thread closes its end of a connection after the client.
         names = _shared_memory_names() - self.shared_memory
         while True:
-            forks.settle(at_once=True)  # memory that a forked process saw is released only by this call
+            forks.release_ended(at_once=True)  # memory that a forked process saw is released only by this call
             is_left = any(_is_ours(name) for name in names & _shared_memory_names())
             if time.monotonic() >= deadline or not (is_left or len(_open_files()) > len(self.files)):
                 return

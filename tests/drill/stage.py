@@ -200,9 +200,9 @@ class Stage:
         arena = session_of(self.loader)._arena
         if self.crew.persistent or arena is None:
             return
-        leased = arena.leased_count
-        if arena._busy or leased:
-            self.outcome.leaks.append(f"{len(arena._busy)} slots were not given back, {leased} are leased")
+        busy, leased = arena.busy_count, arena.leased_count
+        if busy or leased:
+            self.outcome.leaks.append(f"{busy} slots were not given back, {leased} are leased")
 
     def close(self) -> None:
         """Close the loader."""

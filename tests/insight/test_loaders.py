@@ -18,16 +18,12 @@ import pytest
 
 import feedline
 from feedline.insight.recording import Recording
-from feedline.insight.stats import Period, Stats
 from feedline.loader.base import session_of
 from feedline.randomness import scope
-from tests.tries import try_again
 
 pytestmark = pytest.mark.sample(4)
 
 ENGINES = ["inline", "thread", "process", "portable"]
-LONG_S = 0.02
-"""Long enough to stand out on a busy machine."""
 SHORT_S = 0.001
 """Long enough for samples to be timed one by one."""
 
@@ -79,12 +75,6 @@ def loader_of(dataset: Any, engine: str, **options: Any) -> Any:
     return feedline.Loader(dataset, 4, workers=workers, engine=name, **options)
 
 
-def share_of(period: Period, cause: str) -> float:
-    """Return the share of a cause in the waiting time, without that for the start."""
-    waited = period.wait_s - (period.waits.get("start", 0.0) if cause != "start" else 0.0)
-    return period.waits.get(cause, 0.0) / waited
-
-
 def test_the_slowest_samples_are_named(engine: str) -> None:
     loader = loader_of(Slow(fetch_s=SHORT_S), engine)
     assert sum(len(batch) for batch in loader) == 24
@@ -122,55 +112,6 @@ class KnownCpu:
 
     def spent(self, busy_ns: int) -> tuple[int, int]:
         return self.computed, 500
-
-
-# -- in real time: a busy machine may disturb a run, so each is tried several times -----------------------------------
-
-
-@pytest.mark.real_time
-def test_a_slow_fetch_is_the_cause_of_waiting(engine: str) -> None:
-    def check() -> None:
-        stats = stats_of_epoch(loader_of(Slow(fetch_s=LONG_S), engine))
-        # On a busy machine, the later of two batches is often ready first; then the cause is "order".
-        assert share_of(stats.epoch, "fetch") + share_of(stats.epoch, "order") > 0.7, str(stats)
-        assert share_of(stats.epoch, "fetch") > 0.2, str(stats)
-        assert stats.epoch.computing is not None
-        assert stats.epoch.computing < 0.3, "samples sleep"
-
-    try_again(check)
-
-
-@pytest.mark.real_time
-def test_a_straggler_delays_other_batches_that_are_ready(engine: str) -> None:
-    if engine == "inline":
-        pytest.skip("there are no other batches")
-
-    def check() -> None:
-        stats = stats_of_epoch(loader_of(Straggling(1.0), engine))
-        waits = {cause: waited for cause, waited in stats.epoch.waits.items() if cause != "start"}
-        assert waits["order"] > 0.5 * sum(waits.values()), str(stats)
-
-    try_again(check)
-
-
-# Any: a loader.
-def stats_of_epoch(loader: Any) -> Stats:
-    """Iterate over an epoch, and return its statistics."""
-    for _ in loader:
-        pass
-    stats: Stats = loader.stats()
-    return stats
-
-
-class Straggling(Slow):
-    def __init__(self, seconds: float) -> None:
-        super().__init__(64)
-        self.seconds = seconds
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 24:
-            time.sleep(self.seconds)
-        return super().__getitem__(index)
 
 
 class Named(Slow):

@@ -128,22 +128,6 @@ def test_every_batch_has_a_row_while_a_recording_is_active() -> None:
     assert loop.rows < before + 2100, "no longer after the recording"
 
 
-def test_a_recording_has_the_same_statistics_as_the_run() -> None:
-    observer = Observer()
-    kept = observer.record()
-    loop = Loop(observer, step=1_000_000, wait=300_000)
-    loop.run(40)
-    observer.end(loop.batches, loop.now)
-    observer.begin(1, loop.now + 5, 40)
-    loop.run(20)
-    epoch, last, total = observer.totals(loop.batches)
-    assert last is not None
-    stats = observer.recorded(kept).stats()
-    assert stats.epoch == period_of(epoch, 0)
-    assert stats.last_epoch == period_of(last, 0)
-    assert stats.total == period_of(total, 0)
-
-
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_batches() -> None:
     observer = Observer()
@@ -190,24 +174,6 @@ def test_a_lock_held_during_a_fork_is_free_in_the_child() -> None:
 
 
 # -- figures since "auto" settled---------------------------------------------------------------------------------------
-
-
-def test_statistics_since_auto_settled_are_separate() -> None:
-    observer = Observer()
-    loop = Loop(observer, step=10_000_000, wait=90_000_000)
-    loop.run(50)
-    assert observer.settled(observer.totals(loop.batches)[2]) is None
-    observer.settle(loop.batches, is_settled=True)
-    loop.run(40, wait=0)
-    observer.settle(loop.batches, is_settled=True)
-    total = observer.totals(loop.batches)[2]
-    settled = observer.settled(total)
-    assert settled is not None
-    since = period_of(settled, 0)
-    assert (since.batches, since.samples, since.stall) == (40, 160, 0.0)
-    assert since.body.mean == pytest.approx(0.01)
-    assert since.seconds == pytest.approx(0.4)
-    assert period_of(total, 0).stall > 0.8, "over the whole run"
 
 
 def test_a_recording_contains_the_time_at_which_auto_settled() -> None:

@@ -61,9 +61,9 @@ class Bench:
             ForeignPlan(iter(numbers(count)) if plan is None else plan) if spans is None else spans,
             Request(stream_count=0 if spans is None else 2, snapshot_every=int(snapshots)),
         )
-        progress = Progress(early=set(already), begun=dict(resumes or {}), turn=turn)
+        progress = Progress(early=set(already), positions=dict(resumes or {}), turn=turn)
         limits = Limits(self.window, depth, timeout_s, kills_stuck=kills_stuck)
-        self.epoch = Epoch(kind, scheduler or InOrder(), limits, progress)
+        self.epoch = Epoch(kind, scheduler or InOrder(), limits, progress, restores=resumes is not None)
         self.batches = Delivered(self.driver)
         try:
             self.driver.begin_epoch(self.epoch)

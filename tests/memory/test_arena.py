@@ -19,9 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from feedline.errors import TooManyOpenFiles
 from feedline.memory import forks
 from feedline.memory.arena import Arena
-from feedline.memory.ownership import SLACK_BYTES
 from feedline.memory.reading import Bytes
 from feedline.memory.slot import Device
+from feedline.memory.slot_table import SLACK_BYTES
 from tests.faults.limits import descriptors_left
 from tests.sampling import examples
 
@@ -103,6 +103,7 @@ def test_a_signal_never_leaves_the_lock_taken(act: Any) -> None:
     arena._lock = Signalled()  # type: ignore[assignment]
     with contextlib.suppress(KeyboardInterrupt):
         act(arena)
+    arena._lock = lock
     assert not lock.locked()
 
 
@@ -179,18 +180,17 @@ def test_an_arena_is_closed_when_the_garbage_collector_frees_its_last_user() -> 
 
 def test_ctrl_c_while_an_arena_is_closed_with_its_last_user_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python drops exceptions that are raised in finalizers."""
-    arena = make_arena(2)
-    closed, rest = [], arena.rest
+    closed, rest = [], Arena.rest
 
-    def interrupted() -> None:
+    def interrupted(arena: Arena) -> None:
         signal.raise_signal(signal.SIGINT)
-        rest()
+        rest(arena)
         closed.append(True)
 
-    monkeypatch.setattr(arena, "rest", interrupted)
+    monkeypatch.setattr(Arena, "rest", interrupted)
 
     def drop() -> None:
-        user = User(arena)
+        user = User(make_arena(2))
         user.itself = user.arena = None  # type: ignore[assignment]
         del user
         while True:  # Ctrl-C is raised between two instructions
@@ -228,7 +228,7 @@ def test_an_interrupt_while_a_dropped_lease_is_recorded_loses_no_slot(line: int)
 
     def interrupt(frame: Any, event: str, _: Any) -> Any:
         nonlocal seen
-        if event == "line" and frame.f_code.co_name in ("_part_dropped", "_free", "drop", "recount"):
+        if event == "line" and frame.f_code.co_name in ("part_dropped", "_free", "_recount"):
             seen += 1
             if seen == line + 1:
                 raise KeyboardInterrupt
@@ -242,7 +242,7 @@ def test_an_interrupt_while_a_dropped_lease_is_recorded_loses_no_slot(line: int)
         sys.settrace(None)
     assert arena.leased_count == 0
     assert sorted(acquire_all(arena)) == [0, 1]
-    assert arena._pages.live == 0
+    assert arena._table.live == 0
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -407,7 +407,7 @@ def test_a_slot_leased_during_a_fork_is_not_reused_while_the_child_lives() -> No
         os.close(read_end)
         os.close(write_end)
     assert code == 0, "the child saw its batch change"
-    forks.settle(at_once=True)
+    forks.release_ended(at_once=True)
     assert arena.acquire() == 0, "no process can see it any more"
 
 
@@ -536,7 +536,8 @@ class OneOwner(RuleBasedStateMachine):
             return
         assert self.arena.leased_count == len({slot for slot, *_ in self.parts})
         alive = sum(size for _, _, size, _ in self.parts)
-        in_flight = max(self.window, len(self.busy), self.arena._usage._now[1], self.arena._usage._before[1]) + 2
+        usage = self.arena._table.usage
+        in_flight = max(self.window, len(self.busy), usage._now[1], usage._before[1]) + 2
         assert resident(self.arena) <= 1.25 * alive + in_flight * self.largest + SLACK_BYTES
 
     def teardown(self) -> None:

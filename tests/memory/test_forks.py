@@ -56,7 +56,7 @@ def child(act: Callable[[], None] = lambda: None) -> Iterator[Callable[[], int]]
         end()
         os.close(read_end)
         os.close(write_end)
-        forks.settle(at_once=True)
+        forks.release_ended(at_once=True)
 
 
 def test_what_a_child_sees_is_held_until_it_ends() -> None:
@@ -64,10 +64,10 @@ def test_what_a_child_sees_is_held_until_it_ends() -> None:
     lease = leased(arena)
     with child() as end:
         del lease
-        forks.settle(at_once=True)
+        forks.release_ended(at_once=True)
         assert arena.leased_count == 1
         assert end() == 0
-        forks.settle(at_once=True)
+        forks.release_ended(at_once=True)
         assert arena.leased_count == 0
         assert forks.SEEN == []
 
@@ -87,11 +87,11 @@ def test_a_child_that_closes_every_descriptor_still_counts() -> None:
         os._exit(0)
     os.read(closed, 1)
     del lease
-    forks.settle(at_once=True)
+    forks.release_ended(at_once=True)
     held = arena.leased_count
     os.kill(pid, 9)
     os.waitpid(pid, 0)
-    forks.settle(at_once=True)
+    forks.release_ended(at_once=True)
     for fd in (closed, write_end):
         os.close(fd)
     assert held == 1
@@ -107,7 +107,7 @@ def test_without_a_descriptor_what_a_child_sees_is_held_for_good() -> None:
             os._exit(0)
     os.waitpid(pid, 0)
     del lease
-    forks.settle(at_once=True)
+    forks.release_ended(at_once=True)
     assert arena.leased_count == 1
     forks.SEEN.clear()
     assert arena.leased_count == 0

@@ -36,6 +36,11 @@ def test_what_is_set_in_a_drawn_world_determines_what_is_drawn_for_it(seed: int)
     assert simulate(world, events=1000).events >= 1000
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_drawn_worlds_break_no_law(seed: int) -> None:
+    assert simulate(draw_scenario(seed), events=500).events >= 500
+
+
 @pytest.mark.slow
 def test_fresh_worlds_break_no_law() -> None:
     seed, until_s = random.SystemRandom().randrange(1 << 30), time.monotonic() + FRESH_S
@@ -66,14 +71,6 @@ def test_drawn_worlds_cover_every_event() -> None:
     assert moves
     assert looks
     assert {"SampleFailed", "WorkerDied", "WorkerTimeout", "CallFailed"} <= raised
-
-
-def test_a_training_loop_faster_than_its_workers_waits() -> None:
-    slow = simulate(TrainingScenario(workers=1, batch_s=0.1, step_s=0.01, start_s=0.0), events=1000)
-    quick = simulate(TrainingScenario(workers=16, batch_s=0.1, step_s=0.01, start_s=0.0), events=1000)
-    assert slow.stalled > 0.8
-    assert quick.stalled < 0.4
-    assert quick.samples_per_s > 5 * slow.samples_per_s
 
 
 # -- the worlds of the package, which `feedline what-if` and the contract for schedulers use ---------------------------

@@ -19,8 +19,8 @@ made it may die later: when the thread that made it next runs Python code. Its s
 operation processes dead leases; while no epoch is running (`rest`), Python code processes them at once. Slots are given
 back in the same way: the garbage collector may do so in the middle of another operation on the same thread, so this
 must never wait. A thread that finds the lock taken leaves the work to the holder, which checks again after it releases
-the lock (`_drain`). Every step may run twice, because an interrupt may come at any moment. While a process forks, only
-the forking thread holds the lock.
+the lock (`_process`). Every step may run twice, because an interrupt may come at any moment. While a process forks,
+only the forking thread holds the lock.
 
 Resident memory that is not in use (free slots, dropped parts of held slots, ends of slots that larger batches wrote) is
 idle. The arena keeps as much idle memory as the batches in flight have recently needed, so that pages stay warm; the
@@ -36,21 +36,21 @@ import sys
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
 from feedline.memory import forks
-from feedline.memory.ownership import SLACK_BYTES, Ownership
-from feedline.memory.reading import LARGE_BYTES, Bytes, Copies, Reader, SlotReader
-from feedline.memory.residency import Residency
+from feedline.memory.reading import LARGE_BYTES, Bytes, Reader
 from feedline.memory.slot import Device, Lease, Slot
+from feedline.memory.slot_table import SlotTable
 from feedline.memory.sparse import map_sparse
 from feedline.system import interrupts
 
 _PAGE = mmap.PAGESIZE
 
 
-class Arena(Ownership):
+class Arena:
     """Slots for the batches of one loader.
 
     Args:
@@ -62,19 +62,22 @@ class Arena(Ownership):
         before_known: slots that may be in use before the size of a batch is known.
     """
 
-    # Class attributes, because at interpreter shutdown modules lose their contents before the last arena is deleted.
-    _getpid = staticmethod(os.getpid)
-    _close = staticmethod(os.close)
-    _is_finalizing = staticmethod(sys.is_finalizing)
-
     def __init__(self, slot_count: int, *, shared: bool, budget: int, window: int = 1, before_known: int = 8) -> None:
+        self.slot_count = slot_count
         self.shared = shared
-        self.pid = os.getpid()
         self.fd = -1  # set first, so that `__del__` finds it if mapping fails
+        self.pid = os.getpid()
         self.mapping, self.slot_bytes, self.fd = map_sparse(slot_count, shared=shared)
         """The memory itself, which lives until the last view dies; the size of a slot; the file."""
-        pages = Residency(self.mapping, self.slot_bytes, shared=shared, window=window)
-        super().__init__(pages, slot_count, budget, before_known)
+        self._table = SlotTable(
+            self.mapping,
+            self.slot_bytes,
+            slot_count,
+            shared=shared,
+            budget=budget,
+            window=window,
+            before_known=before_known,
+        )
         self.address = np.frombuffer(self.mapping, np.uint8, 1).__array_interface__["data"][0]
         self.refused = 0
         """Batches made in this process that had to be written elsewhere."""
@@ -89,39 +92,51 @@ class Arena(Ownership):
         """The thread that is in `acquire`."""
         self._watchers: list[Lease] = []
         self._lock = threading.Lock()
-        self._ties: list[weakref.finalize[..., object]] = []
+        self._users: list[weakref.finalize[..., object]] = []
         """Finalizers of the users; see `serve`."""
         forks.watch(self)
 
     def __repr__(self) -> str:
+        table = self._table
         return (
-            f"Arena(slots={len(self._slots)}/{self.slot_count}, leased={self.leased_count}, "
-            f"resident_bytes={self.resident_bytes}, budget={self.budget}, shared={self.shared})"
+            f"Arena(slots={len(table.slots)}/{self.slot_count}, leased={self.leased_count}, "
+            f"resident_bytes={self.resident_bytes}, budget={table.budget}, shared={self.shared})"
         )
+
+    @property
+    def budget(self) -> int:
+        """Bytes of slots that may be in use at once."""
+        return self._table.budget
 
     @property
     def resident_bytes(self) -> int:
         """Bytes of memory behind the slots."""
-        self._drain()
-        return self._pages.resident
+        self._process()
+        return self._table.resident
 
     @property
     def leased_count(self) -> int:
         """Number of slots with arrays that the training loop holds."""
-        self._drain()
-        return sum(bool(slot.parts) for slot in self._slots)
+        self._process()
+        return sum(bool(slot.parts) for slot in self._table.slots)
+
+    @property
+    def busy_count(self) -> int:
+        """Number of slots that have been acquired and neither released nor finished."""
+        self._process()
+        return len(self._table.busy)
 
     def follow(self, device: Device) -> None:
         """Notify a device of changes to the slots."""
-        self._pages.device = device
+        self._table.device = device
 
     # -- a slot for a task -------------------------------------------------------------------------------------------
 
     def available(self) -> int:
         """Return how many slots `acquire` would find."""
         if self._dropped or self._requests or forks.SEEN:
-            self._drain()
-        return self._left()
+            self._process()
+        return self._table.left()
 
     def acquire(self, worker: int = -1, owner: object = True) -> int:
         """Take a free slot, preferably the one that `worker` wrote last, whose pages it has mapped already.
@@ -139,14 +154,15 @@ class Arena(Ownership):
         with self._lock:
             self._holder = thread
             try:
+                table = self._table
                 if self._dropped or self._requests or forks.SEEN:
-                    self._settle()
-                if self._cooling and not self._warm:
-                    self._cool()
-                if self._is_resting:  # an epoch is running again, so there will be a next operation
-                    self._is_resting = False
+                    self._process_locked()
+                if table.cooling and not table.warm:
+                    table.cool()
+                if table.is_resting:  # an epoch is running again, so there will be a next operation
+                    table.is_resting = False
                     self._watchers = []
-                return self._take(worker, owner)
+                return table.take(worker, owner)
             finally:
                 self._holder = 0
 
@@ -159,32 +175,32 @@ class Arena(Ownership):
         """
         if slot >= 0:
             self._requests.append((slot, used, False))
-            self._drain()
+            self._process()
 
     def release_all(self, owner: object) -> None:
         """Give back every slot that an owner has not given back. Leased parts of them stay leased."""
         # Without the lock: `list` copies the values of a dict in one step, with and without the GIL.
-        for slot in list(self._busy.values()):
+        for slot in list(self._table.busy.values()):
             if slot.owner is owner:
                 self._requests.append((slot.number, None, False))
-        self._drain()
+        self._process()
 
     def finish(self, slot: int) -> None:
         """End the leasing of parts of a slot: it becomes free when the last lease dies."""
         self._requests.append((slot, 0, True))
-        self._drain()
-        if self._closed:
+        self._process()
+        if self._table.is_closed:
             self.rest()
 
     @property
     def is_warm(self) -> bool:
         """True if memory is kept for future batches."""
-        return bool(self._warm or self._dropped)
+        return bool(self._table.warm or self._dropped)
 
     def pass_by(self) -> None:
         """Note that a batch needed no slot: the memory kept for others may no longer be needed."""
         self._requests.append((-1, 0, True))  # counted under the lock: workers that are threads come here at once
-        self._drain()
+        self._process()
 
     def note_refused(self) -> None:
         """Count a batch that was made in this process without a slot."""
@@ -203,13 +219,13 @@ class Arena(Ownership):
         All its arrays are copies if the program holds so much memory that the slot is needed for the next batch.
         """
         with self._lock:
-            self._pages.note_use(self._slots[slot], used)
+            self._table.note_use(self._table.slots[slot], used)
             if used >= LARGE_BYTES:
                 if self._dropped or self._requests:
-                    self._settle()
-                if self._left():
-                    return SlotReader(self.view(slot, used), functools.partial(self.lease, slot))
-        return Copies(self.view(slot, max(used, 1)))
+                    self._process_locked()
+                if self._table.left():
+                    return Reader(self.view(slot, used), functools.partial(self.lease, slot))
+        return Reader(self.view(slot, max(used, 1)))
 
     def lease(self, slot: int, start: int, size: int) -> Bytes:
         """Return a part of a busy slot as an array; the part is given back when the last view of the array dies.
@@ -222,24 +238,19 @@ class Arena(Ownership):
         array = np.frombuffer(self.mapping, np.uint8, size, slot * self.slot_bytes + start)
         lease = Lease(array, self._dropped.append)
         with self._lock:
-            entry = self._slots[slot]
-            first = start // _PAGE * _PAGE
-            lease.slot, lease.start, lease.size = entry, first, -(-(start + size) // _PAGE) * _PAGE - first
-            lease.is_cut = start != first
-            entry.parts[first] = lease
-            entry.live += lease.size
-            entry.lent = True
-            self._pages.live += lease.size
+            lease.slot, lease.start = self._table.slots[slot], start // _PAGE * _PAGE
+            lease.size = -(-(start + size) // _PAGE) * _PAGE - lease.start
+            self._table.lend(lease.slot, lease)
         return array
 
     def note_use(self, slot: int, used: int) -> None:
         """Record how far a busy slot has been written."""
         with self._lock:
-            self._pages.note_use(self._slots[slot], used)
+            self._table.note_use(self._table.slots[slot], used)
 
     # -- dead leases, requests, and memory for the system ------------------------------------------------------------
 
-    def _drain(self) -> None:
+    def _process(self) -> None:
         """Process requests and dead leases, or leave them to the thread that holds the lock, which checks again.
 
         The garbage collector may run this in the middle of any other operation, also on another arena. So it waits only
@@ -248,37 +259,39 @@ class Arena(Ownership):
         """
         while not self._lock.locked():
             with self._lock:
-                self._settle()
+                self._process_locked()
             if not self._requests and not self._dropped:
                 return
 
-    def _settle(self) -> None:
+    def _process_locked(self) -> None:
         """Process requests and dead leases, also those seen by forked processes; free excess memory.
 
         An interrupted step is repeated, so everything here may run twice.
         """
+        table = self._table
         if forks.SEEN:
-            forks.settle()
+            forks.release_ended()
         while self._requests:
             number, used, is_end = self._requests[0]
-            busy = self._busy.get(number)
+            busy = table.busy.get(number)
             if is_end and (busy is not None or number < 0):
-                self._usage.end()
+                table.usage.end()
             if busy is not None:
-                self._leave(busy, used)
+                table.leave(busy, used)
             self._requests.popleft()
         while self._dropped:
             lease = self._dropped[0]
             slot: Slot | None = getattr(lease, "slot", None)  # not set if an interrupt came first
             if slot is not None:
-                self._part_dropped(slot, lease.start)
+                table.part_dropped(slot, lease.start)
             self._dropped.popleft()
-        if self._cooling and self._is_resting:
-            self._cool()
-        if self._pages.idle > SLACK_BYTES or self._closed or self._is_resting:
-            self._trim_idle()
-        if self._is_resting:
-            self._stay()
+        if table.is_resting:
+            table.cool()
+        table.trim()
+        if table.is_closed and table.held:  # stay alive to return the pages of held arrays when these are dropped
+            _closed[id(self)] = self
+        elif table.is_closed:
+            _closed.pop(id(self), None)
 
     # -- forking, resting and closing --------------------------------------------------------------------------------
 
@@ -287,7 +300,7 @@ class Arena(Ownership):
         if not self.shared:
             return []
         arrays: list[Bytes] = []
-        for slot in list(self._slots):
+        for slot in list(self._table.slots):
             for lease in list(slot.parts.values()):
                 if (array := lease()) is not None:
                     arrays.append(array)
@@ -301,81 +314,71 @@ class Arena(Ownership):
         """Release the lock that `hold` took."""
         self._lock.release()
         if self._requests or self._dropped:  # left to this thread meanwhile
-            self._drain()
+            self._process()
 
     def reset_in_child(self) -> None:
         """Reset the lock in a forked process, where its holder does not exist, and leave the parent's pages alone."""
         self._lock = threading.Lock()
         if self.shared:
-            self._pages.leave_alone()
+            self._table.leave_alone()
         _closed.clear()
 
     def rest(self) -> None:
         """Note that no epoch is running. Dead leases are now processed at once: the next operation may be far off."""
-        forks.settle(at_once=True)
-        self._is_resting = True
-        self._drain()
+        forks.release_ended(at_once=True)
+        self._table.is_resting = True
+        self._process()
         watchers = []
-        for slot in list(self._held.values()):
+        for slot in list(self._table.held.values()):
             for lease in list(slot.parts.values()):
                 array = lease()
-                if array is not None:
-                    watcher = Lease(array, self._notice)
-                    watcher.slot, watcher.start, watcher.size = slot, lease.start, lease.size
-                    watcher.is_cut = lease.is_cut
-                    watchers.append(watcher)
-                    del array
+                if array is None:
+                    continue
+                watcher = Lease(array, functools.partial(_notice, weakref.ref(self)))
+                watcher.slot, watcher.start, watcher.size = slot, lease.start, lease.size
+                watchers.append(watcher)
+                del array
         self._watchers = watchers
-        self._drain()  # leases that died meanwhile have no watcher
-
-    def _stay(self) -> None:
-        """Once closed, stay alive until the last held array is dropped, to return its pages to the system."""
-        if self._closed and self._held:
-            _closed[id(self)] = self
-            return
-        if not self._held:
-            self._watchers = []  # they refer to this object; avoids a cycle
-        _closed.pop(id(self), None)
-
-    def _notice(self, lease: Lease) -> None:
-        """Process the death of a lease at once, or leave it to the thread that holds the lock."""
-        if self._getpid() != self.pid:
-            return  # in a fork: the bookkeeping belongs to the parent
-        if not self._is_finalizing():
-            self._dropped.append(lease)
-            self._drain()
+        self._process()  # leases that died meanwhile have no watcher
 
     def close(self) -> None:
         """Close the descriptor, and free all memory except that of arrays still held. May be called twice."""
-        is_own = self._getpid() == self.pid
+        is_own = os.getpid() == self.pid
         fd, self.fd = self.fd, -1
         if fd >= 0 and is_own:
-            self._close(fd)
-        if self._closed or not is_own:
-            return
-        for tie in self._ties:
-            tie.detach()
-        self._closed = True
-        self.rest()
+            os.close(fd)
+        if is_own and not self._table.is_closed:
+            for user in self._users:
+                user.detach()
+            self._table.is_closed = True
+            self.rest()
 
     def serve(self, user: object) -> None:
         """Stay open while `user` lives; the arena is closed when its last user dies.
 
         Closing it when the arena itself dies would be too late: the garbage collector may have cleared the leases.
         """
-        tie = weakref.finalize(user, interrupts.see_through, self._dismiss)
-        tie.atexit = False
-        self._ties.append(tie)
+        finalizer = weakref.finalize(user, interrupts.see_through, self._dismiss)
+        finalizer.atexit = False
+        self._users.append(finalizer)
 
     def _dismiss(self) -> None:
-        self._ties = [tie for tie in self._ties if tie.alive]
-        if not self._ties:
+        self._users = [user for user in self._users if user.alive]
+        if not self._users:
             self.close()
 
-    def __del__(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0 and self._getpid() == self.pid:
-            self._close(fd)
+    # A default, because at interpreter shutdown modules lose their contents before the last arena is deleted.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and self.fd >= 0 and os.getpid() == self.pid:
+            os.close(self.fd)
+
+
+def _notice(reference: weakref.ref[Arena], lease: Lease, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    """Process the death of a lease at once, or leave it to the thread that holds the lock."""
+    arena = reference()
+    if arena is not None and not is_finalizing() and os.getpid() == arena.pid:  # not in a fork, which owns nothing
+        arena._dropped.append(lease)
+        arena._process()
 
 
 _closed: dict[int, Arena] = {}

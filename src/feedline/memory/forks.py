@@ -50,135 +50,115 @@ class Leaser(Protocol):
         """Reset locks and state in a forked process."""
 
 
-class _Witness:
-    """Detects whether a process that was forked while the page was mapped is still alive.
+SEEN: list[tuple[int | None, list[object]]] = []
+"""Witnesses, and the leases that a child can see. Without a witness (no descriptor was left), they are held forever."""
 
-    Raises:
-        OSError: no descriptor is left, or the system does not support sealing.
-    """
-
-    def __init__(self) -> None:
-        self._fd = os.memfd_create("feedline-fork", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(self._fd, mmap.PAGESIZE)
-        except OSError:
-            os.close(self._fd)
-            raise
-
-    def map(self) -> mmap.mmap:
-        """Map the page, for a fork that is about to happen."""
-        return mmap.mmap(self._fd, mmap.PAGESIZE)
-
-    def is_alone(self) -> bool:
-        """True if no forked process has the page mapped any more; the witness is closed then."""
-        if self._fd < 0:
-            return True
-        try:
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
-        except OSError as exc:
-            if exc.errno == errno.EBUSY:
-                return False
-            raise
-        self.close()
-        return True
-
-    def close(self) -> None:
-        """Close the descriptor. May be called twice."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+_leasers: References[Leaser] = References()
+_lock = threading.Lock()
+_next_check_s = 0.0
 
 
-SEEN: list[tuple[_Witness | None, list[object]]] = []
-"""Leases that a child process can see, and the witness that detects its end; with None they are held forever."""
+class _Forking(threading.local):
+    """What this thread's current fork holds."""
+
+    held: Sequence[Leaser] = ()
+    page: mmap.mmap | None = None
 
 
-class _Forks:
-    """Holds the memory that forked processes can see until they have ended."""
-
-    def __init__(self) -> None:
-        self.leasers: References[Leaser] = References()
-        self._own = threading.local()
-        self._lock = threading.Lock()
-        self._next_s = 0.0
-
-    def before(self) -> None:
-        """Hold the current leases and map a witness. Nothing is leased or reused until the fork has happened."""
-        held: list[Leaser] = []
-        self._own.held = held
-        leases: list[object] = []
-        for leaser in self.leasers:
-            if leaser.hold(_HOLD_S):
-                held.append(leaser)
-            leases += leaser.leases()
-        if not leases:
-            return
-        with self._lock:
-            try:
-                self._own.page = self._witness_for(leases).map()
-            except OSError:  # no descriptor is left; an exception here would be ignored
-                SEEN.append((None, leases))
-
-    def _witness_for(self, leases: list[object]) -> _Witness:
-        # Workers are forked one after the other while the program holds the same batches: one witness serves them all.
-        witness, before = SEEN[-1] if SEEN else (None, [])
-        if witness is None or list(map(id, before)) != list(map(id, leases)):
-            witness = _Witness()
-            SEEN.append((witness, leases))
-        return witness
-
-    def after_in_parent(self) -> None:
-        held: list[Leaser] = getattr(self._own, "held", [])
-        self._own.held = []
-        for leaser in held:
-            leaser.let_go()
-        page: mmap.mmap | None = getattr(self._own, "page", None)
-        if page is not None:
-            self._own.page = None
-            page.close()
-
-    def after_in_child(self) -> None:
-        # The page stays mapped while this process lives. The leases are held in the parent.
-        _kept.append(getattr(self._own, "page", None))
-        for witness, _ in SEEN:
-            if witness is not None:
-                witness.close()
-        SEEN.clear()
-        for leaser in self.leasers:
-            leaser.reset_in_child()
-        self.leasers.clear()
-        self._own = threading.local()
-        self._lock = threading.Lock()
-
-    def settle(self, *, at_once: bool = False) -> None:
-        """Release leases that only ended processes could see.
-
-        Args:
-            at_once: True if such a process has probably just ended; otherwise witnesses are checked at intervals.
-        """
-        if not SEEN:
-            return
-        now_s = time.monotonic()
-        if (now_s < self._next_s and not at_once) or not self._lock.acquire(blocking=False):
-            return
-        try:
-            self._next_s = now_s + _CHECK_INTERVAL_S
-            SEEN[:] = [(witness, held) for witness, held in SEEN if witness is None or not witness.is_alone()]
-        finally:
-            self._lock.release()
-
-
-_kept: list[mmap.mmap | None] = []
-_forks = _Forks()
-settle = _forks.settle
+_forking = _Forking()
 
 
 def watch(leaser: Leaser) -> None:
     """Hold the leases of some memory when this process forks, as long as the memory lives."""
-    _forks.leasers.add(leaser)
+    _leasers.add(leaser)
 
+
+def release_ended(*, at_once: bool = False) -> None:
+    """Release leases that only ended processes could see.
+
+    Args:
+        at_once: True if such a process has probably just ended; otherwise witnesses are checked at intervals.
+    """
+    global _next_check_s
+    now_s = time.monotonic()
+    if not SEEN or (now_s < _next_check_s and not at_once) or not _lock.acquire(blocking=False):
+        return
+    try:
+        _next_check_s = now_s + _CHECK_INTERVAL_S
+        SEEN[:] = [(witness, leases) for witness, leases in SEEN if witness is None or not _close_if_alone(witness)]
+    finally:
+        _lock.release()
+
+
+def _close_if_alone(witness: int) -> bool:
+    """Close a witness if no forked process has its page mapped any more."""
+    try:
+        fcntl.fcntl(witness, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    except OSError as exc:
+        if exc.errno == errno.EBUSY:
+            return False
+        raise
+    os.close(witness)
+    return True
+
+
+def _before() -> None:
+    """Hold the current leases and map a witness. Nothing is leased or reused until the fork has happened."""
+    held: list[Leaser] = []
+    leases: list[object] = []
+    _forking.held = held
+    for leaser in _leasers:
+        if leaser.hold(_HOLD_S):
+            held.append(leaser)
+        leases += leaser.leases()
+    if leases:
+        with _lock:
+            try:
+                _forking.page = mmap.mmap(_witness_for(leases), mmap.PAGESIZE)
+            except OSError:  # no descriptor is left; an exception here would be ignored
+                SEEN.append((None, leases))
+
+
+def _witness_for(leases: list[object]) -> int:
+    # Workers are forked one after the other while the program holds the same batches: one witness serves them all.
+    last, before = SEEN[-1] if SEEN else (None, [])
+    if last is not None and list(map(id, before)) == list(map(id, leases)):
+        return last
+    witness = os.memfd_create("feedline-fork", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(witness, mmap.PAGESIZE)
+    except OSError:
+        os.close(witness)
+        raise
+    SEEN.append((witness, leases))
+    return witness
+
+
+def _after_in_parent() -> None:
+    held, page = _forking.held, _forking.page
+    _forking.held, _forking.page = (), None
+    for leaser in held:
+        leaser.let_go()
+    if page is not None:
+        page.close()
+
+
+def _after_in_child() -> None:
+    # The leases are held in the parent. The page stays mapped while this process lives.
+    global _lock
+    _lock = threading.Lock()
+    _kept.append(_forking.page)
+    _forking.held, _forking.page = (), None
+    for witness, _ in SEEN:
+        if witness is not None:
+            os.close(witness)
+    SEEN.clear()
+    for leaser in _leasers:
+        leaser.reset_in_child()
+    _leasers.clear()
+
+
+_kept: list[mmap.mmap | None] = []
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_forks.before, after_in_parent=_forks.after_in_parent, after_in_child=_forks.after_in_child
-    )
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

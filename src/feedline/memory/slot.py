@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import mmap
 import weakref
 
 from feedline.memory.reading import Bytes
-
-_PAGE = mmap.PAGESIZE
 
 
 class Slot:
     """The state of one slot. Only its arena changes it."""
 
-    __slots__ = ("idle", "lent", "live", "number", "owner", "parts", "reach", "resident", "unsure", "worker")
+    __slots__ = ("idle", "lent", "live", "number", "owner", "parts", "reach", "resident", "worker")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -32,13 +29,6 @@ class Slot:
         """Bytes of its pages that exist, at most."""
         self.idle = 0
         """The part of `resident` that is unused."""
-        self.unsure = False
-        """True if it may have been written further than `reach`: by a failed task, or by a worker that died."""
-
-    def alone(self, lease: Lease) -> tuple[int, int]:
-        """Return the pages (start, end) of a dead lease that it shared with no neighbour."""
-        start, stop = lease.start, lease.start + lease.size
-        return start + _PAGE * lease.is_cut, stop - _PAGE * (stop - _PAGE in self.parts)
 
     def gaps(self, end: int) -> list[tuple[int, int]]:
         """Return the ranges of pages (start, end) that no living lease covers."""
@@ -53,14 +43,12 @@ class Slot:
 class Lease(weakref.ref[Bytes]):
     """Reports the death of the last array over a part of a slot."""
 
-    __slots__ = ("is_cut", "size", "slot", "start")
+    __slots__ = ("size", "slot", "start")
 
     slot: Slot
     start: int
     size: int
     """In whole pages."""
-    is_cut: bool
-    """True if it starts inside its first page, which may also hold the end of another array."""
 
 
 class Device:

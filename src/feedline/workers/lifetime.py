@@ -186,7 +186,7 @@ def end(processes: Iterable[BaseProcess]) -> None:
         _wait_for(left, patience_s)
     for process in left:
         _has_ended(process)
-    forks.settle(at_once=True)  # free batches that only they could see
+    forks.release_ended(at_once=True)  # free batches that only they could see
 
 
 def _wait_for(processes: Iterable[BaseProcess], timeout_s: float) -> None:

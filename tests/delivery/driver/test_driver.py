@@ -248,5 +248,5 @@ def test_a_warning_turned_into_an_error_costs_one_batch_and_no_slot() -> None:
     assert (came, raised) == (5, 1)
     arena = session_of(loader).resources._arena
     if arena is not None:
-        assert len(arena._warm) + len(arena._cold) == len(arena._slots), "every acquired slot was released"
+        assert arena.busy_count == arena.leased_count == 0, "every acquired slot was released"
     loader.close()

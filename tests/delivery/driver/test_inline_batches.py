@@ -18,7 +18,7 @@ from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.state import Snapshot
 from feedline.frameworks.torch import TorchFramework
 from feedline.memory.arena import Arena
-from feedline.memory.ownership import SLACK_BYTES
+from feedline.memory.slot_table import SLACK_BYTES
 from feedline.types import DatasetKind, IndexBlock, Position
 from feedline.workers.runner import Runner
 from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, resources_with, spec_of

@@ -7,7 +7,7 @@ import pytest
 from feedline.delivery.machine.decisions import LOOK_AT, START, TAKE_BACK, Decision
 from feedline.delivery.machine.recovery import Seen
 from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerTimeout, WorkerWarning
-from feedline.types import Call, Notes, Position
+from feedline.types import Call, Notes, Position, Result, ResultKind
 from tests.delivery.machine.world import World
 
 SET_EPOCH = Call("set_epoch", (3,))
@@ -45,17 +45,6 @@ def test_a_death_over_the_budget_is_fatal() -> None:
     assert world.decided() == []
     world.machine.close()
     assert world.slots.taken == set()
-
-
-def test_every_epoch_has_the_whole_budget() -> None:
-    world = World(1, restarts=1)
-    for _ in range(3):
-        world.replace(0)
-        world.answer(0)
-        assert world.take() == 0
-        world.machine.leave_epoch()
-        world.begin(1)
-    assert world.counters.restarts == 3
 
 
 def test_a_failed_replacement_is_fatal_and_names_its_cause() -> None:
@@ -117,21 +106,6 @@ def test_a_worker_that_has_grown_is_replaced_after_the_task_it_had_started() -> 
     assert world.machine.crew.pending_warnings == []
 
 
-def test_tasks_assigned_to_a_retiring_worker_wait_for_its_successor() -> None:
-    world = World(5)
-    world.answer(0)
-    world.machine.crew.grown(0)
-    assert world.decided() == [(TAKE_BACK, 0, None)]
-    world.take_back(0)
-    assert world.take() == 0
-    assert world.given()[0] == [[2]]
-    assert world.outstanding()[0] == 2
-    world.answer(0)
-    assert world.decided() == [(START, 0)]
-    world.machine.crew.started(0)
-    assert world.given()[0] == [[4]]
-
-
 def test_a_retiring_worker_that_dies_is_replaced_once() -> None:
     world = World(4, restarts=1)
     world.decided()
@@ -141,6 +115,20 @@ def test_a_retiring_worker_that_dies_is_replaced_once() -> None:
     world.replace(0)
     assert world.given() == [[[0], [2]], [[1], [3]]]
     assert (world.counters.recycled, world.counters.restarts) == (0, 1)
+
+
+def test_a_grown_worker_that_dies_while_its_successor_is_being_started_loses_no_task() -> None:
+    world = World(4, restarts=1)
+    world.decided()
+    world.machine.crew.grown(0)
+    world.decided()
+    world.take_back(0)
+    task = world.tasks[0].pop(0)
+    world.machine.answered(Result(ResultKind.DONE, 0, task.id, task.slot))  # so it is to be replaced
+    world.machine.crew.died(0, WorkerDied("killed by signal 9"), [])
+    assert world.decided() == [(START, 0)]
+    world.machine.crew.started(0)
+    assert world.given()[0] == [[2]]
 
 
 # -- workers that do not answer ---

@@ -133,6 +133,7 @@ def begin(
             limits,
             progress or Progress(),
             fault_budget,
+            restores=progress is not None,
         )
     )
     return Delivered(driver), driver
@@ -296,28 +297,28 @@ def test_a_resumed_epoch_continues_in_the_same_order(lengths: list[int], done: i
         if len(taken) >= done:
             break
     progress = Progress(
-        begun={worker: driver.epoch.progress.position(worker) for worker in range(len(lengths))},
+        positions={worker: driver.epoch.progress.positions[worker] for worker in range(len(lengths))},
         turn=driver.epoch.progress.turn,
     )
     engine = StreamEngine(lengths, arrivals)
-    engine._answered = [position.batches for position in progress.begun.values()]
+    engine._answered = [position.batches for position in progress.positions.values()]
     rest, _ = begin(engine, progress=progress)
     assert taken + list(rest) == in_turns(lengths)
 
 
 def test_ended_streams_get_no_tasks() -> None:
     engine = StreamEngine([2, 2], [])
-    progress = Progress(begun={0: Position(batches=2, ended=True), 1: Position()})
+    progress = Progress(positions={0: Position(batches=2, ended=True), 1: Position()})
     batches, _ = begin(engine, progress=progress)
     assert not engine.tasks[0]
     assert list(batches) == [(1, 0), (1, 1)]
-    everything = Progress(begun=dict.fromkeys(range(2), Position(batches=2, ended=True)))
+    everything = Progress(positions=dict.fromkeys(range(2), Position(batches=2, ended=True)))
     assert list(begin(StreamEngine([2, 2], []), progress=everything)[0]) == []
 
 
 def test_the_first_task_of_each_stream_has_its_resume_state() -> None:
     engine = StreamEngine([9, 9], [])
-    begin(engine, 2, progress=Progress(begun={0: Position(read=4), 1: Position(read=8)}))
+    begin(engine, 2, progress=Progress(positions={0: Position(read=4), 1: Position(read=8)}))
     assert [[task.resume for task in tasks] for tasks in engine.tasks] == [
         [Position(read=4), None],
         [Position(read=8), None],
@@ -336,11 +337,11 @@ def test_states_are_kept_with_the_batch_they_came_with() -> None:
     engine.notes = {1: noted(1, {"n": 2})}
     batches, driver = begin(engine, 4)
     next(batches)
-    position = driver.epoch.progress.position(0)
+    position = driver.epoch.progress.positions[0]
     assert position == Position(read=4, batches=1), "the second batch may be ready, but is not delivered"
     next(batches)
     next(batches)
-    assert driver.epoch.progress.position(0) == Position({"n": 2}, place=8, read=12, batches=3)
+    assert driver.epoch.progress.positions[0] == Position({"n": 2}, place=8, read=12, batches=3)
 
 
 def test_each_stream_draws_its_own_numbers() -> None:

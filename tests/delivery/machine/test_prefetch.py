@@ -9,46 +9,13 @@ from typing import Any
 
 import pytest
 import torch.utils.data
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import feedline
 from feedline.abc import Scheduler
 from feedline.delivery.machine import prefetch
-from feedline.delivery.machine.prefetch import RUN_AHEAD, Limits, Pace, window_size
+from feedline.delivery.machine.prefetch import Limits, Pace, window_size
 from feedline.schedulers import InOrder, Unordered
-from tests.loader.epochs import Bench, numbers, slow_at
-from tests.sampling import examples
-
-costs = st.sampled_from([0.001, 0.01, 0.1, 1.0, 3.0])
-
-
-@settings(deadline=None, max_examples=examples(150))
-@given(
-    table=st.lists(costs, min_size=1, max_size=30),
-    workers=st.integers(1, 5),
-    depth=st.integers(1, 4),
-    step_s=st.sampled_from([0.0, 0.005, 0.5]),
-    unordered=st.booleans(),
-)
-def test_any_durations_give_every_batch_once(
-    table: list[float], workers: int, depth: int, step_s: float, unordered: bool
-) -> None:
-    scheduler = Unordered() if unordered else InOrder()
-    options: dict[str, Any] = {"count": len(table), "workers": workers, "depth": depth, "scheduler": scheduler}
-    with Bench(lambda task: table[task.indices[0]], **options) as bench:
-        most = 0
-        batches = []
-        for batch in bench.batches:
-            batches.append(batch)
-            most = max(most, bench.in_flight())
-            bench.clock.now_s += step_s
-        assert (sorted(batches) if unordered else batches) == numbers(len(table))
-        assert most <= bench.window * RUN_AHEAD
-        if bench.counters.run_ahead == 0:
-            assert most <= bench.window
-        with pytest.raises(StopIteration):
-            next(bench.batches)
+from tests.loader.epochs import Bench, numbers
 
 
 @pytest.mark.parametrize("step_s", [0.0, 0.2, 5.0])
@@ -80,26 +47,14 @@ def test_the_plan_is_read_only_as_far_as_the_window() -> None:
         assert read == 7
 
 
-def test_a_late_batch_does_not_idle_the_other_workers() -> None:
-    with Bench(slow_at(20, slow_s=60.0), count=200, workers=4, depth=2) as bench:
-        batches = []
-        for batch in bench.batches:
-            batches.append(batch)
-            if batch == [20]:
-                # Three workers had a minute; a fixed window would have let them make seven batches.
-                assert len(bench.epoch.ready) > 100
-        assert batches == numbers(200)
-        assert bench.counters.run_ahead > 50
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_stragglers_cost_little_more_than_their_own_time(seed: int) -> None:
+def test_stragglers_cost_little_more_than_their_own_time() -> None:
     """One batch in seven takes thirteen times as long. Ideally workers never wait."""
-    draw = random.Random(seed)
+    draw = random.Random(0)
     table = [0.216 if draw.random() < 0.15 else 0.016 for _ in range(1000)]
     with Bench(lambda task: table[task.indices[0]], count=1000, workers=4, depth=2) as bench:
         begun = bench.clock.now_s
         assert bench.run() == numbers(1000)
+        assert bench.counters.run_ahead > 50
         assert bench.clock.now_s - begun < 1.1 * sum(table) / 4
 
 
@@ -171,16 +126,10 @@ def test_a_deep_window_is_refilled_when_a_quarter_of_it_is_used_up(monkeypatch: 
 # -- how long tasks take ---
 
 
-def test_one_slow_task_does_not_change_the_typical_time() -> None:
+@pytest.mark.parametrize("durations", [[3, 3, 500, 4, 3], [50] * 40 + [3] * 41])
+def test_neither_one_slow_task_nor_old_ones_change_the_typical_time(durations: list[int]) -> None:
     pace = Pace()
-    for busy_s in (1, 1, 500, 2, 1):
-        pace.note(busy_s * 10**9)
-    assert pace.typical_s() == 1.0
-
-
-def test_old_durations_are_forgotten() -> None:
-    pace = Pace()
-    for busy_s in [50] * 40 + [3] * 41:
+    for busy_s in durations:
         pace.note(busy_s * 10**9)
         typical_s = pace.typical_s()
     assert typical_s == 3.0

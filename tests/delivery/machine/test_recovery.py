@@ -24,7 +24,7 @@ from feedline.delivery.machine.recovery import (
     users_frames,
 )
 from feedline.errors import WorkerDied, WorkerTimeout
-from feedline.faults import Policy, Replace, Retry
+from feedline.faults import Policy, Retry
 from feedline.faults.policy import FunctionPolicy
 from feedline.types import Task
 from feedline.workers import runner
@@ -69,28 +69,6 @@ def test_samples_that_kill_workers_are_skipped_as_if_they_had_raised(case: Case)
     assert stages == {**dict.fromkeys(case.bad, "fetch"), **dict.fromkeys(case.killers, "worker")}
     assert len(run.fault_budget.log) == len(stages)
     assert run.counters.restarts == len(run.said)
-
-
-@settings(deadline=None, max_examples=examples(60))
-@given(cases(), st.data())
-def test_a_saved_state_continues_exactly_despite_deaths(case: Case, data: st.DataObject) -> None:
-    whole = case.begin().take()
-    run = case.begin()
-    head = run.take(data.draw(st.integers(0, len(whole))))
-    assert head + replace(case, workers=3).begin(run.snapshot()).take() == whole
-
-
-@settings(deadline=None, max_examples=examples(60))
-@given(
-    cases(), st.dictionaries(st.integers(0, 23), st.integers(1, 6), max_size=4), st.sampled_from(["in order", "whim"])
-)
-def test_accidental_deaths_lose_no_sample(case: Case, accidents: dict[int, int], order: str) -> None:
-    case = replace(case, bad=(), killers=(), accidents=tuple(accidents.items()), order=order)
-    run = case.begin()
-    delivered = numbers(run.take())
-    blamed = [fault.index for fault in run.fault_budget.log]
-    assert sorted(delivered + blamed) == list(range(case.count))
-    assert all(accidents[index] >= 2 for index in blamed)
 
 
 @pytest.mark.parametrize("batch_size", [None, 4])
@@ -145,12 +123,6 @@ def test_a_replacement_is_not_blamed_after_one_death(batch_size: int | None) -> 
     run = case.begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 5, 5, 6, 7, 8]
     assert [fault.index for fault in run.fault_budget.log] == [4]
-
-
-def test_the_user_can_choose_the_replacement() -> None:
-    policy = Policy(otherwise=Replace(by=lambda index: index + 3), max_share=1.0)
-    run = Case(9, 3, killers=(4,), policy=policy, workers=1).begin()
-    assert numbers(run.take()) == [0, 1, 2, 3, 5, 6, 7, 7, 8]
 
 
 def test_a_killer_can_be_retried_before_it_is_skipped() -> None:

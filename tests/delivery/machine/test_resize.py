@@ -66,18 +66,6 @@ def test_the_window_follows_the_number_of_workers() -> None:
     assert sum(world.outstanding()) == 7, "no new tasks until the window has shrunk"
 
 
-def test_a_retiring_worker_that_dies_is_replaced_to_finish_its_tasks() -> None:
-    world = World(6, workers=2, depth=2, restarts=3, most=2)
-    world.given()
-    world.resize(1)
-    world.replace(1)
-    assert world.given()[1] == [[1], [3]]
-    world.answer(1)
-    world.answer(1)
-    assert world.decided() == [(RETIRE, 1)]
-    assert deliver_rest(world, [0]) == list(range(6))
-
-
 def test_the_death_of_a_finished_surplus_worker_is_not_a_restart() -> None:
     world = World(2, workers=2, depth=1, restarts=3, most=2)
     world.given()
@@ -98,21 +86,6 @@ def test_if_new_workers_fail_to_start_the_old_number_stays() -> None:
     assert len(world.machine.flights.active) == 1
     assert world.machine.crew.fatal is None
     assert deliver_rest(world, [0]) == list(range(8))
-
-
-def test_a_call_reaches_only_active_workers() -> None:
-    world = World(4, workers=2, depth=1, most=3)
-    world.resize(1)
-    world.machine.flights.call(Call("note"))
-    world.decided()
-    assert [sum(isinstance(task.indices, Call) for task in tasks) for tasks in world.tasks] == [1, 1, 0]
-    world.answer(1)
-    assert world.decided() == []
-    world.answer(1)
-    assert world.decided() == [(RETIRE, 1)]
-    world.machine.flights.call(Call("note"))
-    world.decided()
-    assert [sum(isinstance(task.indices, Call) for task in tasks) for tasks in world.tasks] == [2, 0, 0]
 
 
 def test_an_elastic_machine_continues_without_a_worker_that_finds_no_resources() -> None:

@@ -266,17 +266,6 @@ class Driver:
         if not self.leaving:
             self._collect(0.0, None)
 
-    def await_openings(self) -> None:
-        """Wait for the first answer of every worker with a task, which contains the state in which it began."""
-        lateness = self.machine.lateness
-        self._flights.now_s = self._clock()
-        lateness.deadline_s = None
-        while lateness.await_openings():
-            if not self.machine.decisions:
-                self._collect(None, None)
-            self._perform()
-            self._warn_pending()
-
     # -- what happens, and what is done about it ---------------------------------------------------------------------
 
     def _collect(self, pause_s: float | None, worker: int | None) -> None:

@@ -37,14 +37,13 @@ _LEAST_PART = 0.2
 _SPARE = 1.25
 """Spare capacity of the workers relative to the average work: batches vary in duration. A guess."""
 
-_SETTLED_AFTER = 3
-"""Periods without a change after which the number counts as found."""
-
 _OTHER_LOAD = 1.5
 """Factor by which the time for a batch, or the training loop's work on it, must change to count as another load."""
 
-_OTHER_PERIODS = 3
-"""Periods in a row after which the load counts as another. An exceptional period in every eight does not count."""
+_IN_A_ROW = 3
+"""Periods without a change after which the number counts as found, and periods that show another load from then on. An
+exceptional period in every eight does not count.
+"""
 
 MOST_DEPTH = 8
 """Maximum number of batches that each worker may be ahead."""
@@ -125,15 +124,12 @@ class Controller:
         """Fewer than the first are too few; more than the second do not help."""
         self._before: tuple[int, float] | None = None
         """The number of workers before some were added, and the rate then."""
-        self._is_doubted = False
-        """True if the added workers did not help in one period, which may be chance."""
         self._left: int | None = None
         """The number of workers before some were retired."""
         self._found: Measurement | None = None
         """The period in which the number was found; None until then."""
-        self._kept = self._waited = self._idled = self._unlike = 0
-        """Periods in a row: without a change; in which the loop waited; in which fewer workers would have been enough;
-        in which the load differed from the one for which the number was found."""
+        self._in_a_row: dict[str, int] = {}
+        """How many of the last periods were of a kind, such as "waited"."""
 
     @property
     def is_settled(self) -> bool:
@@ -146,33 +142,43 @@ class Controller:
 
     def decide(self, seen: Measurement) -> bool:
         """Process a period; return True if the number of workers or the depth changes from now on."""
-        self._note_load(seen)
-        self._waited = self._waited + 1 if seen.stall > _WAITS else 0
+        is_other = self._found is not None and not seen.is_like(self._found)
+        if self._periods("of another load", is_other) == _IN_A_ROW:
+            self.say(
+                f"{counted(self.count, 'worker')}: the load has changed; a batch takes {seen.busy_s * 1e3:.3g} ms to "
+                f"make, and training works {seen.body_s * 1e3:.3g} ms on it."
+            )
+            self.begin()
         busy = min(1.0, seen.rate * seen.busy_s / self.count)
         needed = max(self._floor, math.ceil(busy * self.count * _SPARE))
-        self._idled = self._idled + 1 if seen.stall < _HARDLY_WAITS and needed < self.count else 0
-        before, count, depth = self._before, self.count, self.depth
-        self._before, is_doubted, self._is_doubted = None, self._is_doubted, False
-        if before is not None and self._has_failed(seen, *before):
-            if is_doubted:
-                self._ceiling = before[0]
-                reason = f"{count} made {seen.rate:.3g} batches per second, {before[0]} made {before[1]:.3g}"
-                self._set(before[0], reason)
-            else:
-                self._before, self._is_doubted = before, True
-        elif self._waited >= (_OTHER_PERIODS if self._found else 1):
-            self._add(seen, busy)
-        elif self._idled >= (_OTHER_PERIODS if self._found else 2):
-            self._left = self.count
-            self._set(needed, f"training hardly waited, and the workers were busy {percent(busy)} of their time")
-        has_changed = (self.count, self.depth) != (count, depth)
-        self._kept = 0 if has_changed else self._kept + 1
+        waited = self._periods("waited", seen.stall > _WAITS)
+        idled = self._periods("idled", seen.stall < _HARDLY_WAITS and needed < self.count)
+        failed = self._periods("without a gain", self._before is not None and self._has_failed(seen, *self._before))
+        before = self.count, self.depth
+        if failed == 2 and self._before is not None:
+            self._ceiling, rate = self._before
+            self._set(
+                self._ceiling, f"{self.count} made {seen.rate:.3g} batches per second, {self._ceiling} made {rate:.3g}"
+            )
+        elif not failed:
+            self._before = None
+            if waited >= (_IN_A_ROW if self._found else 1):
+                self._add(seen, busy)
+            elif idled >= (_IN_A_ROW if self._found else 2):
+                self._left = self.count
+                self._set(needed, f"training hardly waited, and the workers were busy {percent(busy)} of their time")
+        has_changed = (self.count, self.depth) != before
         if has_changed:
-            self._waited = self._idled = 0
             self._found = None
-        elif self._kept == _SETTLED_AFTER and self._found is None:
+            self._in_a_row.clear()
+        elif self._periods("unchanged", True) == _IN_A_ROW and self._found is None:
             self._settle(seen)
         return has_changed
+
+    def _periods(self, kind: str, is_so: bool) -> int:
+        """Count a period if it is of a kind; return how many of that kind came in a row."""
+        self._in_a_row[kind] = self._in_a_row.get(kind, 0) + 1 if is_so else 0
+        return self._in_a_row[kind]
 
     def is_refused(self, count: int) -> None:
         """Handle a failure to start workers: there are only `count`."""
@@ -180,15 +186,6 @@ class Controller:
             self._ceiling = count
             self._before = None
             self._set(count, "the system refused to start more")
-
-    def _note_load(self, seen: Measurement) -> None:
-        self._unlike = 0 if self._found is None or seen.is_like(self._found) else self._unlike + 1
-        if self._unlike == _OTHER_PERIODS:
-            self.say(
-                f"{counted(self.count, 'worker')}: the load has changed; a batch takes {seen.busy_s * 1e3:.3g} ms to "
-                f"make, and training works {seen.body_s * 1e3:.3g} ms on it."
-            )
-            self.begin()
 
     def _has_failed(self, seen: Measurement, count: int, rate: float) -> bool:
         """True if added workers did not help; stop adding more if they helped little."""

@@ -67,11 +67,12 @@ class Machine:
     def begin(self, epoch: Epoch) -> None:
         """Begin an epoch; the previous one must have been left."""
         flights = self.flights
-        if flights.epoch is not None:
-            flights.states.begin_epoch()
+        flights.epochs += flights.epoch is not None
         flights.epoch = epoch
         self.crew.begin_epoch()
-        epoch.open(len(flights.active), flights.states)
+        epoch.open(len(flights.active))
+        positions = epoch.progress.positions.items()
+        flights.owed = {worker: at for worker, at in positions if epoch.restores or worker in flights.owed}
         self.fill()
 
     # -- the training loop asks for a batch --------------------------------------------------------------------------
@@ -132,6 +133,7 @@ class Machine:
             if is_through and epoch.held is NOTHING:
                 break
             raise _refused(epoch, holds_back=is_through)
+        epoch.is_complete = True
         self.leave_epoch()
         epoch.fault_budget.check(ended=True)
         raise StopIteration
@@ -184,7 +186,7 @@ class Machine:
             self.window = window_size(limits, self.pace.typical_s(), slots.fit_messages())
         left = 0
         while epoch.sent - epoch.done < self.window:
-            left = left or slots.left()
+            left = left or slots.left(flights.count)
             must = not limits.waits_for_slots or (epoch.kind.stays and epoch.sent < len(flights.active))
             if not left and not must:
                 flights.lacks_slots = True
@@ -217,9 +219,6 @@ class Machine:
             flights.drained.pop(worker, None)
         if result.busy_ns:
             self.pace.note(result.busy_ns)
-        position = None if result.notes is None else result.notes.position
-        if position is not None and position.has_state:
-            flights.states.note(worker, position, flight.task.epoch, ended=result.kind is ResultKind.ENDED)
         if flight.suspect is not None:
             crew.survived(flight.suspect)
         elif flight.is_call:

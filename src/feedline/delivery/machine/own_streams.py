@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from feedline.abc.scheduler import WorkerView
-from feedline.delivery.machine.epoch import Epoch, Request, WorkerStates
+from feedline.delivery.machine.epoch import Epoch, Request
 from feedline.delivery.machine.fault_budget import Treated
 from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.stream_check import StreamCheck
@@ -38,30 +39,18 @@ class OwnStreams:
         self._plan = plan
         self._count = self.request.stream_count if self.request.batched else None
 
-    def open(self, epoch: Epoch, worker_count: int, states: WorkerStates) -> None:
+    def open(self, epoch: Epoch, worker_count: int) -> None:
         epoch.numbers = Progress()
-        begun, turn = epoch.progress.begun, epoch.progress.turn
-        self._last: dict[int, Position] = {}
-        """Where each worker is after its last answer: a worker that replaces it resumes there."""
+        positions, turn = epoch.progress.positions, epoch.progress.turn
         for worker in range(worker_count):
-            if worker in begun:
-                self._last[worker] = states.owed[worker] = begun[worker]
-                states.last[worker] = begun[worker].at_end() if begun[worker].ended else begun[worker]
-                continue
-            last = states.last.get(worker) or Position()
-            if states.last and not last.is_before:  # from an epoch that was left, or not known at all
-                epoch.unknown.add(worker)
-                last = Position(last.iterator if last.is_one else last.dataset, missed=last.missed)
-            self._last[worker] = last
-            begun[worker] = Position() if worker in epoch.unknown else last
-            if worker in states.owed:  # it has had no task since
-                states.owed[worker] = last
-        self._asked = [begun[worker].batches for worker in range(worker_count)]
-        active = [worker for worker in range(worker_count) if not begun[worker].ended]
+            positions.setdefault(worker, Position())
+        self._last = dict(positions)
+        """Where each worker is after its last answer: a worker that replaces it resumes there."""
+        self._asked = [positions[worker].batches for worker in range(worker_count)]
+        active = [worker for worker in range(worker_count) if not positions[worker].ended]
         in_turn = [worker for worker in active if worker >= turn] + [worker for worker in active if worker < turn]
         self._to_ask = deque(in_turn * max(1, epoch.limits.depth))
         self._active = set(active)
-        epoch.awaited &= self._active
         epoch.end = None if active else 0
 
     def next(self, epoch: Epoch, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
@@ -86,8 +75,6 @@ class OwnStreams:
 
     def arrived(self, epoch: Epoch, flight: Flight, result: Result) -> None:
         worker, notes, count = result.worker, result.notes, self._count or 1
-        if epoch.awaited and (opening := epoch.opening(result)) is not None:
-            self._last[worker] = opening
         result.position = self._last[worker] = self._after(result, count)
         # A stream reads on in place of samples that failed.
         flight.samples = count if result.kind is ResultKind.DONE else 0
@@ -102,17 +89,7 @@ class OwnStreams:
         states = last if sent is None or not sent.has_state else sent
         ended = result.kind is ResultKind.ENDED
         read = (last.read or 0) + count if sent is None else sent.read
-        return Position(
-            states.dataset,
-            states.iterator,
-            states.place,
-            last.read if ended else read,
-            last.batches + (not ended),
-            ended,
-            states.is_one,
-            states.is_before,
-            states.missed,
-        )
+        return replace(states, read=last.read if ended else read, batches=last.batches + (not ended), ended=ended)
 
     def pop(self, epoch: Epoch, ordinal: int) -> Result:
         epoch.done += 1

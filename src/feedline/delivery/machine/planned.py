@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feedline.abc.scheduler import WorkerView
-from feedline.delivery.machine.epoch import NOTHING, Epoch, Request, WorkerStates
+from feedline.delivery.machine.epoch import NOTHING, Epoch, Request
 from feedline.delivery.machine.fault_budget import Treated
 from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.stream_check import StreamCheck
@@ -39,17 +39,10 @@ class Planned:
         self._plan = plan
         self._snapshot = self.request.snapshot_every > 0
 
-    def open(self, epoch: Epoch, worker_count: int, states: WorkerStates) -> None:
-        begun = epoch.progress.begun
+    def open(self, epoch: Epoch, worker_count: int) -> None:
         self._already = frozenset(epoch.progress.early)
-        # Workers that had no batch left to make must still receive the states of their datasets.
-        states.owed = {worker: Position(position.dataset) for worker, position in states.owed.items()} | begun
-        states.last.update(states.owed)  # older reports are out of date
-        self._entered = dict(states.owed)
-        self._states = states
-        if self.request.awaits_openings:
-            begun.update(states.last)
-            epoch.unknown = epoch.awaited - begun.keys()
+        self._last = dict(epoch.progress.positions)
+        """Where each worker is after its last answer, or began if it reads a stream: there its replacement resumes."""
 
     def next(self, epoch: Epoch, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
         if epoch.held is NOTHING:
@@ -92,10 +85,10 @@ class Planned:
         return Flight(ordinal, worker, task, self.stays, treated)
 
     def arrived(self, epoch: Epoch, flight: Flight, result: Result) -> None:
-        if epoch.awaited:
-            epoch.opening(result)
-        if result.notes is not None:
-            result.position = result.notes.position
+        position = None if result.notes is None else result.notes.position
+        result.position = position
+        if position is not None and not self.stays:
+            self._last[result.worker] = position
         if result.kind is not ResultKind.ENDED:
             epoch.ready[flight.ordinal] = result
             return
@@ -117,7 +110,4 @@ class Planned:
             progress.positions[worker] = position
 
     def resume_for(self, worker: int) -> Position | None:
-        if self.stays:  # it resumes by reading again everything before its task
-            return self._entered.get(worker)
-        last = self._states.last.get(worker)
-        return None if last is None else Position(last.dataset)
+        return self._last.get(worker)  # of a stream, it reads again everything before its task

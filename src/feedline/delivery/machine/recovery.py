@@ -95,8 +95,8 @@ class Recovery:
         deaths = 1 if begun is None or begun.trouble is None else begun.trouble.deaths + 1
         if begun is not None and not self._may_search(begun) and deaths >= _MOST_STREAM_DEATHS:
             death.args = (
-                f"{death} {deaths} workers have died at this point. The samples of a stream, or of a dataset that keeps "
-                "a state, cannot be tried one by one to find the one that kills.",
+                f"{death} {deaths} workers have died at this point. The samples of a stream, or of a dataset that "
+                "keeps a state, cannot be tried one by one to find the one that kills.",
             )
         elif self._left > 0 and not _would_recur(death):
             self._left -= 1

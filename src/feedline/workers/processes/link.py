@@ -114,7 +114,7 @@ class ArenaView(BatchMemory):
 
     def __init__(self, arena: Arena) -> None:
         self.slot_bytes = arena.slot_bytes
-        self._size = arena.slot_bytes * arena.slot_count
+        self._size = len(arena.mapping)
         self._arena: Arena | None = arena
         self._map: mmap.mmap | None = arena.mapping
         self.address = arena.address

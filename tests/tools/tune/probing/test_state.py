@@ -47,7 +47,7 @@ def test_a_list_of_lists_is_reported_once() -> None:
 
 
 def test_objects_that_cannot_be_shared() -> None:
-    (held,) = held_in(Made(parts=[Made(number=number) for number in range(1000)]))
+    (held,) = held_in(Made(parts=[Made(lock=threading.Lock()) for number in range(1000)]))
     assert held.shared_bytes is None
     assert held.bytes > 1000 * 100
 

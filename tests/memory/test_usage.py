@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feedline.memory.residency import Usage
+from feedline.memory.usage import Usage
 
 
 def deliver(usage: Usage, *sizes: int) -> None:
