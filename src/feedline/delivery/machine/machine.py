@@ -181,7 +181,7 @@ class Machine:
             self.window = window_size(limits, self.pace.typical_s(), slots.fit_messages())
         left = 0
         while epoch.sent - epoch.done < self.window:
-            left = left or slots.left()
+            left = left or slots.left(flights.count)
             must = not limits.waits_for_slots or (epoch.kind.stays and epoch.sent < len(flights.active))
             if not left and not must:
                 flights.lacks_slots = True
