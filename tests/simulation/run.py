@@ -29,12 +29,7 @@ class Run:
     scenario: TrainingScenario
     events: int = 0
     """Events that concern the machine: tasks assigned and answered, deaths, batches, and so on."""
-    virtual_s: float = 0.0
-    """How long the run would have taken."""
-    wait_s: float = 0.0
-    """How long the training loop waited for batches."""
     batches: int = 0
-    samples: int = 0
     epochs: int = 0
     moves: int = 0
     """How often the training loop continued elsewhere from a saved state."""
@@ -48,16 +43,6 @@ class Run:
     """Checksum of the trace, which is equal for two runs of a scenario."""
     trace: tuple[str, ...] = ()
     """The last events."""
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples that the training loop got per second of virtual time."""
-        return self.samples / self.virtual_s if self.virtual_s else 0.0
-
-    @property
-    def stalled(self) -> float:
-        """The share of the time that the training loop waited for batches."""
-        return self.wait_s / self.virtual_s if self.virtual_s else 0.0
 
 
 class WorldBroken(LawBroken):
@@ -213,8 +198,6 @@ class _Training:
     def _part_from(self, world: World) -> None:
         """Add the figures of a closed loader to the results."""
         run, counters = self._run, world.counters
-        run.virtual_s += world.now_s / world.share.world_size
-        run.wait_s += world.wait_s / world.share.world_size
         run.counts["restarts"] += counters.restarts
         run.counts["recycled"] += counters.recycled
         run.counts["relieved"] += counters.relieved
@@ -306,7 +289,7 @@ class _Training:
                 raise _Over
             world = self._worlds[rank]
             try:
-                batch, slot = world.next()
+                _, slot = world.next()
             except StopIteration:
                 expected.ended()
                 self._drop(world, held, 0)
@@ -324,7 +307,6 @@ class _Training:
                     self._revive(rank, expected)
                 continue
             self._run.batches += 1
-            self._run.samples += len(batch) if isinstance(batch, list) else 1
             if slot >= 0:
                 held.append(slot)
             self._drop(world, held, scenario.habits.holds)

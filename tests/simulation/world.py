@@ -111,8 +111,6 @@ class World(Driver):
         self._idle = 0
         """Turns of the machine since time last passed."""
         self._turned_s = 0.0
-        self.wait_s = 0.0
-        """How long the training loop has waited for batches."""
         self._death: Exception | None = None
         """The error that closed the loader while its state was being saved; the next call of `next` raises it."""
         accidents, fatal = scenario.accidents, len(scenario.troubles.fatal)
@@ -192,7 +190,6 @@ class World(Driver):
         return batch
 
     def _hand_out(self, epoch: Epoch, ordinal: int) -> tuple[object, int]:
-        self.wait_s += self.now_s - self._asked_s
         worker = epoch.ready[ordinal].worker
         try:
             batch, slot = super()._hand_out(epoch, ordinal)

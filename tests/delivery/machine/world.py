@@ -25,7 +25,7 @@ class Slots:
         self.count = count
         self.taken: set[int] = set()
 
-    def left(self) -> int:
+    def left(self, in_flight: int = 0) -> int:
         return self.count - len(self.taken)
 
     def acquire(self, worker: int) -> int:

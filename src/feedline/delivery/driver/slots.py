@@ -39,7 +39,7 @@ class Slots:
         framework: the array library.
         counters: counts batches that could not stay in place.
         depth: how many batches of one worker may wait for the training loop.
-        has_space: returns True if the engine's own memory has space for another batch.
+        capacity: returns how many tasks may be in flight without an arena.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Slots:
         counters: Counters,
         *,
         depth: int = 1,
-        has_space: Callable[[], bool] = lambda: True,
+        capacity: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
         self._arena = arena
         self._framework = framework
@@ -64,14 +64,14 @@ class Slots:
         self._largest = 0
         """Bytes of the largest of them."""
         self._sure_after = _SURE_AFTER
-        self._has_space = has_space
+        self._capacity = capacity
         self._does_without = arena is None
         """True while tasks get no slots."""
 
-    def left(self) -> int:
+    def left(self, in_flight: int) -> int:
         """Return how many more tasks can be assigned now."""
         if self._arena is None:
-            return sys.maxsize if self._has_space() else 0
+            return max(0, self._capacity() - in_flight)
         return sys.maxsize if self._does_without else self._arena.available()
 
     def acquire(self, worker: int) -> int:

@@ -24,7 +24,7 @@ from feedline.types import Call, Notes, Position, Result, ResultKind, Task
 class SlotSource(Protocol):
     """Source of slots: the part of the arena's bookkeeping that the machine needs; a counter in the simulation."""
 
-    def left(self) -> int:
+    def left(self, in_flight: int) -> int:
         """Return how many more tasks can be assigned now."""
 
     def acquire(self, worker: int) -> int:
@@ -91,6 +91,11 @@ class Flights:
             yield from flights.values()
         for waiting in self.parked.values():
             yield from waiting
+
+    @property
+    def count(self) -> int:
+        """Tasks in flight."""
+        return sum(map(len, self.of))
 
     @property
     def is_busy(self) -> bool:

@@ -93,7 +93,7 @@ class Lateness:
                     return scheduler.grace_s(typical_s)
         while epoch.limits.runs_ahead and any(not view.outstanding for view in flights.active):
             is_full = epoch.sent - epoch.done >= epoch.limits.window * RUN_AHEAD
-            if is_full or not (flights.slots.left() or not flights.is_busy):
+            if is_full or not (flights.slots.left(flights.count) or not flights.is_busy):
                 return None
             if not flights.give_next(epoch):
                 break
