@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from feedline.abc import Scheduler
-from feedline.delivery.machine.epoch import Epoch, Request
+from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.machine.recovery import RecoveryOptions
@@ -59,7 +59,8 @@ class Bench:
         self.window = workers * depth
         kind = Planned(
             ForeignPlan(iter(numbers(count)) if plan is None else plan) if spans is None else spans,
-            Request(stream_count=0 if spans is None else 2, snapshot_every=int(snapshots)),
+            stream_count=0 if spans is None else 2,
+            keeps_states=snapshots,
         )
         progress = Progress(early=set(already), positions=dict(resumes or {}), turn=turn)
         limits = Limits(self.window, depth, timeout_s, kills_stuck=kills_stuck)

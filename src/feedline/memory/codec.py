@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from feedline.abc.framework import Framework, Reducer
 from feedline.abc.memory import set_being_read
-from feedline.errors import BatchNotPicklable
+from feedline.errors import NotPicklable
 from feedline.memory.reading import LARGE_BYTES, Bytes, Reader, overlapping
 from feedline.memory.sparse import HUGE_PAGES_FROM
 from feedline.system.failures import words
@@ -261,7 +261,7 @@ class Codec:
 
         Raises:
             SlotFull: the batch does not fit; nothing usable was written.
-            BatchNotPicklable: the batch holds something that cannot be sent.
+            NotPicklable: the batch holds something that cannot be sent.
         """
         description = self._framework.describe(batch, writer)
         if description is not None and not writer.overlaps():
@@ -271,7 +271,7 @@ class Codec:
         try:
             return self.encode_object(batch, writer)
         except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
-            raise BatchNotPicklable(
+            raise NotPicklable(
                 f"The batch (a {type(batch).__name__}) cannot be sent from a worker process to the training loop: "
                 f"{words(exc)}. Return tensors, arrays, numbers, strings and containers of these from the dataset and "
                 "collate function, or use engine='thread', which sends nothing."

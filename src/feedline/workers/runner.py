@@ -19,17 +19,7 @@ from feedline.randomness.agreement import Agreement
 from feedline.randomness.global_states import globals_kept
 from feedline.system.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
 from feedline.system.timing import TaskCpu
-from feedline.types import (
-    Call,
-    DatasetKind,
-    Draw,
-    Notes,
-    Position,
-    Result,
-    ResultKind,
-    Task,
-    WorkerIdentity,
-)
+from feedline.types import Call, DatasetKind, Draw, Notes, Position, Result, ResultKind, Task, WorkerIdentity
 from feedline.workers.fetch import Fetcher, fetcher_for
 from feedline.workers.fetch.announcing import announcer_of
 from feedline.workers.fetch.awaiting import asks_together, is_awaited

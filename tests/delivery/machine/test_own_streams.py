@@ -13,7 +13,7 @@ from feedline.abc import Engine
 from feedline.abc.faults import Failure, Fault
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.driver import Driver
-from feedline.delivery.machine.epoch import Epoch, Request
+from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.own_streams import OwnStreams
 from feedline.delivery.machine.prefetch import Limits
@@ -125,10 +125,7 @@ def begin(
     limits = Limits(engine.worker_count * depth, depth, timeout_s, kills_stuck=bool(restarts))
     driver.begin_epoch(
         Epoch(
-            OwnStreams(
-                StreamPlan(4, 0),
-                Request(stream_count=4, snapshot_every=snapshot_every),
-            ),
+            OwnStreams(StreamPlan(4, 0), 4, snapshot_every=snapshot_every),
             InOrder() if in_order else Unordered(),
             limits,
             progress or Progress(),

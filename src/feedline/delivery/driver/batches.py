@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from feedline.delivery.config import Config
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.driver import Driver, RowParts
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.epoch import Epoch, Kind, Request
+from feedline.delivery.machine.epoch import Epoch, Kind
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.own_streams import OwnStreams
@@ -78,12 +77,13 @@ def new_epoch(
     progress.positions.update(_positions(spec, streams, len(machine.flights.workers)))
     kind: Kind
     if isinstance(checkpoint.plan, StreamPlan):
-        request = Request(spec.batched, checkpoint.batch_size, shared_seed, settings.snapshot_every)
-        kind = OwnStreams(checkpoint.plan, request)
+        kind = OwnStreams(
+            checkpoint.plan, checkpoint.batch_size, spec.batched, shared_seed, snapshot_every=settings.snapshot_every
+        )
     else:
         count = 0 if spec.sharding is None else spec.sharding.batch_size
         keeps_states = spec.sharding is not None or is_stateful(spec.dataset)
-        kind = Planned(checkpoint.plan, Request(spec.batched, count, snapshot_every=int(keeps_states)))
+        kind = Planned(checkpoint.plan, count, spec.batched, keeps_states=keeps_states)
     scheduler = settings.make_scheduler()
     progress = progress.copy() if has_target else progress
     epoch = Epoch(kind, scheduler, limits, progress, fault_budget, entry.key.epoch, restores=restores)
@@ -148,7 +148,6 @@ class WorkerBatches(OneCallerBatches):
         self._finalizer = weakref.finalize(self, interrupts.see_through, driver.close)
         self._checkpoints: list[Checkpoint] = []
         weakref.finalize(self, _freeze, self._checkpoints).atexit = False
-        self._began_s = time.monotonic()
         try:
             begin_epoch(driver)
             self._checkpoints[:] = [driver.epoch.checkpoint]
@@ -156,7 +155,6 @@ class WorkerBatches(OneCallerBatches):
         except BaseException:
             driver.close()
             raise
-        self._start_s = time.monotonic() - self._began_s
 
     @property
     def closed(self) -> bool:
@@ -277,16 +275,12 @@ class WorkerBatches(OneCallerBatches):
         self._is_torn = False
         if not self.leaving:
             self.ending = self.progress
-        done_s = time.monotonic()
         if self.leaving or not self._persistent:
             self._close()
         else:
             self.driver.rest()
         if self.ending is not None:
             self.driver.end()
-            if not self._persistent:
-                now_s = time.monotonic()
-                self.driver.counters.passed(now_s - self._began_s, self._start_s + now_s - done_s)
         raise StopIteration
 
     def _is_over(self) -> bool:

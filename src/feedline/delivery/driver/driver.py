@@ -174,13 +174,9 @@ class Driver:
         row_parts = self._row_parts_of(epoch, ordinal, result) if is_seen else None
         try:
             try:
-                warning = None if notes is None else epoch.stream_check.look_at(notes)
-                if warning is not None:
-                    machine.crew.pending_warnings.append(warning)
-                    self._warn_pending()
                 batch = self._unpack(result)
             except BaseException:
-                self._slots.discard(result)  # if a warning, turned into an error, prevented the delivery
+                self._slots.discard(result)  # if it cannot be unpacked
                 raise
             finally:
                 del result  # avoid a reference cycle: its exception refers to this frame

@@ -7,7 +7,6 @@ worker resumes depends on the kind of the epoch: see `Kind`. An epoch knows noth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from feedline.abc.scheduler import Scheduler, WorkerView
@@ -25,27 +24,16 @@ NOTHING: object = object()
 """Marks the absence of a batch."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to request from workers."""
-
-    batched: bool = True
-    """False if the plan yields single samples."""
-    stream_count: int = 0
-    """Samples per batch, if batches are cut from a stream; 0 if the dataset has indices."""
-    shared_seed: int | None = None
-    """For torch's data pipes."""
-    snapshot_every: int = 0
-    """Request the states of dataset and iterator with every n-th batch; 0 for never."""
-
-
 class Kind(Protocol):
     """What depends on the kind of an epoch: the indices of a map-style dataset, a shared stream, or own streams.
 
     It gets the epoch with every call and does not keep it: a cycle of references would keep memory after the last use.
     """
 
-    request: Request
+    stream_count: int
+    """Samples per batch, if batches are cut from a stream; 0 if the dataset has indices."""
+    batched: bool
+    """False if single samples are requested."""
     stays: bool
     """True if a task stays with the worker it was assigned to."""
     can_move: bool
@@ -112,7 +100,6 @@ class Epoch:
         self.fault_budget = fault_budget or FaultBudget(policy_of(None))
         self.guards = self.fault_budget.guards
         self.deepens = limits.deepens and kind.deepens
-        self.stream_check = kind.stream_check
         self.numbers = progress
         """Which requests are delivered, or need not be, by their numbers."""
         self.sent = 0
@@ -133,8 +120,6 @@ class Epoch:
         """The number of the first batch past the end of the stream."""
         self.unraised: BaseException | None = None
         """What the scheduler raised while a batch was being delivered; raised in place of the next batch."""
-        self.unwanted: list[Result] = []
-        """Ready batches that became unwanted because their stream has ended."""
 
     def open(self, worker_count: int) -> None:
         """Begin."""
@@ -174,8 +159,7 @@ class Epoch:
 
     def sample_count(self, flight: Flight) -> int:
         """Return how many samples a batch has, or should have if some fail or a stream ends with it."""
-        request = self.kind.request
-        return request.stream_count or count_of(flight.task.indices, batched=request.batched)
+        return self.kind.stream_count or count_of(flight.task.indices, batched=self.kind.batched)
 
     def leave(self) -> list[Result]:
         """Stop requesting batches; return the answers that are no longer wanted. May be called twice."""

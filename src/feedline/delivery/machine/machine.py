@@ -114,8 +114,6 @@ class Machine:
                 del result
                 if kind is ResultKind.ENDED:
                     epoch.kind.pop(epoch, ordinal)
-                    while epoch.unwanted:
-                        self._slots.discard(epoch.unwanted.pop())
                 else:
                     self._pass_over(epoch, ordinal)
                 continue
@@ -141,21 +139,18 @@ class Machine:
     def _pass_over(self, epoch: Epoch, ordinal: int) -> None:
         """Pass over a batch that has no samples left, unless ranks would get out of step."""
         result = epoch.ready[ordinal]
-        worker, notes, flight = result.worker, result.notes, result.flight
+        worker, flight = result.worker, result.flight
         if epoch.fault_budget.keeps_steps:
             worker = worker if worker not in self.flights.absent else 0
             del epoch.ready[ordinal]
             try:
-                treated = epoch.fault_budget.instead_of(flight.treated, batched=epoch.kind.request.batched)
+                treated = epoch.fault_budget.instead_of(flight.treated, batched=epoch.kind.batched)
             except EmptyBatch as exc:
                 epoch.ready[ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
             else:
                 other = epoch.in_flight[ordinal] = epoch.kind.flight(epoch, ordinal, treated.indices, worker, treated)
                 self.flights.give(other, self._slots.acquire(worker))
             return
-        warning = None if notes is None else epoch.stream_check.look_at(notes)
-        if warning is not None:
-            self.crew.pending_warnings.append(warning)
         epoch.kind.pop(epoch, ordinal)
         epoch.kind.note(epoch, ordinal, worker, result.position)
         epoch.progress.missing += 1
@@ -226,6 +221,8 @@ class Machine:
                 self._reported_call = flight.task.indices  # the other workers will report the same
                 self._failed_call = result.payload
         else:
+            if result.notes is not None and flight.wanted and flights.epoch is not None:
+                crew.pending_warnings.extend(flights.epoch.kind.stream_check.look_at(result.notes))
             flights.accept(flight, result)
         if worker in flights.parked or (not view.outstanding and worker >= len(flights.active)):
             crew.end_if_idle(worker)

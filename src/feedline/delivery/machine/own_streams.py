@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from feedline.abc.scheduler import WorkerView
-from feedline.delivery.machine.epoch import Epoch, Request
+from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import Treated
 from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.stream_check import StreamCheck
@@ -27,17 +27,29 @@ class OwnStreams:
 
     Args:
         plan: says from which key the random numbers of each stream are derived.
-        request: what to request from workers.
+        stream_count: samples per batch.
+        batched: False if samples are delivered one by one.
+        shared_seed: for torch's data pipes.
+        snapshot_every: request the states of dataset and iterator with every n-th batch; 0 for never.
     """
 
     stays, can_move, deepens = True, False, False
     awaits_one = False  # no other worker could do its work; handling several answers at once is cheaper
 
-    def __init__(self, plan: StreamPlan, request: Request | None = None) -> None:
-        self.request = request or Request()
+    def __init__(
+        self,
+        plan: StreamPlan,
+        stream_count: int,
+        batched: bool = True,
+        shared_seed: int | None = None,
+        *,
+        snapshot_every: int = 0,
+    ) -> None:
+        self.stream_count, self.batched = stream_count, batched
         self.stream_check = StreamCheck(is_shared=False)
         self._plan = plan
-        self._count = self.request.stream_count if self.request.batched else None
+        self._shared_seed = shared_seed
+        self._snapshot_every = snapshot_every
 
     def open(self, epoch: Epoch, worker_count: int) -> None:
         epoch.numbers = Progress()
@@ -57,24 +69,25 @@ class OwnStreams:
         to_ask = self._to_ask
         while to_ask and to_ask[0] not in self._active:
             to_ask.popleft()
-        return (self._count, to_ask.popleft()) if to_ask and not epoch.exhausted else None
+        if not to_ask or epoch.exhausted:
+            return None
+        return (self.stream_count if self.batched else None), to_ask.popleft()
 
     def flight(
         self, epoch: Epoch, ordinal: int, indices: object, worker: int, treated: Treated | None = None
     ) -> Flight:
-        request = self.request
         self._asked[worker] += 1
         task = Task(
             0,
             indices,
-            shared_seed=request.shared_seed,
+            shared_seed=self._shared_seed,
             draw=self._plan.draw_of(worker),
-            snapshot=bool(request.snapshot_every) and self._asked[worker] % request.snapshot_every == 0,
+            snapshot=bool(self._snapshot_every) and self._asked[worker] % self._snapshot_every == 0,
         )
         return Flight(ordinal, worker, task, stays=True)
 
     def arrived(self, epoch: Epoch, flight: Flight, result: Result) -> None:
-        worker, notes, count = result.worker, result.notes, self._count or 1
+        worker, notes, count = result.worker, result.notes, self.stream_count if self.batched else 1
         result.position = self._last[worker] = self._after(result, count)
         # A stream reads on in place of samples that failed.
         flight.samples = count if result.kind is ResultKind.DONE else 0
@@ -116,8 +129,8 @@ class OwnStreams:
                 epoch.done += 1
                 epoch.numbers.note(other)
         for other, ready in list(epoch.ready.items()):
-            if ready.worker == worker:  # from an iterator that continued after its end
-                epoch.unwanted.append(epoch.ready.pop(other))
+            if ready.worker == worker:  # the end, reported again
+                del epoch.ready[other]
                 epoch.done += 1
                 epoch.numbers.note(other)
 
