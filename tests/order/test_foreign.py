@@ -8,8 +8,9 @@ import pytest
 
 from feedline.errors import BadState
 from feedline.order.foreign import ForeignPlan, skip
-from feedline.order.progress import Progress
+from feedline.order.order import Entry
 from feedline.system.ranks import Share
+from feedline.types import Key
 
 
 class Stateful:
@@ -55,10 +56,10 @@ def test_draw_keys_differ_on_all_ranks_and_survive_a_resumption() -> None:
 
 
 def test_states_of_batches_that_were_delivered_are_forgotten() -> None:
-    progress = Progress()
-    plan = plan_of(Stateful(1000), progress=progress)
+    entry = Entry(Key(0, 0), 0)
+    plan = plan_of(Stateful(1000), entry=entry)
     for number in range(500):
-        progress.delivered = max(0, number - 4)
+        entry.progress.delivered = max(0, number - 4)
         next(plan)
     assert len(plan._states) < 10
 
