@@ -23,11 +23,8 @@ STREAMS = StreamOrder(4)
 def begin(order: Order = SAMPLES, *, workers: int = 0, consumed: int = 0, **options: Any) -> Checkpoint:
     entry = Entry(Key(11, 5), 77, {"consumed": consumed} if consumed else {})
     return Checkpoint(
+        order=order,
         entry=entry,
-        plan=order.plan(entry),
-        unit=order.unit,
-        expected=order.expected,
-        stride=order.stride(),
         draw_seed=22,
         worker_count=workers,
         batch_size=4,

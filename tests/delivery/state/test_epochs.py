@@ -34,10 +34,7 @@ class Bench:
         start = self.epochs.begin(self.order)
         order = {} if start.snapshot is None else start.snapshot.order
         entry = Entry(Key(3, start.epoch), epoch_key(3, start.epoch), order)
-        plan = self.order.plan(entry)
-        checkpoint = Checkpoint(
-            entry, plan, self.order.unit, self.order.expected, draw_seed=3, worker_count=0, batch_size=2
-        )
+        checkpoint = Checkpoint(self.order, entry, draw_seed=3, worker_count=0, batch_size=2)
         self.epochs.begun(start, self.order, checkpoint)
         return start, checkpoint
 
