@@ -96,14 +96,11 @@ class World(Driver):
             self.leave_epoch()
         entry = Entry(Key(seed, number), epoch_key(seed, number), {})
         checkpoint = Checkpoint(
+            order,
             entry,
-            order.plan(entry),
-            order.unit,
-            order.expected,
             seed,
             self.scenario.workers,
             self.scenario.batch_size or 1,
-            stride=order.stride(),
             keeps_dataset=True,
             keeps_last=False,
         )

@@ -207,7 +207,7 @@ class WorkerBatches(OneCallerBatches):
         if inside:
             self._restart(begin_epoch)
         else:
-            self._begin_anew(lambda: self._restart(begin_epoch))
+            self._caller_lock.run("iter(loader)", lambda: self._restart(begin_epoch))
 
     def _restart(self, begin_epoch: BeginEpoch) -> None:
         driver = self.driver
