@@ -259,16 +259,6 @@ def test_a_signal_in_a_sampler_ends_the_iteration_which_resumes_from_its_state(
     assert taken == list(range(12))
 
 
-@everywhere
-def test_an_interrupted_iteration_raises_and_says_how_to_resume(loader_kind: str, engine: str, alarm: int) -> None:
-    batches = iter(make(loader_kind, Numbers(12), 2, sampler=Sampled(), **options_of(engine)))
-    with pytest.raises(Late):
-        list(batches)
-    for _ in range(2):
-        with pytest.raises(WorkerError, match=r"was ended by .*load_state_dict\(loader.state_dict\(\)\)"):
-            next(batches)
-
-
 def test_an_interrupted_stream_resumes_from_its_state(alarm: int) -> None:
     """Without workers, samples read before the signal are not lost."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import marshal
 import random
 import threading
-import traceback
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
@@ -126,32 +125,46 @@ def test_a_process_is_seeded_like_torchs_workers() -> None:
 def test_unused_devices_are_seeded_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = type(torch.cuda._lazy_seed_tracker)()
     monkeypatch.setattr(torch.cuda, "_lazy_seed_tracker", tracker)
-    monkeypatch.setattr(torch.cuda, "traceback", traceback)
     monkeypatch.setattr(torch.cuda.random, "device_count", lambda: 1)
     device = torch.Generator()
     monkeypatch.setattr(torch.cuda, "default_generators", (device,))
     open_worker(1, threaded=False)
     *_, (seed_devices, stack) = tracker.get_calls()
     assert stack == [], "a stack would require reading source files"
-    assert vars(torch.cuda)["traceback"] is traceback
     seed_devices()
     assert device.initial_seed() == 101
 
 
 @pytest.mark.usefixtures("two_torch_threads")
-def test_a_thread_does_not_affect_the_program_around_it() -> None:
+def test_each_worker_thread_has_its_own_info_and_the_program_around_it_is_not_affected() -> None:
     before = random.getstate(), torch.get_rng_state(), torch.get_num_threads()
-    seen: list[Any] = []
+    seen: dict[int, Any] = {}
+    barrier = threading.Barrier(2)
 
-    def work() -> None:
-        open_worker(0, threaded=True)
-        seen.append(get_worker_info())
+    def work(number: int) -> None:
+        open_worker(number, threaded=True)
+        barrier.wait()
+        seen[number] = get_worker_info()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen[0].id == 0
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {number: (info.id, info.seed) for number, info in seen.items()} == {0: (0, 100), 1: (1, 101)}
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
     assert torch.get_num_threads() == before[2]
     assert get_worker_info() is None
+    assert torch.utils.data.get_worker_info is get_worker_info
+
+
+@pytest.mark.usefixtures("restored_process")
+def test_reading_the_worker_info_is_recorded() -> None:
+    open_worker(0, threaded=False)
+    FRAMEWORK.reset_worker_info_read()
+    assert not FRAMEWORK.worker_info_was_read()
+    get_worker_info()
+    assert FRAMEWORK.worker_info_was_read()
+    FRAMEWORK.reset_worker_info_read()
+    assert not FRAMEWORK.worker_info_was_read()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,11 +23,10 @@ from feedline.frameworks.torch_memory import tensor_of
 from feedline.frameworks.torch_pipes import seed_pipe
 from feedline.frameworks.torch_sending import array_in, place, read, reduce_storage, reduce_tensor
 from feedline.system import openmp
-from feedline.system.process import lock_of_process
 from feedline.types import CollateFunction, WorkerIdentity
 
 
-def worker_info(worker: WorkerIdentity, dataset: object) -> torch_worker.WorkerInfo:
+def _worker_info(worker: WorkerIdentity, dataset: object) -> torch_worker.WorkerInfo:
     """Return the value of `get_worker_info()` in this worker."""
     info = torch_worker.WorkerInfo
     fields: dict[str, Any] = {"id": worker.id, "num_workers": worker.count, "seed": worker.seed, "dataset": dataset}
@@ -36,55 +35,16 @@ def worker_info(worker: WorkerIdentity, dataset: object) -> torch_worker.WorkerI
     return info(**fields)
 
 
-def set_process_worker(info: torch_worker.WorkerInfo) -> None:
-    """Make `torch.utils.data.get_worker_info()` return `info` in this process."""
-    _install()
-    torch_worker._worker_info = info
-
-
-def set_thread_worker(info: object) -> None:
-    """Make `torch.utils.data.get_worker_info()` return `info` on this thread; None to reset it."""
-    _install()
-    torch_worker._feedline_thread.info = info  # type: ignore[attr-defined]
-
-
-def worker_info_was_read() -> bool:
-    """True if `get_worker_info()` was called on this thread."""
-    return bool(torch_worker._feedline_thread.worker_info_was_read)  # type: ignore[attr-defined]
-
-
-def reset_worker_info_read() -> None:
-    """Reset `worker_info_was_read`."""
-    torch_worker._feedline_thread.worker_info_was_read = False  # type: ignore[attr-defined]
-
-
 @contextlib.contextmanager
 def worker_info_hidden() -> Iterator[None]:
     """Make `get_worker_info()` return None, for a dataset that has to yield all samples in every worker."""
     _install()
-    thread = torch_worker._feedline_thread  # type: ignore[attr-defined]
-    before = torch_worker._worker_info, thread.info, thread.worker_info_was_read
-    torch_worker._worker_info = thread.info = None
+    before = torch_worker._worker_info, _thread.info, _thread.worker_info_was_read
+    torch_worker._worker_info = _thread.info = None
     try:
         yield
     finally:
-        torch_worker._worker_info, thread.info, thread.worker_info_was_read = before
-
-
-def _install() -> None:
-    """Extend torch's `get_worker_info()` to support threads and to record that it was called.
-
-    torch keeps the result in a module global, which threads cannot share, and programs hold direct references to the
-    function. So we replace its code, once, with code that looks at the thread first. Outside feedline's workers the
-    result does not change.
-    """
-    with _installing:
-        if "_feedline_thread" not in torch_worker.__dict__:
-            torch_worker._feedline_thread = _ThreadInfo()  # type: ignore[attr-defined]
-            torch_worker.get_worker_info.__code__ = _get_worker_info.__code__
-
-
-_installing = lock_of_process()
+        torch_worker._worker_info, _thread.info, _thread.worker_info_was_read = before
 
 
 class _ThreadInfo(threading.local):
@@ -92,15 +52,23 @@ class _ThreadInfo(threading.local):
     worker_info_was_read = False
 
 
+_thread = _ThreadInfo()
+
+
+def _install() -> None:
+    """Extend torch's `get_worker_info()` to support threads and to record that it was called.
+
+    torch keeps the result in a module global, which threads cannot share, and programs hold direct references to the
+    function. So we replace its code with code that looks at the thread first. Outside feedline's workers the result
+    does not change.
+    """
+    torch_worker._feedline_thread = _thread  # type: ignore[attr-defined]
+    torch_worker.get_worker_info.__code__ = _get_worker_info.__code__
+
+
 def _get_worker_info() -> object:
     _feedline_thread.worker_info_was_read = True  # type: ignore[name-defined]  # noqa: F821  (torch's globals)
     return _feedline_thread.info or _worker_info  # type: ignore[name-defined]  # noqa: F821
-
-
-class _NoStacks:
-    @staticmethod
-    def format_stack() -> list[str]:
-        return []
 
 
 def _seed(seed: int) -> None:
@@ -110,15 +78,12 @@ def _seed(seed: int) -> None:
     including the source lines, which it reads from their files. That takes longer than everything else a forked worker
     does until it is ready, and the stack is not needed. Test: tests/frameworks/test_torch.py
     """
-    modules: list[Any] = [getattr(torch, device, None) for device in ("cuda", "xpu", "mtia")]
-    modules = [module for module in modules if getattr(module, "traceback", None) is traceback]
-    for module in modules:
-        module.traceback = _NoStacks
+    before = getattr(sys, "tracebacklimit", None)
+    sys.tracebacklimit = 0
     try:
         torch.manual_seed(seed)
     finally:
-        for module in modules:
-            module.traceback = traceback
+        sys.tracebacklimit = before
 
 
 _mode_count = torch._C._len_torch_dispatch_stack
@@ -207,14 +172,16 @@ class TorchFramework:
             dataset = self.reset_worker(dataset, shared_seed)
             torch.get_num_threads()  # torch sets a thread's limit on the first such call, so ours has to come later
             openmp.limit_this_thread()
-            set_thread_worker(worker_info(worker, dataset))
+            _install()
+            _thread.info = _worker_info(worker, dataset)
             return dataset
         torch.set_num_threads(1)
         random.seed(worker.seed)
         _seed(worker.seed)
         np.random.seed(torch_worker._generate_state(base_seed, worker.id))
         dataset = self.reset_worker(dataset, shared_seed)
-        set_process_worker(worker_info(worker, dataset))
+        _install()
+        torch_worker._worker_info = _worker_info(worker, dataset)
         return dataset
 
     def reset_worker(self, dataset: object, shared_seed: int | None) -> object:
@@ -223,7 +190,7 @@ class TorchFramework:
         return seed_pipe(dataset, shared_seed)
 
     def worker_info_was_read(self) -> bool:
-        return worker_info_was_read()
+        return _thread.worker_info_was_read
 
     def reset_worker_info_read(self) -> None:
-        reset_worker_info_read()
+        _thread.worker_info_was_read = False
