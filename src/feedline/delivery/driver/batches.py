@@ -52,6 +52,7 @@ def new_epoch(
         depth * len(machine.flights.active),
         depth,
         deepens=settings.deepens and runs_ahead,
+        moves=settings.moves,
         runs_ahead=runs_ahead,
         # A stream counts its epochs, not its batches; a feed delivers again what was not acknowledged.
         takes_back=(is_free and spec.kind is DatasetKind.MAP) or isinstance(spec.dataset, Acknowledged),
