@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from feedline.delivery.driver.auto import threads_do
 from feedline.delivery.driver.probe import Probe
 
 
@@ -24,8 +23,5 @@ from feedline.delivery.driver.probe import Probe
         ("no thread made a batch", 1.0, 8, 0.0, False),
     ],
 )
-def test_threads_are_chosen_where_they_scale_and_are_safe(
-    what: str, cpu_share: float, threads: int, gain: float, do: bool
-) -> None:
-    assert threads_do(Probe(0.1, cpu_share, threads, gain, is_unsafe=False)) is do, what
-    assert not threads_do(Probe(0.1, cpu_share, threads, gain, is_unsafe=True))
+def test_threads_are_chosen_where_they_scale(what: str, cpu_share: float, threads: int, gain: float, do: bool) -> None:
+    assert Probe(0.1, cpu_share, threads, gain).suits_threads is do, what

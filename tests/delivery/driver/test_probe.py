@@ -172,14 +172,15 @@ def test_a_probe_has_no_side_effects_in_this_process() -> None:
     assert threading.active_count() == thread_count
 
 
-def test_global_generators_and_open_files_are_unsafe(tmp_path: Path) -> None:
-    found = look(Draws(0.0))
-    assert found is not None
-    assert found.is_unsafe
+def test_threads_are_not_tried_with_global_generators_and_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured(monkeypatch, 0.02, 0.25, thread_rate=390.0)
     (tmp_path / "file").write_bytes(b"x")
-    found = look(Reads(path=tmp_path / "file"))
-    assert found is not None
-    assert found.is_unsafe
+    for dataset in (Draws(0.0), Reads(path=tmp_path / "file")):
+        found = look(dataset)
+        assert found is not None
+        assert found.threads == 0
 
 
 def test_the_init_function_runs_before_a_probe() -> None:

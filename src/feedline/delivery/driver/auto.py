@@ -15,11 +15,6 @@ from feedline.workers.fetch.awaiting import is_awaited
 from feedline.workers.ray import cluster
 from feedline.workers.ray.options import RayOptions
 
-_SCALES = 0.9
-"""Share of the ideal gain (n threads make n times as many batches as one) that threads must reach. Processes reach
-more, but cost memory.
-"""
-
 _SOME = 16
 """Assumed batch size if it is not known."""
 
@@ -94,16 +89,6 @@ def _choose(tuning: Tuning, settings: Config, spec: WorkerSpec, found: Probe) ->
     if may_choose and found.threads:
         gain = f"{found.thread_gain:.1f} times as many batches as" if found.thread_gain > 1 else "no more batches than"
         reasons.append(f"{found.threads} threads make {gain} one")
-    tuning.engine = "thread" if may_choose and threads_do(found) else None
+    tuning.engine = "thread" if may_choose and found.suits_threads else None
     kind = "threads" if tuning.engine == "thread" else "processes"
     tuning.say(f"{tuning.count} {kind} to begin with: {'; '.join(reasons)}.")
-
-
-def threads_do(found: Probe) -> bool:
-    """True if threads make nearly as many batches as processes would: they wait, or release the GIL most of the time.
-
-    Example:
-        >>> threads_do(Probe(batch_s=0.11, cpu_share=0.99, threads=8, thread_gain=5.7, is_unsafe=False))
-        False
-    """
-    return not found.is_unsafe and found.threads > 0 and found.thread_gain >= _SCALES * found.threads

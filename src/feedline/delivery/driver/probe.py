@@ -42,6 +42,11 @@ made 1.7 times as many batches as one, but on 16 cores no number of threads made
 _PATIENCE_S = 1.5
 """Timeout of the measurement. A dataset whose batches take longer needs worker processes in any case."""
 
+_SCALES = 0.9
+"""Share of the ideal gain (n threads make n times as many batches as one) that threads must reach. Processes reach
+more, but cost memory.
+"""
+
 _WORTH_THREADS_S = 1e-3
 """Shortest batch for which threads are tried: a shorter one holds the GIL most of the time. A guess."""
 
@@ -55,16 +60,21 @@ class Probe:
     cpu_share: float
     """Share of that time spent computing."""
     threads: int
-    """How many threads were tried: as many as the cores can serve, at most 8; 0 if none were."""
+    """How many threads were tried: as many as the cores can serve, at most 8. 0 for short batches, and if threads must
+    not share the dataset: it has an open handle, or draws from process-wide generators.
+    """
     thread_gain: float
     """How many times as many batches they make as one thread."""
-    is_unsafe: bool
-    """True if threads must not share the dataset: it has an open handle, or draws from process-wide generators."""
 
     @property
     def cpu_s(self) -> float:
         """CPU time of a batch."""
         return self.cpu_share * self.batch_s
+
+    @property
+    def suits_threads(self) -> bool:
+        """True if threads make nearly as many batches as processes: they wait, or release the GIL most of the time."""
+        return self.threads > 0 and self.thread_gain >= _SCALES * self.threads
 
 
 def probe(spec: WorkerSpec, batch_size: int, context: BaseContext | None) -> Probe | None:
@@ -95,8 +105,8 @@ def probe(spec: WorkerSpec, batch_size: int, context: BaseContext | None) -> Pro
         if not results or results[0].kind is not ResultKind.DONE:
             return None  # the workers of the epoch will report the error
         figures = Slots(None, looked_at.framework, Counters()).unpack(results[0].payload)
-        batch_s, cpu_share, threads, thread_gain, is_unsafe = figures.tolist()
-        return Probe(batch_s, cpu_share, int(threads), thread_gain, bool(is_unsafe))
+        batch_s, cpu_share, threads, thread_gain = figures.tolist()
+        return Probe(batch_s, cpu_share, int(threads), thread_gain)
     finally:
         engine.close()
 
@@ -117,7 +127,7 @@ class _Looking:
         is_unsafe = draws or bool(used_by_threads(self.spec.dataset))
         threads = 0 if is_unsafe or batch_s < _WORTH_THREADS_S else thread_count(cpu_share)
         gain = self._thread_gain(threads, batch_s) if threads else 0.0
-        return np.array([batch_s, cpu_share, threads, gain, is_unsafe])
+        return np.array([batch_s, cpu_share, threads, gain])
 
     def _maker(self, number: int) -> Callable[[], None]:
         """Return a function that makes one batch after the other."""
