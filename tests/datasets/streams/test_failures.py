@@ -14,6 +14,7 @@ import pytest
 import feedline
 from examples.growing_file import GrowingFile
 from feedline.datasets import RedisStream, StreamDataset
+from feedline.errors import WorkerError
 from feedline.faults import Policy, Retry
 from feedline.types import EngineName
 from tests.datasets.streams.server import Server, find_server, has_server
@@ -245,7 +246,7 @@ def test_a_batch_that_cannot_be_collated_is_retried(
 @pytest.mark.parametrize("on_error", ["raise", "retry"])
 @pytest.mark.parametrize("while_collating", [False, True])
 def test_an_interrupt_loses_nothing(store: Store, while_collating: bool, on_error: str, tmp_path: Path) -> None:
-    """Without workers, Ctrl-C interrupts the making of samples, and the next request makes the batch again."""
+    """Without workers, Ctrl-C interrupts the making of samples, and the next iteration makes the batch again."""
 
     def interrupted(sample: Any) -> int:
         number = number_of(sample)
@@ -270,6 +271,9 @@ def test_an_interrupt_loses_nothing(store: Store, while_collating: bool, on_erro
         except KeyboardInterrupt:
             interrupts += 1
             assert store.acknowledged() <= set(found)
+            with pytest.raises(WorkerError, match="was ended by"):
+                next(batches)
+            batches = iter(loader)
     assert interrupts == (1 if while_collating else 2)
     assert found == list(range(COUNT))
     assert store.acknowledged() == set(range(COUNT))

@@ -8,7 +8,6 @@ from functools import partial
 from time import monotonic  # by name: it is called for every batch, however short
 from typing import TYPE_CHECKING, Protocol
 
-from feedline.abc.source import Acknowledged
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.acknowledgements import Acknowledgements
 from feedline.delivery.driver.caller_lock import OneCallerBatches
@@ -82,18 +81,17 @@ class InlineBatches(OneCallerBatches):
                 f"The state was saved with {len(streams)} workers, each with its own state of the dataset or stream, "
                 f"but there are none now. Use {len(streams)} workers."
             )
-        assert checkpoint.plan is not None
+        plan, progress = checkpoint.plan, checkpoint.entry.progress
+        assert plan is not None
         if streams or not runner.is_begun:
-            runner.begin(checkpoint.plan.draw(0), streams[0].copied() if streams else None)
+            runner.begin(plan.draw(0), streams[0].copied() if streams else None)
         self._batched = spec.batched
-        already = frozenset(() if snapshot is None else snapshot.early)
         self._guards = self._fault_budget.guards
         self._spent_at: tuple[int, object] | None = None
         """The batch, by number and contents, at which the policy's budget was spent. It is made once that has changed.
         """
         self._stream_count = checkpoint.batch_size
-        progress = checkpoint.entry.progress
-        self._already = already
+        self._already = frozenset(() if snapshot is None else snapshot.early)
         progress.early.update(self._already)
         if spec.kind is DatasetKind.ITERABLE and streams and spec.sharding is None:
             progress.delivered, progress.read = streams[0].batches, streams[0].read
@@ -103,27 +101,23 @@ class InlineBatches(OneCallerBatches):
             checkpoint.live = runner.position
         elif not (streams or runner.streams):
             self._host.keep_runner(spec, runner, self)
-        assert checkpoint.plan is not None
         self._runner = runner
         self._quick = runner.quick
         """A faster way to make small batches than a task, if there is one."""
-        self._plan = checkpoint.plan
-        if checkpoint.live is not None or not checkpoint.plan.goes_ahead:  # else it keeps nothing of the user's open
+        self._plan = plan
+        if checkpoint.live is not None or not plan.goes_ahead:  # else it keeps nothing of the user's open
             weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
         self.checkpoint = checkpoint
         self.progress = progress
         self._ordinal = progress.delivered
-        self._acknowledgements: Acknowledgements | None = None
-        """For a stream that is notified which of its samples were consumed."""
-        if runner.streams and isinstance(spec.dataset, Acknowledged):
-            self._acknowledgements = Acknowledgements(spec.dataset)
+        self._acknowledgements = Acknowledgements(spec.dataset)
 
     def _next(self) -> object:
         if self.leaving:
             raise StopIteration
         if self._spent_at is not None:
             self._fault_budget.check()
-        if self._acknowledgements is not None:
+        if self._acknowledgements.are_held:
             self._acknowledgements.acknowledge()
         observer = self._observer
         is_seen, asked_s = observer.got, monotonic()
@@ -248,7 +242,7 @@ class InlineBatches(OneCallerBatches):
         place = None
         if self._runner.streams:
             place = self._runner.stream.place
-            if self._acknowledgements is not None and not failed:
+            if not failed:
                 self._acknowledgements.hold(self._runner.take_receipts())
         if ordinal == progress.delivered and not progress.early:
             progress.delivered = ordinal + 1  # what `note` would do, but cheaper
@@ -285,7 +279,7 @@ class InlineBatches(OneCallerBatches):
             self._buffer.close()
         if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
             raise result.payload
-        if result.notes is not None and self._acknowledgements is not None:
+        if result.notes is not None:
             self._acknowledgements.hold(result.notes.receipts)
         return self._with_faults_noted(result, treated)
 
