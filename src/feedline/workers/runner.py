@@ -341,10 +341,11 @@ class Runner:
         # A last batch that is short is not as many samples as others.
         has_ended = getattr(self._fetch, "has_ended", False)
         has_digests = self.streams and bool(self.stream.digests)
-        if not (task.snapshot or self._acknowledged or faults or has_ended or has_digests or self._watches_split):
-            return None
         # A feed does not redeliver acknowledged samples, so those since an older state cannot be counted off.
         position = self._saved_position() if task.snapshot or self._acknowledged else None
+        says_more = self._acknowledged or faults or has_ended or has_digests or self._watches_split
+        if position is None and not says_more:
+            return None
         notes = Notes(position, faults=faults, receipts=self.take_receipts())
         if self._watches_split:
             self._watches_split = False
