@@ -18,6 +18,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 from feedline.abc.framework import Gather
 from feedline.abc.source import Columnar, ColumnSource, Selection, checking
 from feedline.frameworks.hugging_face import columns_of
+from feedline.frameworks.torch_collate import registrations_untouched
 from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
 
 Indices = NDArray[np.int64]
@@ -36,16 +37,24 @@ Take = Callable[[Indices], "tuple[list[Column], Form] | None"]
 def gather_for(dataset: object) -> Gather | None:
     """Return a function that makes the batch of some indices; None if `dataset` does not consist of tensors."""
     take = _take_from(dataset)
-    return None if take is None else _Gather(take)
+    return None if take is None else _Gather(take, dataset.tensors if type(dataset) is TensorDataset else None)
 
 
 class _Gather:
     """Makes batches from the columns that `take` returns."""
 
-    def __init__(self, take: Take) -> None:
+    def __init__(self, take: Take, tensors: tuple[torch.Tensor, ...] | None) -> None:
         self._take = take
         self.quick = getattr(take, "quick", None)
         """See `feedline.abc.framework.Gather`."""
+        self._tensors = tensors
+        self._forms = _forms_of(tensors or ())
+
+    def is_current(self, dataset: Any) -> bool:
+        """True if a new function for the same dataset would be the same."""
+        if self._tensors is None or dataset.tensors is not self._tensors or not registrations_untouched():
+            return False
+        return _forms_of(self._tensors) == self._forms
 
     def __call__(self, indices: Indices) -> object:
         taken = self._take(indices)
@@ -55,6 +64,11 @@ class _Gather:
         if form == "list":  # of samples that are tuples: torch zips them, so strings come as a tuple
             return [tuple(column) if type(column) is list else column for column in columns]
         return _batch_of(columns, form)
+
+
+def _forms_of(tensors: tuple[torch.Tensor, ...]) -> list[object]:
+    """Return what may change of tensors in place, and matters here."""
+    return [(tensor.data_ptr(), tensor.shape, tensor.requires_grad) for tensor in tensors]
 
 
 def _batch_of(columns: Sequence[Column], form: Form) -> object:

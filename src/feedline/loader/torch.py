@@ -433,7 +433,9 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     def _new_iterator(self, order: Order | None) -> TorchBatches[B_co]:
         session = self._feedline_session
         try:
-            return session.create(lambda: _batches_class()(session, *session.prepare(self, order), self))
+            return session.running.create(
+                lambda: _batches_class()(session, *session.prepare(self, order), self), session.free
+            )
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise

@@ -92,11 +92,10 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
         if self._num_workers and config.is_pipe:
             world_size, rank = _distributed_settings()
             init = functools.partial(shard_in_worker, init, world_size, rank)
-        return session.spec(config, dataset, _base_seed(config, self.seeds.draw, start.epoch), init, self._shared_seed)
-
-    def _before_batches(self, session: Session, config: TorchConfig) -> None:
-        if not self._num_workers and config.is_pipe:
-            shard_pipe(self._dataset, *_distributed_settings())
+        elif config.is_pipe:
+            shard_pipe(dataset, *_distributed_settings())
+        seed = _base_seed(config, self.seeds.draw, start.epoch) if self._num_workers else 0  # otherwise nobody reads it
+        return session.spec(config, dataset, seed, init, self._shared_seed)
 
     def _before_workers(self, session: Session, config: TorchConfig, order: Order, start: Start) -> None:
         # torch draws the pipe's seed and the order again before the first task. Doing the same leaves the caller's
@@ -134,7 +133,7 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
                 self.begin_again(session, config, own)
             return self
 
-        session.create(begin)
+        session.running.create(begin, session.free)
 
     @property
     def _num_yielded(self) -> int:  # type: ignore[override]  # an attribute there

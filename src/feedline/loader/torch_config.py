@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.data
-from torch.utils.data import BatchSampler, IterableDataset, IterDataPipe, MapDataPipe
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    IterDataPipe,
+    MapDataPipe,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from feedline.abc.deferred import Placement
 from feedline.abc.source import ShardedSource
@@ -157,7 +164,8 @@ class TorchConfig(LoaderConfig):
         if type(batch_sampler) is not BatchSampler:
             return None
         sampler = batch_sampler.sampler
-        return sampler, batch_sampler.batch_size, batch_sampler.drop_last, getattr(sampler, "data_source", None)
+        attributes = vars(sampler) if type(sampler) in (RandomSampler, SequentialSampler) else {}
+        return sampler, batch_sampler.batch_size, batch_sampler.drop_last, *attributes.values()
 
     def sharing(self, sharding: StreamSharding | None) -> Sharing:
         if not self.is_map:

@@ -56,6 +56,10 @@ class Order(ABC):
     drawing: Callable[[], AbstractContextManager[None]] = nullcontext
     """Entered while a third-party sampler draws the beginning of an epoch."""
 
+    def anew(self) -> Order | None:
+        """Return the order for another iteration over the same samplers; None if it has to be made anew."""
+        return None
+
     def followers(self) -> list[Sampler | BatchSampler]:
         """Return feedline's samplers inside a third-party one: they follow the loader's seed and its epochs."""
         return []
@@ -214,6 +218,9 @@ class SampleOrder(_SamplerOrder):
         if self.sampler.share is None or (size := self.sampler.whole().size()) is None:
             return None
         return Steps(size, self._batch_size or 1, self.sampler.share, drop_last=self._drop_last).count
+
+    def anew(self) -> SampleOrder:
+        return self
 
     def without_end(self, share: Share) -> SampleOrder:
         return SampleOrder(

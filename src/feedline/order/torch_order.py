@@ -56,10 +56,10 @@ def _of_batches(batch_sampler: Any, share: Callable[[], Share]) -> Order:
             batch_sampler.sampler, batch_sampler, batch_sampler.batch_size, share, drop_last=batch_sampler.drop_last
         )
     order = order_of(batch_sampler, None, drop_last=False)
-    return order or _of_foreign(batch_sampler, share())
+    return order or _of_foreign(batch_sampler, share)
 
 
-def _of_foreign(batch_sampler: Iterable[object], share: Share) -> ForeignOrder:
+def _of_foreign(batch_sampler: Iterable[object], share: Callable[[], Share]) -> ForeignOrder:
     """Return the order of an unknown batch sampler; the sampler behind it may be known."""
     from feedline.order.foreign import ForeignOrder  # only where there is one, as below
 
@@ -99,7 +99,7 @@ def _of_sampler(
     from feedline.order.foreign import CutIndices, ForeignOrder
 
     origin = origin_of(sampler)
-    options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": share()}
+    options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": share}
     if index_blocks(sampler, {}) is not None:
 
         def twin() -> Order:

@@ -39,7 +39,7 @@ from feedline.workers.fetch import Fetcher, fetcher_for
 from feedline.workers.fetch.announcing import announcer_of
 from feedline.workers.fetch.awaiting import asks_together, is_awaited
 from feedline.workers.fetch.failure_notes import notes_on, place_of_failed
-from feedline.workers.fetch.fetcher import GatheringFetcher, is_plain
+from feedline.workers.fetch.fetcher import GatheringFetcher, is_reusable
 from feedline.workers.fetch.guard import Guard, NothingLeft, Pause
 from feedline.workers.fetch.streams import Stream, begin_and_leave
 
@@ -398,7 +398,7 @@ class Runner:
     @property
     def is_begun(self) -> bool:
         """True if `begin` would change nothing: another epoch of samples that are requested one by one or together."""
-        return self._fetch is not None and self._guard is None and is_plain(self._fetch)
+        return self._fetch is not None and self._guard is None and is_reusable(self._fetch, self._dataset)
 
     def _make_guard(self) -> Guard | None:
         policy = self._spec.on_error

@@ -67,8 +67,10 @@ def fetcher_for(
     return fetch if gather is None else GatheringFetcher(gather, fetch, scope, guard)
 
 
-def is_plain(fetcher: Fetcher) -> bool:
-    """True if a fetcher only calls the dataset's own methods: it remembers nothing of the dataset or of an epoch."""
+def is_reusable(fetcher: Fetcher, dataset: object) -> bool:
+    """True if a fetcher remembers nothing of an epoch, nor anything of the dataset that has changed."""
+    if isinstance(fetcher, GatheringFetcher):
+        return fetcher.is_current(dataset)
     return isinstance(fetcher, types.FunctionType)
 
 
@@ -124,6 +126,8 @@ class GatheringFetcher:
 
     def __init__(self, gather: Gather, slow: Fetcher, scope: Scope, guard: Guard | None) -> None:
         self._gather = gather
+        self.is_current: Callable[[object], bool] = getattr(gather, "is_current", lambda _: False)
+        """True if the gathering function still fits the dataset."""
         quick: Gather | None = getattr(gather, "quick", None)
         self._quick = quick
         self.quick = quick if guard is None else None
