@@ -19,8 +19,7 @@
     │   └── WorkerStartError              it could not be started
     ├── ReentrantCall (RuntimeError)      next() was called from inside next()
     ├── TransportError (RuntimeError)     a batch could not be sent to the consumer
-    │   ├── BatchNotPicklable             the batch holds something that cannot be sent
-    │   ├── NotPicklable (PicklingError)  the dataset or a function cannot be sent to a worker process
+    │   ├── NotPicklable (PicklingError)  the dataset, a function or a batch cannot be sent to another process
     │   └── TooManyOpenFiles              the process ran out of file descriptors
     └── InternalError (RuntimeError)      a broken invariant: please report it
 
@@ -50,7 +49,6 @@ __all__ = [
     "BadOption",
     "BadRecording",
     "BadState",
-    "BatchNotPicklable",
     "CollateError",
     "CorruptSource",
     "DataWarning",
@@ -368,12 +366,14 @@ class TransportError(FeedlineError, RuntimeError):
     Example:
         >>> from feedline import errors
         >>> [kind.__name__ for kind in errors.TransportError.__subclasses__()]
-        ['BatchNotPicklable', 'NotPicklable', 'TooManyOpenFiles']
+        ['NotPicklable', 'TooManyOpenFiles']
     """
 
 
-class BatchNotPicklable(TransportError):
-    """The batch holds an object that cannot be sent to another process.
+class NotPicklable(TransportError, pickle.PicklingError, TypeError, AttributeError):
+    """The dataset, a function given to the loader, or a batch holds an object that cannot be sent to another process.
+
+    Pickle raises one of three built-in errors, depending on the object and the Python version; this class inherits all.
 
     Example:
         >>> import threading
@@ -383,22 +383,7 @@ class BatchNotPicklable(TransportError):
         >>> next(iter(Loader([1, 2], workers=1, start_method="fork", collate_fn=locked)))
         Traceback (most recent call last):
             ...
-        feedline.errors.BatchNotPicklable: The batch (a lock) cannot be sent from a worker process...
-    """
-
-
-class NotPicklable(TransportError, pickle.PicklingError, TypeError, AttributeError):
-    """The dataset, or a function given to the loader, cannot be sent to a worker process.
-
-    Pickle raises one of three built-in errors, depending on the object and the Python version; this class inherits all.
-
-    Example:
-        >>> import pickle
-        >>> try:
-        ...     raise NotPicklable("dataset.lock cannot be sent to a worker process.")
-        ... except pickle.PicklingError as error:
-        ...     type(error).__name__
-        'NotPicklable'
+        feedline.errors.NotPicklable: The batch (a lock) cannot be sent from a worker process...
     """
 
 

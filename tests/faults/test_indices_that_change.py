@@ -108,28 +108,19 @@ class Wrapper:
     """A user's dataset around another, without a `set_epoch`."""
 
     def __init__(self, dataset: Any) -> None:
-        self.inside = {"train": [dataset]}
+        self.dataset = dataset
 
     def __len__(self) -> int:
         return SIZE
 
     def __getitem__(self, index: int) -> Any:
-        return self.inside["train"][0][index]
-
-
-class Listing(Wrapper):
-    """A user's dataset that also has many file names."""
-
-    def __init__(self, dataset: Any) -> None:
-        self.paths = list(map(str, range(20_000)))
-        self.labels = [(path, 0) for path in self.paths]
-        super().__init__(dataset)
+        return self.dataset[index]
 
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "Subset": lambda dataset: torch.utils.data.Subset(dataset, range(SIZE)),
-    "a user's wrapper": Wrapper,
-    "many file names": Listing,
+    "a user's wrapper": lambda dataset: Wrapper(Wrapper(dataset)),
+    "ConcatDataset": lambda dataset: torch.utils.data.ConcatDataset([dataset]),
     "a pipe": lambda dataset: feedline.pipe(Wrapper(dataset)).map(int),
 }
 

@@ -21,7 +21,7 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver import driver
 from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.epoch import Epoch, Request
+from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
@@ -296,7 +296,7 @@ class Run:
         self._entry.progress.early.update(() if snapshot is None else snapshot.early)
         self.driver.begin_epoch(
             Epoch(
-                Planned(plan, Request(batched=spec.batched)),
+                Planned(plan, batched=spec.batched),
                 self._scheduler(),
                 Limits(case.workers * case.depth, case.depth),
                 self._entry.progress,

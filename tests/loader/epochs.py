@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from feedline.abc import Scheduler
-from feedline.delivery.machine.epoch import Epoch, Request
+from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.machine.recovery import RecoveryOptions
@@ -59,11 +59,12 @@ class Bench:
         self.window = workers * depth
         kind = Planned(
             ForeignPlan(iter(numbers(count)) if plan is None else plan) if spans is None else spans,
-            Request(stream_count=0 if spans is None else 2, snapshot_every=int(snapshots)),
+            stream_count=0 if spans is None else 2,
+            keeps_states=snapshots,
         )
-        progress = Progress(early=set(already), begun=dict(resumes or {}), turn=turn)
+        progress = Progress(early=set(already), positions=dict(resumes or {}), turn=turn)
         limits = Limits(self.window, depth, timeout_s, kills_stuck=kills_stuck)
-        self.epoch = Epoch(kind, scheduler or InOrder(), limits, progress)
+        self.epoch = Epoch(kind, scheduler or InOrder(), limits, progress, restores=resumes is not None)
         self.batches = Delivered(self.driver)
         try:
             self.driver.begin_epoch(self.epoch)

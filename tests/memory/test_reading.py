@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.memory.reading import LARGE_BYTES, Bytes, Copies, Reader, SegmentReader, Views, overlapping
+from feedline.memory.reading import LARGE_BYTES, Bytes, Reader, Views, overlapping, segment_reader
 
 PAGE = 4096
 
@@ -18,12 +19,12 @@ def numbered(size: int = 4 * LARGE_BYTES) -> Bytes:
     return (np.arange(size) % 251).astype(np.uint8)
 
 
-READERS = [Views, Copies, SegmentReader]
+READERS = [Views, Reader, segment_reader]
 
 
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize(("start", "size"), [(0, 1), (64, 1000), (PAGE, LARGE_BYTES), (0, 4 * LARGE_BYTES)])
-def test_readers_return_the_bytes_at_a_place(kind: type[Reader], start: int, size: int) -> None:
+def test_readers_return_the_bytes_at_a_place(kind: Callable[[Bytes], Reader], start: int, size: int) -> None:
     memory = numbered()
     part, offset = kind(memory).take(start, size)
     assert part[offset : offset + size].tolist() == memory[start : start + size].tolist()
@@ -35,21 +36,21 @@ def test_readers_return_the_bytes_at_a_place(kind: type[Reader], start: int, siz
     ("kind", "size", "is_view"),
     [
         (Views, 8, True),
-        (Copies, 4 * LARGE_BYTES, False),
-        (SegmentReader, 8, False),
-        (SegmentReader, 3 * LARGE_BYTES, False),  # three quarters, so a view would waste a quarter
-        (SegmentReader, 4 * LARGE_BYTES - 8, True),
+        (Reader, 4 * LARGE_BYTES, False),
+        (segment_reader, 8, False),
+        (segment_reader, 3 * LARGE_BYTES, False),  # three quarters, so a view would waste a quarter
+        (segment_reader, 4 * LARGE_BYTES - 8, True),
     ],
 )
-def test_large_parts_are_views_and_small_ones_copies(kind: type[Reader], size: int, is_view: bool) -> None:
+def test_large_parts_are_views_and_small_ones_copies(kind: Callable[[Bytes], Reader], size: int, is_view: bool) -> None:
     memory = numbered()
     reader = kind(memory)
     assert np.shares_memory(reader.take(0, size)[0], memory) == is_view
     assert np.shares_memory(reader.array(0, (size,), np.dtype(np.uint8)), memory) == is_view
 
 
-@pytest.mark.parametrize("kind", [Copies, SegmentReader])
-def test_overlapping_arrays_share_one_copy(kind: type[Reader]) -> None:
+@pytest.mark.parametrize("kind", [Reader, segment_reader])
+def test_overlapping_arrays_share_one_copy(kind: Callable[[Bytes], Reader]) -> None:
     memory = numbered()
     reader = kind(memory)
     reader.join([(PAGE, 3000)])

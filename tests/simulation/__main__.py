@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from tests.simulation.drawing import TrainingScenario, draw_scenario
+from tests.simulation.drawing import draw_scenario
 from tests.simulation.run import WorldBroken, simulate
 
 _SHOWN = 25
@@ -27,8 +27,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, help="run worlds, seed after seed, for this many minutes")
     parser.add_argument("--worlds", type=int, help="run this many worlds, seed after seed")
     parser.add_argument("--events", type=int, help=f"events per world (default: {_SMALL})")
-    parser.add_argument("--workers", type=int, help="run a calm world with this many workers instead of a drawn one")
-    parser.add_argument("--samples", type=int, default=1_000_000, help="samples in the calm world")
     return parser
 
 
@@ -37,25 +35,7 @@ def main() -> int:
     options = _parser().parse_args()
     first = random.SystemRandom().randrange(1 << 30) if options.seed is None else options.seed
     events = _SMALL if options.events is None else options.events
-    if options.workers is not None:
-        scenario = TrainingScenario(
-            seed=first, samples=options.samples, batch_size=64, shuffled=True, workers=options.workers
-        )
-        return _study(scenario, events)
     return _simulate_all(_seeds(first, options), events)
-
-
-def _study(scenario: TrainingScenario, events: int) -> int:
-    begun = time.perf_counter()
-    run = simulate(scenario, events=events)
-    seconds = time.perf_counter() - begun
-    _print(f"{scenario}")
-    _print(f"{run.events:,} events in {seconds:.1f} s: {run.events / seconds:,.0f} events/s")
-    _print(
-        f"{run.batches:,} batches in {run.virtual_s:,.1f} s of virtual time: {run.samples_per_s:,.0f} samples/s, "
-        f"the training loop waited {run.stalled:.1%} of the time"
-    )
-    return 0
 
 
 def _seeds(first: int, options: argparse.Namespace) -> Iterable[int]:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from feedline.delivery.machine.crew import Crew
-from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.flights import Flights
 from feedline.delivery.machine.lateness import Lateness
@@ -20,7 +19,6 @@ from feedline.delivery.machine.own_streams import OwnStreams
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.recovery import Recovery
 from feedline.faults import Policy
-from feedline.order.progress import Progress
 from feedline.simulation.scenario import IN_ORDER
 from tests.simulation.drawing import STATEFUL, Habits
 from tests.simulation.scenario import MAP, OWN, Accidents, Troubles
@@ -104,8 +102,6 @@ PLANTED_BUGS = [
         "if True or",
         seed=0,
     ),
-    PlantedBug("unwanted batches keep their slots", Epoch, "leave", "list(self.ready.values())", "[]", seed=0),
-    PlantedBug("a death is not counted", Crew, "died", "flights.counters.restarts += 1", "pass", seed=2),
     PlantedBug(
         "an epoch has only the rest of the last one's budget", Recovery, "begin_epoch", "self._left =", "_ =", seed=32
     ),
@@ -118,14 +114,6 @@ PLANTED_BUGS = [
         seed=54,
     ),
     PlantedBug(
-        "a late answer of a replaced worker is accepted",
-        Crew,
-        "started",
-        "self._give_again(flight)",
-        "before = flight.task.id; self._give_again(flight); flights.of[worker][before] = flight",
-        seed=8,
-    ),
-    PlantedBug(
         "a task that was taken back still counts",
         Crew,
         "taken_back",
@@ -133,15 +121,6 @@ PLANTED_BUGS = [
         "flights.of[worker].pop(task_id)",
         seed=5,
     ),
-    PlantedBug(
-        "a task that waits for another worker is forgotten",
-        Flights,
-        "give",
-        "].append(flight)",
-        "].copy()",
-        seed=18,
-    ),
-    PlantedBug("a call is given again to a new worker", Crew, "_give_again", "if flight.is_call:", "if False:", seed=8),
     PlantedBug(
         "batches left over from an epoch come in the next",
         Machine,
@@ -183,9 +162,6 @@ PLANTED_BUGS = [
         drawn={"kind": MAP, "order": IN_ORDER, "late": 0.1, "depth": 4, "workers": 3, "habits": Habits(call=0.3)},
     ),
     PlantedBug(
-        "batches delivered early are not recorded", Progress, "note", "{*self.early, ordinal}", "{*self.early}", seed=4
-    ),
-    PlantedBug(
         "batches delivered early are made again", Planned, "next", "while self._already and", "while False and", seed=2
     ),
     PlantedBug("streams start with the wrong turn", OwnStreams, "open", "deque(in_turn *", "deque(active *", seed=30),
@@ -203,14 +179,6 @@ PLANTED_BUGS = [
             "troubles": Troubles(killers=frozenset({5})),
             "accidents": Accidents(),
         },
-    ),
-    PlantedBug(
-        "a busy worker is replaced",
-        Crew,
-        "end_if_idle",
-        "elif not flights.of[worker] and",
-        "elif",
-        seed=2,
     ),
     PlantedBug(
         "samples that are known to fail are requested",

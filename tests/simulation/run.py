@@ -29,12 +29,7 @@ class Run:
     scenario: TrainingScenario
     events: int = 0
     """Events that concern the machine: tasks assigned and answered, deaths, batches, and so on."""
-    virtual_s: float = 0.0
-    """How long the run would have taken."""
-    wait_s: float = 0.0
-    """How long the training loop waited for batches."""
     batches: int = 0
-    samples: int = 0
     epochs: int = 0
     moves: int = 0
     """How often the training loop continued elsewhere from a saved state."""
@@ -48,16 +43,6 @@ class Run:
     """Checksum of the trace, which is equal for two runs of a scenario."""
     trace: tuple[str, ...] = ()
     """The last events."""
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples that the training loop got per second of virtual time."""
-        return self.samples / self.virtual_s if self.virtual_s else 0.0
-
-    @property
-    def stalled(self) -> float:
-        """The share of the time that the training loop waited for batches."""
-        return self.wait_s / self.virtual_s if self.virtual_s else 0.0
 
 
 class WorldBroken(LawBroken):
@@ -156,7 +141,7 @@ class _Training:
                 for world in self._worlds:
                     world.epoch.progress.ended = True
                 if dice.random() < habits.move:
-                    self._states = self._saved() or []
+                    self._states = [world.state() for world in self._worlds]
                     self._part()
                 return
             if "spent" in ends or "ended" in ends:
@@ -213,8 +198,6 @@ class _Training:
     def _part_from(self, world: World) -> None:
         """Add the figures of a closed loader to the results."""
         run, counters = self._run, world.counters
-        run.virtual_s += world.now_s / world.share.world_size
-        run.wait_s += world.wait_s / world.share.world_size
         run.counts["restarts"] += counters.restarts
         run.counts["recycled"] += counters.recycled
         run.counts["relieved"] += counters.relieved
@@ -226,16 +209,11 @@ class _Training:
         is_bound = self._scenario.kind == OWN or (self._scenario.kind == MAP and self._scenario.stateful)
         return before if is_bound else dice.choice((1, 2, 3, before))
 
-    def _saved(self) -> list[dict[str, object]] | None:
-        """Return the states of all ranks; None if one is not available."""
-        states = [state for world in self._worlds if (state := world.state()) is not None]
-        return states if len(states) == len(self._worlds) else None
-
     def _move(self, number: int, tally: Counter[int], expected: list[Expected]) -> list[Expected]:
         """Save the states of all ranks and continue elsewhere, perhaps with another number of ranks."""
         scenario, dice = self._scenario, self._dice
-        states = self._saved()
-        if states is None or any(world.closed for world in self._worlds):
+        states = [world.state() for world in self._worlds]
+        if any(world.closed for world in self._worlds):
             raise _Left
         for one in expected:
             one.left()
@@ -272,7 +250,7 @@ class _Training:
         """Let another loader continue from a saved state, and check that it delivers the same remaining batches."""
         scenario, number = self._scenario, world.epoch.number
         state = world.state()
-        if state is None or world.closed:
+        if world.closed:
             return
         self._run.looks += 1
         calm = replace(scenario, accidents=Accidents(), habits=Habits(), restarts=1000)
@@ -311,7 +289,7 @@ class _Training:
                 raise _Over
             world = self._worlds[rank]
             try:
-                batch, slot = world.next()
+                _, slot = world.next()
             except StopIteration:
                 expected.ended()
                 self._drop(world, held, 0)
@@ -329,7 +307,6 @@ class _Training:
                     self._revive(rank, expected)
                 continue
             self._run.batches += 1
-            self._run.samples += len(batch) if isinstance(batch, list) else 1
             if slot >= 0:
                 held.append(slot)
             self._drop(world, held, scenario.habits.holds)
@@ -372,8 +349,6 @@ class _Training:
         """Continue with a new loader where the training loop was, after an error that ends the old one."""
         old = self._worlds[rank]
         state, number = old.state(), old.epoch.number
-        if state is None:
-            raise _Left
         old.close()
         self._part_from(old)
         workers = self._workers_elsewhere(self._dice, len(old.machine.flights.active))

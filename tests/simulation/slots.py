@@ -36,7 +36,7 @@ class CountedSlots(Slots):
         self.without = 0
         """Tasks that got no slot because none was free."""
 
-    def left(self) -> int:
+    def left(self, in_flight: int) -> int:
         return len(self._free) if self.count else sys.maxsize
 
     def acquire(self, worker: int) -> int:

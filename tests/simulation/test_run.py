@@ -73,14 +73,6 @@ def test_drawn_worlds_cover_every_event() -> None:
     assert {"SampleFailed", "WorkerDied", "WorkerTimeout", "CallFailed"} <= raised
 
 
-def test_a_training_loop_faster_than_its_workers_waits() -> None:
-    slow = simulate(TrainingScenario(workers=1, batch_s=0.1, step_s=0.01, start_s=0.0), events=1000)
-    quick = simulate(TrainingScenario(workers=16, batch_s=0.1, step_s=0.01, start_s=0.0), events=1000)
-    assert slow.stalled > 0.8
-    assert quick.stalled < 0.4
-    assert quick.samples_per_s > 5 * slow.samples_per_s
-
-
 # -- the worlds of the package, which `feedline what-if` and the contract for schedulers use ---------------------------
 
 

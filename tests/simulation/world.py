@@ -22,14 +22,13 @@ from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
-from feedline.errors import WorkerError
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
 from feedline.simulation.engine import TICK_S
 from feedline.simulation.scenario import IN_ORDER, LawBroken
 from feedline.system.ranks import Share
 from feedline.types import Call, Key, Result, ResultKind, State, Task
-from tests.simulation.dataset import NotReady, NotSent, RemappedItems, dataset_of
+from tests.simulation.dataset import NotSent, RemappedItems, dataset_of
 from tests.simulation.engine import SimulatedEngine, Trace
 from tests.simulation.laws import Books
 from tests.simulation.scenario import MAP, OWN, Scenario
@@ -112,8 +111,6 @@ class World(Driver):
         self._idle = 0
         """Turns of the machine since time last passed."""
         self._turned_s = 0.0
-        self.wait_s = 0.0
-        """How long the training loop has waited for batches."""
         self._death: Exception | None = None
         """The error that closed the loader while its state was being saved; the next call of `next` raises it."""
         accidents, fatal = scenario.accidents, len(scenario.troubles.fatal)
@@ -193,7 +190,6 @@ class World(Driver):
         return batch
 
     def _hand_out(self, epoch: Epoch, ordinal: int) -> tuple[object, int]:
-        self.wait_s += self.now_s - self._asked_s
         worker = epoch.ready[ordinal].worker
         try:
             batch, slot = super()._hand_out(epoch, ordinal)
@@ -228,17 +224,8 @@ class World(Driver):
         self.machine.crew.resize(count)
         self._perform()
 
-    def state(self) -> State | None:
-        """Return the state of the loader; None if workers have not reported the states in which they began."""
-        epoch = self.epoch
-        if epoch.awaited and not self.closed:
-            try:
-                self.await_openings()
-            except (WorkerError, NotReady) as exc:  # a loader would raise it here
-                closed: bool = vars(self)["closed"]  # `await_openings` may have closed it
-                self._death = exc if closed else None
-        if epoch.awaited and not epoch.assume_openings():
-            return None
+    def state(self) -> State:
+        """Return the state of the loader."""
         assert self.checkpoint is not None
         return {**self.checkpoint.snapshot().as_dict(), "faults": self.fault_budget.state()}
 

@@ -35,8 +35,8 @@ from feedline.datasets import (
     StreamDataset,
     TarDataset,
 )
+from feedline.datasets.addresses import HIDDEN
 from feedline.errors import BadOption, BadState, FeedlineError, NotPicklable, SourceError
-from feedline.system.shown import HIDDEN
 from feedline.tools.packing.inspection import inspect
 from tests.datasets.remote.servers import Request, WebServer, start_fsspec, web_server
 from tests.datasets.tar.writing import tar_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -125,9 +126,9 @@ class Engine(ABC):
         """
         return []
 
-    def has_space(self) -> bool:
-        """False while batches use all the memory that a limit other than the arena's allows. Called for every task."""
-        return True
+    def capacity(self) -> int:
+        """Return how many tasks may be in flight, if their batches take memory that this engine limits itself."""
+        return sys.maxsize
 
     @abstractmethod
     def close(self) -> None:

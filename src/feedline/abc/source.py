@@ -1,19 +1,15 @@
-"""Contracts of datasets that loaders handle specially: arrays, streams, selections of others, options in a state."""
+"""Contracts of datasets that loaders handle specially: arrays, streams, selections of others."""
 
 from __future__ import annotations
 
-import gc
-import itertools
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import FunctionType, ModuleType
-from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import BadState, FeedlineError
+from feedline.errors import FeedlineError
 
 Take = TypeVar("Take", bound=Callable[[NDArray[np.int64]], Any])
 
@@ -395,122 +391,24 @@ class EpochAware(ABC):
         """Set the epoch that starts."""
 
 
-_MOST_INSIDE = 10_000
-"""Objects to look at inside a dataset. A guess; a search that is cut off finds nothing."""
-
-_MOST_OF_ONE = 1000
-"""Entries of a list or dict to look at: it may have one for each sample. A guess."""
-
-_PLAIN = (str, bytes, int, float, type, ModuleType)
-"""What no dataset is in."""
+_MOST_WRAPPERS = 100
+"""Datasets to look at, the outermost first: a bound in case of a circle."""
 
 
-# object: a user's dataset.
-def changes_with_epoch(dataset: object) -> bool:
-    """True if an index may mean another sample in another epoch: the dataset, or one inside it, has a `set_epoch`.
+# Any: a user's dataset.
+def changes_with_epoch(dataset: Any) -> bool:
+    """True if an index may mean another sample in another epoch: the dataset, or one that it wraps, has a `set_epoch`.
 
-    Wrappers such as torch's `Subset` have none themselves, and the user calls that of the dataset inside.
+    A wrapper keeps what it wraps as `dataset`, or as a list `datasets`, as torch's do. Most have no `set_epoch`
+    themselves, and the user calls that of the dataset inside.
     """
-    if callable(getattr(dataset, "set_epoch", None)):
-        return not isinstance(dataset, EpochAware) or dataset.changes_with_epoch
-    found, seen = deque([dataset]), {id(dataset)}
-    while found and len(seen) < _MOST_INSIDE:
-        for one in _inside(found.popleft()):
-            if id(one) in seen or isinstance(one, _PLAIN):
-                continue
-            seen.add(id(one))
-            if isinstance(one, EpochAware):
-                if one.changes_with_epoch:
-                    return True
-            elif callable(getattr(type(one), "set_epoch", None)):  # of the type: the instance may run code for any name
+    found = [dataset]
+    for one in found:
+        if callable(getattr(one, "set_epoch", None)):
+            if not isinstance(one, EpochAware) or one.changes_with_epoch:
                 return True
-            else:
-                found.append(one)
+        elif len(found) < _MOST_WRAPPERS:
+            several = getattr(one, "datasets", None)
+            found += several if isinstance(several, (list, tuple)) else []
+            found += [inside for inside in [getattr(one, "dataset", None)] if inside is not None]
     return False
-
-
-def _inside(value: object) -> Iterable[object]:
-    """Return what an object refers to: attributes, also in slots, entries, or what a function has from around it."""
-    if isinstance(value, dict):
-        return list(itertools.islice(value.values(), _MOST_OF_ONE))
-    if isinstance(value, (list, tuple)):
-        return value[:_MOST_OF_ONE]
-    # Not the names of a function's module, which are no part of the dataset.
-    return gc.get_referents(*(value.__closure__ or ()) if isinstance(value, FunctionType) else (value,))
-
-
-Description: TypeAlias = list[dict[str, Any]]
-"""The operators of a dataset, the first one applied first, in plain values that JSON supports.
-
-Each has a name, `operator`, and its options. `sources` describes the datasets of an operator that combines several.
-"""
-
-
-class Described(ABC):
-    """A dataset with options that determine which sample is at which position."""
-
-    @abstractmethod
-    def describe(self) -> Description | None:
-        """Return these options, including those of datasets inside it; None if it has none."""
-
-
-# object, throughout: a user's dataset, or a state that may come from anywhere.
-def description_of(dataset: object) -> Description | None:
-    """Return the description of a dataset; None if it has none."""
-    return dataset.describe() if isinstance(dataset, Described) else None
-
-
-def origin_of(dataset: object, size: int | None) -> Description:
-    """Return the description of a dataset inside others: its own, else its size; None for a stream."""
-    return description_of(dataset) or [{"operator": "dataset", "size": size}]
-
-
-def check_description(saved: object, own: Description | None) -> None:
-    """Check that a state was saved with the same operators and options.
-
-    Raises:
-        BadState: it was not; the message names the operator, the option and both values.
-    """
-    if saved == own:
-        return
-    was, now = _names(saved), _names(own)
-    if was != now:
-        raise BadState(f"The state was saved with the dataset {was}, but this one is {now}. {_ADVICE}")
-    assert isinstance(saved, Sequence)
-    assert own is not None
-    for before, after in zip(saved, own, strict=True):
-        for name in [*before, *(name for name in after if name not in before)]:
-            if before.get(name) != after.get(name):
-                _refuse(after["operator"], name, before.get(name), after.get(name))
-
-
-# Any: the value of an option.
-def _refuse(operator: str, option: str, before: Any, after: Any) -> None:
-    if option != "sources":
-        raise BadState(
-            f"The state was saved with {operator}({option}={before!r:.200}), but here it is {operator}({option}="
-            f"{after!r:.200}). {_ADVICE}"
-        )
-    if not isinstance(before, Sequence) or len(before) != len(after):
-        count = len(before) if isinstance(before, Sequence) else "no"
-        raise BadState(
-            f"The state was saved with {operator} of {count} datasets, but here it has {len(after)}. {_ADVICE}"
-        )
-    for source, own in zip(before, after, strict=True):
-        check_description(source, own)
-
-
-_ADVICE = "Positions in one mean other samples in the other. Build the dataset as it was when the state was saved."
-
-
-def _names(description: object) -> str:
-    """Return the names of the operators, for people, and to compare what a state may contain."""
-    if description is None:
-        return "without operators"
-    operators = list(description) if _is_list(description) else []
-    names = [str(one.get("operator")) for one in operators if isinstance(one, Mapping)]
-    return ".".join(names) if names and len(names) == len(operators) else f"{description!r:.200}"
-
-
-def _is_list(value: object) -> TypeGuard[Sequence[object]]:
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))

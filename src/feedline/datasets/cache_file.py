@@ -1,6 +1,6 @@
 """Files that cache results that are slow to compute: complete or absent, and safe to lose.
 
-A cache file is a record in a kept file (`system/kept_file.py`). A file that is damaged, truncated or written by another
+A cache file is a record in a kept file (`kept_file.py`). A file that is damaged, truncated or written by another
 program is treated as missing. So is a file that belongs to another user, who could have put anything there.
 """
 
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from feedline.datasets.kept_file import keep, read_kept
 from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, warn_user
 from feedline.memory.sharing import records
-from feedline.system.kept_file import keep, read_kept
 
 T = TypeVar("T")
 

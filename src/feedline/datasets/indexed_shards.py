@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.addresses import shown_address
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.storage import Storage, checked_options, local_path, protocol_of
@@ -25,7 +26,6 @@ from feedline.datasets.source import Indices
 from feedline.datasets.tar.packed import Unpacking
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.failures import words
-from feedline.system.shown import shown_address
 from feedline.system.sizes import byte_count, check_size
 from feedline.types import JsonObject
 

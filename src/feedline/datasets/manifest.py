@@ -13,12 +13,12 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from feedline.datasets.addresses import identity_of, shown_address
 from feedline.datasets.checksums import check_seal
 from feedline.datasets.remote.blob import Version
 from feedline.datasets.remote.storage import Storage, local_path, protocol_of
 from feedline.errors import CorruptSource, SourceError
 from feedline.system.failures import words
-from feedline.system.shown import identity_of, shown_address
 from feedline.types import JsonObject
 
 FACTS = "feedline.json"

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.deferred import hands_on_images
-from feedline.abc.source import Derived, Described, Description, origin_of
+from feedline.abc.description import Described, Description, origin_of
+from feedline.abc.source import Derived
 from feedline.datasets.passes import Epochs
 from feedline.errors import BadOption
 from feedline.randomness.bijection import index_at, indices_at

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from feedline.abc.source import Described, Description, Repeatable, ShardedSource, check_description
+from feedline.abc.description import Described, Description, check_description
+from feedline.abc.source import Repeatable, ShardedSource
 from feedline.abc.stateful import check_format, is_stateful
 from feedline.datasets.mixture import Mixed, Orders, check_weights, form
 from feedline.datasets.passes import Part, PartedStream, Pass, Stream

@@ -16,12 +16,12 @@ from typing import Any, Generic, TypeVar
 
 from feedline.abc.source import EpochAware, IterableSource, Repeatable, ShardedSource
 from feedline.abc.stateful import check_format
+from feedline.datasets.addresses import identity_of
 from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.source import Transform
 from feedline.errors import BadState
 from feedline.system.failures import add_note
 from feedline.system.ranks import rank_if_known
-from feedline.system.shown import identity_of
 from feedline.types import State
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from feedline.datasets.addresses import shown_address
 from feedline.errors import BadOption, SourceChanged, SourceError
-from feedline.system.shown import shown_address
 
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """The beginning of an address, also of one that was made into a Path; a single letter is a drive."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from feedline.datasets.addresses import shown_address
 from feedline.datasets.cache.sample_store import FILE as SAMPLES
 from feedline.datasets.csv.dataset import PACKED
 from feedline.datasets.csv.rows import delimiter_of
@@ -31,7 +32,7 @@ from feedline.datasets.tar.packed import packing_of
 from feedline.datasets.tfrecord.framing import is_record
 from feedline.datasets.unread import described, guess_kind
 from feedline.errors import SourceError
-from feedline.system.shown import counted, shown_address
+from feedline.system.shown import counted
 
 _PAIR = (".idx", ".bin")
 """Suffixes of the two files that Megatron-LM writes."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets import upcoming
+from feedline.datasets.addresses import shown_address
 from feedline.datasets.array_file import npy_header
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.form import Fields, Form
@@ -28,7 +29,6 @@ from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.handle import Handle
-from feedline.system.shown import shown_address
 from feedline.system.sizes import byte_count
 
 _HEADER_BYTES = 4096

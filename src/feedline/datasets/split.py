@@ -10,7 +10,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.source import Described, Description, Selection, origin_of
+from feedline.abc.description import Described, Description, origin_of
+from feedline.abc.source import Selection
 from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption
 from feedline.randomness.keys import checked_seed, epoch_key, mix, mix_array

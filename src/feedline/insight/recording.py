@@ -24,7 +24,7 @@ from feedline.insight.period import Period, period_of
 from feedline.insight.stats import SlowSample, Stats, WorkerMemory, plain
 from feedline.insight.trace import trace_of
 from feedline.system.failures import words
-from feedline.system.kept_file import write_durably
+from feedline.system.files import write_durably
 from feedline.types import JsonObject
 
 FORMAT = "feedline recording"

@@ -17,7 +17,7 @@ from feedline.insight.period import Period, period_of
 from feedline.insight.recording import Recording
 from feedline.loader.base import LoaderBase, session_of
 from feedline.system.failures import add_note, words
-from feedline.system.output_folder import make_folder_for
+from feedline.system.files import make_folder_for
 
 
 @contextmanager

@@ -119,7 +119,7 @@ class Resources:
             last_spec = None
         if last_spec is not spec or last_user() not in (None, user):
             runner = Runner(spec, None)
-            runner.cpu = self._cpu
+            runner.clock.cpu = self._cpu
         return runner
 
     def keep_runner(self, spec: WorkerSpec, runner: Runner, user: object) -> None:
@@ -140,7 +140,7 @@ class Resources:
         engine = self._engine(memory)
         # Threads take their slots themselves.
         arena = memory if config.engine_name == "process" else None
-        slots = Slots(arena, spec.framework, self.counters, depth=max(1, config.depth), has_space=engine.has_space)
+        slots = Slots(arena, spec.framework, self.counters, depth=max(1, config.depth), capacity=engine.capacity)
         options = RecoveryOptions(
             spec.on_error,
             spec.dataset,

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from feedline.abc.description import check_description, description_of
 from feedline.abc.faults import ErrorPolicy
 from feedline.abc.framework import Framework
-from feedline.abc.source import check_description, description_of
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.broadcast import Broadcast
 from feedline.delivery.machine.counters import Counters

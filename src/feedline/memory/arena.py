@@ -41,7 +41,7 @@ from collections.abc import Callable
 import numpy as np
 
 from feedline.memory import forks
-from feedline.memory.reading import LARGE_BYTES, Bytes, Copies, Reader, SlotReader
+from feedline.memory.reading import LARGE_BYTES, Bytes, Reader
 from feedline.memory.slot import Device, Lease, Slot
 from feedline.memory.slot_table import SlotTable
 from feedline.memory.sparse import map_sparse
@@ -224,8 +224,8 @@ class Arena:
                 if self._dropped or self._requests:
                     self._process_locked()
                 if self._table.left():
-                    return SlotReader(self.view(slot, used), functools.partial(self.lease, slot))
-        return Copies(self.view(slot, max(used, 1)))
+                    return Reader(self.view(slot, used), functools.partial(self.lease, slot))
+        return Reader(self.view(slot, max(used, 1)))
 
     def lease(self, slot: int, start: int, size: int) -> Bytes:
         """Return a part of a busy slot as an array; the part is given back when the last view of the array dies.

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from feedline.abc.framework import Framework, Reducer
 from feedline.abc.memory import set_being_read
-from feedline.errors import BatchNotPicklable
-from feedline.memory.reading import LARGE_BYTES, Bytes, Copies, Reader, overlapping
+from feedline.errors import NotPicklable
+from feedline.memory.reading import LARGE_BYTES, Bytes, Reader, overlapping
 from feedline.memory.sparse import HUGE_PAGES_FROM
 from feedline.system.failures import words
 
@@ -40,9 +40,11 @@ _INLINE_HEADER_BYTES = 32 << 10
 _REMEMBERED = 32
 """How many copies later tensors of a batch are compared with; a limit keeps batches of very many tensors fast."""
 
-_BUFFER = struct.Struct("<QQ")
+_SPAN = struct.Struct("<QQ")
 _COUNTS = struct.Struct("<II")
-_SPILLED = struct.Struct("<QQ")
+
+_PICKLED, _DESCRIBED, _IN_SLOT = range(3)
+"""How a header begins: before a pickle, before a description, or before the span of the slot that has the header."""
 
 
 class SlotFull(Exception):
@@ -149,16 +151,6 @@ class SlotWriter:
         self.view[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
         return offset
 
-    def write(self, data: bytes | memoryview) -> int:
-        """Copy a contiguous buffer into the slot, unless it is there already; returns its offset."""
-        array = np.frombuffer(data, np.uint8)
-        known = self.offset_of(array.__array_interface__["data"][0], array.nbytes)
-        if known is not None:
-            return known
-        offset = self.place(array.nbytes)
-        self.view[offset : offset + array.nbytes] = array
-        return offset
-
 
 class MessageWriter(SlotWriter):
     """Memory for a batch that is sent inside a message. The batch is copied here when it is finished, not made here.
@@ -235,7 +227,8 @@ class _Encoder(pickle.Pickler):
         raw = buffer.raw()
         if raw.nbytes == 0:
             return True
-        self.buffers.append((self.writer.write(raw), raw.nbytes))
+        address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
+        self.buffers.append((self.writer.copy(address, raw.nbytes, lasting=False), raw.nbytes))
         return False
 
 
@@ -268,20 +261,17 @@ class Codec:
 
         Raises:
             SlotFull: the batch does not fit; nothing usable was written.
-            BatchNotPicklable: the batch holds something that cannot be sent.
+            NotPicklable: the batch holds something that cannot be sent.
         """
         description = self._framework.describe(batch, writer)
         if description is not None and not writer.overlaps():
             if description != self._description:  # otherwise the batch has the form of the last one
-                self._description, self._described = description, b"\2" + marshal.dumps(description)
-            if len(self._described) <= _INLINE_HEADER_BYTES:
-                return self._described
-            body = self._described[1:]
-            return b"\3" + _SPILLED.pack(writer.write_anew(body), len(body))
+                self._description, self._described = description, bytes((_DESCRIBED,)) + marshal.dumps(description)
+            return _short(self._described, writer)
         try:
             return self.encode_object(batch, writer)
         except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
-            raise BatchNotPicklable(
+            raise NotPicklable(
                 f"The batch (a {type(batch).__name__}) cannot be sent from a worker process to the training loop: "
                 f"{words(exc)}. Return tensors, arrays, numbers, strings and containers of these from the dataset and "
                 "collate function, or use engine='thread', which sends nothing."
@@ -299,32 +289,24 @@ class Codec:
         body = encoder.file.getvalue()
         buffers = encoder.buffers
         joined = writer.overlaps()
-        head = _COUNTS.pack(len(buffers), len(joined)) + b"".join([_BUFFER.pack(*place) for place in buffers + joined])
-        if len(head) + len(body) <= _INLINE_HEADER_BYTES:
-            return b"\0" + head + body
-        spilled = head + body
-        return b"\1" + _SPILLED.pack(writer.write_anew(spilled), len(spilled))
+        spans = [_SPAN.pack(*span) for span in buffers + joined]
+        return _short(b"".join([bytes((_PICKLED,)), _COUNTS.pack(len(buffers), len(joined)), *spans, body]), writer)
 
     def decode(self, header: bytes, reader: Reader) -> Any:
         """Read a batch; each array keeps alive the memory that the reader returned for it."""
-        if header[0] == 2:
-            return self._framework.rebuild(marshal.loads(memoryview(header)[1:]), reader)
-        if header[0] == 3:
-            return self._framework.rebuild(marshal.loads(reader.peek(*_SPILLED.unpack_from(header, 1))), reader)
-        if header[0] == 1:
-            packed = reader.peek(*_SPILLED.unpack_from(header, 1))
-            position = 0
-        else:
-            packed = memoryview(header)
-            position = 1
-        count, joined_count = _COUNTS.unpack_from(packed, position)
-        position += _COUNTS.size
-        end = position + (count + joined_count) * _BUFFER.size
-        places = list(_BUFFER.iter_unpack(packed[position:end])) if end > position else []
-        reader.join(places[count:])
+        packed = memoryview(header)
+        if packed[0] == _IN_SLOT:
+            packed = reader.peek(*_SPAN.unpack_from(packed, 1))
+        if packed[0] == _DESCRIBED:
+            return self._framework.rebuild(marshal.loads(packed[1:]), reader)
+        count, joined_count = _COUNTS.unpack_from(packed, 1)
+        start = 1 + _COUNTS.size
+        end = start + (count + joined_count) * _SPAN.size
+        spans = list(_SPAN.iter_unpack(packed[start:end]))
+        reader.join(spans[count:])
         set_being_read(reader)
         try:
-            return pickle.loads(packed[end:], buffers=[_buffer(reader, *place) for place in places[:count]])
+            return pickle.loads(packed[end:], buffers=[_buffer(reader, *span) for span in spans[:count]])
         finally:
             set_being_read(None)
 
@@ -347,7 +329,7 @@ class Codec:
             if ahead:
                 return None
             self._last_header, self._copy_last = header, None
-        elif header[:1] == b"\2":  # other headers hold no description
+        elif header[0] == _DESCRIBED:  # other headers hold no description
             if self._copy_last is None:
                 if ahead:
                     return None
@@ -358,7 +340,14 @@ class Codec:
             if batch is not None:
                 return batch
             self._copy_last = None
-        return None if ahead else self.decode(header, Copies(np.frombuffer(packed, np.uint8, used, size)))
+        return None if ahead else self.decode(header, Reader(np.frombuffer(packed, np.uint8, used, size)))
+
+
+def _short(header: bytes, writer: SlotWriter) -> bytes:
+    """Return a header that fits into a message: a long one goes into the slot."""
+    if len(header) <= _INLINE_HEADER_BYTES:
+        return header
+    return bytes((_IN_SLOT,)) + _SPAN.pack(writer.write_anew(header), len(header))
 
 
 def _buffer(reader: Reader, start: int, size: int) -> Bytes:

@@ -9,7 +9,6 @@ A program that keeps a label must not keep the images stored beside it. So no ar
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,18 +26,26 @@ SMALL_BYTES = 16 << 10
 be found, read and given back. The size is a guess; half of it and twice as much were not tried."""
 
 
-class Reader(ABC):
+class Reader:
     """Hands out the memory of the arrays of one batch.
 
     Args:
         view: the memory of the batch.
+        lease: returns a part (start, size) of this memory that may be kept; called for large parts. None to copy
+            everything, because the memory is reused at once.
     """
 
-    __slots__ = ("_joined", "_view")
+    __slots__ = ("_joined", "_lease", "_view")
 
-    def __init__(self, view: Bytes) -> None:
+    def __init__(self, view: Bytes, lease: Callable[[int, int], Bytes] | None = None) -> None:
         self._view = view
+        self._lease = lease
         self._joined: dict[tuple[int, int], Bytes | None] | None = None
+
+    @property
+    def copies(self) -> bool:
+        """True if all arrays are copies."""
+        return self._lease is None
 
     def join(self, spans: Iterable[tuple[int, int]]) -> None:
         """Note ranges (start, size) that several arrays share."""
@@ -60,7 +67,7 @@ class Reader(ABC):
     def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
         """Return an array of the batch that begins at `start`."""
         array: NDArray[np.generic] = np.ndarray(shape, dtype, self._view, start)
-        if self._joined is None and array.nbytes < LARGE_BYTES:
+        if self._joined is None and (self._lease is None or array.nbytes < LARGE_BYTES):
             return array.copy()
         return np.ndarray(shape, dtype, *self.take(start, array.nbytes))
 
@@ -68,9 +75,11 @@ class Reader(ABC):
         """Return bytes that the caller reads at once and does not keep."""
         return self._view[start : start + size].data
 
-    @abstractmethod
     def _part(self, start: int, size: int) -> Bytes:
         """Return the memory of one array, or of several that overlap."""
+        if self._lease is None or size < LARGE_BYTES:
+            return self._view[start : start + size].copy()
+        return self._lease(start, size)
 
 
 class Views(Reader):
@@ -84,61 +93,20 @@ class Views(Reader):
     def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
         return np.ndarray(shape, dtype, self._view, start)
 
-    def _part(self, start: int, size: int) -> Bytes:
-        return self._view[start : start + size]
 
-
-class Copies(Reader):
-    """Copies everything: for memory that is reused at once."""
-
-    __slots__ = ()
-
-    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
-        if self._joined is not None:
-            return super().array(start, shape, dtype)
-        return np.ndarray(shape, dtype, self._view, start).copy()
-
-    def _part(self, start: int, size: int) -> Bytes:
-        return self._view[start : start + size].copy()
-
-
-class SegmentReader(Reader):
-    """Reads memory that can only be freed as a whole: an array that makes up nearly all of it is a view.
+def segment_reader(view: Bytes, most_held: float = 1.25) -> Reader:
+    """Read memory that can only be freed as a whole: an array that makes up nearly all of it is a view.
 
     Args:
         view: the memory of the batch.
         most_held: how many times its own size a view may keep alive.
     """
 
-    __slots__ = ("_most_held",)
+    def lease(start: int, size: int) -> Bytes:
+        part = view[start : start + size]
+        return part if most_held * size >= view.nbytes else part.copy()
 
-    def __init__(self, view: Bytes, most_held: float = 1.25) -> None:
-        super().__init__(view)
-        self._most_held = most_held
-
-    def _part(self, start: int, size: int) -> Bytes:
-        part = self._view[start : start + size]
-        return part if size >= LARGE_BYTES and self._most_held * size >= self._view.nbytes else part.copy()
-
-
-class SlotReader(Reader):
-    """Reads a slot of an arena: large arrays are leased one by one.
-
-    Args:
-        view: the written part of the slot.
-        lease: returns a part (start, size) of the slot, which is given back when the last view of it dies.
-    """
-
-    __slots__ = ("_lease",)
-
-    def __init__(self, view: Bytes, lease: Callable[[int, int], Bytes]) -> None:
-        super().__init__(view)
-        self._lease = lease
-
-    def _part(self, start: int, size: int) -> Bytes:
-        if size < LARGE_BYTES:
-            return self._view[start : start + size].copy()
-        return self._lease(start, size)
+    return Reader(view, lease)
 
 
 def overlapping(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -16,10 +16,8 @@ class Progress:
     early: set[int] = field(default_factory=set)
     """Batches after the prefix, delivered out of order."""
     ended: bool = False
-    begun: dict[int, Position] = field(default_factory=dict)
-    """Where each worker began the epoch, as far as is known. Copies share it."""
     positions: dict[int, Position] = field(default_factory=dict)
-    """Where each worker was after the last of its batches that was delivered."""
+    """Where each worker was after the last of its batches that was delivered, or where it began."""
     turn: int = 0
     """The number of the stream that is next."""
     read: int | None = None
@@ -29,17 +27,13 @@ class Progress:
     faults: tuple[int, int, int] | None = None
     """The account of faults as of these batches, if others may have been requested since."""
 
-    def position(self, worker: int) -> Position:
-        """Return where a worker was after its last delivered batch, or where it began."""
-        return self.positions.get(worker) or self.begun.get(worker) or Position()
-
     def count(self) -> int:
         """Return how many batches the training loop received, in or out of order, or from all streams."""
         return self.delivered + len(self.early) + self.streamed() - self.missing
 
     def streamed(self) -> int:
         """Return how many batches came from workers' own streams."""
-        return sum(self.position(worker).batches for worker in self.begun)
+        return sum(position.batches for position in self.positions.values())
 
     def note(self, ordinal: int) -> None:
         """Note that a batch was delivered. The last assignment does it: see `delivery/driver/caller_lock.py`."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from feedline.abc.source import Repeatable, check_description
+from feedline.abc.description import check_description
+from feedline.abc.source import Repeatable
 from feedline.abc.stateful import check_format
 from feedline.errors import BadState
 from feedline.pipes.cursor import Cursor

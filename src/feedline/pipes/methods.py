@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feedline.abc.source import Described, Description
+from feedline.abc.description import Described, Description
 from feedline.collate import default
 from feedline.datasets.cache import CachedDataset
 from feedline.datasets.kind import kind_of

@@ -11,15 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from feedline.abc.source import (
-    ColumnSource,
-    Described,
-    Description,
-    IterableSource,
-    ShardedSource,
-    changes_with_epoch,
-    origin_of,
-)
+from feedline.abc.description import Described, Description, origin_of
+from feedline.abc.source import ColumnSource, IterableSource, ShardedSource, changes_with_epoch
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState, SourceError
 from feedline.pipes.calling import Seeding, salted, warn_if_unequal

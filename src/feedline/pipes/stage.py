@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from feedline.abc.source import Description
+from feedline.abc.description import Description
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import Draws, Lap, Places, Samples
 

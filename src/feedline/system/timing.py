@@ -12,7 +12,6 @@ from io import FileIO
 
 _PATH = "/proc/thread-self/schedstat"
 _EMPTY = 20
-_REPEATS = 5
 _MOST_FAILURES = 16
 
 
@@ -107,18 +106,6 @@ def queued_ns() -> int:
         return 0
 
 
-# object: the result of the function is dropped.
-def usual_s(function: Callable[[], object], clock: Clock, *, most_s: float = 0.2) -> float:
-    """Return the median time of a few calls; a slow function may be called only once."""
-    times: list[float] = []
-    while len(times) < _REPEATS and sum(times) < most_s:
-        before = clock.now()
-        function()
-        times.append(clock.since(before)[0])
-    times.sort()
-    return (times[len(times) // 2] + times[(len(times) - 1) // 2]) / 2
-
-
 @dataclass(frozen=True)
 class OnThreads:
     """Measurements of several threads that ran at the same time."""
@@ -135,7 +122,7 @@ class OnThreads:
     """An exception that a call raised, if one did."""
 
 
-# object: as above.
+# object: the results of the functions are dropped.
 def on_threads(calls: Sequence[Callable[[], object]], until_s: float, *, give_up_s: float = math.inf) -> OnThreads:
     """Call each function on a thread of its own, repeatedly, until a time on `time.monotonic`'s clock.
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.source import Described, Description
+from feedline.abc.description import Described, Description
 from feedline.datasets import upcoming
 from feedline.datasets.form import Form
 from feedline.datasets.parquet.stream import RowGroupStream

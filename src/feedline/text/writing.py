@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, BadState
-from feedline.system.kept_file import sync
+from feedline.system.files import sync
 from feedline.text.token_file import BLOCK_BYTES, HEADER_BYTES, MAGIC, TokenFile, token_bytes_of
 from feedline.types import JsonObject
 

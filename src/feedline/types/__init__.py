@@ -131,10 +131,6 @@ class Notes:
 
     position: Position | None = None
     """Where the worker is after the batch; None if that follows from its answer before."""
-    opening: Position | None = None
-    """With the first answer of an epoch: the position before it, if a new worker with the same seed would be in another
-    state.
-    """
     shards_itself: bool = False
     """True if the dataset queried its worker id although the loader shards the samples."""
     faults: list[Any] = field(default_factory=list)

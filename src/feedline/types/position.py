@@ -34,10 +34,8 @@ class Position:
     """True if the dataset is its own iterator, so the iterator's state outlives the epoch."""
     is_before: bool = False
     """True if the states are from the end of the epoch before: a generator, for example, has not read them yet."""
-    missed: int = 0
-    """Epochs that began after these states were taken, and before the one to resume; the worker begins them first. Not
-    saved.
-    """
+    is_left: bool = False
+    """True if the states are from an epoch that was left, before this one: the worker begins and leaves it first."""
 
     @property
     def has_state(self) -> bool:
@@ -49,10 +47,12 @@ class Position:
         """Samples to read and discard after the states are restored."""
         return max(0, (self.read or 0) - self.place)
 
-    def at_end(self) -> Position:
-        """Return where the next epoch begins, if this one ends here."""
+    def next_epoch(self, *, ended: bool = True) -> Position:
+        """Return where the next epoch begins, if this one ends here, or is left here."""
         if self.is_one:
             return Position(self.iterator, is_before=True)
+        if not ended and not self.is_before:
+            return Position() if self.dataset is None else Position(self.dataset, is_left=True)
         return Position(self.dataset, self.iterator, is_before=True) if self.has_state else Position()
 
     def copied(self) -> Position:
@@ -72,4 +72,4 @@ class Position:
         return cls(**{name: state[name] for name in _DEFAULTS if name in state})
 
 
-_DEFAULTS = {each.name: each.default for each in fields(Position) if each.name != "missed"}
+_DEFAULTS = {each.name: each.default for each in fields(Position)}

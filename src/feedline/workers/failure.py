@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import traceback
 
-from feedline.errors import BatchNotPicklable
+from feedline.errors import NotPicklable
 from feedline.system.failures import WorkerTraceback, add_note, words
 from feedline.types import Call
 
@@ -78,14 +78,14 @@ class _Verbatim(str):
         return str(self)
 
 
-def unsendable(indices: object, exc: BaseException) -> BatchNotPicklable:
+def unsendable(indices: object, exc: BaseException) -> NotPicklable:
     """Return the error for indices that cannot be pickled."""
     if type(indices) is Call:
-        return BatchNotPicklable(
+        return NotPicklable(
             f"The arguments of {indices.name}() cannot be sent to worker processes: {words(exc)}. Give values that can "
             "be pickled, or use engine='thread', which sends nothing."
         )
-    return BatchNotPicklable(
+    return NotPicklable(
         f"The indices of a batch ({indices!r:.80}) cannot be sent to a worker process: {words(exc)}. Let the sampler "
         "yield numbers, strings or tuples of these, or use engine='thread', which sends nothing."
     )

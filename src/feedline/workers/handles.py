@@ -302,35 +302,42 @@ def _objects_if_any(
     return objects_in(dataset, closed)
 
 
-def objects_in(dataset: object, whole: tuple[type, ...] = (), *, named: bool = True) -> list[tuple[str, object]]:
+def objects_in(
+    dataset: object,
+    whole: tuple[type, ...] = (),
+    *,
+    name: str = "dataset",
+    levels: int = _LEVELS,
+    named: bool = True,
+) -> list[tuple[str, object]]:
     """Return a dataset and what it holds, nearest first, with paths: a bounded number of objects.
 
     Args:
         dataset: the dataset.
         whole: classes whose instances are not searched.
+        name: how paths begin.
+        levels: how many steps through the user's objects.
         named: False if paths are not needed: then the objects' attributes stay as fast as they are.
     """
     # By id: a comparison would run the user's code. The values are kept, so that no id is reused.
     seen = {id(dataset): dataset}
-    closed = (*whole, *_LEAVES)
-    found: list[tuple[str, object, int]] = [("dataset", dataset, _LEVELS)]
-    for path, value, levels in found:  # which grows meanwhile
+    found: list[tuple[str, object, int]] = [(name, dataset, levels)]
+    for path, value, left in found:  # which grows meanwhile
         kind = type(value)
-        if issubclass(kind, closed):
+        if issubclass(kind, (*whole, *_LEAVES)):
             continue
         is_container = issubclass(kind, _CONTAINERS)
         parts = _items(path, value) if is_container else []
-        if levels and named:
-            parts += [(f"{path}.{name}", part) for name, part in attributes_of(value)]
-        elif levels:
+        if left and named:
+            parts += [(f"{path}.{attribute}", part) for attribute, part in attributes_of(value)]
+        elif left:
             parts += zip(itertools.repeat(""), held_by(value), strict=False)
         # A dataset of feedline or torch, such as `Subset`, may wrap the user's.
         is_ours = f"{kind.__module__}.".startswith(("feedline.", "torch.utils.data."))
         for place, part in parts:
             if len(seen) < MOST and id(part) not in seen and type(part) not in _ATOMS:
                 seen[id(part)] = part
-                if not issubclass(type(part), _LEAVES):
-                    found.append((place, part, levels if is_container or is_ours else levels - 1))
+                found.append((place, part, left if is_container or is_ours else left - 1))
     return [(path, value) for path, value, _ in found]
 
 
@@ -339,18 +346,7 @@ def _items(path: str, value: Any) -> list[tuple[str, object]]:
     kind = type(value)
     if issubclass(kind, dict):
         entries = itertools.islice(dict.items(value), _ITEMS)
-        return [(item_of(path, key, place), item) for place, (key, item) in enumerate(entries)]
+        return [(f"{path}[{key!r}]" if type(key) in _ATOMS else f"{path}[...]", item) for key, item in entries]
     base = next(base for base in _CONTAINERS if issubclass(kind, base))
     source = f"list({path})" if base in (set, frozenset) else path
     return [(f"{source}[{place}]", item) for place, item in enumerate(itertools.islice(base.__iter__(value), _ITEMS))]
-
-
-def item_of(path: str, key: object, place: int) -> str:
-    """Return the path of a value in the dictionary at `path`: by its key, or by its position if the key is not plain.
-
-    >>> item_of("dataset.files", "train", 0)
-    "dataset.files['train']"
-    >>> item_of("dataset.files", object(), 2)
-    'list(dataset.files.values())[2]'
-    """
-    return f"{path}[{key!r}]" if type(key) in _ATOMS else f"list({path}.values())[{place}]"

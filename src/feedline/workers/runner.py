@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
-import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
 from feedline.abc import memory
 from feedline.abc.deferred import place
-from feedline.abc.faults import Failure, Fault, plain_index
+from feedline.abc.faults import Failure, Fault
 from feedline.abc.framework import Gather
 from feedline.abc.source import Acknowledged, ShardedSource
 from feedline.abc.stateful import is_stateful
@@ -21,31 +19,15 @@ from feedline.randomness.agreement import Agreement
 from feedline.randomness.global_states import globals_kept
 from feedline.system.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
 from feedline.system.timing import TaskCpu
-from feedline.types import (
-    Call,
-    DatasetKind,
-    Draw,
-    IndexBlock,
-    Notes,
-    Position,
-    Result,
-    ResultKind,
-    Span,
-    Task,
-    TaskNotes,
-    WorkerIdentity,
-)
+from feedline.types import Call, DatasetKind, Draw, Notes, Position, Result, ResultKind, Task, WorkerIdentity
 from feedline.workers.fetch import Fetcher, fetcher_for
 from feedline.workers.fetch.announcing import announcer_of
 from feedline.workers.fetch.awaiting import asks_together, is_awaited
 from feedline.workers.fetch.failure_notes import notes_on, place_of_failed
 from feedline.workers.fetch.fetcher import GatheringFetcher, is_reusable
-from feedline.workers.fetch.guard import Guard, NothingLeft, Pause
+from feedline.workers.fetch.guard import Guard, NothingLeft, Pause, plain
 from feedline.workers.fetch.streams import Stream, begin_and_leave
-
-_SLOW_NS = 100_000
-"""Samples that take longer than this, on average, are timed one by one."""
-_SLOWEST = 10
+from feedline.workers.task_clock import TaskClock
 
 
 class StillReading(BaseException):
@@ -89,17 +71,10 @@ class Runner:
         seeds = spec.seeded or spec.sharding is not None
         self._scope = randomness.Scope(seeds_globals=seeds and not threaded, keeps_globals=worker is None)
         self._scope.is_timed = worker is not None
-        self._slowest: list[int] = []
-        """How long the slowest samples took, as a heap."""
         # A worker process computes for its task alone, on all of its threads.
-        self.cpu = TaskCpu(of_process=worker is not None and not threaded)
-        """CPU time of the current task."""
+        self.clock = TaskClock(spec, self._scope, TaskCpu(of_process=worker is not None and not threaded))
         self._fetch: Fetcher | None = None
         self._epoch: int | None = None
-        self._has_ended = False
-        """True if the stream of the last epoch was read to its end."""
-        self._opening: Position | None = None
-        """Where the epoch began, until that is reported; see `Notes.opening`."""
         # Does the dataset split itself? It should, unless the loader splits it. An init function may do so as well.
         curious = spec.sharding is not None or (spec.framework.has_worker_info and spec.init is None)
         curious = curious and not isinstance(spec.dataset, ShardedSource)
@@ -123,93 +98,21 @@ class Runner:
 
     def attempt(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
         """Run a task and return its result: DONE with the batch, FAILED with the exception, EMPTY, ENDED."""
-        result = self._attempt(task, worker, buffer)
-        try:
-            if self._opening is not None:
-                result.notes = self._noted(result.notes)
-                result.notes.opening, self._opening = self._opening, None
-            return result
-        finally:
-            del result  # avoid a reference cycle: its exception may refer to this frame
-
-    def _attempt(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
         began = time.monotonic_ns()
-        self.cpu.begin()
+        self.clock.cpu.begin()
         try:
             batch = self.run(task, buffer)
-            is_call = type(task.indices) is Call  # may come before there is a stream
-            acknowledged = self._acknowledged and not is_call
-            # A feed does not redeliver acknowledged samples, so those since an older state cannot be counted off.
-            snapshot = task.snapshot or acknowledged
-            watches = not is_call and (self._watches_split or (self.streams and self.stream.digests))
-            notes = self._notes(snapshot=snapshot) if snapshot or watches else None
-            if acknowledged:
-                notes = self._noted(notes)
-                notes.receipts = self.take_receipts()
+            notes = None if type(task.indices) is Call else self._notes(task)
         except Exception as exc:
             return self.report(exc, task, worker)
-        if self._guard is not None and self._guard.faults:
-            notes = self._noted(notes)
-            notes.faults = self._guard.faults
-        if notes is not None or (not is_call and getattr(self._fetch, "has_ended", False)):
-            notes = self._noted(notes)  # a last batch that is short is not as many samples as others
         ended = time.monotonic_ns()
         result = Result(ResultKind.DONE, worker, task.id, batch, ended - began, notes)
-        if worker >= 0:  # the training loop calls `times` itself if it needs them
-            fetch, collate, result.task_notes = self.times(began, ended, task.indices)
+        if worker >= 0:  # the training loop measures only some of its own tasks
+            fetch, collate, result.task_notes = self.clock.of(began, ended, task.indices)
             # A worker process still has to write the batch, and reports the CPU time afterwards, writing included.
-            cpu = self.cpu.spent(ended - began) if self._threaded else (-1, 0)
+            cpu = self.clock.cpu.spent(ended - began) if self._threaded else (-1, 0)
             result.times = (began, fetch, collate, *cpu)
         return result
-
-    @property
-    def is_timed(self) -> bool:
-        """True if the start of collation is recorded. Workers always do so."""
-        return self._scope.is_timed
-
-    @is_timed.setter
-    def is_timed(self, is_timed: bool) -> None:
-        self._scope.is_timed = is_timed
-        if is_timed:
-            self._scope.stages.clear()  # they may be from several tasks that were not timed
-            self._scope.packed = (0, 0)
-
-    def times(self, began: int, ended: int, indices: object) -> tuple[int, int, TaskNotes | None]:
-        """Return how long fetching and collating a task took, and extra timings if there are any."""
-        scope = self._scope
-        collating = scope.collating
-        if collating < began:  # it is from another task
-            collating = ended
-        fetch = collating - began
-        task_notes = None
-        are_slow = fetch > _SLOW_NS and fetch > _SLOW_NS * self._count_of(indices)
-        if are_slow or scope.stages or scope.slow is not None or scope.packed[1]:
-            task_notes = self._task_notes(are_slow)
-        return fetch, ended - collating, task_notes
-
-    def _task_notes(self, are_slow: bool) -> TaskNotes | None:
-        """Return the times of named stages, and of samples that are among this worker's slowest."""
-        scope = self._scope
-        task_notes = TaskNotes({name: spent for name, spent in scope.stages.items() if spent > 0}, packed=scope.packed)
-        scope.stages.clear()
-        scope.packed = (0, 0)
-        for spent, index in scope.slow or ():
-            if len(self._slowest) < _SLOWEST:
-                heapq.heappush(self._slowest, spent)
-            elif spent > self._slowest[0]:
-                heapq.heapreplace(self._slowest, spent)
-            else:
-                continue
-            task_notes.slow.append((spent, plain_index(index)))
-        scope.slow = [] if are_slow else None
-        return task_notes if task_notes.stages or task_notes.slow or task_notes.packed[1] else None
-
-    def _count_of(self, indices: object) -> int:
-        if not self._spec.batched:
-            return 1
-        if type(indices) is Span and self._spec.sharding is not None:
-            return self._spec.sharding.batch_size
-        return indices if type(indices) is int else operator.length_hint(indices, 1)
 
     def serve(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
         """Run a task in a worker process, which exits only if the user's code requests it (`sys.exit`).
@@ -255,25 +158,21 @@ class Runner:
     def _where(self, exc: BaseException, indices: Any) -> tuple[str, object]:
         """Return the stage and the sample that an exception came from; all samples, if it is not known which."""
         place = self._scope.place
+        stage = "collate" if place < 0 else stage_of(exc, self._dataset)
         if self.streams:
             number = self.stream.place
-            failed = getattr(self._fetch, "failed_place", max(0, number - 1))
-            return ("collate", number) if place < 0 else (stage_of(exc, self._dataset), failed)
-        if type(indices) is IndexBlock:
-            indices = indices.array.tolist()
-        if not self._spec.batched:
-            return "collate" if place < 0 else stage_of(exc, self._dataset), indices
-        try:
-            items = list(indices)
-        except TypeError:  # not a batch
-            return "fetch", indices
+            return stage, number if place < 0 else getattr(self._fetch, "failed_place", max(0, number - 1))
+        indices = plain(indices)
+        if not self._spec.batched or not isinstance(indices, Iterable):
+            return stage, indices
+        items = list(indices)
         if place < 0:
-            return "collate", items
+            return stage, items
         found: int | None = place
         # A guard has requested the samples of a caught failure again, one by one.
         if asks_together(self._dataset) and (self._guard is None or not isinstance(exc, Exception)):
             found = self._place_of_failed(exc, items)
-        return stage_of(exc, self._dataset), items if found is None or found >= len(items) else items[found]
+        return stage, items if found is None or found >= len(items) else items[found]
 
     def _place_of_failed(self, exc: BaseException, items: list[object]) -> int | None:
         if is_stateful(self._dataset) or is_awaited(self._dataset) or is_interrupt(exc):
@@ -282,7 +181,6 @@ class Runner:
             return place_of_failed(exc, self._dataset, items)
 
     def _end(self, task: Task, worker: int) -> Result:
-        self._has_ended = True
         try:
             position = self._saved_position()
             notes = None if position is None else Notes(position)
@@ -331,8 +229,6 @@ class Runner:
             memory.set_current(None)
 
     def _begin_epoch(self, task: Task) -> None:
-        again, had_ended = self._epoch is not None, self._has_ended
-        self._has_ended = False
         if self._agreement is not None:
             self._scope.findings = self._agreement.of(task.epoch)
         if self.unready is not None:
@@ -341,17 +237,11 @@ class Runner:
         self._fetch = None
         self.trouble = None
         try:
-            if again:
+            if self._epoch is not None:
                 self._dataset = self._spec.framework.reset_worker(self._dataset, task.shared_seed)
             self._catch_up(task)
             self._epoch = task.epoch
-            resume = task.resume
-            self.begin(task.draw, resume)
-            restored = resume is not None and resume.is_before and resume.iterator is not None
-            if (again or restored) and self._spec.sharding is None:  # with sharding, random numbers depend on keys
-                self._opening = self._saved_position()
-                if self._opening is not None and self._opening.is_before and not (had_ended or restored):
-                    self._opening = None  # a position in an epoch that was left, as far as is known
+            self.begin(task.draw, task.resume)
         except Exception as exc:
             self._epoch, self.trouble = task.epoch, without_frames(exc)
 
@@ -414,11 +304,6 @@ class Runner:
         return stream
 
     @property
-    def _place(self) -> int:
-        """How many samples of the stream were read; 0 if there is no stream."""
-        return self.stream.place if self.streams else 0
-
-    @property
     def quick(self) -> Gather | None:
         """A function that makes small batches of the epoch without a task, if there is one; see `Gather`."""
         return self._fetch.quick if isinstance(self._fetch, GatheringFetcher) else None
@@ -444,25 +329,33 @@ class Runner:
             return position.copied()
         return None if self._spec.sharding is None or position.read is None else position
 
-    def _noted(self, notes: Notes | None) -> Notes:
-        """Return notes that say how much of a worker's own stream was read, if that may not follow from its batches."""
-        notes = notes or Notes()
+    def _noted(self, notes: Notes) -> Notes:
+        """Return notes that say how much of a worker's own stream was read, if they have no position."""
         if notes.position is None and self.streams and self._spec.sharding is None:
             notes.position = Position(read=self.stream.next_place)
         return notes
 
-    def _notes(self, *, snapshot: bool) -> Notes | None:
-        notes = Notes(self._saved_position() if snapshot else None)
+    def _notes(self, task: Task) -> Notes | None:
+        """Return what does not follow from the batch that was just made; None if everything does."""
+        faults = [] if self._guard is None else self._guard.faults
+        # A last batch that is short is not as many samples as others.
+        has_ended = getattr(self._fetch, "has_ended", False)
+        has_digests = self.streams and bool(self.stream.digests)
+        if not (task.snapshot or self._acknowledged or faults or has_ended or has_digests or self._watches_split):
+            return None
+        # A feed does not redeliver acknowledged samples, so those since an older state cannot be counted off.
+        position = self._saved_position() if task.snapshot or self._acknowledged else None
+        notes = Notes(position, faults=faults, receipts=self.take_receipts())
         if self._watches_split:
             self._watches_split = False
             worker_info_was_read = self._spec.framework.worker_info_was_read()
             notes.shards_itself = worker_info_was_read and self._spec.sharding is not None
             if self._spec.sharding is None and worker_info_was_read:
                 self.stream.digests.clear()
-        if self.streams and self.stream.digests:
+        if has_digests:
             notes.digests = tuple(self.stream.digests)
             self.stream.digests.clear()
-        return notes if notes.position is not None or notes.digests or notes.shards_itself else None
+        return self._noted(notes)
 
 
 __all__ = ["Runner", "StillReading"]

@@ -1,8 +1,8 @@
 """Finds the part of a dataset, or of a function, that cannot be sent to a worker process.
 
-Pickle names the type that it cannot pickle ("cannot pickle '_thread.lock' object"), not its place. So the parts of the
-object are pickled one by one, without output, and then the parts of the first that fails, down to one whose parts can
-all be pickled.
+Pickle names the type that it cannot pickle ("cannot pickle '_thread.lock' object"), not its place. It visits the parts
+of an object one after the other, so the last one that it has seen before it fails is to blame. The attributes are
+searched for that one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ import numpy as np
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import NotPicklable
-from feedline.system.attributes import attributes_of
 from feedline.system.optional import is_tensor
-from feedline.workers.handles import item_of
+from feedline.workers.handles import objects_in
 
-_MOST_STEPS = 8
-"""How far to follow objects inside of each other: a structure that is too deep for pickle has no end."""
+_LEVELS = 8
+"""How far to search objects inside of each other for the path of one."""
 
 _PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
-"""Types whose objects are neither arrays nor owners, for speed."""
+"""Types that can always be pickled, for speed."""
 
 _NOWHERE = SimpleNamespace(write=len)
 """A file that keeps nothing."""
@@ -48,19 +47,17 @@ class Unpicklable(NamedTuple):
 
 def what_fails(root: object, name: str) -> Unpicklable | None:
     """Pickle an object, called `name`, without output; return the part that cannot be pickled, or None."""
-    path, value = name, root
-    owners: dict[int, object] = {}
-    table = {**copyreg.dispatch_table, **vars(reduction.ForkingPickler)["_extra_reducers"]}
+    pickler = _Pickler(_NOWHERE, 5)
+    pickler.dispatch_table = {**copyreg.dispatch_table, **vars(reduction.ForkingPickler)["_extra_reducers"]}
     with _stand_in_process():
-        if _can_pickle(root, owners, table):
+        try:
+            pickler.dump(root)
             return None
-        for _ in range(_MOST_STEPS):
-            owners[id(value)] = value  # an object that refers to its owner is not to blame for it
-            failing = (part for part in _parts(path, value) if not _can_pickle(part[1], owners, table))
-            part = next(failing, None)
-            if part is None:
-                break
-            path, value = part
+        except Exception:  # also what the user's __getstate__ raises
+            failed = pickler.last
+    # An object of a local class is to blame, rather than its class.
+    found = (one for one in objects_in(root, name=name, levels=_LEVELS) if one[1] is failed or type(one[1]) is failed)
+    path, value = next(found, (f"Something in {name}", failed))
     kind = type(value)
     return Unpicklable(path, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
 
@@ -94,25 +91,18 @@ def explain(spec: WorkerSpec, error: BaseException) -> NotPicklable:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles without output; leaves out arrays and tensors, which can be sent, and the objects in `owners`, by id."""
+    """Pickles without output; leaves out arrays and tensors, which can be sent."""
 
-    owners: dict[int, object]
+    last: object = None
+    """The object that it has come to."""
 
     def persistent_id(self, obj: object) -> int | None:
         if type(obj) in _PLAIN:
             return None
-        return 1 if id(obj) in self.owners or _is_array(obj) else None
-
-
-# Any: reducers of any kind.
-def _can_pickle(value: object, owners: dict[int, object], table: dict[type, Any]) -> bool:
-    pickler = _Pickler(_NOWHERE, 5)
-    pickler.owners, pickler.dispatch_table = owners, table
-    try:
-        pickler.dump(value)
-    except Exception:  # also what the user's __getstate__ raises
-        return False
-    return True
+        if _is_array(obj):
+            return 1
+        self.last = obj
+        return None
 
 
 def _is_array(value: object) -> bool:
@@ -136,34 +126,3 @@ def _stand_in_process() -> Iterator[None]:
         yield
     finally:
         context.set_spawning_popen(previous)
-
-
-def _parts(path: str, value: Any) -> Iterator[tuple[str, object]]:
-    """Yield what pickle takes an object apart into, with paths."""
-    if isinstance(value, dict):
-        yield from ((item_of(path, key, place), item) for place, (key, item) in enumerate(dict.items(value)))
-        yield from ((f"list({path})[{place}]", key) for place, key in enumerate(value))
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        source = path if isinstance(value, (list, tuple)) else f"list({path})"
-        yield from ((f"{source}[{place}]", item) for place, item in enumerate(value))
-    elif isinstance(value, np.ndarray):
-        yield from ((f"{path}.flat[{place}]", item) for place, item in enumerate(value.flat))
-    if type(value) in (dict, list, tuple, set, frozenset) or isinstance(value, (np.ndarray, type)):
-        return
-    try:
-        reduced = value.__reduce_ex__(5)
-    except Exception:  # it cannot be taken apart
-        return
-    if not isinstance(reduced, tuple):  # found by its name
-        return
-    # What makes it, its arguments, and its state: by default the attributes, or these and the slots.
-    _, arguments, state, items = (*reduced, None, None)[:4]
-    states = state if isinstance(state, tuple) else (state,)
-    attributes = [held for held in states if isinstance(held, dict)] if len(states) < 3 else []
-    for held in attributes:
-        yield from ((f"{path}.{name}", part) for name, part in held.items())
-    yield from ((f"{path}[{place}]", part) for place, part in enumerate(items or ()))
-    names = {id(part): f"{path}.{name}" for name, part in reversed(attributes_of(value))}
-    for part in (*arguments, *states):
-        if part is not type(value) and not any(part is held for held in attributes):
-            yield names.get(id(part), f"{path}.__reduce__()"), part

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import JSONLines, TextLines, open_dataset
+from feedline.datasets.kept_file import read_kept
 from feedline.datasets.lines import blocks, index, inflating
 from feedline.datasets.lines import dataset as dataset_module
 from feedline.datasets.lines.inflating import packing_in
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, SourceChanged, SourceError
-from feedline.system.kept_file import read_kept
 from feedline.testing.source import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.lines.writing import (

@@ -11,8 +11,8 @@ import pytest
 
 import feedline
 from feedline.datasets import JSONLines
+from feedline.datasets.kept_file import BLOCK_BYTES, kept_bytes
 from feedline.errors import DataWarning, SourceChanged
-from feedline.system.kept_file import BLOCK_BYTES, kept_bytes
 from tests.datasets.lines.writing import lines_of, touch_later
 from tests.tools.packing.stores import in_child
 

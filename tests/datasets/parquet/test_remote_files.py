@@ -18,6 +18,7 @@ import pytest
 
 import feedline
 from feedline.datasets import ParquetDataset, open_dataset
+from feedline.datasets.kept_file import kept_bytes
 from feedline.datasets.manifest import FACTS, UNFINISHED
 from feedline.datasets.parquet import remote_files
 from feedline.datasets.parquet.remote_files import BlobFile, parts_of
@@ -26,7 +27,6 @@ from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import LocalBlob, RetryPolicy
 from feedline.datasets.remote.systems import close_system, make_system
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
-from feedline.system.kept_file import kept_bytes
 from feedline.testing.source import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.parquet.tables import COUNT, samples, table, write

@@ -10,8 +10,8 @@ import pytest
 
 import feedline
 from feedline.datasets import CSVDataset, ParquetDataset
+from feedline.datasets.kept_file import KeptFile
 from feedline.errors import BadOption, FeedlineWarning, SourceChanged
-from feedline.system.kept_file import KeptFile
 from feedline.testing.source import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.parquet.tables import COUNT, samples, table, write

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from feedline.datasets.kept_file import kept_bytes
 from feedline.datasets.remote import cache_pieces, disk_cache
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.cached_blob import CachedBlob
 from feedline.datasets.remote.disk_cache import MARK, DiskCache
 from feedline.datasets.remote.foresight import RandomAccess
 from feedline.errors import BadOption, FeedlineWarning, SourceError
-from feedline.system.kept_file import kept_bytes
 
 PIECE = 1000
 DATA = random.Random(0).randbytes(10 * PIECE + 17)

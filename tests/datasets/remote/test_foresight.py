@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedline.datasets.kept_file import kept_bytes
 from feedline.datasets.remote import cache_pieces, disk_cache
 from feedline.datasets.remote.cache_pieces import victims_of
 from feedline.datasets.remote.cached_blob import CachedBlob
 from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.foresight import PartForesight, Parts, Readers, ShardForesight, name_of
-from feedline.system.kept_file import kept_bytes
 from tests.datasets.remote.test_disk_cache import Far, opened
 
 PIECE = 100

@@ -63,7 +63,7 @@ def test_restart_runs_another_epoch_with_the_same_workers() -> None:
     assert next(batches) == [0]
     batches.restart(lambda driver: begin(driver, 3))
     assert list(batches) == [[0], [1], [2]]
-    assert driver.machine.flights.states.passes == 1
+    assert driver.machine.flights.epochs == 1
     assert {task.epoch for _, task in engine.submitted} == {0, 1}
     batches.close()
 

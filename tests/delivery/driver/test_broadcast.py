@@ -14,7 +14,7 @@ import pytest
 from feedline import Loader
 from feedline.delivery.driver.broadcast import Broadcast
 from feedline.delivery.driver.driver import Driver
-from feedline.errors import BadOption, BatchNotPicklable
+from feedline.errors import BadOption, NotPicklable
 from feedline.types import Call, EngineName
 from tests.loader.drivers import driver_of
 from tests.loader.stepping import Clock, SteppingEngine
@@ -90,7 +90,7 @@ def test_unpicklable_arguments_raise_in_broadcast() -> None:
     loader = Loader(Scaled(), 2, workers=1)
     batches = iter(loader)
     next(batches)
-    with pytest.raises(BatchNotPicklable, match="set_scale"):
+    with pytest.raises(NotPicklable, match="set_scale"):
         loader.broadcast("set_scale", (number for number in range(3)))
     loader.close()
 

@@ -16,7 +16,7 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
 from feedline.memory.arena import Arena
 from feedline.memory.codec import Codec, MessageWriter, SlotWriter
-from feedline.memory.reading import LARGE_BYTES, Copies
+from feedline.memory.reading import LARGE_BYTES, Reader
 from feedline.types import Result, ResultKind, SlotBatch
 
 CODEC = Codec(NumpyFramework())
@@ -37,7 +37,7 @@ class Bench:
         memory = np.zeros(1 << 16, np.uint8) if overflow else self.arena.view(slot, 1 << 16)
         writer = SlotWriter(memory, memory.__array_interface__["data"][0])
         header = CODEC.encode([np.full(size, number, np.uint8)], writer)
-        return SlotBatch(header, slot, writer.used, Copies(memory) if overflow else None)
+        return SlotBatch(header, slot, writer.used, Reader(memory) if overflow else None)
 
     def batch(self, number: int, size: int = 1000, *, overflow: bool = False) -> Any:
         """Make and unpack a batch."""
@@ -120,7 +120,7 @@ def test_batches_that_would_fill_the_socket_get_slots() -> None:
         memory = np.zeros(2000, np.uint8)
         writer = SlotWriter(memory, memory.__array_interface__["data"][0])
         header = CODEC.encode([np.zeros(2000, np.uint8)], writer)
-        slots.unpack(SlotBatch(header, slot, writer.used, Copies(memory)))
+        slots.unpack(SlotBatch(header, slot, writer.used, Reader(memory)))
 
 
 def test_the_slot_of_a_discarded_batch_is_released_once() -> None:

@@ -13,7 +13,7 @@ from feedline.abc import Engine
 from feedline.abc.faults import Failure, Fault
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.driver import Driver
-from feedline.delivery.machine.epoch import Epoch, Request
+from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.own_streams import OwnStreams
 from feedline.delivery.machine.prefetch import Limits
@@ -125,14 +125,12 @@ def begin(
     limits = Limits(engine.worker_count * depth, depth, timeout_s, kills_stuck=bool(restarts))
     driver.begin_epoch(
         Epoch(
-            OwnStreams(
-                StreamPlan(4, 0),
-                Request(stream_count=4, snapshot_every=snapshot_every),
-            ),
+            OwnStreams(StreamPlan(4, 0), 4, snapshot_every=snapshot_every),
             InOrder() if in_order else Unordered(),
             limits,
             progress or Progress(),
             fault_budget,
+            restores=progress is not None,
         )
     )
     return Delivered(driver), driver
@@ -296,28 +294,28 @@ def test_a_resumed_epoch_continues_in_the_same_order(lengths: list[int], done: i
         if len(taken) >= done:
             break
     progress = Progress(
-        begun={worker: driver.epoch.progress.position(worker) for worker in range(len(lengths))},
+        positions={worker: driver.epoch.progress.positions[worker] for worker in range(len(lengths))},
         turn=driver.epoch.progress.turn,
     )
     engine = StreamEngine(lengths, arrivals)
-    engine._answered = [position.batches for position in progress.begun.values()]
+    engine._answered = [position.batches for position in progress.positions.values()]
     rest, _ = begin(engine, progress=progress)
     assert taken + list(rest) == in_turns(lengths)
 
 
 def test_ended_streams_get_no_tasks() -> None:
     engine = StreamEngine([2, 2], [])
-    progress = Progress(begun={0: Position(batches=2, ended=True), 1: Position()})
+    progress = Progress(positions={0: Position(batches=2, ended=True), 1: Position()})
     batches, _ = begin(engine, progress=progress)
     assert not engine.tasks[0]
     assert list(batches) == [(1, 0), (1, 1)]
-    everything = Progress(begun=dict.fromkeys(range(2), Position(batches=2, ended=True)))
+    everything = Progress(positions=dict.fromkeys(range(2), Position(batches=2, ended=True)))
     assert list(begin(StreamEngine([2, 2], []), progress=everything)[0]) == []
 
 
 def test_the_first_task_of_each_stream_has_its_resume_state() -> None:
     engine = StreamEngine([9, 9], [])
-    begin(engine, 2, progress=Progress(begun={0: Position(read=4), 1: Position(read=8)}))
+    begin(engine, 2, progress=Progress(positions={0: Position(read=4), 1: Position(read=8)}))
     assert [[task.resume for task in tasks] for tasks in engine.tasks] == [
         [Position(read=4), None],
         [Position(read=8), None],
@@ -336,11 +334,11 @@ def test_states_are_kept_with_the_batch_they_came_with() -> None:
     engine.notes = {1: noted(1, {"n": 2})}
     batches, driver = begin(engine, 4)
     next(batches)
-    position = driver.epoch.progress.position(0)
+    position = driver.epoch.progress.positions[0]
     assert position == Position(read=4, batches=1), "the second batch may be ready, but is not delivered"
     next(batches)
     next(batches)
-    assert driver.epoch.progress.position(0) == Position({"n": 2}, place=8, read=12, batches=3)
+    assert driver.epoch.progress.positions[0] == Position({"n": 2}, place=8, read=12, batches=3)
 
 
 def test_each_stream_draws_its_own_numbers() -> None:

@@ -25,7 +25,7 @@ class Slots:
         self.count = count
         self.taken: set[int] = set()
 
-    def left(self) -> int:
+    def left(self, in_flight: int = 0) -> int:
         return self.count - len(self.taken)
 
     def acquire(self, worker: int) -> int:
@@ -77,7 +77,9 @@ class World:
     def begin(self, batches: int, resumes: dict[int, Position] | None = None) -> None:
         """Begin an epoch with the batches [0], [1], ..."""
         plan = ForeignPlan(iter([[number] for number in range(batches)]))
-        self.epoch = Epoch(Planned(plan), InOrder(), self.limits, Progress(begun=resumes or {}))
+        self.epoch = Epoch(
+            Planned(plan), InOrder(), self.limits, Progress(positions=resumes or {}), restores=resumes is not None
+        )
         self.machine.begin(self.epoch)
 
     def decided(self) -> list[Decision]:

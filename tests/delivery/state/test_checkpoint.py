@@ -111,8 +111,8 @@ def test_a_dataset_without_a_state_is_not_in_the_snapshot() -> None:
 
 def test_a_snapshot_has_the_last_state_of_every_worker() -> None:
     checkpoint = begin(workers=3)
-    checkpoint.entry.progress.begun[2] = Position({"n": 4})
-    checkpoint.entry.progress.begun[0] = Position({"n": 6})
+    checkpoint.entry.progress.positions[2] = Position({"n": 4})
+    checkpoint.entry.progress.positions[0] = Position({"n": 6})
     checkpoint.entry.progress.positions[0] = Position({"n": 8})
     assert checkpoint.snapshot().streams == (Position({"n": 8}), Position(), Position({"n": 4}))
 

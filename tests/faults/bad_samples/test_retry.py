@@ -67,7 +67,7 @@ def test_after_the_last_retry_the_then_action_applies(loader_kind: str, engine: 
 def test_waits_between_retries_double(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     pauses = WorkerPauses(waits)
-    monkeypatch.setattr("feedline.loader.session.Runner", pauses)
+    monkeypatch.setattr("feedline.loader.resources.Runner", pauses)
     loader = feedline.Loader(Numbers(2, {0}), 1, on_error=Retry(4, then="skip", wait_s=0.1, longest_s=0.4))
     assert batches_of(loader) == [[1]]
     assert len(waits) == 4

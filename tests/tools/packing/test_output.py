@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from feedline.datasets.kept_file import keep
 from feedline.datasets.manifest import FACTS
 from feedline.errors import BadOption
-from feedline.system.kept_file import keep, write_durably
+from feedline.system.files import write_durably
 from feedline.tools.packing.output import Output
 from feedline.tools.packing.schema import Sample, Schema
 from feedline.tools.packing.work import WorkFolder

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 
 import feedline
-from feedline.errors import DataWarning
 from feedline.types import EngineName
 
 engines = pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
@@ -100,16 +98,6 @@ def numbers(dataset: Any, **options: Any) -> Any:
 def test_each_sample_draws_its_own_numbers(engine: EngineName, workers: int) -> None:
     """The same numbers as without async."""
     assert numbers(Drawing(), workers=workers, engine=engine) == numbers(Plain())
-
-
-class Globals(Plain):
-    async def __getitem__(self, index: int) -> float:  # type: ignore[override]
-        return random.random()
-
-
-def test_drawing_from_the_global_generators_warns() -> None:
-    with pytest.warns(DataWarning, match=r"feedline\.rng\(\)"):
-        list(feedline.Loader(Globals(), 10, seed=1))
 
 
 class Failing:

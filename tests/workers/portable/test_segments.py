@@ -12,7 +12,7 @@ import pytest
 
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.codec import Codec
-from feedline.memory.reading import Bytes, Copies
+from feedline.memory.reading import Bytes, Reader
 from feedline.types import Task
 from feedline.workers.portable import segments
 from feedline.workers.portable.segments import IN_SEGMENT, Inbox, Outbox
@@ -35,7 +35,7 @@ def made(outbox: Outbox, size: int) -> Message:
 def received(message: Message, inbox: Inbox | None = None) -> Any:
     if message.mark != IN_SEGMENT:
         return CODEC.decode_packed(message.body, message.used)
-    return CODEC.decode(message.body, Copies((inbox or Inbox()).open(NAME, message.used)))
+    return CODEC.decode(message.body, Reader((inbox or Inbox()).open(NAME, message.used)))
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 100_000, 1 << 20])

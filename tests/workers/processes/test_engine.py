@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from feedline.abc import Engine
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
-from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
+from feedline.errors import NotPicklable, TooManyOpenFiles, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.arena import Arena
 from feedline.memory.codec import Codec
@@ -118,7 +118,7 @@ def test_unpicklable_batches_raise_and_the_worker_continues() -> None:
         for number in range(2):
             result = answer(engine, Task(number, [1]))
             assert result.kind is ResultKind.FAILED
-            assert type(result.payload) is BatchNotPicklable
+            assert type(result.payload) is NotPicklable
             assert "a function" in str(result.payload)
             assert "engine='thread'" in str(result.payload)
 

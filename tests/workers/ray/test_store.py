@@ -20,18 +20,9 @@ def test_a_batch_counts_until_it_is_delivered_and_may_be_changed() -> None:
     store = Store(3 * SIZE)
     reader = store.open(read_only_array())
     assert store.held == SIZE
-    assert store.has_space(in_flight=1)
-    assert not store.has_space(in_flight=2)
+    assert store.capacity(before_known=1) == 2
     array = reader.array(0, (SIZE,), np.dtype(np.uint8))
     del reader
     assert store.held == 0
     array += 1
     assert (array == 8).all()
-
-
-def test_few_batches_are_in_flight_until_the_size_of_one_is_known() -> None:
-    store = Store(3 * SIZE)
-    assert store.has_space(in_flight=3, before_known=4)
-    assert not store.has_space(in_flight=4, before_known=4)
-    store.open(None)
-    assert store.has_space(in_flight=4, before_known=4)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from feedline.abc.source import Derived, Described, Description, EpochAware, description_of
+from feedline.abc.description import Described, Description, description_of
+from feedline.abc.source import Derived, EpochAware
 from feedline.datasets.cache import sample_store
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.datasets.cache.keepable import RandomWatch, check_dataset

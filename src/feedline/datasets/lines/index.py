@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from feedline.datasets.addresses import identity_of
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.lines.inflating import Inflating, Point, packing_in
 from feedline.datasets.lines.scan import Numbers, Scan
 from feedline.datasets.lines.sections import without_mark
 from feedline.datasets.remote.blob import Blob, LocalBlob
-from feedline.system.shown import identity_of
 from feedline.types import JsonObject
 
 _FORMAT = 1

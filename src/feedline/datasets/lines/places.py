@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from feedline.datasets.addresses import shown_address, shown_url
 from feedline.datasets.parquet.remote_files import RemoteFile, found_remote, is_remote
 from feedline.datasets.paths import Paths, found_files, natural
 from feedline.datasets.remote.blob import Version
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.errors import BadOption, SourceError
-from feedline.system.shown import shown_address, shown_url
 
 PACKED = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")
 JSON_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".ndjson", ".jsonlines") for packed in PACKED)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets import upcoming
+from feedline.datasets.addresses import shown_address
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.lines.blocks import Block, BlockReader
@@ -35,7 +36,7 @@ from feedline.datasets.source import Indices, Source, Transform
 from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.handle import Handle
-from feedline.system.shown import counted, shown_address
+from feedline.system.shown import counted
 from feedline.system.sizes import byte_count, most_bytes
 
 CACHE_BYTES = 64 << 20

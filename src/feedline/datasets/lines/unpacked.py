@@ -10,15 +10,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from feedline.datasets.addresses import identity_of
 from feedline.datasets.cache_file import cache_home, check_own, is_foreign
+from feedline.datasets.kept_file import KeptFile, keep
 from feedline.datasets.lines.index import chunks_of
 from feedline.datasets.lines.inflating import Inflating, packing_in
 from feedline.datasets.paths import local_output
 from feedline.datasets.remote.blob import Blob
 from feedline.errors import CorruptSource, DataWarning, PerformanceWarning, SourceChanged, SourceError, warn_user
+from feedline.system.files import drop_abandoned
 from feedline.system.handle import ClosedWhenDeleted
-from feedline.system.kept_file import KeptFile, drop_abandoned, keep
-from feedline.system.shown import identity_of
 
 _MARK = "unpacked-lines.feedline"
 """A file that marks the folder as feedline's."""
@@ -28,7 +29,7 @@ class UnpackedFiles:
     """A folder of decompressed files; None for one in the user's cache folder.
 
     The names of the copies derive from address and stamp of the files, so a changed file has another one. They are
-    kept files (`system/kept_file.py`): one that is incomplete or damaged is made again.
+    kept files (`datasets/kept_file.py`): one that is incomplete or damaged is made again.
     """
 
     def __init__(self, unpack: str | os.PathLike[str] | None) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from feedline.abc import memory
 from feedline.abc.source import ColumnSource
+from feedline.datasets.addresses import shown_address
 from feedline.datasets.form import Fields, Form
 from feedline.datasets.indexed_shards import Folder, OpenShards, Shard, starts_of
 from feedline.datasets.litdata.index import read_layout
@@ -25,7 +26,6 @@ from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import SPECS
 from feedline.system.failures import words
 from feedline.system.handle import Handle
-from feedline.system.shown import shown_address
 
 
 class _Opened:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from feedline.datasets.addresses import shown_address
 from feedline.datasets.form import Fields, Form
 from feedline.datasets.indexed_shards import Folder, OpenShards, starts_of
 from feedline.datasets.mds.encodings import BROKEN, Decoding, decoding_of
@@ -17,7 +18,6 @@ from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import SPECS
 from feedline.system.failures import words
 from feedline.system.handle import Handle
-from feedline.system.shown import shown_address
 
 
 class MDSDataset(TableSource):

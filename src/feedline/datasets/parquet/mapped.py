@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from feedline.datasets.cache_file import check_own, refuse_foreign
+from feedline.datasets.kept_file import KeptFile, keep
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File
 from feedline.errors import CorruptSource, PerformanceWarning, warn_user
 from feedline.system.failures import words
-from feedline.system.kept_file import KeptFile, drop_abandoned, keep
+from feedline.system.files import drop_abandoned
 
 if TYPE_CHECKING:
     from pyarrow import Buffer, ChunkedArray, RecordBatch, RecordBatchFileReader, Schema, Table
@@ -156,7 +157,7 @@ class Unpacked:
     and stamp of its Parquet file and from the columns, so a changed file is decoded again. Older copies are then
     removed.
 
-    They are kept files (`system/kept_file.py`). Mapped memory cannot be checked at each use, so checksums are verified
+    They are kept files (`kept_file.py`). Mapped memory cannot be checked at each use, so checksums are verified
     when a row group is first mapped. Processes forked from one that has the dataset verify it once between them, others
     once each. Damaged row groups are decoded again.
 

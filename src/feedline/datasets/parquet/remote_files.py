@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeGuard
 
+from feedline.datasets.addresses import identity_of, shown_url
 from feedline.datasets.manifest import FACTS, Manifest, manifest_in, refuse_unfinished
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, natural
@@ -19,7 +20,6 @@ from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.remote.ranges import side_by_side
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.errors import CorruptSource, SourceError
-from feedline.system.shown import identity_of, shown_url
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData

@@ -11,11 +11,11 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from feedline.datasets.addresses import shown_address
 from feedline.datasets.paths import stamp_of
 from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, SourceChanged, SourceError, TooManyOpenFiles
 from feedline.system.handle import ClosedWhenDeleted
-from feedline.system.shown import shown_address
 
 
 class Version(NamedTuple):

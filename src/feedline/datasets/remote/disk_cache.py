@@ -1,6 +1,6 @@
 """A size-limited disk cache for pieces of remote blobs, shared by all processes of a machine.
 
-Each piece is a kept file (`system/kept_file.py`): every read compares checksums, and a damaged piece is fetched again.
+Each piece is a kept file (`kept_file.py`): every read compares checksums, and a damaged piece is fetched again.
 That also makes up for not flushing pieces to the disk, which would take as long as fetching them. The name of a piece
 derives from the blob's address, size and tag. So a changed blob has different pieces, readers need no lock, and a file
 may be deleted at any time: a process that has it open keeps reading, and later readers fetch it again.
@@ -30,12 +30,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from feedline.datasets.cache_file import check_own
+from feedline.datasets.kept_file import KeptFile, keep, kept_bytes
 from feedline.datasets.paths import local_output
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.cache_pieces import Pieces, place_of, victims_of
 from feedline.datasets.remote.foresight import Foresight, RandomAccess, name_of
 from feedline.errors import BadOption, PerformanceWarning, warn_user
-from feedline.system.kept_file import KeptFile, keep, kept_bytes
 from feedline.system.process import lock_of_process
 from feedline.system.sizes import bytes_text
 

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feedline.system.shown import identity_of
+from feedline.datasets.addresses import identity_of
 
 Times = NDArray[np.float64]
 NAME_LENGTH = 16

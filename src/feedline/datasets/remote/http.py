@@ -13,9 +13,9 @@ import urllib.request
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from feedline.datasets.addresses import shown_url, without_secrets
 from feedline.datasets.remote.blob import Blob, RetryPolicy, Throttled, Transient, Version, read_range
 from feedline.errors import SourceChanged, SourceError
-from feedline.system.shown import shown_url, without_secrets
 
 _PIECE = 1 << 18
 _HEAD = 1 << 16

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from feedline.datasets.addresses import shown_url, without_secrets
 from feedline.datasets.remote.blob import Blob, LocalBlob, RetryPolicy, Throttled, Transient, Version, read_range
 from feedline.datasets.remote.cached_blob import CachedBlob
 from feedline.datasets.remote.disk_cache import DiskCache
@@ -20,7 +21,6 @@ from feedline.datasets.remote.systems import close_system, make_system, system_c
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.system.failures import words
 from feedline.system.handle import ClosedWhenDeleted
-from feedline.system.shown import shown_url, without_secrets
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

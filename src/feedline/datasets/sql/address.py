@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from feedline.datasets.addresses import HIDDEN, shown_url
 from feedline.errors import BadOption
-from feedline.system.shown import HIDDEN, shown_url
 
 _HOST = r"(\[[0-9a-fA-F:.]*\]|[\w.%-]*)(:\d*)?"
 _HOSTS = re.compile(f"{_HOST}(,{_HOST})*")

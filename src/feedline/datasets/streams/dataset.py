@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 
 from feedline.abc.source import Acknowledged, Repeatable
 from feedline.abc.stateful import check_format
+from feedline.datasets.addresses import shown_address
 from feedline.datasets.passes import PartedStream
 from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption, BadState
 from feedline.system.handle import Handle
-from feedline.system.shown import shown_address
 from feedline.types import State
 
 _WAIT_S = 0.2

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from operator import methodcaller
 from typing import Any, TypeVar
 
+from feedline.datasets.addresses import shown_url, without_secrets
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption, SourceError
 from feedline.system.failures import words
 from feedline.system.handle import Handle
 from feedline.system.optional import require
-from feedline.system.shown import shown_url, without_secrets
 
 T = TypeVar("T")
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from feedline.abc import memory
 from feedline.abc.source import ColumnSource
+from feedline.datasets.addresses import shown_address
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
@@ -30,7 +31,6 @@ from feedline.datasets.tar.shards import Found, Reading, expand
 from feedline.datasets.tar.stream import TarStream
 from feedline.errors import BadOption, CorruptSource, SourceChanged
 from feedline.system.handle import Handle
-from feedline.system.shown import shown_address
 from feedline.system.sizes import SampleSize, byte_count, most_bytes
 
 _MOST_OPEN = 64

@@ -19,6 +19,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.addresses import identity_of
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.checksums import Compared, damaged
@@ -29,7 +30,6 @@ from feedline.datasets.tar.members import NO_SUM, Bytes, Members, sum_of
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.memory.sharing import records
-from feedline.system.shown import identity_of
 from feedline.types import JsonObject
 
 _FORMAT = 4

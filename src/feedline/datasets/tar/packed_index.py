@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Sequence
 
+from feedline.datasets.addresses import identity_of, shown_address
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.remote.blob import Version
 from feedline.datasets.remote.storage import Storage, local_path, protocol_of
@@ -13,7 +14,6 @@ from feedline.datasets.tar.index import ShardIndex, Unread, decode, scan
 from feedline.datasets.tar.shards import Found, Reading
 from feedline.errors import CorruptSource
 from feedline.system.handle import Handle
-from feedline.system.shown import identity_of, shown_address
 
 
 class PackedIndexes:

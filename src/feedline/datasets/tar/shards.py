@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from feedline.datasets.addresses import shown_address
 from feedline.datasets.manifest import Manifest, Shard, folder_of, is_folder_here, manifest_in, refuse_unfinished
 from feedline.datasets.remote.blob import RetryPolicy, Version
 from feedline.datasets.remote.disk_cache import PIECE_BYTES, DiskCache
 from feedline.datasets.remote.storage import Storage, checked_options, local_path, names_versions, protocol_of
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption, SourceError
-from feedline.system.shown import shown_address
 
 _MOST = 1_000_000
 _SEPARATOR = re.compile(r"::(?![0-9a-fA-F:.%]*\])")

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from feedline.abc.source import Acknowledged, ShardedSource
-from feedline.abc.stateful import is_stateful, outlives_epoch
+from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.config import Config
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.driver import Driver, RowParts
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.epoch import Epoch, Kind, Request
+from feedline.delivery.machine.epoch import Epoch, Kind
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.own_streams import OwnStreams
@@ -50,8 +49,6 @@ def new_epoch(
     With a target, batches are taken before the training loop gets them; the object that hands them over updates the
     checkpoint.
     """
-    if not outlives_epoch(spec.dataset):
-        machine.flights.states.last.clear()
     entry = checkpoint.entry
     depth = max(1, settings.depth)
     is_free = settings.is_free or _is_gathered(spec)
@@ -68,35 +65,28 @@ def new_epoch(
         timeout_s=settings.timeout_s,
         kills_stuck=bool(settings.restarts),
     )
-    streams = () if snapshot is None else snapshot.streams
-    worker_count = len(machine.flights.workers)
-    # Workers that have made batches, or resume where others ended, draw different random numbers than new ones.
-    awaits = machine.flights.epoch is not None or any(each.is_before and each.iterator is not None for each in streams)
-    progress = entry.progress
+    streams, progress = () if snapshot is None else snapshot.streams, entry.progress
     if snapshot is not None:
         progress.turn = snapshot.turn
         progress.early.update(snapshot.early)
+    restores, before = bool(streams), machine.flights.epoch
+    if before is not None and not streams:
+        streams = before.checkpoint.outlasting()
+        restores = bool(streams) and not before.is_complete  # workers are ahead of what was delivered
     assert checkpoint.plan is not None
+    progress.positions.update(_positions(spec, streams, len(machine.flights.workers)))
     kind: Kind
-    if spec.kind is DatasetKind.ITERABLE and spec.sharding is None:
-        _check_count(spec, len(streams), worker_count)
-        progress.begun.update(enumerate(streams))
-        request = Request(spec.batched, checkpoint.batch_size, shared_seed, settings.snapshot_every, awaits)
-        assert isinstance(checkpoint.plan, StreamPlan)
-        kind = OwnStreams(checkpoint.plan, request)
-    else:
-        is_kept = is_stateful(spec.dataset)
-        request = Request(
-            spec.batched,
-            0 if spec.sharding is None else spec.sharding.batch_size,
-            snapshot_every=int(spec.sharding is not None or is_kept),
-            awaits_openings=awaits and spec.sharding is None and is_kept,
+    if isinstance(checkpoint.plan, StreamPlan):
+        kind = OwnStreams(
+            checkpoint.plan, checkpoint.batch_size, spec.batched, shared_seed, snapshot_every=settings.snapshot_every
         )
-        progress.begun.update(_begun(spec, streams, worker_count))
-        kind = Planned(checkpoint.plan, request)
+    else:
+        count = 0 if spec.sharding is None else spec.sharding.batch_size
+        keeps_states = spec.sharding is not None or is_stateful(spec.dataset)
+        kind = Planned(checkpoint.plan, count, spec.batched, keeps_states=keeps_states)
     scheduler = settings.make_scheduler()
     progress = progress.copy() if has_target else progress
-    epoch = Epoch(kind, scheduler, limits, progress, fault_budget, entry.key.epoch)
+    epoch = Epoch(kind, scheduler, limits, progress, fault_budget, entry.key.epoch, restores=restores)
     epoch.checkpoint = checkpoint
     return epoch
 
@@ -107,10 +97,13 @@ def _is_gathered(spec: WorkerSpec) -> bool:
     return is_plain and spec.framework.gather_for(spec.dataset, spec.collate) is not None
 
 
-def _check_count(spec: WorkerSpec, count: int, worker_count: int) -> None:
-    """Check that there are as many workers as saved states of streams, or of the dataset."""
+def _positions(spec: WorkerSpec, streams: Sequence[Position], worker_count: int) -> dict[int, Position]:
+    """Return where each worker begins the epoch."""
+    if spec.sharding is not None:  # every worker reads the same stream, so any state of it will do
+        return dict.fromkeys(range(worker_count), streams[0]) if streams else {}
+    count = len(streams)
     if count in (0, worker_count):
-        return
+        return dict(enumerate(streams))
     or_else = ""
     if spec.kind is DatasetKind.ITERABLE and not isinstance(spec.dataset, ShardedSource):
         or_else = ", or let the loader distribute the samples (shard=True): then the number of workers may change"
@@ -118,14 +111,6 @@ def _check_count(spec: WorkerSpec, count: int, worker_count: int) -> None:
         f"The state was saved with {counted(count, 'worker')}, each with its own state of the dataset or stream, but "
         f"there {'is' if worker_count == 1 else 'are'} {worker_count} now. Use {counted(count, 'worker')}{or_else}."
     )
-
-
-def _begun(spec: WorkerSpec, streams: Sequence[Position], worker_count: int) -> dict[int, Position]:
-    """Return where each worker's dataset resumes."""
-    if spec.sharding is not None:  # every worker reads the same stream, so any state of it will do
-        return dict.fromkeys(range(worker_count), streams[0]) if streams else {}
-    _check_count(spec, len(streams), worker_count)
-    return {worker: position for worker, position in enumerate(streams) if position.has_state}
 
 
 def _freeze(checkpoints: list[Checkpoint]) -> None:
@@ -156,9 +141,6 @@ class WorkerBatches(OneCallerBatches):
         self._persistent = persistent
         self._ended = False
         self._death: BaseException | None = None
-        self._unopened_by: BaseException | None = None
-        """What kept workers from reporting their first states, if these are not known otherwise: no state can be saved.
-        """
         self._is_torn = False
         """True while the bookkeeping changes. If it is True while no thread is inside, the change was interrupted, and
         this object is unusable.
@@ -166,7 +148,6 @@ class WorkerBatches(OneCallerBatches):
         self._finalizer = weakref.finalize(self, interrupts.see_through, driver.close)
         self._checkpoints: list[Checkpoint] = []
         weakref.finalize(self, _freeze, self._checkpoints).atexit = False
-        self._began_s = time.monotonic()
         try:
             begin_epoch(driver)
             self._checkpoints[:] = [driver.epoch.checkpoint]
@@ -174,7 +155,6 @@ class WorkerBatches(OneCallerBatches):
         except BaseException:
             driver.close()
             raise
-        self._start_s = time.monotonic() - self._began_s
 
     @property
     def closed(self) -> bool:
@@ -254,7 +234,7 @@ class WorkerBatches(OneCallerBatches):
         try:
             driver.leave_epoch()
             self._ended = True  # until the new epoch has begun
-            self._unopened_by = self.ending = None
+            self.ending = None
             begin_epoch(driver)
         except BaseException as exc:
             if is_interrupt(exc):
@@ -263,42 +243,6 @@ class WorkerBatches(OneCallerBatches):
             raise
         self._checkpoints[:] = [driver.epoch.checkpoint]
         self._ended = self._is_torn = False
-
-    def apply_pending(self) -> None:
-        super().apply_pending()
-        if not self.driver.epoch.awaited:
-            return
-        is_mine = self._caller_lock.is_mine()
-        if not (self.closed or self._ended or is_mine):
-            self._begin_anew(self._await_openings)
-        elif not self.driver.epoch.assume_openings() and (is_mine or self._unopened_by is not None):
-            raise self._unopened_by or WorkerError(
-                "The state is not available at this moment: state_dict() was called inside next(), for example by a "
-                "signal handler, before all workers had reported how their streams began in this epoch. Set a flag in "
-                "the handler, and call state_dict() in the training loop."
-            )
-
-    def _await_openings(self) -> None:
-        self._is_torn = True
-        try:
-            try:
-                self.driver.await_openings()
-            except StopIteration:
-                raise WorkerError(
-                    "The state is not available: another thread closed the loader while state_dict() was waiting for "
-                    "its workers to report how their streams began in this epoch. Call state_dict() before close()."
-                ) from None
-        except BaseException as exc:
-            if is_interrupt(exc) or not isinstance(exc, Exception):
-                self._end_by(exc)
-                raise
-            if self._is_over():  # the iteration cannot continue; the next request raises this
-                self._death = twin_of(exc)
-            self._is_torn = False
-            if not self.driver.epoch.assume_openings():
-                self._unopened_by = twin_of(exc)
-                raise
-        self._is_torn = False
 
     def _next(self) -> object:
         if self._is_torn:
@@ -331,16 +275,12 @@ class WorkerBatches(OneCallerBatches):
         self._is_torn = False
         if not self.leaving:
             self.ending = self.progress
-        done_s = time.monotonic()
         if self.leaving or not self._persistent:
             self._close()
         else:
             self.driver.rest()
         if self.ending is not None:
             self.driver.end()
-            if not self._persistent:
-                now_s = time.monotonic()
-                self.driver.counters.passed(now_s - self._began_s, self._start_s + now_s - done_s)
         raise StopIteration
 
     def _is_over(self) -> bool:

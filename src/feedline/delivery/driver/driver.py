@@ -174,13 +174,9 @@ class Driver:
         row_parts = self._row_parts_of(epoch, ordinal, result) if is_seen else None
         try:
             try:
-                warning = None if notes is None else epoch.stream_check.look_at(notes)
-                if warning is not None:
-                    machine.crew.pending_warnings.append(warning)
-                    self._warn_pending()
                 batch = self._unpack(result)
             except BaseException:
-                self._slots.discard(result)  # if a warning, turned into an error, prevented the delivery
+                self._slots.discard(result)  # if it cannot be unpacked
                 raise
             finally:
                 del result  # avoid a reference cycle: its exception refers to this frame
@@ -265,17 +261,6 @@ class Driver:
         """Report to the machine what has happened, without waiting; what follows from it is left to `next`."""
         if not self.leaving:
             self._collect(0.0, None)
-
-    def await_openings(self) -> None:
-        """Wait for the first answer of every worker with a task, which contains the state in which it began."""
-        lateness = self.machine.lateness
-        self._flights.now_s = self._clock()
-        lateness.deadline_s = None
-        while lateness.await_openings():
-            if not self.machine.decisions:
-                self._collect(None, None)
-            self._perform()
-            self._warn_pending()
 
     # -- what happens, and what is done about it ---------------------------------------------------------------------
 

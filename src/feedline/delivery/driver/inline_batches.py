@@ -146,9 +146,9 @@ class InlineBatches(OneCallerBatches):
             ordinal, indices = self._begun or self._take()
             if is_seen:
                 began = time.monotonic_ns()
-                self._runner.is_timed = True
+                self._runner.clock.begin()
                 if has_clock:
-                    self._runner.cpu.begin()
+                    self._runner.clock.cpu.begin()
             batch = self._made
             if batch is _NOTHING:
                 try:
@@ -165,7 +165,7 @@ class InlineBatches(OneCallerBatches):
             if is_seen:
                 finished = time.monotonic_ns()
                 if has_clock:
-                    cpu = self._runner.cpu.spent(finished - began)
+                    cpu = self._runner.clock.cpu.spent(finished - began)
             if batch is _VOID:
                 self.progress.missing += 1
                 self._note(ordinal)
@@ -186,8 +186,8 @@ class InlineBatches(OneCallerBatches):
     def _write(self, ordinal: int, indices: object, asked: int, made: tuple[int, int], cpu: tuple[int, int]) -> None:
         """Write the row of a batch that is about to be delivered, or keep its parts for the object that hands it on."""
         began, finished = made
-        fetch, collate, task_notes = self._runner.times(began, finished, indices)
-        self._runner.is_timed = False
+        fetch, collate, task_notes = self._runner.clock.of(began, finished, indices)
+        self._runner.clock.end()
         transform = 0
         if task_notes is not None:
             transform = task_notes.stages.pop(TRANSFORM, 0)

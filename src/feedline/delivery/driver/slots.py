@@ -16,7 +16,7 @@ from feedline.abc.framework import Framework
 from feedline.delivery.machine.counters import Counters
 from feedline.memory.arena import Arena
 from feedline.memory.codec import Codec
-from feedline.memory.reading import LARGE_BYTES, SMALL_BYTES, Copies
+from feedline.memory.reading import LARGE_BYTES, SMALL_BYTES
 from feedline.types import Result, SlotBatch
 
 _IN_MESSAGES = 96 << 10
@@ -39,7 +39,7 @@ class Slots:
         framework: the array library.
         counters: counts batches that could not stay in place.
         depth: how many batches of one worker may wait for the training loop.
-        has_space: returns True if the engine's own memory has space for another batch.
+        capacity: returns how many tasks may be in flight without an arena.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Slots:
         counters: Counters,
         *,
         depth: int = 1,
-        has_space: Callable[[], bool] = lambda: True,
+        capacity: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
         self._arena = arena
         self._framework = framework
@@ -64,14 +64,14 @@ class Slots:
         self._largest = 0
         """Bytes of the largest of them."""
         self._sure_after = _SURE_AFTER
-        self._has_space = has_space
+        self._capacity = capacity
         self._does_without = arena is None
         """True while tasks get no slots."""
 
-    def left(self) -> int:
+    def left(self, in_flight: int) -> int:
         """Return how many more tasks can be assigned now."""
         if self._arena is None:
-            return sys.maxsize if self._has_space() else 0
+            return max(0, self._capacity() - in_flight)
         return sys.maxsize if self._does_without else self._arena.available()
 
     def acquire(self, worker: int) -> int:
@@ -115,7 +115,7 @@ class Slots:
         assert arena is not None
         try:
             reader = arena.reader(slot, slot_batch.used)
-            self.counters.copied_out += type(reader) is Copies and slot_batch.used >= LARGE_BYTES
+            self.counters.copied_out += reader.copies and slot_batch.used >= LARGE_BYTES
             return self._codec.decode(slot_batch.header, reader)
         finally:
             arena.finish(slot)

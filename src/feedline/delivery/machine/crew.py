@@ -78,7 +78,7 @@ class Crew:
             if what is GIVE and other == worker and type(rest[0].indices) is not Call:
                 rest[0].resume = resume
                 return
-        self._flights.states.owed[worker] = resume
+        self._flights.owed[worker] = resume
 
     def taken_back(self, worker: int, target: int | None, task_ids: list[int]) -> None:
         """Handle tasks taken back from a worker that had not begun them, as decided."""
@@ -178,7 +178,7 @@ class Crew:
         flights.drained.pop(worker, None)
         resume = None if epoch is None else epoch.kind.resume_for(worker)
         if resume is not None:
-            flights.states.owed[worker] = resume
+            flights.owed[worker] = resume
         for flight in waiting:
             self._give_again(flight)
         self._retire_if_idle(worker)

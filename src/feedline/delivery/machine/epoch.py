@@ -7,7 +7,6 @@ worker resumes depends on the kind of the epoch: see `Kind`. An epoch knows noth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from feedline.abc.scheduler import Scheduler, WorkerView
@@ -25,51 +24,16 @@ NOTHING: object = object()
 """Marks the absence of a batch."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to request from workers."""
-
-    batched: bool = True
-    """False if the plan yields single samples."""
-    stream_count: int = 0
-    """Samples per batch, if batches are cut from a stream; 0 if the dataset has indices."""
-    shared_seed: int | None = None
-    """For torch's data pipes."""
-    snapshot_every: int = 0
-    """Request the states of dataset and iterator with every n-th batch; 0 for never."""
-    awaits_openings: bool = False
-    """True if workers begin in a state that new ones would not be in, and report it with their first answer."""
-
-
-@dataclass
-class WorkerStates:
-    """The states of the workers' datasets, from epoch to epoch."""
-
-    last: dict[int, Position] = field(default_factory=dict)
-    """The last position with a state that each worker reported or was given."""
-    owed: dict[int, Position] = field(default_factory=dict)
-    """Where to resume, for workers that are told with their next task."""
-    passes: int = 0
-    """Epochs begun with these workers before the current one."""
-
-    def note(self, worker: int, position: Position, epoch: int, *, ended: bool) -> None:
-        """Keep the last position that a worker reported, in an epoch counted like `passes`, or at its end."""
-        position = position.at_end() if ended else position
-        self.last[worker] = replace(position, missed=self.passes - epoch - ended)
-
-    def begin_epoch(self) -> None:
-        """Count another epoch."""
-        self.passes += 1
-        self.last = {worker: replace(last, missed=last.missed + 1) for worker, last in self.last.items()}
-
-
 class Kind(Protocol):
     """What depends on the kind of an epoch: the indices of a map-style dataset, a shared stream, or own streams.
 
     It gets the epoch with every call and does not keep it: a cycle of references would keep memory after the last use.
     """
 
-    request: Request
+    stream_count: int
+    """Samples per batch, if batches are cut from a stream; 0 if the dataset has indices."""
+    batched: bool
+    """False if single samples are requested."""
     stays: bool
     """True if a task stays with the worker it was assigned to."""
     can_move: bool
@@ -80,8 +44,8 @@ class Kind(Protocol):
     """True if batches may be requested many windows ahead."""
     stream_check: StreamCheck
 
-    def open(self, epoch: Epoch, worker_count: int, states: WorkerStates) -> None:
-        """Begin, with workers whose states may be known. Those that the epoch resumes are in `Progress.begun`."""
+    def open(self, epoch: Epoch, worker_count: int) -> None:
+        """Begin, with workers at `Progress.positions` if these are known."""
 
     def next(self, epoch: Epoch, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
         """Return the contents of the next request and the worker that gets it; None if there is none for now."""
@@ -114,6 +78,7 @@ class Epoch:
         progress: records every delivered batch.
         fault_budget: keeps account of failed samples.
         number: the number of the epoch.
+        restores: True if workers have to restore the positions in `progress` first; False if they are there already.
     """
 
     checkpoint: Any = None
@@ -127,12 +92,14 @@ class Epoch:
         progress: Progress,
         fault_budget: FaultBudget | None = None,
         number: int = 0,
+        *,
+        restores: bool = False,
     ) -> None:
         self.kind, self.scheduler, self.limits, self.progress, self.number = kind, scheduler, limits, progress, number
+        self.restores = restores
         self.fault_budget = fault_budget or FaultBudget(policy_of(None))
         self.guards = self.fault_budget.guards
         self.deepens = limits.deepens and kind.deepens
-        self.stream_check = kind.stream_check
         self.numbers = progress
         """Which requests are delivered, or need not be, by their numbers."""
         self.sent = 0
@@ -143,6 +110,8 @@ class Epoch:
         """Tasks in flight, by batch number."""
         self.ready: dict[int, Result] = {}
         """Batches that wait for the training loop, by number."""
+        self.is_complete = False
+        """True if the training loop has every batch; False if it left before."""
         self.exhausted = False
         """True if the plan has no more batches, or none that are wanted."""
         self.held: object = NOTHING
@@ -151,18 +120,10 @@ class Epoch:
         """The number of the first batch past the end of the stream."""
         self.unraised: BaseException | None = None
         """What the scheduler raised while a batch was being delivered; raised in place of the next batch."""
-        self.awaited: set[int] = set()
-        """Workers that have not reported yet in which state they began. Once empty, a state can be saved."""
-        self.unknown: set[int] = set()
-        """Workers of which nothing tells where they began, unless they report it."""
-        self.unwanted: list[Result] = []
-        """Ready batches that became unwanted because their stream has ended."""
 
-    def open(self, worker_count: int, states: WorkerStates) -> None:
-        """Begin, with workers whose states may be known."""
-        if self.kind.request.awaits_openings:
-            self.awaited.update(range(worker_count))
-        self.kind.open(self, worker_count, states)
+    def open(self, worker_count: int) -> None:
+        """Begin."""
+        self.kind.open(self, worker_count)
         self.scheduler.open(worker_count, self.limits.depth)
 
     @property
@@ -198,32 +159,7 @@ class Epoch:
 
     def sample_count(self, flight: Flight) -> int:
         """Return how many samples a batch has, or should have if some fail or a stream ends with it."""
-        request = self.kind.request
-        return request.stream_count or count_of(flight.task.indices, batched=request.batched)
-
-    def opening(self, result: Result) -> Position | None:
-        """Record where a worker began, as its first answer says; None if that is known, or stays as it is assumed."""
-        worker, notes = result.worker, result.notes
-        if worker not in self.awaited:
-            return None
-        self.awaited.discard(worker)
-        if notes is None or notes.opening is None:
-            return None
-        begun = self.progress.begun
-        begun[worker] = replace(notes.opening, batches=begun[worker].batches if worker in begun else 0)
-        return begun[worker]
-
-    def awaited_flight(self) -> Flight | None:
-        """Return a task whose answer will contain the state in which its worker began; None if there is none."""
-        return next((flight for flight in self.in_flight.values() if flight.worker in self.awaited), None)
-
-    def assume_openings(self) -> bool:
-        """Do without what workers have not reported yet; False if nothing else tells where one of them began."""
-        missing = self.awaited & self.unknown
-        if any(flight.worker in missing for flight in self.in_flight.values()):
-            return False
-        self.awaited.clear()
-        return True
+        return self.kind.stream_count or count_of(flight.task.indices, batched=self.kind.batched)
 
     def leave(self) -> list[Result]:
         """Stop requesting batches; return the answers that are no longer wanted. May be called twice."""

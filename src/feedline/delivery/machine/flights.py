@@ -16,15 +16,15 @@ from typing import Protocol
 from feedline.abc.scheduler import WorkerView
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.decisions import GIVE, Decision
-from feedline.delivery.machine.epoch import Epoch, WorkerStates
+from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.flight import Flight
-from feedline.types import Call, Notes, Result, ResultKind, Task
+from feedline.types import Call, Notes, Position, Result, ResultKind, Task
 
 
 class SlotSource(Protocol):
     """Source of slots: the part of the arena's bookkeeping that the machine needs; a counter in the simulation."""
 
-    def left(self) -> int:
+    def left(self, in_flight: int) -> int:
         """Return how many more tasks can be assigned now."""
 
     def acquire(self, worker: int) -> int:
@@ -74,7 +74,10 @@ class Flights:
         """Workers from which no more tasks could be taken for others, the earliest first, and that have neither got
         nor answered a task since. Those without a task may be stopped.
         """
-        self.states = WorkerStates()
+        self.owed: dict[int, Position] = {}
+        """Where to resume, for workers that are told with their next task."""
+        self.epochs = 0
+        """Epochs begun with these workers before the current one."""
         self.decisions: deque[Decision] = deque()
         self.epoch: Epoch | None = None
         self.lacks_slots = False
@@ -88,6 +91,11 @@ class Flights:
             yield from flights.values()
         for waiting in self.parked.values():
             yield from waiting
+
+    @property
+    def count(self) -> int:
+        """Tasks in flight."""
+        return sum(map(len, self.of))
 
     @property
     def is_busy(self) -> bool:
@@ -108,11 +116,11 @@ class Flights:
 
     def give(self, flight: Flight, slot: int) -> None:
         """Assign a task to its worker under a new id."""
-        task, worker, states = flight.task, flight.worker, self.states
+        task, worker, owed = flight.task, flight.worker, self.owed
         self._last_id = task.id = self._last_id + 1
-        task.slot, task.epoch = slot, states.passes
-        if states.owed and worker in states.owed and not flight.is_call:
-            task.resume = states.owed.pop(worker).copied()  # threads share objects
+        task.slot, task.epoch = slot, self.epochs
+        if owed and worker in owed and not flight.is_call:
+            task.resume = owed.pop(worker).copied()  # threads share objects
         flight.given_s = self.now_s
         if self.lacks_slots:
             flight.is_held_up = True

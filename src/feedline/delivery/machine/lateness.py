@@ -93,7 +93,7 @@ class Lateness:
                     return scheduler.grace_s(typical_s)
         while epoch.limits.runs_ahead and any(not view.outstanding for view in flights.active):
             is_full = epoch.sent - epoch.done >= epoch.limits.window * RUN_AHEAD
-            if is_full or not (flights.slots.left() or not flights.is_busy):
+            if is_full or not (flights.slots.left(flights.count) or not flights.is_busy):
                 return None
             if not flights.give_next(epoch):
                 break
@@ -188,18 +188,3 @@ class Lateness:
         view.since_s, self._late = alive_s, None
         self.deadline_s = alive_s + flights.epoch.limits.timeout_s
         return True
-
-    def await_openings(self) -> bool:
-        """True while a task is in flight whose answer contains the state in which its worker began the epoch."""
-        epoch, now_s = self._flights.epoch, self._flights.now_s
-        assert epoch is not None
-        awaited = epoch.awaited_flight()
-        timeout_s = epoch.limits.timeout_s
-        if awaited is None:
-            epoch.assume_openings()
-            self.deadline_s = None  # nothing waits for a batch
-        elif timeout_s and self.deadline_s is None:
-            self.deadline_s = now_s + timeout_s
-        elif self.deadline_s is not None and now_s >= self.deadline_s:
-            self._look_at(epoch, awaited)
-        return awaited is not None

@@ -67,11 +67,12 @@ class Machine:
     def begin(self, epoch: Epoch) -> None:
         """Begin an epoch; the previous one must have been left."""
         flights = self.flights
-        if flights.epoch is not None:
-            flights.states.begin_epoch()
+        flights.epochs += flights.epoch is not None
         flights.epoch = epoch
         self.crew.begin_epoch()
-        epoch.open(len(flights.active), flights.states)
+        epoch.open(len(flights.active))
+        positions = epoch.progress.positions.items()
+        flights.owed = {worker: at for worker, at in positions if epoch.restores or worker in flights.owed}
         self.fill()
 
     # -- the training loop asks for a batch --------------------------------------------------------------------------
@@ -113,8 +114,6 @@ class Machine:
                 del result
                 if kind is ResultKind.ENDED:
                     epoch.kind.pop(epoch, ordinal)
-                    while epoch.unwanted:
-                        self._slots.discard(epoch.unwanted.pop())
                 else:
                     self._pass_over(epoch, ordinal)
                 continue
@@ -132,6 +131,7 @@ class Machine:
             if is_through and epoch.held is NOTHING:
                 break
             raise _refused(epoch, holds_back=is_through)
+        epoch.is_complete = True
         self.leave_epoch()
         epoch.fault_budget.check(ended=True)
         raise StopIteration
@@ -139,21 +139,18 @@ class Machine:
     def _pass_over(self, epoch: Epoch, ordinal: int) -> None:
         """Pass over a batch that has no samples left, unless ranks would get out of step."""
         result = epoch.ready[ordinal]
-        worker, notes, flight = result.worker, result.notes, result.flight
+        worker, flight = result.worker, result.flight
         if epoch.fault_budget.keeps_steps:
             worker = worker if worker not in self.flights.absent else 0
             del epoch.ready[ordinal]
             try:
-                treated = epoch.fault_budget.instead_of(flight.treated, batched=epoch.kind.request.batched)
+                treated = epoch.fault_budget.instead_of(flight.treated, batched=epoch.kind.batched)
             except EmptyBatch as exc:
                 epoch.ready[ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
             else:
                 other = epoch.in_flight[ordinal] = epoch.kind.flight(epoch, ordinal, treated.indices, worker, treated)
                 self.flights.give(other, self._slots.acquire(worker))
             return
-        warning = None if notes is None else epoch.stream_check.look_at(notes)
-        if warning is not None:
-            self.crew.pending_warnings.append(warning)
         epoch.kind.pop(epoch, ordinal)
         epoch.kind.note(epoch, ordinal, worker, result.position)
         epoch.progress.missing += 1
@@ -184,7 +181,7 @@ class Machine:
             self.window = window_size(limits, self.pace.typical_s(), slots.fit_messages())
         left = 0
         while epoch.sent - epoch.done < self.window:
-            left = left or slots.left()
+            left = left or slots.left(flights.count)
             must = not limits.waits_for_slots or (epoch.kind.stays and epoch.sent < len(flights.active))
             if not left and not must:
                 flights.lacks_slots = True
@@ -217,9 +214,6 @@ class Machine:
             flights.drained.pop(worker, None)
         if result.busy_ns:
             self.pace.note(result.busy_ns)
-        position = None if result.notes is None else result.notes.position
-        if position is not None and position.has_state:
-            flights.states.note(worker, position, flight.task.epoch, ended=result.kind is ResultKind.ENDED)
         if flight.suspect is not None:
             crew.survived(flight.suspect)
         elif flight.is_call:
@@ -227,6 +221,8 @@ class Machine:
                 self._reported_call = flight.task.indices  # the other workers will report the same
                 self._failed_call = result.payload
         else:
+            if result.notes is not None and flight.wanted and flights.epoch is not None:
+                crew.pending_warnings.extend(flights.epoch.kind.stream_check.look_at(result.notes))
             flights.accept(flight, result)
         if worker in flights.parked or (not view.outstanding and worker >= len(flights.active)):
             crew.end_if_idle(worker)

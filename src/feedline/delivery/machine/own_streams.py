@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from feedline.abc.scheduler import WorkerView
-from feedline.delivery.machine.epoch import Epoch, Request, WorkerStates
+from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import Treated
 from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.stream_check import StreamCheck
@@ -26,68 +27,67 @@ class OwnStreams:
 
     Args:
         plan: says from which key the random numbers of each stream are derived.
-        request: what to request from workers.
+        stream_count: samples per batch.
+        batched: False if samples are delivered one by one.
+        shared_seed: for torch's data pipes.
+        snapshot_every: request the states of dataset and iterator with every n-th batch; 0 for never.
     """
 
     stays, can_move, deepens = True, False, False
     awaits_one = False  # no other worker could do its work; handling several answers at once is cheaper
 
-    def __init__(self, plan: StreamPlan, request: Request | None = None) -> None:
-        self.request = request or Request()
+    def __init__(
+        self,
+        plan: StreamPlan,
+        stream_count: int,
+        batched: bool = True,
+        shared_seed: int | None = None,
+        *,
+        snapshot_every: int = 0,
+    ) -> None:
+        self.stream_count, self.batched = stream_count, batched
         self.stream_check = StreamCheck(is_shared=False)
         self._plan = plan
-        self._count = self.request.stream_count if self.request.batched else None
+        self._shared_seed = shared_seed
+        self._snapshot_every = snapshot_every
 
-    def open(self, epoch: Epoch, worker_count: int, states: WorkerStates) -> None:
+    def open(self, epoch: Epoch, worker_count: int) -> None:
         epoch.numbers = Progress()
-        begun, turn = epoch.progress.begun, epoch.progress.turn
-        self._last: dict[int, Position] = {}
-        """Where each worker is after its last answer: a worker that replaces it resumes there."""
+        positions, turn = epoch.progress.positions, epoch.progress.turn
         for worker in range(worker_count):
-            if worker in begun:
-                self._last[worker] = states.owed[worker] = begun[worker]
-                states.last[worker] = begun[worker].at_end() if begun[worker].ended else begun[worker]
-                continue
-            last = states.last.get(worker) or Position()
-            if states.last and not last.is_before:  # from an epoch that was left, or not known at all
-                epoch.unknown.add(worker)
-                last = Position(last.iterator if last.is_one else last.dataset, missed=last.missed)
-            self._last[worker] = last
-            begun[worker] = Position() if worker in epoch.unknown else last
-            if worker in states.owed:  # it has had no task since
-                states.owed[worker] = last
-        self._asked = [begun[worker].batches for worker in range(worker_count)]
-        active = [worker for worker in range(worker_count) if not begun[worker].ended]
+            positions.setdefault(worker, Position())
+        self._last = dict(positions)
+        """Where each worker is after its last answer: a worker that replaces it resumes there."""
+        self._asked = [positions[worker].batches for worker in range(worker_count)]
+        active = [worker for worker in range(worker_count) if not positions[worker].ended]
         in_turn = [worker for worker in active if worker >= turn] + [worker for worker in active if worker < turn]
         self._to_ask = deque(in_turn * max(1, epoch.limits.depth))
         self._active = set(active)
-        epoch.awaited &= self._active
         epoch.end = None if active else 0
 
     def next(self, epoch: Epoch, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
         to_ask = self._to_ask
         while to_ask and to_ask[0] not in self._active:
             to_ask.popleft()
-        return (self._count, to_ask.popleft()) if to_ask and not epoch.exhausted else None
+        if not to_ask or epoch.exhausted:
+            return None
+        return (self.stream_count if self.batched else None), to_ask.popleft()
 
     def flight(
         self, epoch: Epoch, ordinal: int, indices: object, worker: int, treated: Treated | None = None
     ) -> Flight:
-        request = self.request
         self._asked[worker] += 1
         task = Task(
             0,
             indices,
-            shared_seed=request.shared_seed,
+            shared_seed=self._shared_seed,
             draw=self._plan.draw_of(worker),
-            snapshot=bool(request.snapshot_every) and self._asked[worker] % request.snapshot_every == 0,
+            snapshot=bool(self._snapshot_every) and self._asked[worker] % self._snapshot_every == 0,
         )
         return Flight(ordinal, worker, task, stays=True)
 
     def arrived(self, epoch: Epoch, flight: Flight, result: Result) -> None:
-        worker, notes, count = result.worker, result.notes, self._count or 1
-        if epoch.awaited and (opening := epoch.opening(result)) is not None:
-            self._last[worker] = opening
+        worker, notes, count = result.worker, result.notes, self.stream_count if self.batched else 1
         result.position = self._last[worker] = self._after(result, count)
         # A stream reads on in place of samples that failed.
         flight.samples = count if result.kind is ResultKind.DONE else 0
@@ -102,17 +102,7 @@ class OwnStreams:
         states = last if sent is None or not sent.has_state else sent
         ended = result.kind is ResultKind.ENDED
         read = (last.read or 0) + count if sent is None else sent.read
-        return Position(
-            states.dataset,
-            states.iterator,
-            states.place,
-            last.read if ended else read,
-            last.batches + (not ended),
-            ended,
-            states.is_one,
-            states.is_before,
-            states.missed,
-        )
+        return replace(states, read=last.read if ended else read, batches=last.batches + (not ended), ended=ended)
 
     def pop(self, epoch: Epoch, ordinal: int) -> Result:
         epoch.done += 1
@@ -139,8 +129,8 @@ class OwnStreams:
                 epoch.done += 1
                 epoch.numbers.note(other)
         for other, ready in list(epoch.ready.items()):
-            if ready.worker == worker:  # from an iterator that continued after its end
-                epoch.unwanted.append(epoch.ready.pop(other))
+            if ready.worker == worker:  # the end, reported again
+                del epoch.ready[other]
                 epoch.done += 1
                 epoch.numbers.note(other)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feedline.abc.scheduler import WorkerView
-from feedline.delivery.machine.epoch import NOTHING, Epoch, Request, WorkerStates
+from feedline.delivery.machine.epoch import NOTHING, Epoch
 from feedline.delivery.machine.fault_budget import Treated
 from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.stream_check import StreamCheck
@@ -24,32 +24,26 @@ class Planned:
 
     Args:
         plan: yields the contents of each batch.
-        request: what to request from workers; it says whether the plan is of a stream.
+        stream_count: samples per batch, if batches are cut from a stream; 0 if the dataset has indices.
+        batched: False if the plan yields single samples.
+        keeps_states: True to request the states of dataset and iterator with every batch.
     """
 
     awaits_one = True
 
-    def __init__(self, plan: Plan, request: Request | None = None) -> None:
-        self.request = request or Request()
-        self.stays = self.request.stream_count > 0
-        # The state of a dataset depends on which samples it made.
-        self.can_move = plan.can_move and not self.request.snapshot_every
+    def __init__(self, plan: Plan, stream_count: int = 0, batched: bool = True, *, keeps_states: bool = False) -> None:
+        self.stream_count, self.batched = stream_count, batched
+        self.stays = stream_count > 0
+        self.can_move = plan.can_move and not keeps_states  # which depend on the samples that a worker has made
         self.deepens = plan.goes_ahead
         self.stream_check = StreamCheck(is_shared=True)
         self._plan = plan
-        self._snapshot = self.request.snapshot_every > 0
+        self._keeps_states = keeps_states
 
-    def open(self, epoch: Epoch, worker_count: int, states: WorkerStates) -> None:
-        begun = epoch.progress.begun
+    def open(self, epoch: Epoch, worker_count: int) -> None:
         self._already = frozenset(epoch.progress.early)
-        # Workers that had no batch left to make must still receive the states of their datasets.
-        states.owed = {worker: Position(position.dataset) for worker, position in states.owed.items()} | begun
-        states.last.update(states.owed)  # older reports are out of date
-        self._entered = dict(states.owed)
-        self._states = states
-        if self.request.awaits_openings:
-            begun.update(states.last)
-            epoch.unknown = epoch.awaited - begun.keys()
+        self._last = dict(epoch.progress.positions)
+        """Where each worker is after its last answer, or began if it reads a stream: there its replacement resumes."""
 
     def next(self, epoch: Epoch, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
         if epoch.held is NOTHING:
@@ -85,17 +79,17 @@ class Planned:
     def flight(
         self, epoch: Epoch, ordinal: int, indices: object, worker: int, treated: Treated | None = None
     ) -> Flight:
-        task = Task(0, indices, draw=self._plan.draw(ordinal), snapshot=self._snapshot)
+        task = Task(0, indices, draw=self._plan.draw(ordinal), snapshot=self._keeps_states)
         if epoch.guards:
-            treated = treated or epoch.fault_budget.treat(indices, batched=self.request.batched)
+            treated = treated or epoch.fault_budget.treat(indices, batched=self.batched)
             task.indices, task.skip = treated.indices, treated.skip
         return Flight(ordinal, worker, task, self.stays, treated)
 
     def arrived(self, epoch: Epoch, flight: Flight, result: Result) -> None:
-        if epoch.awaited:
-            epoch.opening(result)
-        if result.notes is not None:
-            result.position = result.notes.position
+        position = None if result.notes is None else result.notes.position
+        result.position = position
+        if position is not None and not self.stays:
+            self._last[result.worker] = position
         if result.kind is not ResultKind.ENDED:
             epoch.ready[flight.ordinal] = result
             return
@@ -117,7 +111,4 @@ class Planned:
             progress.positions[worker] = position
 
     def resume_for(self, worker: int) -> Position | None:
-        if self.stays:  # it resumes by reading again everything before its task
-            return self._entered.get(worker)
-        last = self._states.last.get(worker)
-        return None if last is None else Position(last.dataset)
+        return self._last.get(worker)  # of a stream, it reads again everything before its task

@@ -26,20 +26,18 @@ class StreamCheck:
         """Digests of samples, by place, without those of datasets that split themselves."""
         self._has_warned = False
 
-    def look_at(self, notes: Notes) -> Message | None:
-        """Return the warning for a stream that is not as required."""
-        text = None
-        if notes.shards_itself:
-            text = _SPLIT_TWICE
+    def look_at(self, notes: Notes) -> list[Message]:
+        """Return a warning for the first stream that is not as required."""
+        text = _SPLIT_TWICE if notes.shards_itself else None
         for place, digest in notes.digests:
             known = self._digests.setdefault(place, set())
             if known and (digest in known) is not self._is_shared:
                 text = text or (_UNEQUAL if self._is_shared else _EQUAL)
             known.add(digest)
         if text is None or self._has_warned:
-            return None
+            return []
         self._has_warned = True
-        return text, DataWarning
+        return [(text, DataWarning)]
 
 
 _SPLIT_TWICE = (

@@ -72,7 +72,7 @@ class Checkpoint:
         snapshot = Snapshot(key.epoch, seed=key.seed, draw_seed=self.draw_seed, dataset_epoch=self.dataset_epoch)
         if progress.ended:
             order = {**self.expected(), **self._state_of_plan()}
-            return replace(snapshot, ended=True, order=order, streams=tuple(self._outlasting()))
+            return replace(snapshot, ended=True, order=order, streams=self.outlasting())
         order = {**self._state_of_plan(), **self.expected()}
         positions = self._positions()
         if self.unit == "stream samples":  # all workers read the same stream
@@ -103,23 +103,26 @@ class Checkpoint:
         """Return the position of every worker, or that of an iteration without workers."""
         progress = self.entry.progress
         if self.worker_count:
-            if self.unit != "stream batches" and not (progress.begun or progress.positions):
+            if self.unit != "stream batches" and not progress.positions:
                 return []
-            return [progress.position(worker) for worker in range(self.worker_count)]
+            return [progress.positions.get(worker, Position()) for worker in range(self.worker_count)]
         position = Position() if self.live is None else self.live()
         if self.unit == "stream batches":
             return [replace(position, batches=progress.delivered, read=progress.read)]
         return [position]
 
-    def _outlasting(self) -> list[Position]:
-        """Return where the next epoch begins: the states that outlive this one, which has ended."""
+    def outlasting(self) -> tuple[Position, ...]:
+        """Return where the next epoch begins: the states that outlive this one, which has ended or was left."""
         positions = self._positions() if self.keeps_dataset else []
         if self.unit == "stream samples" and positions:
             positions = [_furthest(positions)]
-        found = [position.at_end() for position in positions]
+        is_over = self.entry.progress.ended or not self.unit.startswith("stream")
+        found = [position.next_epoch(ended=is_over or position.ended) for position in positions]
         if not self.keeps_last:
             found = [replace(position, iterator=None) for position in found]
-        return [position.copied() for position in found] if any(position.has_state for position in found) else []
+        if not any(position.has_state for position in found):
+            return ()
+        return tuple(position.copied() for position in found)
 
 
 def _furthest(positions: list[Position], most: float = math.inf) -> Position:

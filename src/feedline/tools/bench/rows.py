@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TextIO
 
-from feedline.system.output_folder import make_folder_for
+from feedline.system.files import make_folder_for
 from feedline.system.screen import Screen, Styled, Table
 from feedline.system.shown import printable
 from feedline.tools.bench import machine

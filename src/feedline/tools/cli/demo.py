@@ -18,8 +18,8 @@ from feedline import record
 from feedline.errors import BadOption
 from feedline.insight.recording import Recording
 from feedline.system.failures import words
+from feedline.system.files import make_folder_for
 from feedline.system.limits import shared_bytes
-from feedline.system.output_folder import make_folder_for
 from feedline.system.screen import Screen, Table
 from feedline.system.shown import counted, percent
 from feedline.tools.bench import load, rows

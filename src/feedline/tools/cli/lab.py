@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from feedline.datasets.objects import check_name
 from feedline.errors import BadOption
-from feedline.system.output_folder import make_folder_for
+from feedline.system.files import make_folder_for
 from feedline.tools.bench import rows
 from feedline.tools.lab.export import exported
 from feedline.tools.lab.server import serve

@@ -34,7 +34,7 @@ from feedline.loader.install import install
 from feedline.loader.iteration import watchers
 from feedline.loader.recorder import Recorder
 from feedline.system.failures import words
-from feedline.system.output_folder import make_folder_for
+from feedline.system.files import make_folder_for
 from feedline.system.ranks import share_if_known
 from feedline.system.shown import percent, printable
 from feedline.tools.cli.report import page_text

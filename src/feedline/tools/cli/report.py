@@ -9,7 +9,7 @@ from pathlib import Path
 
 from feedline.errors import BadOption, BadRecording
 from feedline.insight.recording import Recording
-from feedline.system.output_folder import make_folder_for
+from feedline.system.files import make_folder_for
 from feedline.system.screen import Table
 from feedline.system.shown import printable
 from feedline.tools.report import page_of

@@ -8,13 +8,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from feedline.datasets.addresses import shown_address
 from feedline.datasets.formats import format_by_name
 from feedline.datasets.remote.disk_cache import PIECE_BYTES, check_limit, least_limit
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.datasets.tar.shards import REMOTE_REQUESTS, expand
 from feedline.errors import BadOption
 from feedline.insight.stats import aligned
-from feedline.system.shown import printable, shown_address
+from feedline.system.shown import printable
 from feedline.system.sizes import byte_count, bytes_text
 from feedline.tools.tune.traffic import Machine, Reading
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from feedline.datasets.objects import check_name
 from feedline.errors import BadOption
-from feedline.system.output_folder import make_folder_for
+from feedline.system.files import make_folder_for
 
 N = TypeVar("N", int, float)
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from feedline.datasets.addresses import shown_url
 from feedline.datasets.formats import SOURCES
 from feedline.datasets.manifest import Manifest
 from feedline.datasets.recognition import Recognised, recognise
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor
-from feedline.system.shown import shown_url
 from feedline.tools.packing.opening import Opened, open_recognised
 from feedline.tools.packing.pictures import extension_of
 from feedline.tools.packing.reading import count_samples, dataset_text, loader_text, size_on_disk

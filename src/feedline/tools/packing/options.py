@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from feedline.datasets.addresses import shown_url
 from feedline.datasets.checksums import SEAL, check_seal
 from feedline.datasets.manifest import FACTS, INDEX_FOLDER, WORK_FOLDER
 from feedline.datasets.paths import local_output
 from feedline.datasets.remote.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
-from feedline.system.output_folder import make_folder_for
-from feedline.system.shown import shown_url
+from feedline.system.files import make_folder_for
 from feedline.tools.packing.pictures import Pictures
 from feedline.tools.packing.writers.contract import Format
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from feedline.datasets.checksums import sealed
 from feedline.datasets.manifest import FACTS
-from feedline.system.kept_file import sync, write_durably
+from feedline.system.files import sync, write_durably
 from feedline.tools.packing.schema import Schema
 from feedline.tools.packing.work import Indexing, keep_in, remove
 from feedline.tools.packing.writers.contract import Format, Summary, Writer

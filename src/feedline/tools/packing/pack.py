@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from feedline.datasets.addresses import shown_address, shown_url
 from feedline.datasets.arrays import ArrayDataset
 from feedline.datasets.kind import kind_of
 from feedline.datasets.remote.storage import checked_options, protocol_of
@@ -20,7 +21,6 @@ from feedline.loader.base import session_of
 from feedline.loader.loader import Loader
 from feedline.system.failures import words
 from feedline.system.process import core_count
-from feedline.system.shown import shown_address, shown_url
 from feedline.system.sizes import byte_count
 from feedline.tools.packing.opening import Opened, called, dataset_fingerprint, open_source
 from feedline.tools.packing.options import (

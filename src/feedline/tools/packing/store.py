@@ -37,12 +37,13 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from feedline.datasets.addresses import identity_of, shown_url
 from feedline.datasets.checksums import SEAL
 from feedline.datasets.manifest import FACTS, INDEX_FOLDER, JOB, UNFINISHED, WORK_FOLDER, manifest_in
 from feedline.datasets.remote.storage import Storage, protocol_of, version_of
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, PackError, SourceError, warn_user
 from feedline.system.failures import words
-from feedline.system.shown import counted, identity_of, shown_url
+from feedline.system.shown import counted
 from feedline.tools.packing.work import NOTE, Indexing, Work, crc32_of
 
 if TYPE_CHECKING:

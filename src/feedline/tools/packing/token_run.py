@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from feedline.errors import BadState, CorruptSource, PackError
 from feedline.loader.loader import Loader
 from feedline.system.failures import words
-from feedline.system.kept_file import sync
+from feedline.system.files import sync
 from feedline.text.encoder import Encoder, text_of, tokenizer_hash, tokenizer_name
 from feedline.text.token_file import ENDING, find_tokens, verify
 from feedline.text.writing import LENGTHS, UNFINISHED, TokenWriter

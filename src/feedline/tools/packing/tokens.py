@@ -18,7 +18,7 @@ from feedline.datasets.source import checked_count
 from feedline.errors import BadOption
 from feedline.loader.base import session_of
 from feedline.loader.loader import Loader
-from feedline.system.output_folder import make_folder_for
+from feedline.system.files import make_folder_for
 from feedline.system.process import core_count
 from feedline.text.encoder import Encoder, EndOption, tokenizer_hash, tokenizer_name
 from feedline.text.opening import open_tokenizer

@@ -20,10 +20,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from feedline.datasets.kept_file import keep, read_kept
 from feedline.datasets.manifest import INDEX_FOLDER, JOB, WORK_FOLDER
 from feedline.errors import BadOption
 from feedline.system.failures import add_note
-from feedline.system.kept_file import drop_abandoned, keep, read_kept, sync, write_durably
+from feedline.system.files import drop_abandoned, sync, write_durably
 from feedline.types import JsonObject
 
 NOTE, LOCK = "note.json", "lock"

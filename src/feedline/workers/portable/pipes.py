@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.memory.reading import SegmentReader
+from feedline.memory.reading import Reader, segment_reader
 from feedline.workers import session
 from feedline.workers.heap import Heap
 from feedline.workers.portable.segments import IN_SEGMENT, Inbox, Outbox, remove_segment
@@ -76,10 +76,10 @@ class PipeChannel(Channel):
             return taken
         return self.unsent.popleft().task_id if self.unsent else None
 
-    def reader(self, message: Message) -> SegmentReader | None:
+    def reader(self, message: Message) -> Reader | None:
         if message.mark != IN_SEGMENT:
             return None
-        return SegmentReader(self._inbox.open(f"{self.prefix}{message.task_id}", message.used))
+        return segment_reader(self._inbox.open(f"{self.prefix}{message.task_id}", message.used))
 
     def is_gone(self) -> bool:
         return self.process is not None and not self.process.is_alive()

@@ -26,7 +26,7 @@ import numpy as np
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import TooManyOpenFiles, WorkerDied
 from feedline.memory.arena import Arena
-from feedline.memory.reading import Copies
+from feedline.memory.reading import Reader
 from feedline.system import interrupts
 from feedline.workers import lifetime
 from feedline.workers.processes import link, start
@@ -86,12 +86,12 @@ class SocketChannel(Channel):
         self.unsent.extendleft(reversed([*others, *unread]))
         return taken
 
-    def reader(self, message: Message) -> Copies | None:
+    def reader(self, message: Message) -> Reader | None:
         """Return a reader that copies: a mapping holds a descriptor, and a program may keep thousands of batches."""
         if message.fd < 0:
             return None
         try:
-            return Copies(np.frombuffer(mmap.mmap(message.fd, max(message.used, 1), prot=mmap.PROT_READ), np.uint8))
+            return Reader(np.frombuffer(mmap.mmap(message.fd, max(message.used, 1), prot=mmap.PROT_READ), np.uint8))
         except OSError as exc:
             if exc.errno in (errno.EMFILE, errno.ENFILE):
                 raise TooManyOpenFiles("taking over the memory of a batch") from exc

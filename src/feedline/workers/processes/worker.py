@@ -206,7 +206,7 @@ def _run(
             answer = memory.answer(codec, result.payload, writer, task)
             began, fetch, collate, _, _ = result.task_times
             answer.busy_ns = time.monotonic_ns() - began
-            answer.times = TIMES.pack(began, fetch, collate, *runner.cpu.spent(answer.busy_ns))
+            answer.times = TIMES.pack(began, fetch, collate, *runner.clock.cpu.spent(answer.busy_ns))
             return [*messages, answer]
         memory.discard()
         if result.kind is ResultKind.FAILED:

@@ -48,9 +48,6 @@ _SAY_AFTER_S = 15.0
 _THREAD_PATIENCE_S = 1.0
 """How long `close` waits for the thread, which has nothing left to do by then."""
 
-_FEW = 8
-"""Batches that may be in flight before the size of one is known; the worker count, if that is larger."""
-
 _STORE_SHARE = 0.5
 """Share of the object store that a loader's batches may take: others use the store, too."""
 
@@ -237,10 +234,8 @@ class RayEngine(WorkerEngine):
         found = (self.pid(number) for number in range(len(self._workers)))
         return [pid for pid in found if pid is not None]
 
-    def has_space(self) -> bool:
-        waiting = sum(len(lane) for lane in self._waiting.values())
-        in_flight = waiting + sum(len(one.lane) + (one.current >= 0) for one in self._workers)
-        return self._store.has_space(in_flight, before_known=max(_FEW, self.worker_count))
+    def capacity(self) -> int:
+        return self._store.capacity(before_known=self.worker_count)
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import weakref
 
 import numpy as np
 
-from feedline.memory.reading import Bytes, Copies, Reader, Views
+from feedline.memory.reading import Bytes, Reader, Views
 
 
 class Store:
@@ -32,27 +32,20 @@ class Store:
         """Bytes of the batches in the store."""
         return sum(batch.size for batch in list(self._batches))
 
-    def has_space(self, in_flight: int, before_known: int = 1) -> bool:
-        """True if one more batch may be made.
-
-        Args:
-            in_flight: number of batches that are being made or are pending.
-            before_known: how many may be in flight before the size of a batch is known.
-        """
-        if not self.largest:
-            return in_flight < before_known
-        return self.held + (in_flight + 1) * self.largest <= self.budget
+    def capacity(self, before_known: int) -> int:
+        """Return how many batches may be in flight; `before_known` until the size of a batch is known."""
+        return (self.budget - self.held) // self.largest if self.largest else before_known
 
     def open(self, found: Bytes | None) -> Reader:
         """Return a reader that copies the arrays of a batch out of the store."""
         if found is None or not found.nbytes:
             self.largest = max(self.largest, 1)
-            return Copies(np.empty(1, np.uint8))
+            return Reader(np.empty(1, np.uint8))
         self.largest = max(self.largest, found.nbytes)
         batch = _Batch(found, self._batches.discard)
         batch.size = found.nbytes
         self._batches.add(batch)
-        return Copies(found)
+        return Reader(found)
 
 
 class _Batch(weakref.ref[Bytes]):

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from feedline.abc.framework import Framework
 from feedline.collate import default, pad
-from feedline.errors import BatchNotPicklable
+from feedline.errors import NotPicklable
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.codec import Codec, SlotFull, SlotWriter
 from feedline.memory.reading import Views
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor
-from feedline.system.timing import Clock, usual_s
+from feedline.system.timing import Clock
 from feedline.tools.tune.measured import Batch, FloatField, OtherCollate, field_in
+from feedline.tools.tune.probing.noise import usual_s
 from feedline.tools.tune.probing.sampling import LONG_LIST, as_array, leaves
 from feedline.types import CollateFunction, JsonObject
 
@@ -64,7 +65,7 @@ def try_batch(samples: list[object], given: CollateFunction | None, clock: Clock
     )
     try:
         return made(**_sent(batch, samples, size, clock), floats=tuple(_floats(samples, clock)))
-    except (BatchNotPicklable, SlotFull, pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
+    except (NotPicklable, SlotFull, pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
         return made(
             pickle_s=0, pickle_bytes=0, write_s=0, as_arrays_s=0, arena_s=0, object_bytes=0, bytes=size,
             not_picklable=words(exc),

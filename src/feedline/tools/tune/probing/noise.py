@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ _EVERY_S = 0.01
 _LEAST = 15
 """Minimum number of runs, however short the probe is."""
 _IN_MEDIAN = 5
-"""Runs per median, as in `usual_s`."""
+"""Runs per median."""
 _STEPS = 5000
 """Iterations of the loop, about 100 us in total."""
 _STEAL = 8
@@ -85,3 +86,15 @@ def _cores_time() -> list[int]:
         return list(map(int, Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]))
     except (OSError, ValueError):
         return []
+
+
+# object: the result of the function is dropped.
+def usual_s(function: Callable[[], object], clock: Clock, *, most_s: float = 0.2) -> float:
+    """Return the median time of a few calls; a slow function may be called only once."""
+    times: list[float] = []
+    while len(times) < _IN_MEDIAN and sum(times) < most_s:
+        before = clock.now()
+        function()
+        times.append(clock.since(before)[0])
+    times.sort()
+    return (times[len(times) // 2] + times[(len(times) - 1) // 2]) / 2

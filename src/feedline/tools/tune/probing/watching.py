@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.system.timing import Clock, usual_s
+from feedline.system.timing import Clock
 from feedline.tools.tune.measured import Decoded, Opened
+from feedline.tools.tune.probing.noise import usual_s
 
 if TYPE_CHECKING:
     from PIL.Image import Image

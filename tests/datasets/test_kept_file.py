@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from feedline.system.kept_file import BLOCK_BYTES, KeptFile, drop_abandoned, keep, kept_bytes, read_kept, write_durably
+from feedline.datasets.kept_file import BLOCK_BYTES, KeptFile, keep, kept_bytes, read_kept
+from feedline.system.files import write_durably
 from tests.tools.packing.stores import in_child
 
 DATA = random.Random(0).randbytes(3 * BLOCK_BYTES + 5)
@@ -125,14 +126,3 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         keep(tmp_path / "a", (piece for _ in range(2) for piece in pieces()))
     assert os.listdir(tmp_path) == []
-
-
-def test_only_files_that_killed_writers_left_are_dropped(tmp_path: Path) -> None:
-    left, recent, other = ".a.lines.0123456789abcdef.part", ".a.lines.0123456789abcdee.part", ".b.0123456789abcdef.part"
-    mine = [".a.part", ".a", "a", ".a.0123.part", ".a.lines.0123456789abcdef.part.txt"]
-    for name in (left, recent, other, *mine):
-        (tmp_path / name).touch()
-        if name != recent:
-            os.utime(tmp_path / name, (1, 1))
-    drop_abandoned(tmp_path, "a")
-    assert sorted(os.listdir(tmp_path)) == sorted([recent, other, *mine])

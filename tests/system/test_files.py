@@ -1,12 +1,14 @@
-"""Folders of outputs: made before the work, by every command that writes a file."""
+"""Files that feedline writes, and their folders, which every command makes before the work."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 import feedline
+from feedline.system.files import drop_abandoned
 from feedline.tools.cli.main import main
 from feedline.tools.cli.values import picture
 
@@ -27,3 +29,14 @@ def test_recordings_pages_traces_and_plots_go_into_new_folders(
     assert main(["profile", "-o", "profiles/one/x", str(program)]) == 0
     assert sorted(path.name for path in Path("profiles/one").iterdir()) == ["x.html", "x.json.gz"]
     assert capsys.readouterr().err == ""
+
+
+def test_only_files_that_killed_writers_left_are_dropped(tmp_path: Path) -> None:
+    left, recent, other = ".a.lines.0123456789abcdef.part", ".a.lines.0123456789abcdee.part", ".b.0123456789abcdef.part"
+    mine = [".a.part", ".a", "a", ".a.0123.part", ".a.lines.0123456789abcdef.part.txt"]
+    for name in (left, recent, other, *mine):
+        (tmp_path / name).touch()
+        if name != recent:
+            os.utime(tmp_path / name, (1, 1))
+    drop_abandoned(tmp_path, "a")
+    assert sorted(os.listdir(tmp_path)) == sorted([recent, other, *mine])

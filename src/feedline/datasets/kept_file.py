@@ -11,17 +11,16 @@ Readers never follow a symbolic link or wait for a pipe: anything but a regular 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import stat
 import struct
 import sys
-import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
+
+from feedline.system.files import replacing
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -32,57 +31,6 @@ _FOOTER = struct.Struct("<8sQI")
 _TAIL_BYTES = 1 << 12
 """Bytes to read from the end at first: they include the checksums of 16 MB."""
 _OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.part")
-ABANDONED_S = 3600.0
-"""An unfinished file that was not written to for this long was left by a process that died. A guess."""
-
-
-@contextlib.contextmanager
-def replacing(path: Path, *, flush: bool = True) -> Iterator[IO[bytes]]:
-    """Yield a file that replaces `path` at the end of the block, unless the block raises an exception.
-
-    Without `flush`, the file may be damaged after a power failure.
-    """
-    unfinished = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
-    try:
-        with open(unfinished, "xb") as file:
-            yield file
-            if flush:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(unfinished)
-        raise
-    if flush:
-        # Some file systems cannot flush folders. After a power failure there, the old file may be back: whole as well.
-        with contextlib.suppress(OSError):
-            sync(path.parent)
-
-
-def write_durably(path: Path, *pieces: ReadableBuffer) -> None:
-    """Replace a file: at any moment, it has all of the old or all of the new content, also after a power failure."""
-    with replacing(path) as file:
-        file.writelines(pieces)
-
-
-def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def drop_abandoned(folder: Path, beginning: str = "", *, after_s: float = ABANDONED_S) -> None:
-    """Delete what killed processes left unfinished in a folder, of files whose names begin so."""
-    for path in folder.iterdir():
-        if path.name.startswith(f".{beginning}") and _UNFINISHED.fullmatch(path.name):
-            with contextlib.suppress(FileNotFoundError):  # another process was quicker
-                if time.time() - path.stat().st_mtime >= after_s:
-                    path.unlink()
 
 
 def keep(path: Path, pieces: Iterable[ReadableBuffer], *, flush: bool = True) -> None:
