@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -42,7 +43,9 @@ def plan_of(indices: Stateful, **options: Any) -> ForeignPlan:
 def test_draw_keys_differ_on_all_ranks_and_survive_a_resumption() -> None:
     def keys(consumed: int, numbers: range) -> list[int]:
         return [
-            ForeignPlan(iter(()), draw_key=5, share=lambda: Share(rank, 3), consumed=consumed).draw(number).key
+            ForeignPlan(iter(()), draw_key=5, share=functools.partial(Share, rank, 3), consumed=consumed)
+            .draw(number)
+            .key
             for number in numbers
             for rank in range(3)
         ]

@@ -6,6 +6,7 @@ and collating, bit for bit. Test: tests/frameworks/test_torch_gather.py
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,6 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from feedline.abc.framework import Gather
 from feedline.abc.source import Columnar, ColumnSource, Selection, checking
-from feedline.frameworks.hugging_face import columns_of
 from feedline.frameworks.torch_collate import registrations_untouched
 from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
 
@@ -90,8 +90,11 @@ def _take_from(dataset: Any, *, only_tensors: bool = False) -> Take | None:
         return _from_parts(dataset)
     if isinstance(dataset, ColumnSource):
         return None if only_tensors else _from_columns(dataset.read_columns)
-    if (table := columns_of(dataset)) is not None:
-        return None if only_tensors else _from_columns(table[1])
+    if "datasets" in sys.modules:
+        from feedline.frameworks.hugging_face import columns_of
+
+        if (table := columns_of(dataset)) is not None:
+            return None if only_tensors else _from_columns(table[1])
     return checking(dataset, _from_column_table(dataset.columns())) if isinstance(dataset, Columnar) else None
 
 

@@ -21,7 +21,6 @@ from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.delivery.state.epochs import Start
-from feedline.delivery.state.ranks import own_snapshot
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.config import LoaderConfig
 from feedline.loader.session import Listener, Session
@@ -332,6 +331,8 @@ def _begin(session: Session, config: LoaderConfig, order: Order) -> Start:
     """Return which epoch is next, and where this rank resumes with its current workers if a state was loaded."""
 
     def own(state: Snapshot) -> Snapshot:
+        from feedline.delivery.state.ranks import own_snapshot  # only for a loaded state
+
         return own_snapshot(state, share_if_known(), config.max_workers, config.dataset)
 
     return session.epochs.begin(order, own)

@@ -44,10 +44,10 @@ from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.system.optional import require
 from feedline.system.ranks import Tail
 from feedline.types import CollateFunction, DatasetKind, EngineName, StreamSharding, is_arrays
-from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
     from feedline.loader.iteration import NumpyBatches
+    from feedline.workers.ray.options import RayOptions
 
 
 _READ = (

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from feedline.abc.description import check_description, description_of
 from feedline.abc.faults import ErrorPolicy
 from feedline.abc.framework import Framework
 from feedline.abc.worker_spec import WorkerSpec
@@ -352,6 +351,11 @@ class Session:
         return self.resources.counters
 
     @property
+    def worker_count(self) -> int:
+        """The number of workers, also before they are started."""
+        return self.resources.worker_count
+
+    @property
     def worker_pids(self) -> list[int]:
         """Process ids of the workers that were started last and are alive."""
         return self.resources.worker_pids
@@ -374,6 +378,8 @@ class Session:
         )
         last = self.epochs.checkpoint
         faults = self.fault_budget.state(None if last is None else last.entry.progress.faults)
+        from feedline.abc.description import description_of
+
         parts = {"dataset": description_of(config.dataset), "faults": faults}
         return {**state, **{name: part for name, part in parts.items() if part}}
 
@@ -387,6 +393,8 @@ class Session:
         config.check_draws(_part_of(own, "order"))
         any_rank = ranks[0] if isinstance(ranks, list) and ranks else state
         if isinstance(any_rank, Mapping) and "feedline" in any_rank:
+            from feedline.abc.description import check_description, description_of
+
             check_description(any_rank.get("dataset"), description_of(config.dataset))
         faults = _part_of(own, "faults")
         self.fault_budget.copy().restore(faults)  # first on a copy, before anything changes: the state may be damaged

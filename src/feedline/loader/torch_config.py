@@ -23,19 +23,18 @@ from feedline.abc.source import ShardedSource
 from feedline.delivery.config import DEFAULT_DEPTH
 from feedline.delivery.state import Snapshot
 from feedline.errors import BadOption
-from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_samplers import SeedSource
 from feedline.loader.config import LoaderConfig
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
-from feedline.order.sharding import rank_count
+from feedline.order.sharding import rank_count, ranks_of_stream
 from feedline.order.torch_order import torch_order
 from feedline.types import StreamSharding
-from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
     from feedline.abc.deferred import Target
+    from feedline.workers.ray.options import RayOptions
 
 
 _ATTRIBUTES = (

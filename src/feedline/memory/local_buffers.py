@@ -6,6 +6,7 @@ import mmap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from feedline.abc.memory import WORTH_A_SLOT
 from feedline.memory.reading import Bytes
 
 if TYPE_CHECKING:
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PAGE = mmap.PAGESIZE
-
-WORTH_A_SLOT = 128 << 10
-"""Smaller arrays come from the ordinary heap, which keeps memory of this size warm by itself (glibc maps larger
-requests anew each time, and every page of them faults)."""
 
 
 class LocalBuffers:

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from feedline.errors import DataWarning, warn_user
-from feedline.frameworks.hugging_face import ranks_of_stream
-from feedline.order.sharding import layers_of, rank_count
+from feedline.order.sharding import layers_of, rank_count, ranks_of_stream
 from feedline.system.ranks import Share
 
 _KNOWS_RANKS = re.compile(

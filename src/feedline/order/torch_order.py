@@ -12,8 +12,15 @@ from torch.utils.data import BatchSampler
 
 from feedline import samplers
 from feedline.abc import sampler as contract
-from feedline.frameworks.accelerate import sampler_behind, skipped_by
-from feedline.frameworks.torch_samplers import GeneratorOrigin, index_blocks, is_sequential, origin_of, remembering
+from feedline.frameworks.torch_samplers import (
+    GeneratorOrigin,
+    index_blocks,
+    is_sequential,
+    origin_of,
+    remembering,
+    sampler_behind,
+    skipped_by,
+)
 from feedline.order.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.samplers.sequential import SequentialSampler
 from feedline.system.ranks import Share, share_if_known
