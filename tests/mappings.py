@@ -1,7 +1,9 @@
-"""The memory mappings of a process, as Linux reports them."""
+"""The memory mappings of a process, and the processes of a session, as Linux reports them."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,3 +55,14 @@ def of_feedline(pid: int) -> list[Mapping]:
         for mapping in mappings(pid)
         if "memfd:feedline" in mapping.name or (not mapping.name and mapping.size > _LARGE and "wr" in mapping.flags)
     ]
+
+
+def members(session: int) -> list[int]:
+    """List the living processes of a session: a program started in one of its own, with its orphans."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            state, _, _, own = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(own) == session and state not in "ZX":
+                found.append(int(name))
+    return found

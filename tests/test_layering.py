@@ -215,62 +215,30 @@ def test_readmes_have_a_row_for_every_file(readme: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "source", "complaint"),
     [
-        ("faults/depth.py", "from feedline.workers import threads", "faults (rung 4) imports workers (rung 6)"),
-        ("faults/depth.py", "import feedline.memory.arena", "faults (rung 4) imports memory (rung 4)"),
         ("faults/depth.py", "def f() -> None:\n    from feedline.loader import x", "imports loader (rung 8)"),
         ("faults/depth.py", "if TYPE_CHECKING:\n    from ..loader import x", "imports loader (rung 8)"),
         ("faults/depth.py", "from feedline import DataLoader", "imports __init__"),
-        ("faults/depth.py", "from .. import workers", "imports workers (rung 6)"),
         ("errors.py", "from .types import Task", "errors (rung 0) imports types (rung 2)"),
         ("delivery/machine/x.py", "from feedline.delivery.driver import y", "machine (rung 7) imports delivery/driver"),
-        ("delivery/machine/x.py", "from feedline.workers import threads", "imports workers (rung 6)"),
-        ("tools/report/html.py", "from feedline.order import x", "tools/report (rung 9) imports order (rung 6)"),
+        ("faults/depth.py", "from .other import x\nfrom feedline import types\nimport numpy", None),
+        ("delivery/driver/x.py", "from feedline.delivery.machine import y", None),
     ],
 )
-def test_a_wrong_import_is_found(
-    tmp_path: Path, parts: dict[str, Part], file: str, source: str, complaint: str
+def test_wrong_imports_are_found(
+    tmp_path: Path, parts: dict[str, Part], file: str, source: str, complaint: str | None
 ) -> None:
-    package = tmp_path / "feedline"
-    path = package / file
+    path = tmp_path / "feedline" / file
     path.parent.mkdir(parents=True)
     path.write_text(source)
-    (wrong,) = find_wrong_arrows(package, parts)
-    assert complaint in wrong
+    wrong = find_wrong_arrows(tmp_path / "feedline", parts)
+    assert len(wrong) == (complaint is not None)
+    assert all(str(complaint) in each for each in wrong)
 
 
-@pytest.mark.parametrize(
-    ("file", "source"),
-    [
-        ("faults/depth.py", "from feedline.errors import FeedlineError\nfrom feedline import types\nimport numpy"),
-        ("faults/depth.py", "from .other import x\nimport feedline.faults.other"),
-        ("system/optional.py", "from feedline.errors import MissingExtra"),
-        ("delivery/driver/x.py", "from feedline.delivery.machine import y"),
-        ("tools/report/html.py", "from feedline.insight import x"),
-        ("tools/cli/main.py", "from feedline import DataLoader"),
-        ("workers/processes.py", "from feedlines.loader import x"),
-    ],
-)
-def test_an_allowed_import_passes(tmp_path: Path, parts: dict[str, Part], file: str, source: str) -> None:
-    package = tmp_path / "feedline"
-    path = package / file
-    path.parent.mkdir(parents=True)
-    path.write_text(source)
-    assert find_wrong_arrows(package, parts) == []
-
-
-@pytest.mark.parametrize(
-    ("source", "circles"),
-    [
-        ("from feedline.b import y", [{"feedline.a", "feedline.b"}]),
-        ("def f() -> None:\n    from feedline import b", [{"feedline.a", "feedline.b"}]),
-        ("if TYPE_CHECKING:\n    from feedline.b import y", [{"feedline.a", "feedline.b"}]),
-        ("import feedline", []),
-    ],
-)
-def test_an_import_circle_is_found(tmp_path: Path, source: str, circles: list[set[str]]) -> None:
+def test_an_import_circle_is_found(tmp_path: Path) -> None:
     package = tmp_path / "feedline"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "a.py").write_text(source)
+    (package / "a.py").write_text("def f() -> None:\n    from feedline.b import y")
     (package / "b.py").write_text("from .a import x")
-    assert find_circles(module_graph(package)) == circles
+    assert find_circles(module_graph(package)) == [{"feedline.a", "feedline.b"}]

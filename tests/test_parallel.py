@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from tests import program_server
 
 PROGRAM = """
@@ -77,15 +75,6 @@ def test_a_process_that_dies_between_tests_is_an_error(tmp_path: Path) -> None:
     code, text = run_pytest(tmp_path, "-k", "whole or last", conftest=dying)
     assert code == 2
     assert "a process ended with exit code 3 while it ran no test" in text
-
-
-@pytest.mark.slow
-def test_a_file_that_cannot_be_imported_is_an_error_and_the_others_run(tmp_path: Path) -> None:
-    (tmp_path / "test_d.py").write_text("import a_module_that_is_nowhere")
-    code, text = run_pytest(tmp_path, "-k", "whole")
-    assert code == 1
-    assert re.search(r"^ERROR \S*test_d.py", text, re.M)
-    assert "3 passed, 9 deselected, 1 error" in text
 
 
 ABORTING = """

@@ -37,10 +37,6 @@ def test_a_program_has_the_environment_of_the_test(monkeypatch: pytest.MonkeyPat
     assert program_server.run("import os; print(os.environ.get('FEEDLINE_TEST_VARIABLE'))").stdout == "None\n"
 
 
-def test_torch_is_already_imported() -> None:
-    assert program_server.run("import sys; print('torch' in sys.modules)").stdout == "True\n"
-
-
 def test_tracebacks_show_only_lines_of_the_program() -> None:
     done = program_server.run("raise ValueError('three')")
     assert done.returncode == 1
@@ -49,16 +45,12 @@ def test_tracebacks_show_only_lines_of_the_program() -> None:
     )
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("finalizes", [False, True])
 @pytest.mark.parametrize(
     ("text", "code"),
     [
         ("import sys; sys.exit(7)", 7),
-        ("import sys; sys.exit()", 0),
-        ("import sys; sys.exit(-2)", 254),
         ("import sys; sys.exit('seven')", 1),
-        ("raise ValueError", 1),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
         ("raise KeyboardInterrupt", -signal.SIGINT),
     ],
@@ -89,12 +81,6 @@ print("begin")
 def test_threads_exit_functions_and_finalizers_run_at_the_end(finalizes: bool) -> None:
     done = program_server.run(ENDING, finalizes=finalizes)
     assert (done.stdout, done.stderr) == ("begin\nthread\nend\ndropped\n", "")
-
-
-def test_random_numbers_differ_from_program_to_program() -> None:
-    text = "import random, numpy; print(random.random(), numpy.random.rand())"
-    first, second = (program_server.run(text).stdout.split() for _ in range(2))
-    assert set(first).isdisjoint(second)
 
 
 def test_spawned_workers_import_the_file(tmp_path: Path) -> None:

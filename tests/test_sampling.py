@@ -43,23 +43,6 @@ def test_the_same_cases_run_in_any_order() -> None:
     assert ran(items) == ran(again)
 
 
-def test_different_tests_run_different_cases() -> None:
-    engines = ["inline", "thread", "process"]
-    items = [Item(f"test_{x}[{engine}]", pytest.mark.sample(3).mark) for x in range(20) for engine in engines]
-    chosen = ran(items)
-    assert len(chosen) == 20
-    assert len({name.partition("[")[2] for name in chosen}) == 3
-
-
-def test_tests_without_the_marker_run_completely_and_slow_cases_do_not_count() -> None:
-    plain = [Item(f"test_y[{number}]") for number in range(5)]
-    slow = [Item(f"test_z[{number}]", pytest.mark.sample(2).mark, pytest.mark.slow.mark) for number in range(2)]
-    marked = [Item(f"test_z[{number}]", pytest.mark.sample(2).mark) for number in range(2, 4)]
-    chosen = ran([*plain, *slow, *marked])
-    assert {item.nodeid for item in plain} <= chosen
-    assert len(chosen) == 6
-
-
 def test_the_profile_scales_the_number_of_examples() -> None:
     usual = hypothesis.settings().max_examples
     assert examples(100) == usual

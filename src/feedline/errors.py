@@ -120,12 +120,6 @@ class DatasetFailed(BadOption):
         reason: "import" (it could not be imported or created), "raises" (every sample raised), "hangs", "crashes" (its
             process died, or took too much memory) or "empty".
         traceback: the user's frames, as Python prints them; "" if there are none.
-
-    Example:
-        >>> raise DatasetFailed("Every sample of photos:train raised an exception.", reason="raises")
-        Traceback (most recent call last):
-            ...
-        feedline.errors.DatasetFailed: Every sample of photos:train raised an exception.
     """
 
     def __init__(self, text: str, reason: str = "import", traceback: str = "") -> None:
@@ -258,15 +252,7 @@ class CorruptSource(SourceError):
 
 
 class SourceChanged(SourceError):
-    """A store has changed since an index or a cache was built from it.
-
-    Example:
-        >>> try:
-        ...     raise SourceChanged("train.csv has changed since it was indexed.")
-        ... except SourceError:  # rebuild the dataset, or stop
-        ...     "the file has changed"
-        'the file has changed'
-    """
+    """A store has changed since an index or a cache was built from it."""
 
 
 class PackError(FeedlineError, RuntimeError):
@@ -286,13 +272,7 @@ class PackError(FeedlineError, RuntimeError):
 
 
 class WorkerError(FeedlineError, RuntimeError):
-    """Something happened to a worker, not to a sample.
-
-    Example:
-        >>> from feedline import errors
-        >>> errors.WorkerError in errors.WorkerDied.__mro__ and errors.WorkerError in errors.WorkerTimeout.__mro__
-        True
-    """
+    """Something happened to a worker, not to a sample."""
 
 
 class WorkerDied(WorkerError):
@@ -333,15 +313,7 @@ class WorkerTimeout(WorkerError):
 
 
 class WorkerStartError(WorkerError):
-    """A worker could not be started.
-
-    Example:
-        >>> from feedline import errors
-        >>> try:
-        ...     raise errors.WorkerStartError("Worker 0 cannot be started: Cannot allocate memory.")
-        ... except errors.WorkerError:
-        ...     workers = 0  # go on without workers
-    """
+    """A worker could not be started."""
 
 
 class ReentrantCall(FeedlineError, RuntimeError):
@@ -361,13 +333,7 @@ class ReentrantCall(FeedlineError, RuntimeError):
 
 
 class TransportError(FeedlineError, RuntimeError):
-    """A batch could not be sent from a worker to the consumer.
-
-    Example:
-        >>> from feedline import errors
-        >>> [kind.__name__ for kind in errors.TransportError.__subclasses__()]
-        ['NotPicklable', 'TooManyOpenFiles']
-    """
+    """A batch could not be sent from a worker to the consumer."""
 
 
 class NotPicklable(TransportError, pickle.PicklingError, TypeError, AttributeError):
@@ -388,14 +354,7 @@ class NotPicklable(TransportError, pickle.PicklingError, TypeError, AttributeErr
 
 
 class TooManyOpenFiles(TransportError):
-    """The process has no file descriptor left.
-
-    Example:
-        >>> raise TooManyOpenFiles("starting a worker")
-        Traceback (most recent call last):
-            ...
-        feedline.errors.TooManyOpenFiles: Too many open files while starting a worker...
-    """
+    """The process has no file descriptor left."""
 
     def __init__(self, doing: str) -> None:
         super().__init__(
@@ -406,14 +365,7 @@ class TooManyOpenFiles(TransportError):
 
 
 class InternalError(FeedlineError, RuntimeError):
-    """A broken invariant inside feedline.
-
-    Example:
-        >>> raise InternalError("A slot was released twice.")
-        Traceback (most recent call last):
-            ...
-        feedline.errors.InternalError: A slot was released twice. This is a bug in feedline, not in your code...
-    """
+    """A broken invariant inside feedline."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} This is a bug in feedline, not in your code: please report it with this message.")
@@ -430,57 +382,23 @@ class FeedlineWarning(UserWarning):
 
 
 class DataWarning(FeedlineWarning):
-    """Samples may be repeated, missing, wrong, or differ between runs.
-
-    Example:
-        >>> import warnings
-        >>> from feedline.errors import DataWarning
-        >>> warnings.filterwarnings("error", category=DataWarning)  # stop instead of training on doubtful samples
-    """
+    """Samples may be repeated, missing, wrong, or differ between runs."""
 
 
 class StateWarning(FeedlineWarning):
-    """Training may not resume where it stopped: a state is empty, incomplete, or contradicted by `set_epoch`.
-
-    Example:
-        >>> import warnings
-        >>> from feedline import Loader
-        >>> with warnings.catch_warnings(record=True) as caught:
-        ...     warnings.simplefilter("always")
-        ...     Loader([1, 2, 3]).load_state_dict({})
-        >>> caught[0].category.__name__
-        'StateWarning'
-    """
+    """Training may not resume where it stopped: a state is empty, incomplete, or contradicted by `set_epoch`."""
 
 
 class WorkerWarning(FeedlineWarning):
-    """A worker died, hung, keeps growing in memory, or is slow to start. Nothing is lost so far.
-
-    Example:
-        >>> import warnings
-        >>> from feedline.errors import WorkerWarning
-        >>> warnings.filterwarnings("always", category=WorkerWarning)  # show every replaced worker
-    """
+    """A worker died, hung, keeps growing in memory, or is slow to start. Nothing is lost so far."""
 
 
 class PerformanceWarning(FeedlineWarning):
-    """The same samples could be loaded much faster.
-
-    Example:
-        >>> import warnings
-        >>> from feedline.errors import PerformanceWarning
-        >>> warnings.filterwarnings("ignore", category=PerformanceWarning)  # you know that it is slow
-    """
+    """The same samples could be loaded much faster."""
 
 
 class OptionWarning(FeedlineWarning):
-    """An argument is accepted but has almost no effect, or a framework drops it.
-
-    Example:
-        >>> import warnings
-        >>> from feedline.errors import OptionWarning
-        >>> warnings.filterwarnings("ignore", category=OptionWarning)  # you know that the option has no effect
-    """
+    """An argument is accepted but has almost no effect, or a framework drops it."""
 
 
 PACKAGE = str(Path(__file__).parent)

@@ -15,7 +15,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -105,35 +105,14 @@ def raise_in_the_loop(loader: Any) -> None:
             raise ZeroDivisionError
 
 
-def return_from_a_generator(loader: Any) -> None:
-    def first() -> Iterator[Any]:
-        for batch in loader:
-            yield batch
-            return
-
-    assert len(list(first())) == 1
-
-
 def drop_the_iterator(loader: Any) -> None:
     next(iter(loader))
-
-
-def begin_again(loader: Any) -> None:
-    for _ in range(3):
-        next(iter(loader))
-
-
-def do_not_begin(loader: Any) -> None:
-    iter(loader)
 
 
 WAYS: list[Callable[[Any], None]] = [
     break_early,
     raise_in_the_loop,
-    return_from_a_generator,
     drop_the_iterator,
-    begin_again,
-    do_not_begin,
 ]
 
 
@@ -321,47 +300,6 @@ def check_interrupted(*arguments: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_an_interrupt_at_any_moment_ends_the_program_cleanly(seed: int) -> None:
     check_interrupted("Loader", "process", "persistent" if seed % 4 == 3 else "", seed=seed)
-
-
-GOES_ON = """
-import gc, threading, warnings
-
-def send_again(dropped):
-    # Python drops an interrupt in the first moment of a finalizer, before any line of ours. Users press Ctrl-C again.
-    signal.setitimer(signal.ITIMER_REAL, 0.05)  # one that came inside this function would be dropped as well
-
-signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-sys.unraisablehook = send_again
-warnings.simplefilter("error", feedline.errors.FeedlineWarning)
-warnings.simplefilter("ignore", feedline.errors.PerformanceWarning)
-loader = Loader(Numbers(), 4, workers=2, engine=sys.argv[1])
-assert len(list(loader)) == 16
-files = len(os.listdir("/proc/self/fd"))
-while True:
-    try:
-        say("begun")
-        while True:
-            assert len(list(loader)) == 16
-    except KeyboardInterrupt:
-        interrupted = True
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread():
-            thread.join(100)
-    assert len(list(loader)) == 16, "the loader can be used again"
-    gc.collect()
-    say("left", len(worker_pids()), threading.active_count() - 1, len(os.listdir("/proc/self/fd")) - files)
-"""
-
-
-@pytest.mark.parametrize("engine", ["process", "thread"])
-def test_a_program_that_catches_interrupts_leaks_nothing(engine: str) -> None:
-    """Like a notebook: the next epoch works as usual, and nothing accumulates."""
-    draw = random.Random(5)
-    with running(GOES_ON, engine) as program:
-        for _ in range(10):
-            interrupt_at_random(program, draw)
-            assert program.line() == "left 0 0 0", program.errors()
-        assert program.errors() == ""
 
 
 # -- programs that ignore SIGCHLD ---

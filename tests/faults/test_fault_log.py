@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-import io
-import itertools
 import json
-import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from feedline.errors import BadState, TooManyBadSamples
-from feedline.faults import FaultLog, Policy, Replace, Retry, Skip
+from feedline.errors import TooManyBadSamples
+from feedline.faults import FaultLog, Policy, Replace, Retry
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
     LOADERS,
@@ -84,36 +79,6 @@ def test_quarantined_samples_are_not_requested(loader_kind: str, engine: str, po
     loader.close()
 
 
-def test_samples_whose_errors_were_raised_are_requested_again(loader_kind: str, tmp_path: Path) -> None:
-    once = Once(tmp_path)
-    loader = make(loader_kind, CountsRequests(once, 8, {2}), on_error=Policy({OSError: "skip"}))
-    for _ in range(3):
-        with pytest.raises(Exception, match="sample 2 is bad"):
-            list(loader)
-    assert once.count(2) == 3
-    assert not loader.faults.quarantined
-    assert loader.faults.counts() == {"raise": 3, "skip": 0, "retry": 0, "replace": 0}
-
-
-def test_a_copy_of_a_loader_has_its_own_log(loader_kind: str) -> None:
-    loader = make(loader_kind, Numbers(8, {2}), on_error="skip")
-    list(loader)
-    twin = copy.copy(loader)
-    assert len(twin.faults) == 0
-    list(twin)
-    assert indices_of(twin.faults) == [2]
-    twin.faults.clear()
-    assert indices_of(loader.faults) == [2]
-
-
-def test_a_pickled_loader_keeps_its_log(loader_kind: str) -> None:
-    loader = make(loader_kind, Numbers(8, {2}), on_error=Skip())
-    list(loader)
-    twin = pickle.loads(pickle.dumps(loader))
-    assert twin.faults.quarantined == [2]
-    assert batches_of(twin) == batches_of(loader)
-
-
 # -- states ----------------------------------------------------------------------------------------------------------
 
 
@@ -121,20 +86,12 @@ def through_json(state: Any) -> Any:
     return json.loads(json.dumps(state))
 
 
-def through_torch(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 @mostly_loader
-@pytest.mark.parametrize("way", [through_json, through_torch, copy.deepcopy])
-def test_the_log_is_part_of_the_state(loader_kind: str, way: Any, tmp_path: Path) -> None:
+def test_the_log_is_part_of_the_state(loader_kind: str, tmp_path: Path) -> None:
     once = Once(tmp_path)
     loader = make(loader_kind, CountsRequests(once, 20, {2, 9}), on_error=Policy(otherwise="skip", max_share=1.0))
     list(loader)
-    state = way(loader.state_dict())
+    state = through_json(loader.state_dict())
     other = make(loader_kind, CountsRequests(once, 20, {2, 9}), on_error="skip", workers=1)
     other.load_state_dict(state)
     assert list(other.faults) == list(loader.faults)
@@ -142,41 +99,6 @@ def test_the_log_is_part_of_the_state(loader_kind: str, way: Any, tmp_path: Path
     assert other.stats()["faults"] == loader.stats()["faults"] == {"raise": 0, "skip": 2, "retry": 0, "replace": 0}
     assert batches_of(other) == batches_of(loader)
     assert [once.count(index) for index in (2, 9)] == [1, 1]
-
-
-def test_a_state_without_a_log_clears_the_log(loader_kind: str) -> None:
-    loader = make(loader_kind, Numbers(20, {2}), on_error="skip")
-    batches = iter(loader)
-    next(batches)
-    state = loader.state_dict()
-    del state["faults"]
-    loader.load_state_dict(state)
-    assert len(loader.faults) == 0
-    assert not loader.faults.quarantined
-    assert make(loader_kind, Numbers(20)).state_dict().get("faults") is None, "an empty log is not saved"
-
-
-DAMAGE: dict[str, Any] = {
-    "no dict": 7,
-    "entries": {"entries": 3},
-    "an entry": {"entries": [{"index": 3}]},
-    "quarantined": {"quarantined": ["cat"]},
-    "seen": {"entries": [], "seen": -1},
-    "counts": {"dropped": 3, "counts": {"skip": 1}},
-}
-
-
-@mostly_dataloader
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_log_is_rejected_and_changes_nothing(loader_kind: str, damage: str) -> None:
-    loader = make(loader_kind, Numbers(20, {2}), on_error="skip")
-    batches = iter(loader)
-    next(batches)
-    before = loader.state_dict()
-    with pytest.raises(BadState, match="damaged"):
-        loader.load_state_dict({**before, "faults": DAMAGE[damage]})
-    assert loader.state_dict() == before
-    assert len(batches_of(batches)) == 4
 
 
 @mostly_dataloader
@@ -231,25 +153,6 @@ def test_resuming_from_every_batch_is_exact(loader_kind: str, policy: str) -> No
                 rest += batches_of(resumed)
             assert rest == inline[number:]
             assert facts_of(resumed.faults) == facts_of(whole.faults)
-
-
-@pytest.mark.slow
-@mostly_loader
-def test_resuming_without_order_delivers_each_working_sample_once(loader_kind: str) -> None:
-    """Before or after the resumption."""
-
-    def loader() -> Any:
-        return make(loader_kind, Numbers(42, BAD), on_error="skip", seed=5, shuffle=True, in_order=False, workers=3)
-
-    saved = loader()
-    delivered: list[int] = []
-    for number, batch in enumerate(saved):
-        delivered += plain(batch)
-        if number % 4 == 0:
-            resumed = loader()
-            resumed.load_state_dict(through_json(saved.state_dict()))
-            rest = itertools.chain(*batches_of(resumed))
-            assert sorted([*delivered, *rest]) == sorted(set(range(42)) - BAD)
 
 
 @pytest.mark.parametrize("kind", [Stream, StatefulStream])
@@ -339,6 +242,3 @@ def test_a_larger_budget_resumes_after_too_many_bad_samples(loader_kind: str, en
     resumed.load_state_dict(state)
     rest = batches_of(resumed)
     assert delivered + rest == batches_of(loader(3))
-
-
-# -- output ----------------------------------------------------------------------------------------------------------

@@ -7,8 +7,6 @@ one after the other while its other threads run; both the workers and these thre
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests import program_server
@@ -62,17 +60,6 @@ def start_loaders(dataset, busy, **options):
 """
 
 
-OPENCV = """
-import cv2, torch
-cv2.setNumThreads(4)
-image = np.random.default_rng(0).integers(0, 255, (512, 512, 3), dtype=np.uint8)
-
-def blur():
-    cv2.resize(cv2.GaussianBlur(image, (11, 11), 3), (300, 300))
-
-start_loaders(Samples(blur), [Busy(blur)])
-"""
-
 FEWER_OPENCV_THREADS = """
 import cv2
 cv2.setNumThreads(4)
@@ -86,22 +73,6 @@ start_loaders(Samples(blur), [], worker_init=lambda number: cv2.setNumThreads(1)
 assert cv2.getNumThreads() == 4
 """
 
-TORCH = """
-import torch
-torch.set_num_threads(4)
-square, weight, images = torch.rand(300, 300), torch.rand(8, 3, 3, 3), torch.rand(2, 3, 128, 128)
-
-def compute():
-    square @ square
-    torch.nn.functional.conv2d(images, weight)
-    torch.sort(images.flatten())
-
-def compute_on_threads():
-    torch.set_num_threads(4)
-    compute()
-
-start_loaders(Samples(compute_on_threads), [Busy(compute)])
-"""
 
 GENERATORS = """
 import torch
@@ -118,35 +89,6 @@ square = np.random.default_rng(0).random((300, 300))
 start_loaders(Samples(lambda: square @ square), [Busy(lambda: square @ square)])
 """
 
-LOADERS = """
-import io, logging, random, tempfile
-import torch
-from feedline import DataLoader
-
-logging.basicConfig(stream=tempfile.TemporaryFile("w"), level=logging.INFO)
-
-class Talkative(Samples):
-    def __init__(self, count):
-        self.count = count
-        self.lock = threading.Lock()
-        self.buffer = io.TextIOWrapper(io.BufferedWriter(tempfile.TemporaryFile("wb", 0)))
-    def __len__(self):
-        return self.count
-    def __getitem__(self, index):
-        logging.info("sample %d", index)
-        random.random()
-        np.random.rand(20_000)
-        print("sample", index, file=self.buffer, flush=True)
-        with self.lock:
-            np.sort(np.arange(20_000)[::-1])
-            return index
-
-def epoch(engine):
-    for batch in DataLoader(Talkative(32), 4, num_workers=2, engine=engine, timeout=100):
-        pass
-
-start_loaders(Talkative(4), [Busy(lambda: epoch("thread")), Busy(lambda: epoch("process"))])
-"""
 
 COMMON_LOCK = """
 class Locked(Samples):
@@ -166,11 +108,8 @@ def epoch():
 start_loaders(dataset, [Busy(epoch)])
 """
 
+# Without precautions, nearly every start of these hangs.
 PROGRAMS = {
-    "OpenCV": (OPENCV, 6),
-    "torch": (TORCH, 6),
-    "loaders": (LOADERS, 6),
-    # Without precautions, nearly every start of these hangs.
     "fewer threads of OpenCV": (FEWER_OPENCV_THREADS, 3),
     "generators": (GENERATORS, 4),
     "matrices": (MATRICES, 4),
@@ -216,37 +155,3 @@ def test_a_process_forked_after_opencv_was_used_can_start_workers() -> None:
     pytest.importorskip("cv2")
     done = program_server.run(OTHERS_FORK)
     assert done.returncode == 0, done.stderr
-
-
-TAKES_LONG = """
-import time
-import __main__
-__main__.begun.set()
-time.sleep(0.5)  # what it is long for
-ANSWER = 40
-"""
-
-IMPORTING = """
-import importlib, threading
-sys.path.insert(0, sys.argv[1])
-
-class Lazy(Numbers):
-    def __getitem__(self, index):
-        import takes_long
-        return takes_long.ANSWER + index
-
-begun = threading.Event()
-importing = threading.Thread(target=importlib.import_module, args=("takes_long",))
-importing.start()
-begun.wait()
-say(*[batch.item() for batch in Loader(Lazy(4), 1, workers=2, timeout_s=100)])
-importing.join()
-"""
-
-
-@pytest.mark.slow
-def test_a_worker_can_import_a_module_that_another_thread_is_importing(tmp_path: Path) -> None:
-    (tmp_path / "takes_long.py").write_text(TAKES_LONG)
-    with running_afresh(IMPORTING, tmp_path) as program:
-        assert program.line() == "40 41 42 43"
-        assert program.end() == 0, program.errors()

@@ -82,27 +82,6 @@ def test_a_batch_that_a_child_holds_is_never_overwritten() -> None:
         assert program.end() == 0
 
 
-CLOSED_WHILE_A_CHILD_LIVES = """
-batches = iter(Loader(Numbers(), 4, workers=2))
-next(batches)
-read, write = os.pipe()
-child = os.fork()
-if child == 0:
-    os.read(read, 1)
-    os._exit(0)
-batches.close()
-say(*(process.exitcode for process in batches._batches.worker_objects))
-os.write(write, b".")
-os.waitpid(child, 0)
-"""
-
-
-def test_workers_end_even_if_a_child_has_copies_of_their_sockets() -> None:
-    with running(CLOSED_WHILE_A_CHILD_LIVES) as program:
-        assert program.line() == "0 0"
-        assert program.end() == 0
-
-
 FORKED_WITH_AN_ITERATOR = """
 import gc
 import warnings

@@ -67,15 +67,6 @@ def test_each_epoch_has_the_samples_that_a_fresh_loader_delivers(
         assert batches == next(epochs_of(loader(), range(epoch, epoch + 1)))
 
 
-@pytest.mark.parametrize("name", ["shuffle", "window_shuffle", "shuffle before map", "a user's set_epoch"])
-def test_one_bad_sample_never_costs_another(name: str) -> None:
-    loader = make("Loader", DATASETS[name](), on_error="skip")
-    for batches in epochs_of(loader, range(8)):
-        assert sorted(chain(*batches)) == [number for number in range(SIZE) if number not in (3, 17)]
-    assert len(loader.faults) == 16
-    assert {fault.epoch for fault in loader.faults} == set(range(8))
-
-
 @every_dataset
 @pytest.mark.parametrize("seen", [0, 3])
 def test_a_resumed_epoch_goes_on_alike_whatever_the_loader_has_seen(name: str, seen: int) -> None:
@@ -93,15 +84,6 @@ def test_a_resumed_epoch_goes_on_alike_whatever_the_loader_has_seen(name: str, s
     assert batches_of(other) == rest
     assert other.faults.quarantined == loader.faults.quarantined
     assert batches_of(other) == batches_of(loader), "the next epoch too"
-
-
-@every_dataset
-def test_the_quarantine_of_an_epoch_that_has_ended_is_not_applied_after_a_resume(name: str) -> None:
-    loader = make("Loader", DATASETS[name](), on_error="skip")
-    batches_of(loader)
-    other = make("Loader", DATASETS[name](), on_error="skip")
-    other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-    assert batches_of(other) == batches_of(loader)
 
 
 class Wrapper:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
-from tests.contracts.gate import Gate
 from tests.faults.programs import Program, running
 
 pytestmark = pytest.mark.sample(7)
@@ -21,21 +19,6 @@ for batch in batches:
     pass
 """
 
-WAITING = """
-from tests.contracts.gate import Gate
-
-class Held(Numbers):
-    def __getitem__(self, index):
-        if index >= 8:
-            gate.pass_through()
-        return super().__getitem__(index)
-
-gate = Gate.at(sys.argv[2])
-batches = iter(Loader(Held(), 4, workers=2, engine=sys.argv[1]))
-next(batches), next(batches)
-say(*worker_pids(), os.getpid())
-next(batches)
-"""
 
 IN_THE_STEP = """
 batches = iter(Loader(Numbers(), 4, workers=2, engine=sys.argv[1], persistent=True))
@@ -77,16 +60,6 @@ def check(program: Program) -> None:
 def test_ctrl_c_prints_one_traceback_and_leaves_no_process(text: str, engine: str) -> None:
     with running(text, engine, finalizes=True) as program:
         program.watch(program.line())
-        interrupt(program)
-        check(program)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["process", "thread"])
-def test_ctrl_c_while_waiting_for_stuck_workers(engine: str, tmp_path: Path) -> None:
-    with Gate(tmp_path / "gate") as gate, running(WAITING, engine, tmp_path / "gate", finalizes=True) as program:
-        program.watch(program.line())
-        gate.wait_until_reached(2)
         interrupt(program)
         check(program)
 

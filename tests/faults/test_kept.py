@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import multiprocessing
-import pickle
-import queue
-import random
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,37 +87,9 @@ def test_all_batches_can_be_kept(kind: str, engine: str) -> None:
     )
 
 
-def test_another_thread_can_drop_batches(kind: str, engine: str) -> None:
-    """In another order, while more batches are made."""
-    on_their_way: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
-    right: list[bool] = []
-
-    def drop() -> None:
-        draw = random.Random(7)
-        held: list[tuple[int, Any]] = []
-        while (item := on_their_way.get()) is not None:
-            held.append(item)
-            del item
-            if len(held) > 6:
-                place, batch = held.pop(draw.randrange(len(held)))
-                right.append(is_right(batch, place))
-                del batch
-        right.extend(is_right(batch, place) for place, batch in held)
-
-    thread = threading.Thread(target=drop)
-    thread.start()
-    for place, batch in enumerate(loader_of(kind, engine, 150)):
-        on_their_way.put((place, batch))
-        del batch
-    on_their_way.put(None)
-    thread.join()
-    assert right == [True] * 150
-
-
-@pytest.mark.parametrize("dataset", [Marked, Cached])
-def test_batches_can_be_changed_in_place(kind: str, engine: str, dataset: type[Marked]) -> None:
+def test_batches_can_be_changed_in_place(kind: str, engine: str) -> None:
     """As soon as they arrive, while workers continue, without an effect on later batches."""
-    loader = loader_of(kind, engine, dataset=dataset(30 * ROWS), persistent=True)
+    loader = loader_of(kind, engine, dataset=Cached(30 * ROWS), persistent=True)
     changed = []
     for _ in range(2):
         for place, batch in enumerate(loader):
@@ -137,23 +104,6 @@ def test_batches_can_be_changed_in_place(kind: str, engine: str, dataset: type[M
     for number, batch in enumerate(changed):
         if batch is not None:
             assert (np.asarray(batch) == -expected(number % 30) - 1).all()
-
-
-COPIES: dict[str, Callable[[Any], Any]] = {
-    "pickle": lambda batch: pickle.loads(pickle.dumps(batch)),
-    "copy": copy.copy,
-    "deepcopy": copy.deepcopy,
-}
-
-
-@pytest.mark.parametrize("way", COPIES)
-def test_batches_can_be_copied(kind: str, engine: str, way: str) -> None:
-    copies = []
-    for batch in loader_of(kind, engine, 30):
-        copies.append(COPIES[way](batch))
-        if way != "copy":  # a shallow copy of a tensor shares its memory
-            batch[:] = -1
-    assert all(is_right(batch, place) for place, batch in enumerate(copies))
 
 
 def _check_all(inbox: Any, outbox: Any) -> None:
@@ -282,16 +232,3 @@ def test_memory_budget_bounds_the_arena(kind: str, engine: str, budget: int, siz
     loader = make(kind, Sized(SIZES[sizes]), 1, workers=2, engine=engine, memory_budget=budget)
     worst = max(loader.stats()["arena_bytes"] for _ in kept_batches(loader, 20))
     assert worst <= budget + WINDOW * 1_004_000
-
-
-def test_batches_that_exceed_the_budget_are_counted(kind: str, engine: str) -> None:
-    def fallbacks(budget: int | None) -> int:
-        loader = make(kind, Sized(SIZES["equal"]), 1, workers=2, engine=engine, memory_budget=budget)
-        count = sum(1 for _ in kept_batches(loader, 20))
-        stats = loader.stats()
-        assert stats["batches"] == count == 60
-        fallen: int = stats["copied_batches"] + stats["overflowed_batches"]
-        return fallen
-
-    assert fallbacks(None) == 0
-    assert fallbacks(2_000_000) > 30

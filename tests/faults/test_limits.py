@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from feedline import DataLoader, Loader
+from feedline import DataLoader
 from feedline.types import EngineName
 from tests.faults.programs import running_afresh
 
@@ -130,53 +130,6 @@ def test_a_batch_of_thousands_of_tensors_arrives_without_a_slot(monkeypatch: pyt
         assert batch[4999].tolist() == [4999] * 10
 
 
-ADDRESS_LIMIT = """
-import resource
-loader = Loader(Numbers(), 4, workers=2, engine=sys.argv[1])
-list(Loader(Numbers(), 4))
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-limit = used + int(sys.argv[2]) * (1 << 20)
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-try:
-    batches = list(loader)
-except (feedline.errors.FeedlineError, MemoryError) as exc:
-    say("refused", exc)
-else:
-    assert [int(batch[0, 0]) for batch in batches] == list(range(0, 64, 4))
-    say("done")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["process", "thread"])
-def test_loaders_work_under_an_address_space_limit_or_explain_it(engine: EngineName) -> None:
-    with running_afresh(ADDRESS_LIMIT, engine, 1000) as program:
-        assert program.line() == "done"
-        assert program.end() == 0, program.errors()
-    with running_afresh(ADDRESS_LIMIT, engine, 24) as program:  # barely enough for the interpreter's own stacks
-        message = program.line()
-        assert message == "done" or message.startswith("refused")
-        assert program.end() == 0, program.errors()
-
-
-class Huge:
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 2:
-            raise MemoryError("no room for sample 2")
-        return index
-
-
-def test_a_sample_too_large_for_memory_is_an_error_like_any_other() -> None:
-    batches = iter(Loader(Huge(), 1, workers=1))
-    assert [next(batches).tolist(), next(batches).tolist()] == [[0], [1]]
-    with pytest.raises(MemoryError, match="sample 2"):
-        next(batches)
-    assert next(batches).tolist() == [3]
-
-
 # -- files ---
 
 FILE_LIMIT = """
@@ -281,6 +234,3 @@ def test_locked_memory_holds_no_more_than_batches_need(engine: EngineName) -> No
             pytest.skip("needs the right to lock memory (CAP_IPC_LOCK, or ulimit -l)")
         assert program.end() == 0, program.errors()
     assert int(message) < 64 << 20, "threads and modules, in addition to batches"
-
-
-# -- /dev/shm ---

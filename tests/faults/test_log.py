@@ -88,13 +88,6 @@ def test_the_log_is_a_sequence_of_faults() -> None:
         log[5]
 
 
-def test_appending_during_iteration_does_not_affect_it() -> None:
-    log = log_of([fault(1)])
-    for entry in log:
-        log.append(entry)
-    assert len(log) == 2
-
-
 def test_counts_by_action() -> None:
     log = log_of(fault(index, action) for index, action in enumerate(["skip", "skip", "retry", "replace", "skip"]))
     assert log.counts() == {"skip": 3, "retry": 1, "replace": 1, "raise": 0}
@@ -103,16 +96,6 @@ def test_counts_by_action() -> None:
 
 
 # -- quarantine ---
-
-
-@pytest.mark.parametrize("stage", ["fetch", "transform", "worker"])
-@pytest.mark.parametrize(("action", "held"), [("skip", True), ("replace", True), ("retry", False), ("raise", False)])
-def test_lost_samples_are_quarantined(stage: str, action: str, held: bool) -> None:
-    assert bool(log_of([fault(7, action, stage)]).quarantined) is held
-
-
-def test_samples_of_a_batch_that_was_not_collated_are_not_quarantined() -> None:
-    assert not log_of([fault([1, 2], "skip", "collate")]).quarantined
 
 
 @given(st.lists(faults))
@@ -130,20 +113,6 @@ def test_a_sample_can_be_released() -> None:
     assert not log.quarantined
     assert not log.release(7)
     assert len(log) == 2, "the log keeps the faults"
-
-
-def test_a_released_sample_stays_released_after_restoring() -> None:
-    log = log_of([fault(7), fault(8)])
-    log.release(7)
-    again = FaultLog()
-    again.restore(log.state())
-    assert again.quarantined == [8]
-
-
-def test_none_can_be_an_index() -> None:
-    log = log_of([fault(None)])
-    assert log.release(None)
-    assert not log.release(None)
 
 
 def test_the_log_can_be_cleared() -> None:
@@ -182,12 +151,6 @@ def test_a_log_survives_saving_and_restoring(through: Any, entries: list[Fault],
     assert again.state() == log.state()
 
 
-def test_the_state_is_small() -> None:
-    assert FaultLog().state() == {}
-    assert sorted(log_of([fault(7, "retry")]).state()) == ["entries"]
-    assert len(json.dumps(log_of([fault(7)]).state())) < 250
-
-
 def test_a_smaller_log_keeps_the_last_faults() -> None:
     log = FaultLog(2)
     log.restore(log_of(fault(index) for index in range(5)).state())
@@ -207,20 +170,6 @@ def test_a_damaged_state_is_rejected_and_changes_nothing(state: Any) -> None:
     with pytest.raises(BadState, match="damaged"):
         log.restore(state)
     assert log.state() == before
-
-
-def test_a_state_does_not_change_with_the_log() -> None:
-    log = log_of([fault([1, 2])])
-    state = log.state()
-    before = through_json(state)
-    log.append(fault(8))
-    log.release([1, 2])
-    assert state == before
-
-
-def test_a_log_can_be_pickled() -> None:
-    log = log_of([fault(7), fault([1])])
-    assert through_pickle(log).state() == log.state()
 
 
 # -- output ---

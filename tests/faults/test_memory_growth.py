@@ -90,43 +90,6 @@ def test_workers_over_the_limit_are_replaced(loader_kind: str, kind: str, persis
     loader.close()
 
 
-@pytest.mark.slow
-@mostly_dataloader
-def test_memory_stays_below_the_limit(loader_kind: str) -> None:
-    most = limit_for(loader_kind)
-    loader = make(loader_kind, Leaking(), workers=2, max_memory_per_worker=most)
-    batches = iter(loader)
-    highest = 0
-    for _ in batches:
-        highest = max(highest, *map(private_bytes, pids_of(batches)))
-    # The limit, plus the memory for its current batch and those in flight.
-    assert highest < most + 5 * 4 * MIB
-    assert loader.stats()["recycled_workers"] >= 2
-
-
-class Refilling(Augmented):
-    """Writes to memory that existed before the fork."""
-
-    def __init__(self, freed: np.ndarray[Any, Any]) -> None:
-        super().__init__(COUNT)
-        self.freed = freed
-
-    def __getitem__(self, index: int) -> Any:
-        self.freed[index] = 7
-        return super().__getitem__(index)
-
-
-@pytest.mark.slow
-@mostly_loader
-def test_copied_pages_of_inherited_memory_count(loader_kind: str) -> None:
-    """Like a worker that reuses free memory of the heap it inherited: it grows, but its resident size does not."""
-    most = limit_for(loader_kind)
-    freed = np.ones((COUNT, MIB), np.uint8)
-    loader = make(loader_kind, Refilling(freed), workers=1, seed=3, max_memory_per_worker=most)
-    assert batches_of(loader) == batches_of(make(loader_kind, Augmented(COUNT), seed=3))
-    assert loader.stats()["recycled_workers"] >= 2
-
-
 @mostly_loader
 def test_inherited_memory_does_not_count(loader_kind: str) -> None:
     """A forked worker shares the memory of the training process."""
@@ -178,26 +141,6 @@ def test_a_growing_worker_is_reported_once_per_doubling(loader_kind: str, monkey
     for part in ("Worker 0", f"pid {pid}", "MiB", "max_memory_per_worker"):
         assert part in text
     assert caught[0].filename == __file__
-
-
-@pytest.mark.slow
-@mostly_loader
-def test_a_warning_turned_into_an_error_loses_no_batch(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.delivery.driver.memory_watch._NOTABLE_BYTES", 30 * MIB)
-    monkeypatch.setattr("feedline.delivery.driver.memory_watch._BASE_AFTER", 2)
-    loader = make(loader_kind, Leaking(64, 4 * MIB), 2, workers=1, seed=3)
-    batches = iter(loader)
-    delivered: list[Any] = []
-    warned = 0
-    while True:
-        try:
-            delivered.append(plain(next(batches)))
-        except StopIteration:
-            break
-        except WorkerWarning:
-            warned += 1
-    assert warned >= 2
-    assert delivered == batches_of(make(loader_kind, Augmented(64), 2, seed=3))
 
 
 @mostly_dataloader

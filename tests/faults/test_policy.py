@@ -6,7 +6,6 @@ import json
 import pickle
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,11 +22,6 @@ actions = st.sampled_from(ACTIONS)
 
 Namesake = type("TimeoutError", (Exception,), {})
 """Has the name of the built-in class, but is not related to it."""
-
-
-class Outer:
-    class InnerError(ValueError):
-        pass
 
 
 class Strange(BaseException):
@@ -73,14 +67,6 @@ def test_the_rule_of_the_most_specific_class_wins(
     assert Policy(rules, otherwise=otherwise).action_for(raised(kind)) == expected
 
 
-def test_rules_decide_by_exception_class() -> None:
-    policy = Policy({OSError: Retry(1, then="skip"), "KeyError": "replace"})
-    assert policy.decide(failure(ConnectionError()), 0.5) == Verdict("retry", wait_s=0.1)
-    assert policy.decide(failure(ConnectionError(), attempt=2), 0.5) == Verdict("skip")
-    assert policy.decide(failure(KeyError()), 0.5).action == "replace"
-    assert policy.decide(failure(ValueError()), 0.5) == Verdict("raise")
-
-
 @pytest.mark.parametrize("name", ["JSONDecodeError", "json.JSONDecodeError", "json.decoder.JSONDecodeError"])
 def test_a_rule_names_a_class_with_or_without_its_module_or_package(name: str) -> None:
     with pytest.raises(json.JSONDecodeError) as refused:
@@ -94,16 +80,6 @@ def test_a_rule_names_a_class_with_or_without_its_module_or_package(name: str) -
 )
 def test_parts_of_a_name_do_not_match(name: str) -> None:
     assert Policy({name: "skip"}).action_for(json.JSONDecodeError("x", "", 0)) == Raise()
-
-
-def test_names_match_base_classes() -> None:
-    assert Policy({"OSError": "skip"}).action_for(FileNotFoundError()) == Skip()
-    assert Policy({"builtins.OSError": "skip"}).action_for(FileNotFoundError()) == Skip()
-
-
-def test_nested_classes_match_by_short_and_qualified_name() -> None:
-    for name in ("InnerError", "Outer.InnerError", f"{__name__}.Outer.InnerError", f"{__name__}.InnerError"):
-        assert Policy({name: "skip"}).action_for(Outer.InnerError()) == Skip()
 
 
 def test_a_name_matches_every_class_of_that_name() -> None:
@@ -136,11 +112,6 @@ def test_base_exceptions_are_raised_whatever_the_rules(error: BaseException) -> 
     assert [policy.decide(failure(error), 0.5).action for policy in policies] == ["raise"] * 3
 
 
-@pytest.mark.parametrize("name", ["IOError", "builtins.EnvironmentError"])
-def test_other_names_of_a_built_in_class_are_understood(name: str) -> None:
-    assert Policy({name: "skip"}).action_for(FileNotFoundError()) == Skip()
-
-
 @pytest.mark.parametrize(
     "rule",
     [KeyboardInterrupt, Strange, "builtins.SystemExit", "object", "print", (OSError,), OSError("x"), None, "", "a..b"],
@@ -149,18 +120,6 @@ def test_other_names_of_a_built_in_class_are_understood(name: str) -> None:
 def test_rules_for_what_is_no_exception_are_rejected(rule: Any) -> None:
     with pytest.raises(BadOption, match="Exception"):
         Policy({rule: "skip"})
-
-
-def test_the_error_about_an_invalid_action_names_its_rule() -> None:
-    with pytest.raises(BadOption, match=r"json.decoder.JSONDecodeError: 'ignore'"):
-        Policy({json.JSONDecodeError: "ignore"})  # type: ignore[dict-item]  # that is the point
-    with pytest.raises(BadOption, match=r"otherwise: 'ignore'"):
-        Policy(otherwise="ignore")  # type: ignore[arg-type]  # that is the point
-
-
-def test_rules_must_be_a_mapping() -> None:
-    with pytest.raises(BadOption, match="rules="):
-        Policy("skip")  # type: ignore[arg-type]  # that is the point
 
 
 # -- never_catches ---
@@ -196,11 +155,6 @@ def test_a_policy_is_a_value(policy: Policy) -> None:
     for again in (pickle.loads(pickle.dumps(policy)), eval(repr(policy))):
         assert again == policy
         assert (again.max_failures, again.max_share) == (policy.max_failures, policy.max_share)
-
-
-def test_the_order_of_rules_does_not_matter() -> None:
-    assert Policy({OSError: "skip", KeyError: "raise"}) == Policy({KeyError: Raise(), OSError: Skip()})
-    assert Policy() != "raise"
 
 
 # -- values of on_error ---
@@ -247,26 +201,12 @@ def test_a_function_returns_an_action_or_a_verdict() -> None:
     assert (policy.max_failures, policy.max_share) == (None, 0.5)
 
 
-def test_a_retry_returned_by_a_function_counts_attempts() -> None:
-    policy = policy_of(by_index)
-    verdicts = [policy.decide(failure(OSError(), attempt, index=2), 0.5) for attempt in (1, 2)]
-    assert [verdict.action for verdict in verdicts] == ["retry", "replace"]
-    assert verdicts[0].wait_s == 0.1
-
-
 @pytest.mark.parametrize("answer", [None, "ignore", True, OSError, Policy()], ids=repr)
 def test_other_return_values_of_a_function_are_rejected(answer: Any) -> None:
     policy = policy_of(lambda failure: answer)
     with pytest.raises(BadOption, match="sample 7") as refused:
         policy.decide(failure(OSError("disk")), 0.5)
     assert repr(answer) in str(refused.value)
-
-
-def test_a_function_policy_can_be_pickled_and_its_errors_are_raised_unchanged() -> None:
-    policy = policy_of(by_index)
-    assert pickle.loads(pickle.dumps(policy)) == policy
-    with pytest.raises(TypeError, match="unhashable"):
-        policy.decide(failure(OSError(), index=[1]), 0.5)
 
 
 @pytest.mark.parametrize(
@@ -292,20 +232,6 @@ def test_invalid_max_shares_are_rejected(value: Any) -> None:
         Policy(max_share=value)
 
 
-@pytest.mark.parametrize(("value", "kept"), [(None, 0.5), (0, 0.0), (1, 1.0), (np.float32(0.25), 0.25)])
-def test_valid_max_shares_are_accepted(value: Any, kept: float) -> None:
-    assert Policy(max_share=value).max_share == kept
-
-
-def test_max_failures_applies_at_once() -> None:
-    policy = Policy(max_failures=2)
-    assert exceeded(policy, 2, 3, ended=False) is None
-    reason = exceeded(policy, 3, 3, ended=False)
-    assert reason is not None
-    assert "3 of 3 samples failed, and max_failures=2 allows no more" in reason
-    assert exceeded(Policy(max_failures=0), 1, 10**6, ended=False) is not None
-
-
 def test_max_share_applies_after_a_hundred_samples_or_at_the_end() -> None:
     policy = Policy(max_share=0.1)
     assert exceeded(policy, 99, SHARE_COUNTS_FROM - 1, ended=False) is None
@@ -316,21 +242,12 @@ def test_max_share_applies_after_a_hundred_samples_or_at_the_end() -> None:
     assert "1 of 9 samples failed (11.1%), and max_share=0.1 allows 10.0%" in reason
 
 
-def test_half_of_the_samples_may_fail_by_default() -> None:
-    assert exceeded(Policy(), 50, 100, ended=True) is None
-    assert exceeded(Policy(), 51, 100, ended=True) is not None
-
-
 @pytest.mark.parametrize("share", [None, 1.0])
 def test_the_share_is_unlimited_if_it_is_turned_off(share: float | None) -> None:
     class Free(Own):
         max_share = share
 
     assert exceeded(Free(), 1000, 1000, ended=True) is None
-
-
-def test_an_epoch_without_samples_does_not_exceed_the_budget() -> None:
-    assert exceeded(Policy(max_failures=0, max_share=0), 0, 0, ended=True) is None
 
 
 @given(st.integers(0, 1000), st.integers(1, 1000))

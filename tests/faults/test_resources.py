@@ -171,6 +171,3 @@ def test_the_error_about_a_thread_limit_names_ulimit() -> None:
         assert program.line() == "left 0"
         assert program.line() == "done", "and works when the limit is gone"
         assert program.end() == 0, program.errors()
-
-
-# -- addresses ---

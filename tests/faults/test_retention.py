@@ -109,19 +109,6 @@ def checked(parts: Any) -> Any:
     return parts
 
 
-@pytest.mark.slow
-def test_collecting_labels_keeps_no_images(engine: str) -> None:
-    before = initial_memory()
-    labels = []
-    for place, parts in enumerate(make(engine)):
-        labels.append(checked(parts)[2])
-        del parts
-        if place == 35:
-            assert memory() - before < WINDOW_BYTES + CONSTANT
-    assert torch.cat(labels).tolist() == list(range(160))
-    assert memory() - before < WINDOW_BYTES + CONSTANT
-
-
 def test_closed_loaders_leave_only_kept_batches(engine: str) -> None:
     before = initial_memory()
     kept = []
@@ -137,22 +124,6 @@ def test_closed_loaders_leave_only_kept_batches(engine: str) -> None:
     for some in kept:
         del some[1:]  # no call to feedline follows
     assert memory() - before < 1.25 * held / 10 + CONSTANT
-
-
-@pytest.mark.slow
-def test_workers_of_another_loader_do_not_keep_the_memory_of_a_closed_one() -> None:
-    first = make("process")
-    batches = iter(first)
-    for _ in range(10):
-        checked(next(batches))
-    other = make("process", Images(20), persistent_workers=True)
-    assert len(list(other)) == 5  # its workers are alive and have the mappings of the first loader
-    before = memory()
-    freed = first.stats()["arena_bytes"]
-    assert freed > WINDOW_BYTES // 2
-    first.close()
-    assert before - memory() > freed // 2
-    other.close()
 
 
 @pytest.mark.parametrize("name", ["inline", "thread", "process"])  # with others torch's heap may keep collated memory
@@ -172,31 +143,6 @@ def test_the_memory_of_a_few_large_batches_is_freed(name: EngineName) -> None:
         if place == 75:
             assert memory() - before < (64 << 20) + CONSTANT, "at most one of the four"
     loader.close()
-
-
-@pytest.mark.slow
-def test_with_a_budget_the_first_batch_is_measured_before_more_are_started() -> None:
-    loader = make("process", memory_budget=20 << 20, prefetch_factor=50)
-    batches = iter(loader)
-    highest = 0
-    for _ in range(20):
-        checked(next(batches))
-        highest = max(highest, loader.stats()["arena_bytes"])
-    assert highest <= (20 << 20) + 2 * PARTS_BYTES
-    loader.close()
-
-
-@pytest.mark.slow
-def test_memory_of_a_batch_dropped_after_closing_is_freed_at_once(engine: str) -> None:
-    before = initial_memory()
-    loader = make(engine)
-    kept = [checked(parts) for parts in loader]
-    full = memory()
-    kept.clear()
-    assert full - memory() > 80 * IMAGE_BYTES
-    assert memory() - before < WINDOW_BYTES + CONSTANT
-    loader.close()
-    assert memory() - before < CONSTANT
 
 
 Keeping = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=8, max_size=8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,21 +12,14 @@ from typing import Any
 import pytest
 from torch.utils.data import IterableDataset
 
-from feedline.delivery.driver.batches import WorkerBatches
-from feedline.delivery.driver.caller_lock import CallerLock
-from feedline.delivery.state.epochs import Epochs
 from feedline.errors import ReentrantCall
-from feedline.loader.iteration import Iteration
-from feedline.loader.session import Session
 from tests.contracts.gate import Gate
-from tests.faults.loaders import Numbers, batches_of, everywhere, make, on, plain
+from tests.faults.loaders import Numbers, everywhere, make, on, plain
 
 pytestmark = pytest.mark.sample(8)
 
 SOON_S = 100.0
 """Timeout for anything that has to happen; far more than it takes."""
-
-LONG_S = 60.0
 
 
 class Counted(IterableDataset[int]):
@@ -224,107 +216,6 @@ class Sampling:
         return 16
 
 
-# -- close while an iterator is created ---
-
-
-STEPS: list[tuple[Any, str]] = [
-    (Session, "refresh"),
-    (Epochs, "begin"),
-    (Iteration, "_announce"),
-    (Session, "arena"),
-    (Session, "driver"),
-    (WorkerBatches, "restart"),
-    (Iteration, "_checkpoint"),
-    (Iteration, "_restart_on_epoch_change"),
-    (Iteration, "_observe"),
-]
-"""The steps of creating an iterator, in order. Some need workers, or persistent ones."""
-
-
-class Interruption:
-    """Calls `close` from another thread before or after one of the steps of `iter(loader)`.
-
-    The iterating thread continues when `close` has returned or waits for it.
-    """
-
-    def __init__(self, loader: Any, step: tuple[Any, str], *, after: bool) -> None:
-        self.loader, self.step, self.after = loader, step, after
-        self.closer: threading.Thread | None = None
-        self._may_continue = threading.Event()
-
-    def iterate(self) -> Any:
-        """Return `iter(loader)`."""
-        original, enter = getattr(*self.step), CallerLock.enter
-
-        def interrupted(*arguments: Any, **options: Any) -> Any:
-            if not self.after:
-                self._close_elsewhere()
-            result = original(*arguments, **options)
-            if self.after:
-                self._close_elsewhere()
-            return result
-
-        def noted_enter(caller_lock: CallerLock, *arguments: Any) -> bool:
-            if threading.current_thread() is self.closer:
-                self._may_continue.set()
-            return enter(caller_lock, *arguments)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(*self.step, interrupted)
-            patch.setattr(CallerLock, "enter", noted_enter)
-            return iter(self.loader)
-
-    def _close_elsewhere(self) -> None:
-        if self.closer is None:
-            self.closer = threading.Thread(target=self._close, name="feedline-test", daemon=True)
-            self.closer.start()
-            assert self._may_continue.wait(LONG_S)
-
-    def _close(self) -> None:
-        self.loader.close()
-        self._may_continue.set()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({}, id="inline"),
-        pytest.param(on("thread", 1), id="thread"),
-        pytest.param(on("process", 1), id="fork", marks=pytest.mark.slow),
-        pytest.param({**on("process", 1), "start_method": "forkserver"}, id="forkserver", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
-@pytest.mark.parametrize("epoch", ["first", "first of persistent workers", "second of persistent workers"])
-# A busy machine starts workers so slowly that the loader recommends keeping them.
-@pytest.mark.filterwarnings("ignore:Starting and ending the workers")
-def test_an_iterator_created_while_the_loader_is_closed_has_no_batches(
-    loader_kind: str, options: dict[str, Any], epoch: str
-) -> None:
-    kept = {"persistent": True} if epoch != "first" and options else {}
-    loader = make(loader_kind, Numbers(8), 2, **options, **kept)
-    everything = batches_of(loader)
-    reached = set()
-    for step, after in itertools.product(STEPS, (False, True)):
-        if epoch == "second of persistent workers":
-            batches_of(loader)
-        else:
-            loader.close()
-        interruption = Interruption(loader, step, after=after)
-        batches = interruption.iterate()
-        if interruption.closer is None:  # no such step here
-            assert batches_of(batches) == everything
-            continue
-        reached.add(step)
-        interruption.closer.join(LONG_S)
-        assert not interruption.closer.is_alive()
-        assert batches_of(batches) == []
-        assert not any(worker.is_alive() for worker in getattr(batches, "_workers", []))
-        assert batches_of(loader) == everything, "the loader can be iterated again"
-    assert len(reached) >= 6
-    loader.close()
-
-
 # -- next() inside next() ---
 
 
@@ -345,22 +236,6 @@ def test_next_inside_a_dataset_raises() -> None:
         with pytest.raises(ReentrantCall, match=r"same thread is inside its next\(\).*iter\(loader\)"):
             next(dataset.batches)
         assert plain(next(dataset.batches)) == [4, 5], "the sample failed like any other that raises"
-
-
-@pytest.mark.parametrize("engine", ["process", "thread"])
-def test_next_inside_a_sampler_raises(engine: str) -> None:
-    held: list[Any] = []
-
-    def sampler() -> Iterator[int]:
-        yield from range(15)
-        next(held[0])
-
-    held.append(iter(make("Loader", Numbers(16), 1, sampler=Sampling(sampler), prefetch=1, **on(engine))))
-    taken = [plain(next(held[0])) for _ in range(15)]
-    assert taken == [[index] for index in range(15)]
-    with pytest.raises(ReentrantCall):
-        next(held[0])
-    held.pop().close()
 
 
 @pytest.mark.parametrize("engine", ["process", "thread"])

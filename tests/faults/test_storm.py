@@ -90,7 +90,7 @@ def epoch(loader):
             return taken
         except (KeyboardInterrupt, Late):
             armed = False
-            if batches is not None and draw.random() < 0.5:
+            if batches is not None and engine != "inline" and draw.random() < 0.5:
                 continue  # which works, or says how to go on
         except SystemError as exc:  # what Python 3.10 makes of a signal that comes when a C function calls one of ours
             armed = False
@@ -207,13 +207,16 @@ class Interrupted(Numbers):
 
 @pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
 @pytest.mark.parametrize("on_error", ["raise", None])
-def test_without_workers_an_interrupted_batch_is_made_again(loader_kind: str, on_error: str | None, alarm: int) -> None:
+def test_without_workers_the_next_batch_follows(loader_kind: str, on_error: str | None, alarm: int) -> None:
+    """The state still says that the interrupted one was not delivered."""
     loader = make(loader_kind, Interrupted(12), on_error=on_error)
     batches = iter(loader)
     assert plain(next(batches)) == [0, 1, 2, 3]
     with pytest.raises(Late):
         next(batches)
-    assert [plain(batch) for batch in batches] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    assert plain(next(batches)) == [8, 9, 10, 11]
+    loader.load_state_dict(loader.state_dict())
+    assert [plain(batch) for batch in loader] == [[4, 5, 6, 7]]
     assert len(loader.faults) == 0, "the sample is not to blame"
 
 
@@ -256,29 +259,21 @@ def test_a_signal_in_a_sampler_ends_the_iteration_which_resumes_from_its_state(
     assert taken == list(range(12))
 
 
-@everywhere
-def test_an_interrupted_iteration_raises_and_says_how_to_resume(loader_kind: str, engine: str, alarm: int) -> None:
-    batches = iter(make(loader_kind, Numbers(12), 2, sampler=Sampled(), **options_of(engine)))
-    with pytest.raises(Late):
-        list(batches)
-    for _ in range(2):
-        with pytest.raises(WorkerError, match=r"was ended by .*load_state_dict\(loader.state_dict\(\)\)"):
-            next(batches)
-
-
-def test_an_interrupted_stream_continues_in_the_middle_of_a_batch(alarm: int) -> None:
+def test_an_interrupted_stream_resumes_from_its_state(alarm: int) -> None:
     """Without workers, samples read before the signal are not lost."""
 
     class Reader:
+        came = False
+
         def __init__(self) -> None:
-            self.next, self.came = 0, False
+            self.next = 0
 
         def __iter__(self) -> Reader:
             return self
 
         def __next__(self) -> int:
-            if self.next == 6 and not self.came:
-                self.came = True
+            if self.next == 6 and not Reader.came:
+                Reader.came = True
                 signal.raise_signal(signal.SIGUSR1)
             if self.next == 12:
                 raise StopIteration
@@ -289,11 +284,15 @@ def test_an_interrupted_stream_continues_in_the_middle_of_a_batch(alarm: int) ->
         def __iter__(self) -> Iterator[int]:
             return Reader()
 
-    batches = iter(Loader(Stream(), 4, shard=False))
+    loader = Loader(Stream(), 4, shard=False)
+    batches = iter(loader)
     assert plain(next(batches)) == [0, 1, 2, 3]
     with pytest.raises(Late):
         next(batches)
-    assert [plain(batch) for batch in batches] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    with pytest.raises(WorkerError, match="was ended by"):
+        next(batches)
+    loader.load_state_dict(loader.state_dict())
+    assert [plain(batch) for batch in loader] == [[4, 5, 6, 7], [8, 9, 10, 11]]
 
 
 def test_an_interrupted_generator_does_not_count_as_ended(alarm: int) -> None:
@@ -312,7 +311,7 @@ def test_an_interrupted_generator_does_not_count_as_ended(alarm: int) -> None:
     taken = [plain(next(batches))]
     with pytest.raises(Late):
         next(batches)
-    with pytest.raises(WorkerError, match="was ended by Late, which a signal handler raised"):
+    with pytest.raises(WorkerError, match="was ended by an exception that a signal handler raised"):
         next(batches)
     loader.load_state_dict(loader.state_dict())
     taken += [plain(batch) for batch in loader]
@@ -347,7 +346,7 @@ def interrupted_at(batches: Iterator[Any], place: int, *events: str) -> bool:
     return False
 
 
-_INTERRUPTED = ("exclusive.py", "inline_batches.py", "batches.py", "counters.py", "fault_budget.py", "progress.py")
+_INTERRUPTED = ("caller_lock.py", "inline_batches.py", "batches.py", "counters.py", "fault_budget.py", "progress.py")
 
 
 def test_without_workers_an_interrupt_anywhere_repeats_no_batch() -> None:
@@ -362,7 +361,7 @@ def test_without_workers_an_interrupt_anywhere_repeats_no_batch() -> None:
         first = plain(next(batches))
         loader.load_state_dict(loader.state_dict())
         rest = [plain(batch) for batch in loader]
-        assert [first, *rest] in ([[4, 5, 6, 7], [8, 9, 10, 11]], [[8, 9, 10, 11]]), f"at place {place}"
+        assert sorted([first, *rest]) in ([[4, 5, 6, 7], [8, 9, 10, 11]], [[8, 9, 10, 11]]), f"at place {place}"
     assert place > 10
 
 

@@ -6,21 +6,18 @@ import ctypes
 import itertools
 import os
 import re
-import select
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 
-from feedline import DataLoader, Loader
-from feedline.abc import WorkerView
+from feedline import DataLoader
 from feedline.errors import FeedlineWarning, WorkerTimeout, WorkerWarning
-from feedline.schedulers import InOrder
 from feedline.workers import abilities
 from tests.contracts.gate import Gate
 from tests.faults.deaths import Once
@@ -95,27 +92,6 @@ def test_the_error_says_what_the_worker_is_doing(loader_kind: str, engine: str, 
         assert list(itertools.chain(*rest)) == list(range(4, 20)), "late, but not lost"
 
 
-@mostly_dataloader
-def test_elapsed_time_counts_from_the_start_of_the_wait(loader_kind: str, tmp_path: Path) -> None:
-    """For a worker that is stuck with its very first sample."""
-    with Gate(tmp_path / "gate") as gate:
-
-        class HeldAtOnce(Held):
-            def __getitem__(self, index: int) -> int:
-                self.wait_for_the_moon()
-                return index
-
-        batches = iter(make(loader_kind, HeldAtOnce(gate, 4), workers=1, timeout_s=TIMEOUT_S))
-        gate.wait_until_reached()
-        with pytest.raises(WorkerTimeout) as caught:
-            next(batches)
-        elapsed = re.search(r"after ([\d.]+) seconds\. Raise", str(caught.value))
-        assert elapsed is not None
-        assert float(elapsed[1]) >= TIMEOUT_S
-        gate.open(4)
-        assert batches_of(batches) == [[0, 1, 2, 3]]
-
-
 class InC(Numbers):
     """Sample 5 waits in C while holding the GIL, until a pipe is written to."""
 
@@ -176,39 +152,6 @@ def test_a_stopped_worker_is_late_and_continues(loader_kind: str, kind: str) -> 
     assert batches == expected
 
 
-class StopsOthers(InOrder):
-    """Assigns the last batch when all workers are idle, and stops some workers for good right before."""
-
-    def __init__(self, last: int, count: int) -> None:
-        self.last = last
-        self.count = count
-        self.pids: list[int] = []
-        """Of all workers; filled in by the test."""
-
-    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
-        if ordinal == self.last:
-            if any(worker.outstanding for worker in workers):
-                return None
-            for pid in self.pids[: self.count]:
-                os.kill(pid, signal.SIGSTOP)
-                os.waitid(os.P_PID, pid, os.WSTOPPED)
-            self.pids.clear()
-        return super().assign(ordinal, indices, workers)
-
-
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("seed", [1, None])
-def test_the_loop_ends_even_if_workers_are_stopped_for_good(seed: int | None, count: int) -> None:
-    scheduler = StopsOthers(last=6, count=count)
-    loader = Loader(Numbers(7), None, workers=3, prefetch=1, scheduler=scheduler, seed=seed, timeout_s=2, restarts=100)
-    iterator = iter(loader)
-    scheduler.pids = pids_of(iterator)
-    assert batches_of(iterator) == list(range(7))
-    assert scheduler.pids == []
-    loader.close()
-
-
 class StopsItself(Augmented):
     """Stops its worker at sample 14, once."""
 
@@ -253,22 +196,6 @@ def test_a_stuck_worker_is_replaced_if_restarts_are_given(loader_kind: str, kind
         assert len(loader.faults) == 0
 
 
-@mostly_loader
-@pytest.mark.parametrize("restarts", [None, 0])
-def test_no_worker_is_killed_unless_restarts_are_given(loader_kind: str, restarts: int | None, tmp_path: Path) -> None:
-    with Gate(tmp_path / "gate") as gate:
-        loader = make(loader_kind, Held(gate), workers=2, timeout_s=TIMEOUT_S, restarts=restarts)
-        batches = iter(loader)
-        pids = pids_of(batches)
-        next(batches)
-        for _ in range(2):
-            with pytest.raises(WorkerTimeout):
-                next(batches)
-        assert pids_of(batches) == pids
-        gate.open()
-        assert len(list(batches)) == 4
-
-
 @mostly_dataloader
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 @pytest.mark.parametrize(
@@ -295,68 +222,6 @@ def test_a_sample_that_always_blocks_is_found(loader_kind: str, policy: str, tmp
         assert loader.faults[0].stage == "worker"
 
 
-@mostly_loader
-def test_restarts_also_limits_the_replacement_of_stuck_workers(
-    loader_kind: str, tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr("feedline.delivery.machine.flights.Flights.start_up_s", 0.3)
-    with Gate(tmp_path / "gate") as gate:
-        loader = make(loader_kind, Held(gate, 12), workers=1, timeout_s=TIMEOUT_S, restarts=1)
-        batches = iter(loader)
-        assert plain(next(batches)) == [0, 1, 2, 3]
-        with pytest.warns(WorkerWarning), pytest.raises(WorkerTimeout):
-            next(batches)
-        gate.wait_until_reached(2)
-        gate.open()
-        assert batches_of(batches) == [[4, 5, 6, 7], [8, 9, 10, 11]], "the second worker is kept and finally answers"
-
-
-class Slow(Numbers):
-    """Each batch takes most of its timeout."""
-
-    def __getitem__(self, index: int) -> int:
-        select.select([], [], [], 0.2)
-        return index
-
-
-@mostly_dataloader
-@pytest.mark.parametrize("in_order", [True, False])
-def test_slow_workers_are_not_replaced(loader_kind: str, in_order: bool) -> None:
-    loader = make(loader_kind, Slow(8), 1, workers=2, prefetch=4, timeout_s=TIMEOUT_S, restarts=8, in_order=in_order)
-    assert sorted(itertools.chain(*batches_of(loader))) == list(range(8))
-    assert loader.stats()["restarted_workers"] == 0
-
-
-class OneStuck(Dataset[int]):
-    """Sample 20 waits for a pipe that is never written to; the others take a moment."""
-
-    def __init__(self, pipe: int) -> None:
-        self.pipe = pipe
-
-    def __len__(self) -> int:
-        return 2000
-
-    def __getitem__(self, index: int) -> int:
-        if index == 20:
-            os.read(self.pipe, 1)
-        time.sleep(0.02)  # simulates work, does not wait for anything
-        return index
-
-
-def test_batches_that_overtake_do_not_extend_the_timeout() -> None:
-    reader, writer = os.pipe()
-    iterator = iter(DataLoader(OneStuck(reader), 1, num_workers=2, timeout=2))
-    for _ in range(20):
-        next(iterator)
-    begun = time.monotonic()
-    with pytest.raises(RuntimeError, match="DataLoader timed out after 2 seconds"):
-        next(iterator)
-    assert time.monotonic() - begun < 10
-    del iterator
-    os.close(reader)
-    os.close(writer)
-
-
 class Slowly(IterableDataset[int]):
     """A stream that cannot skip: whoever resumes it reads all samples again."""
 
@@ -378,19 +243,3 @@ def test_a_worker_that_reads_its_stream_again_is_not_late(engine: str, monkeypat
     got += [int(sample) for batch in iterator for sample in batch]
     assert got == list(range(200))
     assert loader.stats().counters["restarted_workers"] == 1
-
-
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
-def test_the_timeout_of_a_stream_does_not_grow_with_the_age_of_the_epoch() -> None:
-    loader = DataLoader(Slowly(), 2, num_workers=1, timeout=1, restarts=3)
-    iterator = iter(loader)
-    got = [int(sample) for _ in range(50) for sample in next(iterator)]
-    time.sleep(8)  # the epoch grows old; nothing waits for this
-    for _ in range(2):
-        begun = time.monotonic()
-        os.kill(pids_of(iterator)[0], signal.SIGSTOP)
-        for _ in range(5):  # more than were ready
-            got += next(iterator).tolist()
-        assert time.monotonic() - begun < 8, "a second of timeout, two to start, and up to two to read again"
-    got += [int(sample) for batch in iterator for sample in batch]
-    assert got == list(range(200))

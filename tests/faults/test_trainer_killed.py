@@ -9,28 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.gate import Gate
-from tests.faults.programs import running, shared_memory_names
+from tests.faults.programs import running
 
 pytestmark = pytest.mark.sample(7)
-
-IN_THE_MIDDLE = """
-from tests.contracts.engine import Numbers  # under a name that a worker can import
-batches = iter(Loader(Numbers(), 4, workers=2, start_method=sys.argv[1]))
-next(batches)
-say(*batches.worker_pids)
-hear()
-"""
-
-
-@pytest.mark.parametrize("start_method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
-def test_idle_workers_end(start_method: str) -> None:
-    before = shared_memory_names()
-    with running(IN_THE_MIDDLE, start_method) as program:
-        program.watch(program.line())
-        program.kill()
-        assert program.end() == -signal.SIGKILL
-        assert program.watched_are_gone()
-    assert {name for name in shared_memory_names() - before if "feedline" in name} == set()
 
 
 STUCK = """
@@ -100,41 +81,6 @@ def test_workers_outlive_the_thread_that_started_them(tmp_path: Path) -> None:
         gate.open(12)
         assert program.line().split() == [str(number) for number in range(1, 16)]
         assert program.line() == "0"
-
-
-REPLACED = """
-from tests.contracts.gate import Gate
-
-class Deadly(Numbers):
-    def __getitem__(self, index):
-        if index == 5:
-            try:
-                os.close(os.open(sys.argv[1] + "-once", os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                Gate.at(sys.argv[1]).pass_through()
-            else:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(index)
-
-import warnings
-warnings.simplefilter("ignore")
-batches = iter(Loader(Deadly(), 1, workers=1))
-for _ in range(5):
-    next(batches)
-say("ready")
-next(batches)
-"""
-
-
-def test_replacement_workers_end_at_once(tmp_path: Path) -> None:
-    with Gate(tmp_path / "gate") as gate, running(REPLACED, tmp_path / "gate") as program:
-        assert program.line() == "ready"
-        gate.wait_until_reached()
-        children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text()
-        program.watch(children)
-        program.kill()
-        assert program.end() == -signal.SIGKILL
-        assert program.watched_are_gone()
 
 
 IN_C = """

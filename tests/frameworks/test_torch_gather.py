@@ -76,7 +76,6 @@ DATASETS: dict[str, Callable[[], Any]] = {
     "negative bit": lambda: TensorDataset((tensor_of(12, dtype=torch.complex64) * 1j).conj().imag),
     "a tensor": lambda: tensor_of(12, 3),
     "an array": lambda: tensor_of(12, 3).numpy(),
-    "mirrored array": lambda: tensor_of(12, 3).numpy()[:, ::-1],
     "fortran array": lambda: np.asfortranarray(tensor_of(12, 3).numpy()),
     "foreign bytes": lambda: tensor_of(12, 3).numpy().astype(">f4"),
     "strings": lambda: np.array([["a", "b"]] * 12),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from feedline.insight.batch_rows import COLUMNS, Row, Totals, columns_of, row, settle_order
+from feedline.insight.batch_rows import COLUMNS, Row, Totals, columns_of, delivered_columns, row
 from feedline.insight.histogram import Spread
 from feedline.insight.period import Period, period_of, stall_of
 from feedline.insight.stats import Stats
@@ -188,8 +188,7 @@ def noisy(
             )
         )  # fmt: skip
         now = came + int(step_ms * MS * dice.uniform(0.9, 1.3))
-    columns = columns_of(rows)
-    settle_order(columns)
+    columns = delivered_columns(rows)
     totals = Totals()
     totals.fold(columns)
     return period_of(totals, workers)

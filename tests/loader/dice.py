@@ -25,7 +25,7 @@ from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
-from feedline.delivery.machine.recovery import RecoveryOptions
+from feedline.delivery.machine.recovery import Recovery
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import WorkerDied
@@ -291,8 +291,8 @@ class Run:
         case, spec, plan = self.case, self._spec(), self._checkpoint.plan
         assert plan is not None
         self.engine = DiceEngine(spec, self._clock, random.Random(case.dice), case.kills)
-        options = RecoveryOptions(case.policy, self.dataset, batched=spec.batched, restarts=case.restarts)
-        self.driver = driver_of(self.engine, counters=self.counters, options=options)
+        recovery = Recovery(case.policy, self.dataset, batched=spec.batched, restarts=case.restarts)
+        self.driver = driver_of(self.engine, counters=self.counters, recovery=recovery)
         self._entry.progress.early.update(() if snapshot is None else snapshot.early)
         self.driver.begin_epoch(
             Epoch(

@@ -9,8 +9,9 @@ import pytest
 
 from feedline.errors import BadState
 from feedline.order.foreign import ForeignPlan, skip
-from feedline.order.progress import Progress
+from feedline.order.order import Entry
 from feedline.system.ranks import Share
+from feedline.types import Key
 
 
 class Stateful:
@@ -42,12 +43,11 @@ def plan_of(indices: Stateful, **options: Any) -> ForeignPlan:
 
 def test_draw_keys_differ_on_all_ranks_and_survive_a_resumption() -> None:
     def keys(consumed: int, numbers: range) -> list[int]:
+        shares = [functools.partial(Share, rank, 3) for rank in range(3)]
         return [
-            ForeignPlan(iter(()), draw_key=5, share=functools.partial(Share, rank, 3), consumed=consumed)
-            .draw(number)
-            .key
+            ForeignPlan(iter(()), draw_key=5, share=share, consumed=consumed).draw(number).key
             for number in numbers
-            for rank in range(3)
+            for share in shares
         ]
 
     assert len(set(keys(0, range(10)))) == 30
@@ -58,10 +58,10 @@ def test_draw_keys_differ_on_all_ranks_and_survive_a_resumption() -> None:
 
 
 def test_states_of_batches_that_were_delivered_are_forgotten() -> None:
-    progress = Progress()
-    plan = plan_of(Stateful(1000), progress=progress)
+    entry = Entry(Key(0, 0), 0)
+    plan = plan_of(Stateful(1000), entry=entry)
     for number in range(500):
-        progress.delivered = max(0, number - 4)
+        entry.progress.delivered = max(0, number - 4)
         next(plan)
     assert len(plan._states) < 10
 

@@ -203,7 +203,7 @@ PLANTED_BUGS = [
         "pass",
         seed=2,
     ),
-    PlantedBug("a wait for a batch never ends", Lateness, "judge", "self._look_at(epoch, due)", "pass", seed=4),
+    PlantedBug("a wait for a batch never ends", Lateness, "judge", "or epoch is None", "or epoch", seed=4),
     PlantedBug(
         "the position is lost with a task that cannot be sent",
         Crew,

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.soak import report
-from tests.soak.settings import CONFIGURATIONS, LEAKS, Settings
+from tests.soak.settings import CONFIGURATIONS, Settings
 from tests.soak.trial import Trial
 
 _LINE_EVERY_S = 60.0
@@ -38,11 +38,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"which programs run side by side: {', '.join(CONFIGURATIONS)} (all)",
     )
-    parser.add_argument("--tolerance", type=float, default=16, metavar="MIB", help="growth of a process allowed (16)")
+    parser.add_argument("--tolerance", type=float, default=16, metavar="MIB", help="growth of a program allowed (16)")
     parser.add_argument("--size", type=int, default=1200, help="samples of a dataset (1200)")
     parser.add_argument("--step", type=float, default=0.005, metavar="SECONDS", help="time of a training step (0.005)")
     parser.add_argument("--grace", type=float, default=60, metavar="SECONDS", help="time workers have to leave (60)")
-    parser.add_argument("--leak", choices=LEAKS, default="", help="plant a leak, to see that it is detected")
     return parser
 
 
@@ -63,7 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         size=options.size,
         step_s=options.step,
         grace_s=options.grace,
-        leak=options.leak,
         tolerance_bytes=round(options.tolerance * (1 << 20)),
     )
     os.environ["FEEDLINE_CACHE"] = str(folder / "cache")

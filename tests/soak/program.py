@@ -21,7 +21,6 @@ import resource
 import shutil
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -35,14 +34,10 @@ from feedline.system.process import rolled_up
 from tests.conftest import Surroundings
 from tests.drill.saboteur import Saboteur
 from tests.drill.stage import pids_of
-from tests.mappings import of_feedline
+from tests.mappings import members, of_feedline
 from tests.soak.cycle import WARM_UP, Cycle, draw_cycle
 from tests.soak.data import build_dataset, build_evaluation, build_loader, configuration, record_of, troubles_of
 from tests.soak.settings import Settings
-
-_planted: list[object] = []
-"""Objects kept by a planted leak."""
-_PLANTED_BYTES = 4 << 20
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -82,7 +77,6 @@ class Training:
             drawn = draw_cycle(self.settings, self.kind, self.cycle)
             begun = time.monotonic()
             faults = self._run_cycle(drawn)
-            _plant(self.settings.leak)
             figures = self._figures(number)
             self.say({"cycle": number, "kind": drawn.kind, "seconds": time.monotonic() - begun, **faults, **figures})
             self.cycle += 1
@@ -149,7 +143,7 @@ class Training:
             self.say({"problem": f"the evaluation loader delivered {seen}"})
 
     def _figures(self, number: int) -> dict[str, Any]:
-        """Count the resources of this process now that all loaders are closed."""
+        """Count the resources of this process, and of a fork server, now that all loaders are closed."""
         for _ in range(2):  # finalizers run by the first collection release more
             gc.collect()
         found = self._leftovers() if self._baseline is not None else []
@@ -158,7 +152,7 @@ class Training:
         if number == WARM_UP - 1:
             self._baseline = now
         return {
-            "private_bytes": rolled_up(os.getpid(), ("Anonymous",)) or 0,
+            "private_bytes": sum(rolled_up(pid, ("Anonymous",)) or 0 for pid in {os.getpid(), *members(os.getpid())}),
             "batch_bytes": sum(mapping.sizes.get("Pss", 0) for mapping in of_feedline(os.getpid())),
             "descriptors": len(now.files),
             "threads": len(now.threads),
@@ -181,18 +175,6 @@ class Training:
         assert self._baseline is not None
         own = f"{os.getpid()}"
         return [name for name in self._baseline.leftovers() if not name.startswith("/dev/shm") or own in name]
-
-
-def _plant(leak: str) -> None:
-    """Keep something that should have been released: the verdict must detect it."""
-    if leak == "memory":
-        _planted.append(bytearray(os.urandom(1024) * (_PLANTED_BYTES // 1024)))
-    elif leak == "descriptor":
-        _planted.append(os.open(os.devnull, os.O_RDONLY))
-    elif leak == "thread":
-        thread = threading.Thread(target=threading.Event().wait, name="planted", daemon=True)
-        thread.start()
-        _planted.append(thread)
 
 
 def main() -> None:

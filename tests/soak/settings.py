@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 CONFIGURATIONS = ("items-processes", "items-threads", "tar-processes", "pictures-forkserver")
 """The programs that a soak runs side by side. `data.py` describes each."""
-
-LEAKS = ("memory", "descriptor", "thread")
-"""Leaks that a test may plant into a program, to see that the verdict detects them."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +26,14 @@ class Settings:
     batch_size: int = 8
     step_s: float = 0.005
     """How long a training step takes at least. Without it, four programs would keep every core busy."""
-    sample_every_s: float = 5.0
-    """The interval at which processes, descriptors, threads and memory are counted from outside."""
     measured_cycles: int = 12
     """The minimum number of cycles of the last life after its warm-up."""
     grace_s: float = 60.0
     """How long workers and threads may take to end after their loader was closed."""
     hang_s: float = 300.0
     """A program that delivers nothing for this long counts as hanging. Its stacks go into the result."""
-    leak: str = ""
-    """A leak to plant, one of `LEAKS`; none if empty."""
-    tolerance_bytes: int = field(default=16 << 20)
-    """How much a training process may grow after its warm-up."""
+    tolerance_bytes: int = 16 << 20
+    """How much a program may grow after its warm-up."""
 
     @property
     def seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""The soak itself: it passes, and it detects leaks and batches that are lost, repeated or different."""
+"""The soak itself: it passes, and it detects growth and batches that are lost, repeated or different."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def steady(count: int, **changes: Callable[[int], object]) -> list[dict[str, Any
     """Return cycles of a steady program, except for some figures."""
     plain = {"private_bytes": 240 * MIB, "batch_bytes": 0, "descriptors": 4, "threads": 1, "processes": 0}
     return [
-        {**plain, "at_s": float(place), "leftovers": [], **{name: change(place) for name, change in changes.items()}}
+        {**plain, "leftovers": [], **{name: change(place) for name, change in changes.items()}}
         for place in range(count)
     ]
 
@@ -129,7 +129,7 @@ def train(settings: Settings, folder: Path, cycles: int) -> list[dict[str, Any]]
 
 
 def cycles_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**one, "at_s": 0.0} for one in messages if "cycle" in one]
+    return [one for one in messages if "cycle" in one]
 
 
 @pytest.mark.slow
@@ -185,18 +185,6 @@ def test_all_configurations_are_killed_resumed_and_pass(tmp_path: Path) -> None:
         assert firsts == sorted(firsts)
         assert one["samples"] > 160
     assert "PASSED" in messages
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("leak", "text"), [("memory", "memory grew"), ("descriptor", "descriptors rose"), ("thread", "threads rose")]
-)
-def test_a_leak_in_a_real_program_fails_the_soak(tmp_path: Path, leak: str, text: str) -> None:
-    options = ("--resumes", "0", "--configurations", "items-processes", "--grace", "1", "--leak", leak)
-    code, saved, messages = run(tmp_path / "soak", *options)
-    assert code == 1, messages
-    assert any(text in one["what"] for one in saved["findings"]), messages
 
 
 def test_the_result_of_another_soak_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

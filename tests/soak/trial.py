@@ -20,11 +20,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any  # values of JSON
 
-from tests.soak.census import Census, count, members
+from tests.mappings import members
 from tests.soak.cycle import WARM_UP
 from tests.soak.data import Record
 from tests.soak.sequence import Checker, Expected, undisturbed
@@ -56,7 +56,6 @@ class Result:
 
     name: str
     lives: list[Life] = field(default_factory=list)
-    censuses: list[Census] = field(default_factory=list)
     faults: dict[str, int] = field(default_factory=dict)
     restarts: int = 0
     kills: int = 0
@@ -65,11 +64,6 @@ class Result:
     samples: int = 0
     seconds: float = 0.0
     problems: list[str] = field(default_factory=list)
-
-    # Any: values of JSON.
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as plain values."""
-        return asdict(self)
 
 
 class Trial:
@@ -138,16 +132,13 @@ class Trial:
 
     def _follow(self, program: Program, life: Life, kill_after_s: float | None) -> None:
         """Process the program's messages until it ends; kill it, or ask it to stop, when it is time."""
-        first_s, counted_s, is_ending = None, 0.0, False
+        first_s, is_ending = None, False
         for message in program.messages():
             now = time.monotonic()
             if message:
                 self._take_in(message, life)
             if "step" in message and first_s is None:
                 first_s = now
-            if now - counted_s >= self.settings.sample_every_s and not is_ending:
-                self.result.censuses.append(count(program.pid, seconds=now - self._begun, life=life.number))
-                counted_s = now
             if self._stopped.is_set() and not is_ending:
                 program.signal(signal.SIGKILL)
                 is_ending = True
@@ -176,7 +167,7 @@ class Trial:
         elif "cycle" in message:
             self.result.faults = dict(Counter(self.result.faults) + Counter(message.pop("faults")))
             self.result.restarts += message.pop("restarts")
-            life.cycles.append({**message, "at_s": round(self._elapsed_s, 1)})
+            life.cycles.append(message)
         elif "problem" in message:
             self.result.problems.append(message["problem"])
         self._note()

@@ -7,18 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any  # values of JSON
 
-from tests.soak.census import Census
 from tests.soak.cycle import WARM_UP
 from tests.soak.trial import Result
 
 _ENDS = 3
 """The number of cycles at each end whose counts are compared."""
-
-_TREE_BYTES = 64 << 20
-"""How much all processes of a program may grow. More than a single process, as workers are counted at any moment."""
-
-_FEW = 9
-"""Fewer censuses do not show a trend."""
 
 _MOST_PAIRS = 400
 """The most points between which slopes are computed: a million pairs take seconds."""
@@ -46,27 +39,9 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 # Any: values of JSON.
 def growth_bytes(cycles: Sequence[dict[str, Any]]) -> int:
-    """Return how much a training process has grown from its warm-up to its end, by the slope of its memory."""
+    """Return how much a program has grown from its warm-up to its end, by the slope of its memory."""
     measured = [(float(place), float(cycle["private_bytes"])) for place, cycle in enumerate(cycles)][WARM_UP:]
     return round(slope(measured) * (len(measured) - 1)) if len(measured) > 1 else 0
-
-
-def tree_growth_bytes(censuses: Sequence[Census]) -> int:
-    """Return how much more memory all processes had in the last third of the time than in the first."""
-    if len(censuses) < _FEW:
-        return 0
-    third = len(censuses) // 3
-    sizes = [census.memory_bytes for census in censuses]
-    return round(statistics.median(sizes[-third:]) - statistics.median(sizes[:third]))
-
-
-def warm_censuses(result: Result) -> list[Census]:
-    """List the censuses of the last life after its warm-up: until then, processes still start."""
-    cycles = result.lives[-1].cycles if result.lives else []
-    if len(cycles) < WARM_UP:
-        return []
-    warm_s = cycles[WARM_UP - 1]["at_s"]
-    return [census for census in result.censuses if census.seconds > warm_s]
 
 
 def findings(result: Result, tolerance_bytes: int) -> list[Finding]:
@@ -74,8 +49,6 @@ def findings(result: Result, tolerance_bytes: int) -> list[Finding]:
     texts = list(result.problems)
     for life in result.lives:
         texts += [f"life {life.number}: {text}" for text in _unsteady(life.cycles, tolerance_bytes)]
-    if (grown := tree_growth_bytes(warm_censuses(result))) > _TREE_BYTES:
-        texts.append(f"all processes together grew by {grown >> 20} MiB (at most {_TREE_BYTES >> 20})")
     return [Finding(result.name, text) for text in texts]
 
 

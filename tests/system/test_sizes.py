@@ -27,10 +27,7 @@ def test_sizes_are_parsed(text: int | str | None, size: int | None) -> None:
     assert byte_count("memory", text) == size
 
 
-NONSENSE = ["", "GB", "-1GB", "4 XB", "5iB", -3, True, 1.5, "1e3", [1]]
-
-
-@pytest.mark.parametrize("text", [*NONSENSE, 0, "0.1B"])
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "4 XB", "5iB", -3, True, 1.5, "1e3", [1], 0, "0.1B"])
 def test_rejects_invalid_sizes(text: Any) -> None:
     with pytest.raises(BadOption, match=r"memory=.* such as '4GB'"):
         byte_count("memory", text)
@@ -49,11 +46,6 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "a.h5"
 
 
-def torch_loader(**options: Any) -> Any:
-    dataset: Any = [1]  # a list is a dataset, although torch's types say otherwise
-    return feedline.DataLoader(dataset, **options)
-
-
 OPTIONS: dict[str, Callable[[Any, Path], Any]] = {
     "memory": lambda size, file: CachedDataset([1], memory=size),
     "disk_limit": lambda size, file: CachedDataset([1], disk=file.parent / "cache", disk_limit=size),
@@ -63,24 +55,18 @@ OPTIONS: dict[str, Callable[[Any, Path], Any]] = {
     ),
     "memory_budget": lambda size, file: feedline.Loader([1], memory_budget=size),
     "max_memory_per_worker": lambda size, file: feedline.Loader([1], workers=1, max_memory_per_worker=size),
-    "memory_budget of DataLoader": lambda size, file: torch_loader(memory_budget=size),
-    "max_memory_per_worker of DataLoader": lambda size, file: torch_loader(num_workers=1, max_memory_per_worker=size),
 }
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_accepts_text_and_rejects_nonsense_alike(option: str, file: Path) -> None:
     make = OPTIONS[option]
-    sizes: list[Any] = [64_000_000, np.int64(64_000_000), "64MB", "61.5 MiB"]
-    for size in sizes:
+    for size in (64_000_000, "64MB"):
         made = make(size, file)
         if callable(getattr(made, "close", None)):
             made.close()
-    for size in NONSENSE:
-        with pytest.raises(
-            BadOption, match=rf"^{option.partition(' ')[0]}=.* Give an integer, or a text such as '4GB'"
-        ):
-            make(size, file)
+    with pytest.raises(BadOption, match=rf"^{option}=.* Give an integer, or a text such as '4GB'"):
+        make("4 XB", file)
 
 
 def test_sizes_declared_by_files_are_checked() -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,11 +16,11 @@ from feedline.abc.source import Selection
 from feedline.audio.decoding import checked_seconds, info
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.files.dataset import FileDataset
+from feedline.datasets.progress import Bar
 from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, CorruptSource, DataWarning, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.system.optional import require
-from feedline.system.screen import Screen
 
 _VERSION = 2
 _WORTH_KEEPING = 1000
@@ -190,16 +188,8 @@ def _mapped(function: Callable[[str], T], paths: Sequence[str], threads: int) ->
 
 def _shown(items: Iterator[T], total: int) -> Iterator[T]:
     """Yield the items, with a progress bar if they take long."""
-    screen = Screen(stderr=True)
-    if not screen.is_terminal:
-        yield from items
-        return
-    begun_s, bar = time.monotonic(), None
-    with ExitStack() as stack:
-        for count, item in enumerate(items, 1):
-            if bar is None and time.monotonic() - begun_s > _QUIET_S:
-                bar = stack.enter_context(screen.bar())
-                bar.begin("reading audio headers", total)
-            if bar is not None:
-                bar.update(done=count)
+    with Bar(after_s=_QUIET_S) as bar:
+        bar.begin("reading audio headers", total)
+        for item in items:
             yield item
+            bar.update(advance=1)

@@ -11,7 +11,7 @@ to the workers without another event: see `feedline.device.pinning.settled`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,19 +164,14 @@ def _can_be_recorded(value: object) -> bool:
     return callable(getattr(value, "record_stream", None))  # for example PyG graphs
 
 
-def record(batch: Any, stream: torch.cuda.Stream) -> None:
+def record(batch: object, stream: torch.cuda.Stream) -> None:
     """Record every tensor of a batch on a stream, so its memory is not reused before the stream is done with it."""
-    if isinstance(batch, torch.Tensor):
-        if batch.is_cuda and _can_be_recorded(batch):
-            batch.record_stream(stream)
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            record(value, stream)
-    elif isinstance(batch, (list, tuple)):
-        for value in batch:
-            record(value, stream)
-    elif callable(getattr(batch, "record_stream", None)):
-        batch.record_stream(stream)
+
+    def record_one(value: Any) -> None:
+        if not isinstance(value, torch.Tensor) or (value.is_cuda and _can_be_recorded(value)):
+            value.record_stream(stream)
+
+    mapped(batch, (torch.Tensor,), record_one, "record_stream")
 
 
 def device_of(device: Any) -> torch.device:

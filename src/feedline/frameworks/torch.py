@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -95,12 +95,6 @@ def _get_worker_info() -> object:
     return _feedline_thread.info or _worker_info  # type: ignore[name-defined]  # noqa: F821
 
 
-class _NoStacks:
-    @staticmethod
-    def format_stack() -> list[str]:
-        return []
-
-
 def _seed(seed: int) -> None:
     """Seed as `torch.manual_seed` does, without keeping its stack. For worker processes, before they start work.
 
@@ -108,15 +102,12 @@ def _seed(seed: int) -> None:
     including the source lines, which it reads from their files. That takes longer than everything else a forked worker
     does until it is ready, and the stack is not needed. Test: tests/frameworks/test_torch.py
     """
-    modules: list[Any] = [getattr(torch, device, None) for device in ("cuda", "xpu", "mtia")]
-    modules = [module for module in modules if getattr(module, "traceback", None) is traceback]
-    for module in modules:
-        module.traceback = _NoStacks
+    before = getattr(sys, "tracebacklimit", None)
+    sys.tracebacklimit = 0
     try:
         torch.manual_seed(seed)
     finally:
-        for module in modules:
-            module.traceback = traceback
+        sys.tracebacklimit = before
 
 
 _mode_count = torch._C._len_torch_dispatch_stack

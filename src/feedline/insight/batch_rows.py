@@ -67,7 +67,14 @@ def columns_of(rows: Sequence[Row]) -> dict[str, NDArray[np.int64]]:
     return {name: table[:, place] for place, name in enumerate(COLUMNS)}
 
 
-def settle_order(columns: dict[str, NDArray[np.int64]]) -> None:
+def delivered_columns(rows: Sequence[Row]) -> dict[str, NDArray[np.int64]]:
+    """Return rows as columns, with what is known only after later batches have come: see `note_overtaken`."""
+    columns = columns_of(rows)
+    note_overtaken(columns)
+    return columns
+
+
+def note_overtaken(columns: dict[str, NDArray[np.int64]]) -> None:
     """Set `behind` and `overtaken` of each row, from the times at which later batches were finished.
 
     The training process receives batches only while it waits for one, so this is not known when a row is written.

@@ -124,11 +124,10 @@ class _Epoch:
 
     def so_far(self, batches: int, rest: tuple[int, int, int], *, in_order: bool) -> Totals:
         """Return the sums of all rows so far, without removing any."""
-        from feedline.insight.batch_rows import columns_of, settle_order
+        from feedline.insight.batch_rows import delivered_columns
 
         totals = self.totals()
-        columns = columns_of(self.rows[:])
-        settle_order(columns)
+        columns = delivered_columns(self.rows[:])
         totals.fold(columns, in_order=in_order)
         for _, name, spent in self.named:
             totals.add_stage(name, spent)
@@ -285,7 +284,7 @@ class Observer:
         with self._lock:
             now = self._epoch
             epoch = now.so_far(batches - now.before, self._rest(), in_order=self._in_order)
-            self._settle_earlier()
+            self._sum_earlier()
             last = None
             total = Totals() if self._past is None else copy.deepcopy(self._past)
             for earlier in self._earlier:
@@ -370,11 +369,11 @@ class Observer:
         self._earlier.append(epoch)
         self._earlier_size += 1 + len(epoch.rows)
         if self._earlier_size >= _BLOCK:
-            self._settle_earlier()
+            self._sum_earlier()
 
-    def _settle_earlier(self) -> None:
+    def _sum_earlier(self) -> None:
         """Add up the rows of all past epochs but the last, at once."""
-        from feedline.insight.batch_rows import GOT, Totals, columns_of, settle_order
+        from feedline.insight.batch_rows import GOT, Totals, delivered_columns
 
         done, self._earlier = self._earlier[:-1], self._earlier[-1:]
         self._earlier_size = sum(1 + len(epoch.rows) for epoch in self._earlier)
@@ -382,8 +381,7 @@ class Observer:
         if not done:
             return
         together = Totals()
-        columns = columns_of(rows)
-        settle_order(columns)
+        columns = delivered_columns(rows)
         together.add(columns, in_order=self._in_order)
         for epoch in done:
             for _, name, spent in epoch.named:
@@ -411,15 +409,14 @@ class Observer:
         Args:
             is_full: the epoch goes on. The last rows stay: later ones may show that batches overtook theirs.
         """
-        from feedline.insight.batch_rows import NEAR, columns_of, settle_order
+        from feedline.insight.batch_rows import NEAR, delivered_columns
 
         epoch = self._epoch
         rows, named = epoch.rows[:], epoch.named
         count = len(rows) - (NEAR if is_full else 0)
         if count <= 0:
             return
-        columns = columns_of(rows)
-        settle_order(columns)
+        columns = delivered_columns(rows)
         columns = {name: column[:count] for name, column in columns.items()}
         epoch.sums().fold(columns, in_order=self._in_order)
         done = [one for one in named if one[0] < count]

@@ -82,7 +82,6 @@ class Iteration(Iterator[Any]):
         target: Target | None = None,
     ) -> None:
         begun = time.monotonic_ns()
-        self._has_target = target is not None
         start = _start_of(session, config, order)
         self.seeds = self._enter(session, config, order, start, first=True)
         self.spec = self._spec(session, config, start)
@@ -95,7 +94,6 @@ class Iteration(Iterator[Any]):
                 session.resources,
                 prepare,
                 session.fault_budget,
-                has_target=self._has_target,
             )
             session.epochs.begun(start, order, checkpoint)
         else:
@@ -165,7 +163,6 @@ class Iteration(Iterator[Any]):
                 start.snapshot,
                 shared_seed=self._shared_seed,
                 fault_budget=session.fault_budget,
-                has_target=self._has_target,
             )
             driver.begin_epoch(epoch)
             session.epochs.begun(start, order, checkpoint)

@@ -329,7 +329,7 @@ class Codec:
             if ahead:
                 return None
             self._last_header, self._copy_last = header, None
-        elif header[0] == _DESCRIBED:  # other headers hold no description
+        elif header and header[0] == _DESCRIBED:  # other headers hold no description
             if self._copy_last is None:
                 if ahead:
                     return None

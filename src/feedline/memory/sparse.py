@@ -47,28 +47,10 @@ def map_sparse(slot_count: int, *, shared: bool) -> tuple[mmap.mmap, int, int]:
         TransportError: the system refuses even small slots.
     """
     size = min(_LARGEST_MAPPING, _addresses_left() // 4, _longest_file() if shared else _NO_LIMIT)
-    size = max(size, slot_count * _PAGE)
-    while True:
-        slot_bytes = size // slot_count
-        slot_bytes -= slot_bytes % (_HUGE_PAGE if slot_bytes >= _HUGE_PAGE else _PAGE)
-        fd = -1
-        try:
-            if shared:
-                fd = create_memfd(_PAGE)
-            mapping = _map(fd, slot_bytes * slot_count)
-        except (OSError, OverflowError) as exc:
-            if fd >= 0:
-                os.close(fd)
-            if isinstance(exc, OSError) and exc.errno in (errno.EMFILE, errno.ENFILE):
-                raise TooManyOpenFiles("creating the memory for batches") from exc
-            if slot_bytes <= _SMALLEST_SLOT:
-                raise TransportError(
-                    f"The system refused {slot_bytes * slot_count >> 20} MiB of address space for batches ({exc}). "
-                    f"{_usual_cause(exc)} Or use fewer workers."
-                ) from exc
-            size //= 2
-            continue
-        return mapping, slot_bytes, fd
+    mapping, fd = _map_most(max(size, slot_count * _PAGE), slot_count * _SMALLEST_SLOT, shared=shared)
+    slot_bytes = len(mapping) // slot_count
+    slot_bytes -= slot_bytes % (_HUGE_PAGE if slot_bytes >= _HUGE_PAGE else _PAGE)
+    return mapping, slot_bytes, fd
 
 
 def map_file(most: int) -> tuple[mmap.mmap, int]:
@@ -78,22 +60,31 @@ def map_file(most: int) -> tuple[mmap.mmap, int]:
         The mapping, and the descriptor of the file. The caller closes it, and truncates the file to the used size.
 
     Raises:
-        OSError: no descriptor is left.
+        TooManyOpenFiles: no descriptor is left.
         TransportError: the system refuses even a small one.
     """
-    size = max(_PAGE, min(most, _longest_file()) & ~(_PAGE - 1))
+    return _map_most(max(_PAGE, min(most, _longest_file())), _SMALLEST_FILE, shared=True)
+
+
+def _map_most(most: int, least: int, *, shared: bool) -> tuple[mmap.mmap, int]:
+    """Map up to `most` bytes, half as many whenever the system refuses; returns the mapping and its file, or -1."""
+    size = most
     while True:
-        fd = create_memfd(0)
+        size -= size % _PAGE
+        fd = -1
         try:
-            os.ftruncate(fd, _PAGE)
+            if shared:
+                fd = create_memfd(_PAGE)
             return _map(fd, size), fd
         except (OSError, OverflowError) as exc:
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
             if isinstance(exc, OSError) and exc.errno in (errno.EMFILE, errno.ENFILE):
-                raise
-            if size <= _SMALLEST_FILE:
+                raise TooManyOpenFiles("creating the memory for batches") from exc
+            if size <= least:
                 raise TransportError(
-                    f"The system refused {size} bytes of shared memory ({exc}). {_usual_cause(exc)}"
+                    f"The system refused {size} bytes of address space for batches ({exc}). {_usual_cause(exc)} "
+                    "Or use fewer workers."
                 ) from exc
             size //= 2
 

@@ -18,7 +18,6 @@ from feedline.abc.stateful import Stateful, is_stateful
 from feedline.errors import BadState
 from feedline.order.order import Entry, Order
 from feedline.order.plan import Plan
-from feedline.order.progress import Progress
 from feedline.order.sharding import layers_of
 from feedline.randomness.keys import mix
 from feedline.samplers.taken import taken, taken_each
@@ -215,7 +214,7 @@ class ForeignOrder(Order):
             # A sampler that draws a seed has a private generator. The training loop may also draw from a generator that
             # was passed to the sampler, and then the order of the draws matters.
             goes_ahead=self._origin is not None and self._origin.drawn_from == "torch_seed",
-            progress=entry.progress,
+            entry=entry,
         )
         self._indices = None
         return plan
@@ -286,7 +285,7 @@ class ForeignPlan(Plan):
         entered: the sampler's part of a snapshot, if the plan continues from there.
         after: returns what the order of the next epoch would begin with.
         drawing: entered while the first batch is requested, which is when most samplers draw their order.
-        progress: states of batches that the training loop has received are dropped.
+        entry: where the epoch was entered; states of batches that the training loop has received are dropped.
     """
 
     def __init__(
@@ -303,7 +302,7 @@ class ForeignPlan(Plan):
         after: Callable[[], dict[str, object]] | None = None,
         drawing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         goes_ahead: bool = False,
-        progress: Progress | None = None,
+        entry: Entry | None = None,
     ) -> None:
         self._indices = indices
         self._find_share = share
@@ -319,7 +318,7 @@ class ForeignPlan(Plan):
         self._after = after
         self._drawing = drawing
         self.goes_ahead = goes_ahead
-        self._progress = progress
+        self._entry = entry
         self._ahead: list[object] = []
         self._drawn = 0
         self._states: deque[tuple[int, object]] = deque()
@@ -365,8 +364,8 @@ class ForeignPlan(Plan):
             self._states.append((self._drawn, copy.deepcopy(self._snapshot())))
             if getattr(self._indices, "ended", False):
                 self._last = self._drawn
-            if self._progress is not None:
-                self._forget(self._progress.delivered)
+            if self._entry is not None:
+                self._forget(self._entry.progress.delivered)
         return indices
 
     def _forget(self, done: int) -> None:

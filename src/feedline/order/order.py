@@ -27,9 +27,9 @@ _WHOLE = Share()
 """The share of the only rank."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Entry:
-    """The position at which an epoch is entered."""
+    """The position at which an epoch is entered, and how far the training loop is in it."""
 
     key: Key
     """The key of its order."""

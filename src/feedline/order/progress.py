@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from feedline.types import Position
 
@@ -49,8 +49,3 @@ class Progress:
     def copy(self) -> Progress:
         """Return a copy, which does not change with this one."""
         return replace(self, early=set(self.early), positions=dict(self.positions))
-
-    def become(self, other: Progress) -> None:
-        """Take over the values of another `Progress`, including its containers."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(other, each.name))

@@ -2,19 +2,16 @@
 
 Think of all positions of an epoch in one row, class after class. Batch number g of m takes every m-th position of the
 row, starting at g. A class is a range of the row, so for any length every batch has the same number of its positions
-or one more, and the contents of a batch depend only on its number. Batches come in the order g = 0, a, 2a, ... modulo m
-with a near the golden section of m, which spreads the range of a rare class evenly over the epoch.
+or one more. Batches come in the order g = 0, a, 2a, ... modulo m with a near the golden section of m, which spreads the
+range of a rare class evenly over the epoch.
 
-A position of a class is called a turn; each class has its own order that assigns turns to members (`indices_at`). A
-class with more turns than members is repeated, in another order.
-
-The row differs between epochs in the order of the classes and in its starting point.
+The positions of a class, in the order of the batches, go through its members; a class with more positions than members
+is repeated, in another order. The row differs between epochs in the order of the classes and in its starting point.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias, get_args
 from zlib import crc32
@@ -32,10 +29,6 @@ from feedline.types import Key, State
 Mode: TypeAlias = Literal["proportional", "each"]
 MODES = get_args(Mode)
 
-_BLOCK = 1 << 13
-"""Samples in the batches that are made at a time, so that NumPy's cost per call is small compared with that per sample.
-"""
-
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _CLASSES, _BEGIN, _PHASE, _MEMBERS, _WITHIN = range(5)
 """Values mixed into the key of an epoch, so that its random decisions are independent."""
@@ -44,7 +37,7 @@ _CLASSES, _BEGIN, _PHASE, _MEMBERS, _WITHIN = range(5)
 class StratifiedBatchSampler(SeededBatches):
     """Yields batches in which each class has its share.
 
-    Any batch can be made without those before it. One integer per sample is kept.
+    The batches of an epoch are made together. One integer per sample is kept, and one for each in the epoch.
 
     Args:
         labels: the class of each sample: integers or strings, as a list, array or tensor.
@@ -93,49 +86,61 @@ class StratifiedBatchSampler(SeededBatches):
         if len(numbers) == 0:
             raise BadOption("labels is empty: there is nothing to make batches of.")
         self._members = np.argsort(numbers, kind="stable")
-        self._strata = _strata(np.bincount(numbers), self.batch_size, each=mode == "each")
-        self._row: _Row | None = None
-        self._block: _Block | None = None
-        self._last_number: int | None = None
+        self._sizes = sizes = np.bincount(numbers)
+        self._full = _least_batches(sizes, self.batch_size) if mode == "each" else len(numbers) // self.batch_size
+        """Full batches of an epoch."""
+        self._least = self._full if mode == "each" else 0
+        """Minimum number of positions of a class in full batches, however few members it has."""
+        self._surplus = self._full * self.batch_size - int(np.maximum(sizes, self._least).sum())
+        """Positions beyond what the classes need; if negative, the remaining samples make a last batch."""
+        self._epoch: tuple[Key, IndexArray] | None = None
 
     def size(self) -> int:
-        strata = self._strata
-        return strata.full + (strata.surplus < 0 and not self.drop_last)
+        return self._full + (self._surplus < 0 and not self.drop_last)
 
     def batch(self, number: int, key: Key) -> IndexArray:
         self._check_number(number)
-        row = self._row  # read once, as is the block: other threads may replace them
-        if row is None or row.key != key:
-            row = self._row = _Row(self._strata, key, shuffle=self.shuffle)
-        if number == self._strata.full:
-            return self._samples(row, range(number, number + 1), *row.last()).reshape(-1)
-        block = self._block
-        step = 1 if self._last_number is None else max(1, number - self._last_number)
-        self._last_number = number
-        if block is None or block.key != key or number not in block.numbers:
-            # A rank's next batches are as far apart as its last two were.
-            numbers = range(number, self._strata.full, step)[: max(1, _BLOCK // self.batch_size)]
-            block = self._block = _Block(key, numbers, self._samples(row, numbers, *row.at(numbers)))
-        batch: IndexArray = block.samples[block.numbers.index(number)]
-        return batch.copy()
+        secret = epoch_key(key.seed, key.epoch)
+        epoch = self._epoch  # read once: other threads may replace it
+        if epoch is None or epoch[0] != key:
+            epoch = self._epoch = key, self._samples(self._kinds(secret), secret)
+        batch = epoch[1][number * self.batch_size : (number + 1) * self.batch_size]
+        if not self.shuffle:
+            return np.sort(batch)
+        return batch[np.argsort(mix_array(mix(mix(secret, _WITHIN), number), np.arange(len(batch))))]
 
-    def _samples(self, row: _Row, numbers: range, classes: IndexArray, turns: IndexArray) -> IndexArray:
-        """Return the samples of some batches, one batch per row, given their classes and turns."""
-        sizes = self._strata.sizes[classes]
+    def _kinds(self, secret: int) -> IndexArray:
+        """Return the classes of the samples of an epoch, batch by batch."""
+        full, classes, begin, phase = self._full, np.arange(len(self._sizes)), 0, 0
+        if self.shuffle:
+            classes = np.argsort(mix_array(mix(secret, _CLASSES), classes))
+            begin = mix(secret, _BEGIN) % max(full, 1)
+            phase = mix(secret, _PHASE) % int(self._sizes.sum())
+        sizes = self._sizes[classes]
+        shares = _spread(self._surplus, sizes, phase)
+        row = np.repeat(classes, np.maximum(sizes, self._least) + shares)
+        stride = max(1, round(full * _GOLDEN))
+        while math.gcd(stride, full) > 1:
+            stride += 1
+        order = (begin + np.arange(full) * stride) % max(full, 1)
+        kinds = row.reshape(self.batch_size, full).T[order].reshape(-1)
+        return kinds if self._surplus >= 0 else np.append(kinds, np.repeat(classes, -shares))
+
+    def _samples(self, kinds: IndexArray, secret: int) -> IndexArray:
+        """Return samples of these classes; each class goes through its members."""
+        by_class = np.argsort(kinds, kind="stable")
+        counts = np.bincount(kinds, minlength=len(self._sizes))
+        turns = np.empty_like(kinds)
+        turns[by_class] = np.arange(len(kinds)) - np.repeat(np.cumsum(counts) - counts, counts)
+        sizes = self._sizes[kinds]
         passes, places = np.divmod(turns, sizes)
         if self.shuffle:
-            keys = mix_array(mix(row.secret, _MEMBERS), (classes << 32) + passes)
-            places = indices_at(places.reshape(-1), sizes.reshape(-1), keys.reshape(-1)).reshape(places.shape)
-        samples = self._members[self._strata.starts[classes] + places]
-        if not self.shuffle:
-            return np.sort(samples, axis=1)
-        slots = np.asarray(numbers)[:, None] * self.batch_size + np.arange(samples.shape[1])
-        order = np.argsort(mix_array(mix(row.secret, _WITHIN), slots), axis=1)
-        return np.take_along_axis(samples, order, axis=1)
+            places = indices_at(places, sizes, mix_array(mix(secret, _MEMBERS), (kinds << 32) + passes))
+        return self._members[(np.cumsum(self._sizes) - self._sizes)[kinds] + places]
 
     @cached_property
     def _checksum(self) -> int:
-        return crc32(self._strata.sizes.data, crc32(self._members.data))
+        return crc32(self._sizes.data, crc32(self._members.data))
 
     def describe(self) -> State:
         return {
@@ -147,7 +152,7 @@ class StratifiedBatchSampler(SeededBatches):
         }
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_row": None, "_block": None, "_last_number": None}
+        return {**self.__dict__, "_epoch": None}
 
     def __repr__(self) -> str:
         mode = "" if self.mode == MODES[0] else f", mode={self.mode!r}"
@@ -155,45 +160,6 @@ class StratifiedBatchSampler(SeededBatches):
             f"StratifiedBatchSampler({len(self._members)} labels of {len(self.classes)} classes, "
             f"batch_size={self.batch_size}{mode}{self._options()})"
         )
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Batches that were made together, one per row."""
-
-    key: Key
-    numbers: range
-    samples: IndexArray
-
-
-@dataclass(frozen=True)
-class _Strata:
-    """Values that are the same in all epochs."""
-
-    sizes: IndexArray
-    """Members of each class."""
-    starts: IndexArray
-    """Where each class begins in the table of members."""
-    batch_size: int
-    full: int
-    """Full batches of an epoch."""
-    least: int
-    """Minimum number of turns of a class in full batches, however few members it has."""
-    surplus: int
-    """Positions of the full batches beyond what the classes need; if negative, the remaining samples make a last batch.
-    """
-    stride: int
-    """Distance in the row between consecutive batches."""
-
-
-def _strata(sizes: IndexArray, batch_size: int, *, each: bool) -> _Strata:
-    full = _least_batches(sizes, batch_size) if each else int(sizes.sum()) // batch_size
-    least = full if each else 0
-    surplus = full * batch_size - int(np.maximum(sizes, least).sum())
-    stride = max(1, round(full * _GOLDEN))
-    while math.gcd(stride, full) > 1:
-        stride += 1
-    return _Strata(sizes, np.cumsum(sizes) - sizes, batch_size, full, least, surplus, stride)
 
 
 def _least_batches(sizes: IndexArray, batch_size: int) -> int:
@@ -211,50 +177,6 @@ def _least_batches(sizes: IndexArray, batch_size: int) -> int:
         else:
             low = middle + 1
     return low
-
-
-class _Row:
-    """The row of one epoch: the order of the classes, and how many turns each has."""
-
-    def __init__(self, strata: _Strata, key: Key, *, shuffle: bool) -> None:
-        self.key = key
-        self.secret = secret = epoch_key(key.seed, key.epoch)
-        self._strata = strata
-        sizes, full = strata.sizes, strata.full
-        self._classes = np.arange(len(sizes), dtype=np.int64)
-        self._begin, phase = 0, 0
-        if shuffle:
-            self._classes = np.argsort(mix_array(mix(secret, _CLASSES), self._classes))
-            self._begin = mix(secret, _BEGIN) % max(full, 1)
-            phase = mix(secret, _PHASE) % int(sizes.sum())
-        sizes = sizes[self._classes]
-        shares = _spread(strata.surplus, sizes, phase)
-        self._turns = np.maximum(sizes, strata.least) + shares
-        self._shares = shares
-        self._ends = np.cumsum(self._turns)
-
-    def at(self, numbers: range) -> tuple[IndexArray, IndexArray]:
-        """Return class and turn of each position of some full batches, one batch per row."""
-        full, stride = self._strata.full, self._strata.stride
-        # In Python's integers: a batch number times the stride may exceed 64 bits.
-        begin = (numbers.start * stride + self._begin) % full
-        begins = (begin + np.arange(len(numbers)) * (numbers.step * stride % full)) % full
-        places = begins[:, None] + np.arange(self._strata.batch_size) * full
-        where = np.searchsorted(self._ends, places, side="right")
-        turns = self._turns[where]
-        rounds, more = np.divmod(places - (self._ends[where] - turns), full)
-        # First come the turns that each batch has, in the order of batches, so that all members of a class come once
-        # before any comes again; then the turns that only some batches have.
-        common = turns // full
-        ordinary = np.asarray(numbers)[:, None] * common + rounds
-        return self._classes[where], np.where(rounds < common, ordinary, common * full + more)
-
-    def last(self) -> tuple[IndexArray, IndexArray]:
-        """Return class and turn of each position of the last batch, which is not full."""
-        counts = -self._shares
-        where = np.repeat(np.arange(len(counts)), counts)
-        rank = np.arange(len(where)) - (np.cumsum(counts) - counts)[where]
-        return self._classes[where][None], (self._turns[where] + rank)[None]
 
 
 def _spread(total: int, sizes: IndexArray, phase: int) -> IndexArray:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key
-from feedline.samplers.draws import WeightTable, draw_exponential
+from feedline.samplers.draws import WeightTable, draw_fraction
 from feedline.samplers.labels import classes_of, refuse_dataset
 from feedline.samplers.seeded import Seeded, check_count
 from feedline.samplers.torch_bases import with_torch_base
@@ -87,7 +87,7 @@ class WeightedRandomSampler(Seeded):
         so the order in which they ring is that of successive draws.
         """
         # The logarithm of the time, because the quotient of extreme weights exceeds the range of a float.
-        times = np.log(draw_exponential(self._positive, key))
+        times = np.log(-np.log1p(-draw_fraction(self._positive, key)))
         times -= np.log(self._array[self._positive])
         first = np.arange(len(times))
         if self.num_samples < len(times):

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.paths import File
+from feedline.datasets.progress import Bar
 from feedline.errors import BadOption, CorruptSource
 from feedline.memory.sharing.packed import Packed
 from feedline.system.failures import words
 from feedline.system.process import core_count
-from feedline.system.screen import Screen
 from feedline.video.container import pyav
 from feedline.video.frame_table import FrameTable, scan
 
@@ -135,10 +135,6 @@ def _entry(file: File) -> bytes:
 @contextlib.contextmanager
 def _shown(count: int) -> Iterator[Callable[[], None]]:
     """Show a progress bar in a terminal, if there is much to do."""
-    screen = Screen(stderr=True)
-    if count < _WORTH_SHOWING or not screen.is_terminal:
-        yield lambda: None
-        return
-    with screen.bar(stays=True) as bar:
+    with Bar(quiet=count < _WORTH_SHOWING) as bar:
         bar.begin("index videos", count)
         yield lambda: bar.update(advance=1)

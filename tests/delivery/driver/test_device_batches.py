@@ -182,7 +182,7 @@ def test_an_error_of_the_target_is_raised_once_in_place_of_its_batch(
 @pytest.mark.parametrize("at", [1, 2, 4])
 @pytest.mark.parametrize("where", ["begin", "deliver"])
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_an_interrupt_inside_the_target_costs_the_iterator_one_batch_and_the_state_none(
+def test_an_interrupt_inside_the_target_ends_the_iteration_and_costs_the_state_no_batch(
     engine: EngineName, workers: int, where: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = Wrapping()
@@ -203,9 +203,8 @@ def test_an_interrupt_inside_the_target_costs_the_iterator_one_batch_and_the_sta
     other = DataLoader(Numbers(20), batch_size=4)
     other.load_state_dict(loader.state_dict())
     assert [*seen, *(batch[0].item() for batch in other)] == [0, 4, 8, 12, 16]
-    seen += [batch[0].item() for batch in batches]
-    assert sorted({0, 4, 8, 12, 16} - set(seen)) == [4 * at - 4]
-    assert seen == sorted(set(seen))
+    with pytest.raises(WorkerError, match=r"was ended by .*load_state_dict"):
+        next(batches)
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -452,8 +451,8 @@ def test_a_signal_leaves_no_lock_taken_and_no_batch_missing_from_the_state(place
     except KeyboardInterrupt:
         sys.settrace(None)
         state = loader.state_dict()
-        with contextlib.suppress(WorkerError):  # interrupted while requesting a batch; the error says how to continue
-            assert len(list(batches)) >= 100 - len(seen) // 4 - 1
+        with contextlib.suppress(WorkerError):  # interrupted in the middle; the error says how to continue
+            next(batches)
         loader.load_state_dict(state)
         for batch in loader:
             seen += batch.tolist()

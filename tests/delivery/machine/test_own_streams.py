@@ -17,8 +17,8 @@ from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.own_streams import OwnStreams
 from feedline.delivery.machine.prefetch import Limits
-from feedline.delivery.machine.recovery import RecoveryOptions
-from feedline.errors import DataWarning, TooManyBadSamples, WorkerDied, WorkerWarning
+from feedline.delivery.machine.recovery import Recovery
+from feedline.errors import DataWarning, TooManyBadSamples, WorkerDied
 from feedline.faults import Policy
 from feedline.order.progress import Progress
 from feedline.order.streams import StreamPlan
@@ -121,7 +121,7 @@ def begin(
     restarts: int = 0,
     fault_budget: FaultBudget | None = None,
 ) -> tuple[Delivered, Driver]:
-    driver = driver_of(engine, options=RecoveryOptions(restarts=restarts))
+    driver = driver_of(engine, recovery=Recovery(restarts=restarts))
     limits = Limits(engine.worker_count * depth, depth, timeout_s, kills_stuck=bool(restarts))
     driver.begin_epoch(
         Epoch(
@@ -143,29 +143,6 @@ def in_turns(lengths: list[int]) -> list[tuple[int, int]]:
 
 streams = st.lists(st.integers(0, 6), min_size=1, max_size=4)
 interleavings = st.lists(st.integers(0, 3), max_size=60)
-
-
-@settings(deadline=None)
-@given(streams, interleavings, st.integers(1, 3))
-def test_any_interleaving_of_arrivals_gives_the_same_order(lengths: list[int], arrivals: list[int], depth: int) -> None:
-    engine = StreamEngine(lengths, arrivals)
-    batches, _ = begin(engine, depth)
-    assert list(batches) == in_turns(lengths)
-    assert engine.most_tasks <= depth
-    with pytest.raises(StopIteration):
-        next(batches)
-
-
-@settings(deadline=None)
-@given(streams, interleavings, st.integers(1, 3))
-def test_without_order_every_batch_comes_once_and_each_stream_keeps_its_order(
-    lengths: list[int], arrivals: list[int], depth: int
-) -> None:
-    batches, _ = begin(StreamEngine(lengths, arrivals), depth, in_order=False)
-    came = list(batches)
-    assert sorted(came) == sorted(in_turns(lengths))
-    for worker in range(len(lengths)):
-        assert [number for who, number in came if who == worker] == list(range(lengths[worker]))
 
 
 def test_without_order_a_fast_stream_does_not_starve_the_others() -> None:
@@ -235,18 +212,6 @@ def test_killing_workers_at_any_moment_does_not_change_the_batches(
     assert driver.counters.restarts == len(engine.replaced)
 
 
-def test_a_new_worker_continues_after_the_last_answer_of_the_old_one() -> None:
-    engine = StreamEngine([9, 9], [])
-    engine.notes = {1: noted(1, {"n": 2}, {"i": 2})}
-    batches, _ = begin(engine, 2, restarts=1)
-    first = [next(batches) for _ in range(6)]  # by now both have got five tasks and answered three
-    engine.dying.append(0)
-    with pytest.warns(WorkerWarning, match=r"worker 0 is gone.*restart 1 of 1"):
-        second = [next(batches) for _ in range(12)]
-    assert first + second == in_turns([9, 9])
-    assert list(batches) == []
-
-
 def test_a_new_worker_gets_the_last_state_and_the_samples_delivered_since() -> None:
     engine = StreamEngine([9], [])
     engine.notes = {1: noted(1, {"n": 2}, {"i": 2})}
@@ -268,39 +233,7 @@ def test_a_stream_that_keeps_killing_workers_at_one_place_raises() -> None:
     assert engine.closed
 
 
-# -- leaving ---
-
-
-def test_an_epoch_that_is_left_delivers_nothing_more_and_its_tasks_are_finished() -> None:
-    engine = StreamEngine([9, 9], [0, 1, 0, 1])
-    batches, driver = begin(engine, 3)
-    next(batches)
-    driver.leave_epoch()
-    driver.leave_epoch()
-    assert list(batches) == []
-    assert sum(map(len, engine.tasks)) == sum(view.outstanding for view in driver.machine.flights.workers) > 0
-
-
 # -- resuming ---
-
-
-@settings(deadline=None)
-@given(streams, st.integers(0, 24), interleavings)
-def test_a_resumed_epoch_continues_in_the_same_order(lengths: list[int], done: int, arrivals: list[int]) -> None:
-    first, driver = begin(StreamEngine(lengths, arrivals))
-    taken = []
-    for batch in first:
-        taken.append(batch)
-        if len(taken) >= done:
-            break
-    progress = Progress(
-        positions={worker: driver.epoch.progress.positions[worker] for worker in range(len(lengths))},
-        turn=driver.epoch.progress.turn,
-    )
-    engine = StreamEngine(lengths, arrivals)
-    engine._answered = [position.batches for position in progress.positions.values()]
-    rest, _ = begin(engine, progress=progress)
-    assert taken + list(rest) == in_turns(lengths)
 
 
 def test_ended_streams_get_no_tasks() -> None:

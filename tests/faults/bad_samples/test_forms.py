@@ -14,7 +14,6 @@ import torch
 from tests.faults.bad_samples.samples import cut
 from tests.faults.loaders import (
     ENGINES,
-    Augmented,
     Bad,
     ByRng,
     Numbers,
@@ -28,39 +27,6 @@ from tests.faults.loaders import (
 )
 
 pytestmark = pytest.mark.sample(23)
-
-
-class Bulk(Numbers):
-    """Has `__getitems__`."""
-
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return [self[index] for index in indices]
-
-
-@everywhere
-@pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_bulk_fetches_fail_like_single_samples(loader_kind: str, engine: str, policy: str) -> None:
-    bad = {2, 3, 9}
-    loader = make(loader_kind, Bulk(18, bad), on_error=policy, **on(engine))
-    same = make(loader_kind, Numbers(18, bad), on_error=policy)
-    assert batches_of(loader) == batches_of(same)
-    assert indices_of(loader.faults) == indices_of(same.faults)
-
-
-class AugmentedBulk(Augmented):
-    """The same, with random numbers."""
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices]
-
-
-@pytest.mark.parametrize("engine", ["inline", "process"])
-def test_after_a_failed_bulk_fetch_samples_draw_as_if_fetched_one_by_one(engine: str) -> None:
-    """Numbers drawn in the bulk fetch are discarded."""
-    options: dict[str, Any] = {"on_error": "skip", "seed": 3}
-    apart = batches_of(make("Loader", Augmented(16, {1, 9}), **options))
-    together = batches_of(make("Loader", AugmentedBulk(16, {1, 9}), **options, **on(engine, 1)))
-    assert [together[0], together[2]] == [apart[0], apart[2]]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

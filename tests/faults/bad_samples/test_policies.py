@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from feedline.errors import BadOption, TooManyBadSamples
-from feedline.faults import Failure, Policy, Raise, Retry, Skip, Verdict
+from feedline.faults import Failure, Policy, Retry, Verdict
 from tests.faults.loaders import (
     Bad,
     Numbers,
@@ -24,31 +24,6 @@ from tests.faults.loaders import (
 )
 
 pytestmark = pytest.mark.sample(13)
-
-
-class Various(Numbers):
-    """Samples fail with different exceptions."""
-
-    def __getitem__(self, index: int) -> int:
-        errors = {1: OSError("disk"), 4: ValueError("shape"), 6: KeyError("name"), 9: ZeroDivisionError()}
-        if index in errors:
-            raise errors[index]
-        return index
-
-
-@everywhere
-def test_policies_choose_by_exception_class(loader_kind: str, engine: str) -> None:
-    policy = Policy({OSError: "skip", "ValueError": "replace", LookupError: Skip()}, otherwise=Raise())
-    loader = make(loader_kind, Various(15), 3, on_error=policy, **on(engine))
-    outcomes = outcomes_of(loader)
-    assert isinstance(outcomes.pop(3), ZeroDivisionError)
-    assert outcomes == [[0, 2], [3, 5, 5], [7, 8], [12, 13, 14]]
-    assert [(fault.index, fault.action) for fault in loader.faults] == [
-        (1, "skip"),
-        (4, "replace"),
-        (6, "skip"),
-        (9, "raise"),
-    ]
 
 
 def decide(failure: Failure) -> Any:
@@ -119,15 +94,3 @@ def test_max_share_limits_the_share_of_bad_samples(loader_kind: str, engine: str
     assert 10 <= len(delivered) < 13
     few = make(loader_kind, Numbers(400, {5, 105, 305}), 10, on_error=policy, **on(engine))
     assert len(batches_of(few)) == 40
-
-
-@everywhere
-@pytest.mark.parametrize("kind", ["map", "own stream", "shared stream"])
-def test_the_share_counts_samples_that_worked(loader_kind: str, engine: str, kind: str) -> None:
-    """One in a hundred fails, one in twenty is allowed."""
-    samples = Numbers(1200, range(50, 1200, 100))
-    policy = Policy(otherwise="skip", max_share=0.05)
-    dataset = samples if kind == "map" else Stream(samples, splits=False)
-    options = {} if kind == "map" else {"shard": kind == "shared stream"}
-    loader = make(loader_kind, dataset, 10, on_error=policy, **options, **on(engine, 1))
-    assert sum(map(len, batches_of(loader))) == 1188

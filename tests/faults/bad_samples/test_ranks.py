@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -26,41 +25,10 @@ pytestmark = pytest.mark.sample(16)
 
 SKIPS = Policy(otherwise="skip", max_share=1.0)
 
-LOST_BY_RANK_0 = {
-    "some": {0, 2, 4},
-    "many": set(range(0, 16, 2)),
-    "nearly all": set(range(0, 38, 2)),
-    "all": set(range(0, 40, 2)),
-    "the last": {38},
-}
-
 
 def of_rank(kind: str, dataset: Any, engine: str, batch_size: int | None = 4, rank: int = 0, **options: Any) -> Any:
     sampler = DistributedSampler(dataset, num_replicas=2, rank=rank, shuffle=False)
     return make(kind, dataset, batch_size, sampler=sampler, **{"on_error": SKIPS, **options}, **on(engine))
-
-
-@everywhere
-@pytest.mark.parametrize(
-    "case",
-    [name if name in ("some", "all") else pytest.param(name, marks=pytest.mark.slow) for name in LOST_BY_RANK_0],
-)
-def test_all_ranks_deliver_the_same_number_of_batches(loader_kind: str, engine: str, case: str) -> None:
-    bad = LOST_BY_RANK_0[case]
-    delivered: dict[int, list[int]] = {}
-    for rank in range(2):
-        loader = of_rank(loader_kind, Numbers(40, bad), engine, rank=rank)
-        for _ in range(2):
-            batches = batches_of(loader)
-            assert len(batches) == 5
-            assert all(1 <= len(batch) <= 4 for batch in batches)
-            delivered[rank] = list(itertools.chain(*batches))
-        assert sorted(indices_of(loader.faults)) == (sorted(bad) if rank == 0 else [])
-    assert delivered[1] == list(range(1, 40, 2))
-    own = set(delivered[0]) - set(delivered[1])
-    assert own == set(range(0, 40, 2)) - bad, "all its own samples that work"
-    if case in ("some", "the last"):
-        assert len(delivered[0]) == len(own), "and no others"
 
 
 def with_neighbours(bad: set[int], batch_size: int = 4) -> list[list[int]]:
@@ -87,15 +55,6 @@ def test_an_empty_batch_gets_the_next_sample_that_works(loader_kind: str, engine
         assert (batches if in_order else sorted(batches)) == (expected if in_order else sorted(expected))
     asked = {index for index in bad if index % 2 == 0} | {15, 39, 1}
     assert sorted(indices_of(loader.faults)) == sorted(asked), "each once, neighbours included"
-
-
-@everywhere
-def test_ranks_without_batching_replace_bad_samples_by_neighbours(loader_kind: str, engine: str) -> None:
-    bad = {4, 5, 10, 38, 39}
-    loader = of_rank(loader_kind, Numbers(40, bad), engine, None)
-    expected = [batch[0] for batch in with_neighbours(bad, 1)]
-    for _ in range(2):
-        assert batches_of(loader) == expected
 
 
 @everywhere

@@ -7,29 +7,13 @@ import pytest
 from feedline.faults import Replace
 from tests.faults.loaders import (
     Bad,
-    Numbers,
     batches_of,
     everywhere,
     make,
     on,
-    outcomes_of,
 )
 
 pytestmark = pytest.mark.sample(10)
-
-
-@everywhere
-def test_neighbours_replace_failing_samples(loader_kind: str, engine: str) -> None:
-    loader = make(loader_kind, Numbers(12, {2, 3, 11}), on_error="replace", **on(engine))
-    expected = [[0, 1, 4, 4], [4, 5, 6, 7], [8, 9, 10, 0]]
-    assert batches_of(loader) == expected
-    assert [(fault.index, fault.replacement, fault.action) for fault in loader.faults] == [
-        (2, 4, "replace"),
-        (3, 4, "replace"),
-        (11, 0, "replace"),
-    ]
-    assert batches_of(loader) == expected, "from now on without requesting them"
-    assert len(loader.faults) == 3
 
 
 @everywhere
@@ -61,11 +45,3 @@ def test_a_function_names_the_replacement(loader_kind: str, engine: str) -> None
     with pytest.raises(Bad) as caught:
         list(without)
     assert "no neighbour" in "\n".join(caught.value.__notes__)
-
-
-@everywhere
-def test_the_error_is_raised_if_no_neighbour_works(loader_kind: str, engine: str) -> None:
-    loader = make(loader_kind, Numbers(40, range(1, 40)), on_error="replace", **on(engine, 1))
-    first = outcomes_of(loader)[0]
-    assert type(first) is Bad
-    assert "in place of 1" in "\n".join(first.__notes__)

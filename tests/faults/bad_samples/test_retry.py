@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,7 @@ from typing import Any
 import pytest
 
 import feedline
-from feedline.abc.worker_spec import WorkerSpec
-from feedline.faults import Policy, Retry
-from feedline.types import WorkerIdentity
-from feedline.workers.runner import Runner
+from feedline.faults import Retry
 from tests.faults.bad_samples.samples import Flaky, cut
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
@@ -24,7 +20,6 @@ from tests.faults.loaders import (
     everywhere,
     make,
     on,
-    outcomes_of,
     plain,
 )
 
@@ -41,48 +36,6 @@ def test_a_sample_is_retried_until_it_works(loader_kind: str, engine: str, tmp_p
     assert once.count(2) == once.count(7) == 3
     assert not loader.faults.quarantined
     assert loader.stats()["faults"]["retry"] == 2
-
-
-@everywhere
-@pytest.mark.parametrize("then", ["skip", "replace", "raise"])
-def test_after_the_last_retry_the_then_action_applies(loader_kind: str, engine: str, then: str, tmp_path: Path) -> None:
-    once = Once(tmp_path)
-    dataset = Flaky(once, 12, {5}, times=99)
-    policy = Policy({ConnectionError: Retry(2, then=then, wait_s=0.001)})  # type: ignore[arg-type]  # one of the names
-    loader = make(loader_kind, dataset, on_error=policy, **on(engine))
-    outcomes = outcomes_of(loader)
-    assert once.count(5) == 3, "the first attempt and two retries"
-    [fault] = loader.faults
-    assert (fault.index, fault.action, fault.attempt) == (5, then, 3)
-    if then == "raise":
-        assert isinstance(outcomes[1], ConnectionError)
-        assert [outcomes[0], outcomes[2]] == [[0, 1, 2, 3], [8, 9, 10, 11]]
-    elif then == "skip":
-        assert sorted(itertools.chain(*outcomes)) == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
-    else:
-        assert outcomes == [[0, 1, 2, 3], [4, 6, 6, 7], [8, 9, 10, 11]]
-        assert fault.replacement == 6
-
-
-def test_waits_between_retries_double(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-    pauses = WorkerPauses(waits)
-    monkeypatch.setattr("feedline.loader.resources.Runner", pauses)
-    loader = feedline.Loader(Numbers(2, {0}), 1, on_error=Retry(4, then="skip", wait_s=0.1, longest_s=0.4))
-    assert batches_of(loader) == [[1]]
-    assert len(waits) == 4
-    for wait_s, base_s in zip(waits, [0.1, 0.2, 0.4, 0.4], strict=True):
-        assert 0.5 * base_s <= wait_s < 1.5 * base_s
-
-
-class WorkerPauses:
-    """Makes the runner of an inline loader, which records waits instead of waiting."""
-
-    def __init__(self, waits: list[float]) -> None:
-        self._waits = waits
-
-    def __call__(self, spec: WorkerSpec, worker: WorkerIdentity | None) -> Runner:
-        return Runner(spec, worker, self._waits.append)
 
 
 def test_a_retry_in_a_thread_does_not_outlive_its_loader() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Collection, Iterable
@@ -85,16 +84,6 @@ def test_skipping_resumes_from_every_step(loader_kind: str, engine: str) -> None
     assert batches_of(resumed) == expected[1:]
 
 
-@everywhere
-@pytest.mark.parametrize("policy", [Policy(otherwise="skip", max_failures=5), Policy(otherwise="skip", max_share=0.3)])
-def test_the_budget_counts_skipped_samples(loader_kind: str, engine: str, policy: Policy) -> None:
-    for bad, spent in (({1, *range(4, 8)}, False), ({1, *range(4, 8), 13, 15}, True)):
-        loader = make(loader_kind, Numbers(20, bad), on_error=policy, **on(engine))
-        for _ in range(2):  # in the second epoch they are known, but still count
-            with pytest.raises(TooManyBadSamples) if spent else contextlib.nullcontext():
-                batches_of(loader)
-
-
 def outcome_of(kind: str, dataset: Any, engine: str, workers: int = 2, **options: Any) -> tuple[Any, Any, Any]:
     """Return the batches of two epochs, and the samples in the log."""
     loader = make(kind, dataset, **options, **on(engine, workers))
@@ -141,11 +130,6 @@ def test_the_outcome_is_the_same_on_every_engine(loader_kind: str, engine: str, 
     assert outcome == expected(loader_kind, kind, policy)
 
 
-def test_both_loaders_agree() -> None:
-    for policy in POLICIES:
-        assert expected("Loader", Augmented, policy) == expected("DataLoader", Augmented, policy), policy
-
-
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("process", 1), ("process", 2)])
 @pytest.mark.parametrize("policy", ["skip", "replace"])
 @pytest.mark.parametrize("in_order", [True, False])
@@ -175,22 +159,6 @@ def test_if_every_sample_fails_too_many_bad_samples_is_raised(loader_kind: str, 
         assert delivered == []
         assert len(caught.value.faults) == 10
         assert "sample 0: " in str(caught.value)
-
-
-@everywhere
-def test_every_sample_may_fail_with_max_share_1(loader_kind: str, engine: str) -> None:
-    policy = Policy(otherwise="skip", max_share=1.0)
-    loader = make(loader_kind, Numbers(10, range(10)), on_error=policy, **on(engine))
-    assert batches_of(loader) == []
-    assert len(loader.faults) == 10
-
-
-@everywhere
-def test_single_samples_are_skipped(loader_kind: str, engine: str) -> None:
-    loader = make(loader_kind, Numbers(10, {0, 3, 4, 9}), None, on_error="skip", **on(engine))
-    for _ in range(2):
-        assert batches_of(loader) == [1, 2, 5, 6, 7, 8]
-    assert indices_of(loader.faults) == [0, 3, 4, 9]
 
 
 @everywhere

@@ -132,12 +132,3 @@ def test_samples_that_drop_last_leaves_out_count_as_seen() -> None:
             assert all(len(batch) == 8 for batch in batches)
             assert [fault.message for fault in loader.faults] == [f"sample {index} is bad" for index in bad]
             assert loader.state_dict()["faults"]["seen"] == count
-
-
-def test_the_share_of_bad_samples_that_drop_last_leaves_out_is_checked() -> None:
-    for engine, workers in (("inline", 0), ("thread", 2), ("process", 2)):
-        loader = make(
-            "DataLoader", Stream(Numbers(7, {0, 1, 2, 3})), 8, drop_last=True, on_error="skip", **on(engine, workers)
-        )
-        with pytest.raises(TooManyBadSamples, match="4 of 7 samples failed"):
-            list(loader)

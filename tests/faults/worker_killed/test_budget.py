@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from feedline.errors import WorkerDied
 from tests.faults.deaths import COUNT, Once
 from tests.faults.loaders import (
-    Augmented,
     Deadly,
     Numbers,
     Stream,
     are_gone,
     batches_of,
-    indices_of,
     kill_worker,
     make,
     mostly_dataloader,
@@ -88,26 +84,3 @@ def test_if_all_workers_keep_dying_the_death_is_raised(loader_kind: str) -> None
     with pytest.raises(WorkerDied, match="restarts=3 allows no more"):
         list(loader)
     assert loader.stats()["restarted_workers"] == 3
-
-
-@mostly_dataloader
-@pytest.mark.slow
-def test_random_kills_over_many_epochs_lose_no_sample(loader_kind: str) -> None:
-    """Workers are killed at any moment, while some samples fail and others kill."""
-    bad, fatal = {3, 50, 51, 120}, {7, 90}
-    expected = make(loader_kind, Augmented(160, bad | fatal), on_error="skip", seed=7, shuffle=True)
-    dataset = Deadly(160, fatal, bad=bad)
-    loader = make(
-        loader_kind, dataset, workers=3, on_error="skip", seed=7, shuffle=True, restarts=10_000, persistent=True
-    )
-    random = np.random.default_rng(int(os.environ.get("SEED", "1")))
-    for _ in range(25):
-        iterator = iter(loader)
-        batches = []
-        for batch in iterator:
-            batches.append(plain(batch))
-            if random.random() < 0.2:
-                kill_worker(iterator, int(random.integers(3)))
-        assert batches == batches_of(expected)
-    assert sorted(indices_of(loader.faults)) == sorted(bad | fatal)
-    loader.close()

@@ -22,7 +22,6 @@ from tests.faults.loaders import (
     are_gone,
     make,
     mostly_dataloader,
-    mostly_loader,
     pids_of,
 )
 
@@ -57,19 +56,6 @@ def test_the_error_names_the_process_and_the_cause(way: str, kind: str, in_order
     assert are_gone(pids)
     with pytest.raises(WorkerDied):
         next(batches)
-
-
-@mostly_loader
-def test_earlier_batches_stay_valid_and_the_loader_can_be_used_again(loader_kind: str) -> None:
-    dataset = Deadly(64, {20})
-    loader = make(loader_kind, dataset, workers=2, restarts=0)
-    batches: list[Any] = []
-    with pytest.raises(WorkerDied):
-        batches.extend(loader)
-    kept = [batch[:, 0].tolist() for batch in batches]
-    dataset.fatal = frozenset()
-    assert len(list(loader)) == 16
-    assert kept == [[4 * place, 4 * place + 1, 4 * place + 2, 4 * place + 3] for place in range(len(kept))]
 
 
 @pytest.mark.slow
@@ -119,19 +105,6 @@ def test_a_busy_worker_killed_from_outside_raises(tmp_path: Path, in_order: bool
         with pytest.raises(WorkerDied, match=rf"{pids[0]}.*worker 0 was killed by signal 9"):
             next(batches)
         assert are_gone(pids)
-
-
-def test_a_persistent_worker_killed_between_epochs_raises() -> None:
-    loader = Loader(Numbers(64), 4, workers=2, persistent=True, restarts=0)
-    batches = iter(loader)
-    assert len(list(batches)) == 16
-    pids = pids_of(batches)
-    os.kill(pids[1], signal.SIGKILL)
-    with pytest.raises(WorkerDied, match=str(pids[1])):
-        list(loader)
-    assert are_gone(pids)
-    assert len(list(loader)) == 16, "with new workers"
-    loader.close()
 
 
 @mostly_dataloader

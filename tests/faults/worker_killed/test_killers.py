@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from feedline.errors import BadOption, WorkerDied
-from feedline.faults import Failure, Policy, Replace, Retry, Skip
+from feedline.faults import Failure, Replace
 from tests.faults.deaths import COUNT, Once, die
 from tests.faults.loaders import (
     Augmented,
@@ -45,24 +45,15 @@ def without_deaths(kind: str, policy: str, case: str, batch_size: int | None) ->
     return batches_of(loader), batches_of(loader), sorted(indices_of(loader.faults))
 
 
-QUICK = {
-    (8, "skip", "two in one batch"),
-    (8, "replace", "neighbours"),
-    (1, "skip", "the last"),
-    (33, "skip", "the first"),
-    (33, "skip", "neighbours"),
-    (None, "skip", "two in one batch"),
-    (None, "replace", "one"),
-}
-"""The fast ones of the forty combinations below; the others are slow tests."""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch_size", "policy", "case"),
     [
-        pytest.param(*grid, marks=() if grid in QUICK else pytest.mark.slow)
-        for grid in itertools.product([1, 8, 33, None], FATAL_POLICIES, FATAL)
+        (8, "skip", "two in one batch"),
+        (8, "replace", "neighbours"),
+        (1, "skip", "the last"),
+        (33, "skip", "the first"),
+        (None, "replace", "one"),
     ],
 )
 def test_a_sample_that_kills_is_handled_like_one_that_raises(policy: str, case: str, batch_size: int | None) -> None:
@@ -99,25 +90,6 @@ def test_the_error_names_a_sample_that_kills(loader_kind: str, batch_size: int) 
         assert re.search(r"pid\(s\) \d+", str(outcome))
     assert indices_of(loader.faults) == [20, 44]
     assert {(fault.action, fault.stage) for fault in loader.faults} == {("raise", "worker")}
-
-
-@mostly_dataloader
-@pytest.mark.slow
-def test_policies_decide_about_samples_that_kill(loader_kind: str, tmp_path: Path) -> None:
-    def decide(failure: Failure) -> Any:
-        once.times(failure.stage)
-        assert isinstance(failure.error, WorkerDied)
-        return Replace(by=lambda index: 0) if failure.index == 6 else "skip"
-
-    once = Once(tmp_path)
-    loader = make(loader_kind, Deadly(16, {6, 9}), workers=2, on_error=decide, restarts=64)
-    batches = [[int(sample[0]) for sample in batch] for batch in batches_of(loader)]
-    assert batches == [[0, 1, 2, 3], [4, 5, 0, 7], [8, 10, 11], [12, 13, 14, 15]]
-    assert once.count("worker") == 2
-    by_class = make(
-        loader_kind, Deadly(16, {6}), workers=2, on_error=Policy({WorkerDied: "skip", Exception: "raise"}), restarts=64
-    )
-    assert len(batches_of(by_class)) == 4
 
 
 @mostly_loader
@@ -162,33 +134,6 @@ def test_string_indices_that_kill_are_found(loader_kind: str) -> None:
     assert indices_of(loader.faults) == ["name 6"]
 
 
-@mostly_loader
-@pytest.mark.slow
-def test_a_sample_that_kills_is_retried_and_then_skipped(loader_kind: str, tmp_path: Path) -> None:
-    """Each retry costs workers."""
-    policy = Retry(1, then="skip", wait_s=0.001)
-    loader = make(loader_kind, Deadly(16, {6}), workers=2, on_error=policy, restarts=64)
-    assert len(list(itertools.chain(*batches_of(loader)))) == 15
-    [fault] = loader.faults
-    assert (fault.index, fault.action, fault.attempt) == (6, "skip", 2)
-
-
-@pytest.mark.slow
-@mostly_loader
-def test_samples_that_kill_and_samples_that_raise_are_skipped(loader_kind: str, tmp_path: Path) -> None:
-    """In one batch; and a worker dies once over a batch with skipped samples."""
-    bad, fatal = {1, 2, 20, 33}, {3, 21, 40, 41}
-    expected = batches_of(make(loader_kind, Augmented(COUNT, bad | fatal), on_error="skip", seed=7))
-    loader = make(loader_kind, Deadly(COUNT, fatal, bad=bad), workers=2, on_error="skip", seed=7, restarts=64)
-    assert batches_of(loader) == expected
-    assert sorted(indices_of(loader.faults)) == sorted(bad | fatal)
-    expected = batches_of(make(loader_kind, Augmented(COUNT, bad), on_error="skip", seed=7))
-    dataset = Deadly(COUNT, {21, 34}, bad=bad, once=Once(tmp_path))
-    loader = make(loader_kind, dataset, workers=2, on_error="skip", seed=7, restarts=64)
-    assert batches_of(loader) == expected
-    assert sorted(indices_of(loader.faults)) == sorted(bad)
-
-
 def test_no_sample_is_blamed_if_only_the_whole_batch_kills(tmp_path: Path) -> None:
     """A batch that kills twice although each of its samples works is made again as a whole."""
 
@@ -220,24 +165,3 @@ def test_a_base_exception_ends_its_worker(loader_kind: str, capfd: pytest.Captur
     [fault] = loader.faults
     assert (fault.index, fault.stage) == (5, "worker")
     assert "KeyboardInterrupt" in capfd.readouterr().err, "the worker prints why it ends"
-
-
-class DeadlyToo(Deadly):
-    """Sample 33 always kills, the others only once."""
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 33:
-            die()
-        return super().__getitem__(index)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("on_error", [Skip(), Policy({Exception: Retry(2, wait_s=0.0, then="skip")})])
-@pytest.mark.parametrize("batch_size", [None, 4])
-def test_samples_are_not_blamed_for_one_death(on_error: Any, batch_size: int | None, tmp_path: Path) -> None:
-    """As if workers were killed from outside; one sample kills too, and is found. See also `test_recovery.py`."""
-    dataset = DeadlyToo(80, {7, 20, 32, 34}, once=Once(tmp_path))
-    loader = make("Loader", dataset, batch_size, workers=2, on_error=on_error, restarts=64)
-    samples = [int(sample[0]) for batch in batches_of(loader) for sample in (batch if batch_size else [batch])]
-    assert sorted(samples) == [index for index in range(80) if index != 33]
-    assert indices_of(loader.faults) == [33]

@@ -132,27 +132,6 @@ def test_warnings_turned_into_errors_lose_no_batch(loader_kind: str, tmp_path: P
 
 
 @mostly_dataloader
-@pytest.mark.slow
-def test_repeatedly_killing_workers_from_outside_loses_nothing(loader_kind: str) -> None:
-    loader = make(loader_kind, Augmented(COUNT), 2, workers=2, seed=7, shuffle=True, restarts=100)
-    batches: list[Any] = []
-    iterator = iter(loader)
-    for number, batch in enumerate(iterator):
-        batches.append(plain(batch))
-        if number % 3 == 0 and number < 20:
-            kill_worker(iterator, number % 2)
-    assert [batches] == clean(loader_kind, 2)
-
-
-@mostly_loader
-def test_deaths_without_order_lose_nothing(loader_kind: str, tmp_path: Path) -> None:
-    dataset = Deadly(COUNT, {3, 11, 30}, once=Once(tmp_path))
-    loader = make(loader_kind, dataset, workers=3, in_order=False, seed=7, shuffle=True)
-    assert sorted(batches_of(loader)) == sorted(clean(loader_kind)[0])
-    assert loader.stats()["restarted_workers"] == 3
-
-
-@mostly_dataloader
 def test_killing_persistent_workers_in_and_between_epochs_loses_nothing(loader_kind: str, tmp_path: Path) -> None:
     dataset = Deadly(COUNT, {11}, once=Once(tmp_path))
     loader = make(loader_kind, dataset, workers=2, persistent=True, seed=7, shuffle=True)
@@ -169,30 +148,6 @@ def test_killing_persistent_workers_in_and_between_epochs_loses_nothing(loader_k
         assert batches == expected[epoch]
         kill_worker(iterator, epoch % 2)
     loader.close()
-
-
-@mostly_loader
-def test_killing_persistent_workers_after_an_abandoned_epoch_loses_nothing(loader_kind: str, tmp_path: Path) -> None:
-    """Their tasks are obsolete, so they are dropped rather than made again."""
-    with Gate(tmp_path / "gate") as gate:
-
-        class HeldAtTen(Augmented):
-            def __getitem__(self, index: int) -> Any:
-                if index == 10 and once("held"):
-                    gate.pass_through()
-                return super().__getitem__(index)
-
-        once = Once(tmp_path)
-        loader = make(loader_kind, HeldAtTen(COUNT), workers=2, persistent=True, seed=7)
-        iterator = iter(loader)
-        next(iterator)
-        gate.wait_until_reached()
-        for pid in pids_of(iterator):
-            os.kill(pid, signal.SIGKILL)
-        loader.set_epoch(0)
-        batches = batches_of(loader)
-        assert batches == batches_of(make(loader_kind, Augmented(COUNT), seed=7))
-        loader.close()
 
 
 @pytest.mark.slow

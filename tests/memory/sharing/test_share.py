@@ -40,6 +40,9 @@ LISTS: dict[str, Any] = {
     "long lists": [[f"{number}" for number in range(1500)], list(range(2000))],
     "everything": ["a", 1, None, [1, "b"], {"c": np.arange(2)}, b"d", (1,)],
 }
+NOT_COMPARABLE = "arrays", "arrays of different shapes", "large arrays", "everything"
+"""As lists with arrays in them."""
+
 DICTS: dict[str, Any] = {
     "empty": {},
     "tuples": {("a", 1): 1, ("b", 2): 2},
@@ -49,9 +52,10 @@ DICTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("values", LISTS.values(), ids=LISTS)
+@pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize("kind", [list, tuple])
-def test_a_list_looks_like_the_original(values: list[Any], kind: type) -> None:
+def test_a_list_looks_like_the_original(name: str, kind: type) -> None:
+    values: list[Any] = LISTS[name]
     original = kind(values)
     shared = feedline.share(original)
     assert isinstance(shared, SharedList)
@@ -60,13 +64,14 @@ def test_a_list_looks_like_the_original(values: list[Any], kind: type) -> None:
         assert len(one) == len(original)
         for index in range(-len(original), len(original)):
             assert_alike(one[index], original[index])
-        assert one == original
-        assert original == one
-        assert one == shared
         assert_alike(list(one), list(original))
         assert_alike(list(reversed(one)), list(reversed(original)))
+        if name not in NOT_COMPARABLE:
+            assert one == original
+            assert original == one
+            assert one == shared
     for part in (slice(1, None), slice(None, -1), slice(None, None, -1), slice(5, 2), slice(0, 100, 2)):
-        assert shared[part] == original[part]
+        assert_alike(list(shared[part]), list(original[part]))
     assert shared != (tuple(values) if kind is list else values)
     assert shared != [*original, 1]
     with pytest.raises(IndexError, match=str(len(original))):
@@ -215,4 +220,3 @@ def test_short_values_next_to_long_ones_do_not_change_after_sharing() -> None:
     assert shared["t"].tolist() == shared["a"].tolist() == [0, 0, 0]
     assert type(shared["t"]) is torch.Tensor
     assert (shared["names"], shared["classes"], shared["none"]) == (["cat"], {0: "cat", (1, 2): "dog"}, None)
-    assert shared == {**values, "t": torch.zeros(3), "a": np.zeros(3), "names": ["cat"], "classes": shared["classes"]}

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from feedline.insight.recording import Recording
-from feedline.system.screen import Screen, Table
 from feedline.tools.bench.harness import FEEDLINE, TORCH, Outcome, Side
 from feedline.tools.cli import demo
 from feedline.tools.cli.main import main
+from feedline.tools.screen import Screen, Table
 from tests import program_server
 from tests.tools.cli import short_demo
 from tests.tools.report.recordings import recording_of

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from feedline import Loader
-from feedline.system.screen import Screen
 from feedline.tools.cli.doctor import show
 from feedline.tools.cli.main import main
+from feedline.tools.screen import Screen
 from feedline.tools.tune.finding import NOT_SURE, Finding
 from tests import program_server
 from tests.tools.report.recordings import recording_of

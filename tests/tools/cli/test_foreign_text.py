@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.system.test_screen import FOREIGN
 
 from feedline import Loader
-from feedline.system.screen import Screen
 from feedline.tools.bench import rows
 from feedline.tools.bench.harness import Outcome, Side
 from feedline.tools.cli import doctor
 from feedline.tools.cli.main import main
 from feedline.tools.cli.pack import Bar
 from feedline.tools.packing import Stage
+from feedline.tools.screen import Screen
 from feedline.tools.tune.finding import Finding
-from tests.system.test_screen import FOREIGN
 from tests.tools.report.recordings import recording_of
 
 

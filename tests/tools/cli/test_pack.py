@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 
-from feedline.system.screen import Screen
 from feedline.tools.cli.main import main
 from feedline.tools.cli.pack import Bar
 from feedline.tools.packing import Stage
+from feedline.tools.screen import Screen
 from tests.tools.cli.packing import fails, run
 from tests.tools.packing.lines import without_workers
 from tests.tools.packing.stores import FORMATS, SINGLE, canonical, stored_in, taken

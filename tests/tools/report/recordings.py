@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from feedline.errors import BadOption, BadRecording
-from feedline.insight.batch_rows import COLUMNS, Row, columns_of, row, settle_order
+from feedline.insight.batch_rows import COLUMNS, Row, delivered_columns, row
 from feedline.insight.recording import EpochSpan, Recording
 from feedline.tools.report import page_of
 from feedline.tools.tune.diagnosis import diagnose_recording
@@ -58,8 +58,7 @@ def recording_of(
         if len(tasks) < batches:
             tasks.append(make(got))
         now = got + int(step_ms * MS * (0.9 + 0.2 * dice.random()))
-    columns = columns_of(rows)
-    settle_order(columns)
+    columns = delivered_columns(rows)
     at = np.linspace(BEGUN, now, 50).tolist()
     return Recording(
         settings={

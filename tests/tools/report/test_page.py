@@ -10,10 +10,10 @@ import pytest
 
 from feedline.insight.attribution import CAUSES
 from feedline.insight.recording import Recording
-from feedline.system.screen import Table
 from feedline.tools.cli.report import page_text
 from feedline.tools.report import page_of
 from feedline.tools.report.page import contents
+from feedline.tools.screen import Table
 from feedline.tools.tune.what_if import best, grid
 from tests.browsing import NARROW, WIDTH
 from tests.tools.report.recordings import recording_of

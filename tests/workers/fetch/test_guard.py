@@ -21,7 +21,7 @@ from feedline.datasets.arrays import ArrayDataset
 from feedline.faults import Fault, Policy, Retry, Verdict
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.randomness.global_states import GlobalStates, seed_globals
+from feedline.randomness.global_states import seed_globals
 from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import DatasetKind, Draw, IndexBlock, StreamSharding
@@ -135,9 +135,6 @@ DRAWS: dict[str, Callable[[], float]] = {
 }
 
 
-# -- retry ---
-
-
 # -- skip ---
 
 
@@ -203,12 +200,6 @@ def test_a_retried_collate_function_draws_the_same_numbers() -> None:
     assert batch == Bench(Flaky(), "retry", collate=Picky(), seeded=True).make([1, 2])
 
 
-@pytest.mark.parametrize("on_error", ["replace", Retry(2, wait_s=0.0), Policy({KeyError: "skip"})])
-def test_collate_errors_are_raised_under_policies_that_do_not_skip_them(on_error: Any) -> None:
-    with pytest.raises(ValueError, match="ragged"):
-        Bench(Flaky(), on_error, collate=Picky(ALWAYS)).make([1, 2])
-
-
 # -- calls to the policy ---
 
 
@@ -225,14 +216,6 @@ def test_a_policy_gets_the_sample_the_attempt_and_the_worker() -> None:
     assert seen == [(5, "fetch", attempt, 3, key) for attempt in (1, 2, 3)] + [(8, "fetch", 1, 3, key)]
     assert bench.reported == [(5, "replace", 3)]
     assert fault_of(bench).replacement == 8
-
-
-def test_asking_a_policy_leaves_the_global_generators_alone() -> None:
-    random.seed(1)
-    np.random.seed(1)
-    before = random.getstate(), GlobalStates.now()
-    Bench(Flaky({5: ALWAYS}), Retry(2, then="skip", wait_s=0.0)).make_empty([5])
-    assert (random.getstate(), GlobalStates.now()) == before
 
 
 # -- vectorised fetches, and the global generators ---

@@ -42,13 +42,8 @@ def new_epoch(
     *,
     shared_seed: int | None = None,
     fault_budget: FaultBudget | None = None,
-    has_target: bool = False,
 ) -> Epoch:
-    """Return a pass over a dataset, or the rest of one, for the machine to begin.
-
-    With a target, batches are taken before the training loop gets them; the object that hands them over updates the
-    checkpoint.
-    """
+    """Return a pass over a dataset, or the rest of one, for the machine to begin."""
     entry = checkpoint.entry
     depth = max(1, settings.depth)
     is_free = settings.is_free or _is_gathered(spec)
@@ -85,7 +80,6 @@ def new_epoch(
         keeps_states = spec.sharding is not None or is_stateful(spec.dataset)
         kind = Planned(checkpoint.plan, count, spec.batched, keeps_states=keeps_states)
     scheduler = settings.make_scheduler()
-    progress = progress.copy() if has_target else progress
     epoch = Epoch(kind, scheduler, limits, progress, fault_budget, entry.key.epoch, restores=restores)
     epoch.checkpoint = checkpoint
     return epoch
@@ -118,16 +112,6 @@ def _freeze(checkpoints: list[Checkpoint]) -> None:
         interrupts.see_through(checkpoint.freeze)
 
 
-def ended_by(exc: BaseException | None) -> WorkerError:
-    """Return the error for an iteration that a signal interrupted where it cannot continue."""
-    what = "a signal" if exc is None else f"{type(exc).__name__}, which a signal handler raised"
-    return WorkerError(
-        f"This iteration was ended by {what}, in the middle of its bookkeeping: it is unknown which worker has which "
-        "batch. Start another iteration. To continue where this one was, without losing a batch, call "
-        "loader.load_state_dict(loader.state_dict()) first."
-    )
-
-
 class WorkerBatches(OneCallerBatches):
     """Batches made by workers.
 
@@ -141,10 +125,6 @@ class WorkerBatches(OneCallerBatches):
         self._persistent = persistent
         self._ended = False
         self._death: BaseException | None = None
-        self._is_torn = False
-        """True while the bookkeeping changes. If it is True while no thread is inside, the change was interrupted, and
-        this object is unusable.
-        """
         self._finalizer = weakref.finalize(self, interrupts.see_through, driver.close)
         self._checkpoints: list[Checkpoint] = []
         weakref.finalize(self, _freeze, self._checkpoints).atexit = False
@@ -238,15 +218,14 @@ class WorkerBatches(OneCallerBatches):
             begin_epoch(driver)
         except BaseException as exc:
             if is_interrupt(exc):
-                self._end_by(exc)
-            self._is_torn = False
+                self._let_go()
+            else:
+                self._is_torn = False
             raise
         self._checkpoints[:] = [driver.epoch.checkpoint]
         self._ended = self._is_torn = False
 
     def _next(self) -> object:
-        if self._is_torn:
-            self._end_by(None)
         if self._death is not None:
             raise self._death
         if self._ended or self.driver.closed:
@@ -267,8 +246,9 @@ class WorkerBatches(OneCallerBatches):
             self._ended = True  # the rest is outside, so that Ctrl-C is not raised with this as its context
         except BaseException as exc:
             if is_interrupt(exc):
-                self._end_by(exc)
-            elif self._is_over() and isinstance(exc, Exception):  # the iteration cannot continue
+                self._let_go()
+                raise
+            if self._is_over() and isinstance(exc, Exception):  # the iteration cannot continue
                 self._death = twin_of(exc)
             self._is_torn = False
             raise
@@ -285,12 +265,6 @@ class WorkerBatches(OneCallerBatches):
 
     def _is_over(self) -> bool:
         return self.driver.closed
-
-    def _end_by(self, exc: BaseException | None) -> None:
-        """End an interrupted iteration whose bookkeeping is inconsistent."""
-        self._death = ended_by(exc)
-        self._let_go()
-        self._is_torn = False
 
     def close(self) -> None:
         if self.driver.pid == os.getpid():

@@ -1,31 +1,38 @@
-"""One caller at a time, and what an interrupt may interrupt.
+"""One caller at a time, and what an exception of a signal handler may interrupt.
 
 **Callers.** Several threads may request batches from one iterator, and any of them may close it. The thread that makes
 a batch holds the caller lock, and other threads wait for it. A thread that already holds it cannot wait for itself, so
 its call is refused: a dataset that iterates over its own loader, or a signal handler that requests a batch. Any thread
 may call `close` at any time, also a signal handler on top of `next`: it sets a flag, and the thread that holds the lock
-sees the flag and leaves.
+sees the flag and leaves. A `threading.Lock` is not enough: it would make such a handler, or such a dataset, wait
+forever, and after an interrupt between taking it and entering the `try` nobody would release it.
 
-**Interrupts.** Python runs signal handlers in the main thread: when a function begins, when one that is written in C
+**The problem.** Python runs signal handlers in the main thread: when a function begins, when one that is written in C
 returns, and when a loop starts over. What a handler raises there (Ctrl-C, a timeout, an exception of any class) says
-nothing about the code that it interrupts. `is_interrupt` recognises it wherever an exception is treated as an answer:
-as that of a sample, a target, or a task that cannot be sent. An interrupted `next` does what it does in torch:
+nothing about the code that it interrupts, and it may interrupt any of our lines. `is_interrupt` recognises it wherever
+an exception is treated as an answer: as that of a sample, a target, or a task that cannot be sent.
 
-- Without workers, the next call makes the next batch. With a device, it delivers the next one.
-- With workers, the iteration is over: it is unknown which worker has which batch (`WorkerBatches._is_torn`). Each
-  further call raises the error of `ended_by`, which says how to continue.
+**The contract.**
+
 - `state_dict()` counts a batch only if `next` has returned it. So resuming from the state loses and repeats none.
+- An interrupted iteration is over, and every further request says how to continue (`ended_by_interrupt`): it is unknown
+  which worker has which batch, or how far a stream or a sampler has advanced. See `OneCallerBatches._is_torn`.
+- Without workers and streams, only the interrupted batch is given up: the next request gets the next one, as in torch.
 
-The last rule needs one moment at which a batch is delivered: the assignment at the end of `Kind.note` (with workers),
-of `InlineBatches._note`, or of `DeviceBatches._next`. From there to the return of `__next__`, nothing is called and
-nothing loops, so no handler runs: not `next(batches)` but `batches.__next__()`, after which Python does not look for
-signals; the end of an epoch is an assignment in an `except` clause. The owner of the lock is cleared the same way, in
-a `finally` that was entered before it was set, and only if the owner is that call, so an interrupt anywhere leaves the
-lock free. (Python 3.10 also runs handlers when a function returns and where an exception is caught. There an interrupt
-at that moment loses the batch, or leaves the lock taken for good.)
+**The mechanism.** Counting needs one moment at which a batch is delivered. It is the assignment at the end of
+`Kind.note` (with workers), of `InlineBatches._note`, or of `DeviceBatches._next`. *From that line to the return of
+`__next__`, nothing may be called and nothing may loop*, so that no handler runs: not `next(batches)` but
+`batches.__next__()`, after which Python does not look for signals; the end of an epoch is an assignment in an `except`
+clause. The owner of the lock is cleared the same way, in a `finally` that was entered before it was set, and only if
+the owner is that call, so an interrupt anywhere leaves the lock free.
 
-What must not be interrupted half-way, which is starting workers, closing, and finalizers, delays signals instead:
-`system/interrupts.py`.
+**What does not work.** Delaying signals during `next`, as while workers are started or ended and in finalizers
+(`system/interrupts.py`), would keep Ctrl-C from ending a wait for a stuck worker. Catching the exception and finishing
+the delivery would drop the user's exception, or raise it with a batch that nobody gets.
+
+**What still fails.** Python 3.10 also runs handlers when a function returns and where an exception is caught: an
+interrupt at that moment loses the batch, or leaves the lock taken for good. A stream whose iterator has a state, read
+without workers, may have passed some samples of the interrupted batch in the state.
 
 Test: tests/faults/test_shared_iterator.py, tests/faults/test_storm.py
 """
@@ -40,7 +47,7 @@ from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any
 
-from feedline.errors import ReentrantCall
+from feedline.errors import ReentrantCall, WorkerError
 from feedline.order.progress import Progress
 from feedline.system.references import References
 
@@ -127,6 +134,10 @@ class OneCallerBatches(Iterator[Any]):
         self._caller_lock = caller_lock or CallerLock()
         self.leaving = False
         """True once `close` was called."""
+        self._is_torn = False
+        """True while a request changes what cannot be changed half-way. If it is True at the next request, an interrupt
+        has ended the iteration.
+        """
         self.at_first: Callable[[], None] | None = None
         """Called with the lock held, before the first batch is made: the epoch may have to be started again by then."""
         self.ending: Progress | None = None
@@ -150,6 +161,9 @@ class OneCallerBatches(Iterator[Any]):
         caller_lock, owner = self._caller_lock, [get_ident()]
         try:
             caller_lock.enter(owner, "next()")
+            if self._is_torn and not self.leaving:
+                self._close()
+                raise ended_by_interrupt()
             if self.at_first is not None:
                 self.at_first()
                 self.at_first = None
@@ -182,6 +196,15 @@ class OneCallerBatches(Iterator[Any]):
     def _begin_anew(self, act: Callable[[], None]) -> None:
         """Start another epoch in `act`, once the current holder of the lock has its batch."""
         self._caller_lock.run("iter(loader)", act)
+
+
+def ended_by_interrupt() -> WorkerError:
+    """Return the error for an iteration that cannot continue after an interrupt."""
+    return WorkerError(
+        "This iteration was ended by an exception that a signal handler raised in the middle of its bookkeeping: it is "
+        "unknown which worker has which batch, or how far a stream was read. Start another iteration. To continue "
+        "where this one was, without losing a batch, call loader.load_state_dict(loader.state_dict()) first."
+    )
 
 
 def _reentrant(what: str) -> ReentrantCall:

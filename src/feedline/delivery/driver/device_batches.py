@@ -4,8 +4,8 @@ The training loop requests batches from an iteration before it needs them, in `n
 have already arrived. A `Target` starts preparing each (copying, decoding or transforming it), and they are delivered in
 order. If preparing costs the CPU next to nothing, the training loop does that too; otherwise threads do.
 
-The state of a loader describes the batches that the training loop has received. So the epoch records its progress in a
-copy, and each prepared batch carries a copy of the progress after it. Delivering the batch updates the checkpoint.
+The state of a loader describes the batches that the training loop has received. So each prepared batch carries a copy
+of the progress after it, and delivering the batch puts that into the checkpoint.
 
 Threads live as long as the iteration. They hold no reference to it, so dropping the iterator ends them. At the end of
 the program they are joined, because a thread that is ended inside CUDA crashes the program. They and the training loop
@@ -55,6 +55,8 @@ class _Item:
     batch: Any = None
     error: BaseException | None = None
     is_end: bool = False
+    has_ended: bool = False
+    """True if that is the end of the epoch, not of an iteration that was closed."""
     is_ready: bool = False
     draw: Draw | None = None
     """The random numbers of the target's transform."""
@@ -99,7 +101,7 @@ class DeviceBatches(OneCallerBatches):
         """Start another epoch of the same iteration; drop the prepared batches."""
         _empty(self._to_prepare)
         self._items.clear()
-        self._batches.checkpoint.entry.progress.become(self._progress())
+        self._batches.checkpoint.entry.progress, self._is_torn = self._progress(), False
 
     def ready_count(self) -> int:
         return sum(item.is_ready and item.error is None and not item.is_end for item in self._items)
@@ -107,6 +109,7 @@ class DeviceBatches(OneCallerBatches):
     def _next(self) -> object:
         if self.leaving:
             raise StopIteration
+        self._is_torn = True
         asked = time.monotonic_ns()
         items = self._items
         while not items or (self._has_space() and self._batches.is_ready()):
@@ -130,13 +133,11 @@ class DeviceBatches(OneCallerBatches):
                 if is_interrupt(exc):
                     raise
                 error = exc
-        progress, noted = self._batches.checkpoint.entry.progress, item.progress
+        entry = self._batches.checkpoint.entry
         # From here on nothing is called, so no signal handler runs: see `feedline.delivery.driver.caller_lock`.
-        progress.delivered, progress.early, progress.positions = noted.delivered, noted.early, noted.positions
-        progress.turn, progress.read = noted.turn, noted.read
-        progress.missing, progress.faults = noted.missing, noted.faults
+        entry.progress, self._is_torn = item.progress, False
         if item.is_end:
-            self.ending = progress if noted.ended else None
+            self.ending = item.progress if item.has_ended else None
             raise StopIteration
         if error is not None:
             raise error
@@ -160,7 +161,9 @@ class DeviceBatches(OneCallerBatches):
             if is_interrupt(exc):
                 raise
             error = exc
-        item = _Item(self._progress(), batch, error, is_end, row_parts=row_parts)
+        progress = self._progress()
+        has_ended, progress.ended = progress.ended, False  # until the training loop is told
+        item = _Item(progress, batch, error, is_end, has_ended, row_parts=row_parts)
         if is_end or error is not None:
             item.is_ready = True
         else:
@@ -172,7 +175,7 @@ class DeviceBatches(OneCallerBatches):
             else:
                 _prepare(item, self._target)
                 self._prepared_until = item.ready
-        self._items.append(item)  # last: after an interrupt, a batch in the line would be waited for forever
+        self._items.append(item)
 
     def _threads_to_use(self) -> list[threading.Thread]:
         """Return the threads, once the target has found that preparing a batch costs CPU time."""

@@ -48,8 +48,9 @@ class Host(Protocol):
 class InlineBatches(OneCallerBatches):
     """Make each batch on request, in the calling thread.
 
-    An interrupt loses nothing: the interrupted batch is made at the next request. Only an interrupt in the middle of
-    the user's sampler ends the iteration, because it is unknown whether the sampler has advanced.
+    After an interrupt, the next request gets the next batch, as in torch; `state_dict()` still counts the interrupted
+    one as not delivered. In the middle of a sampler or a stream, an interrupt ends the iteration: it is unknown whether
+    they have advanced.
     """
 
     def __init__(
@@ -60,11 +61,8 @@ class InlineBatches(OneCallerBatches):
         host: Host,
         prepare: Prepare | None,
         fault_budget: FaultBudget | None = None,
-        *,
-        has_target: bool = False,
     ) -> None:
         super().__init__()
-        self._has_target = has_target
         self._fault_budget = fault_budget or FaultBudget(policy_of(None))
         self._host = host
         self._buffer = _Buffer(host)
@@ -92,8 +90,9 @@ class InlineBatches(OneCallerBatches):
         self._batched = spec.batched
         already = frozenset(() if snapshot is None else snapshot.early)
         self._guards = self._fault_budget.guards
-        self._is_spent = False
-        """True if the policy's budget was spent: no batch is made until that has changed."""
+        self._spent_at: tuple[int, object] | None = None
+        """The batch, by number and contents, at which the policy's budget was spent. It is made once that has changed.
+        """
         self._stream_count = checkpoint.batch_size
         progress = checkpoint.entry.progress
         self._already = already
@@ -116,15 +115,8 @@ class InlineBatches(OneCallerBatches):
 
             weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
         self.checkpoint = checkpoint
-        self.progress = progress.copy() if self._has_target else progress
-        """The position of this iteration; the checkpoint has that of the training loop."""
+        self.progress = progress
         self._ordinal = progress.delivered
-        self._asks_plan = False
-        """True while the plan is being advanced. If it is True at a request, the plan was interrupted."""
-        self._begun: tuple[int, object] | None = None
-        """The batch being made, or interrupted while being made: its number and contents."""
-        self._made: object = _NOTHING
-        """The finished batch, until it is delivered."""
         self._acknowledgements: Acknowledgements | None = None
         """For a stream that is notified which of its samples were consumed."""
         if runner.streams and isinstance(spec.dataset, Acknowledged):
@@ -135,7 +127,7 @@ class InlineBatches(OneCallerBatches):
     def _next(self) -> object:
         if self.leaving:
             raise StopIteration
-        if self._is_spent:
+        if self._spent_at is not None:
             self._fault_budget.check()
         if self._acknowledgements is not None:
             self._acknowledgements.acknowledge()
@@ -147,25 +139,22 @@ class InlineBatches(OneCallerBatches):
         began = finished = 0
         cpu = (-1, 0)
         while True:
-            ordinal, indices = self._begun or self._take()
+            ordinal, indices = self._take()
             if is_seen:
                 began = time.monotonic_ns()
                 self._runner.clock.begin()
                 if has_clock:
                     self._runner.clock.cpu.begin()
-            batch = self._made
-            if batch is _NOTHING:
-                try:
-                    batch = None
-                    if quick is not None and type(indices) is IndexBlock and randomness.ranges is None:
-                        # Closing a buffer gives back the memory that it keeps for large batches.
-                        batch = None if self._buffer.is_warm else quick(indices.array)
-                    if batch is None:
-                        batch = self._make(ordinal, indices)
-                    self._made = batch
-                except BaseException as exc:
-                    self._fail(exc, ordinal, indices)
-                    raise
+            batch = None
+            try:
+                # Closing a buffer gives back the memory that it keeps for large batches.
+                if quick is not None and type(indices) is IndexBlock and randomness.ranges is None:
+                    batch = None if self._buffer.is_warm else quick(indices.array)
+                if batch is None:
+                    batch = self._make(ordinal, indices)
+            except BaseException as exc:
+                self._fail(exc, ordinal, indices)
+                raise
             if is_seen:
                 finished = time.monotonic_ns()
                 if has_clock:
@@ -175,7 +164,7 @@ class InlineBatches(OneCallerBatches):
                 self._note(ordinal)
                 continue
             if self._prepare is not None:
-                batch = self._touch_up(ordinal, self._prepare)
+                batch = self._touch_up(ordinal, batch, self._prepare)
             self.counters.batches += 1
             if is_seen:
                 self._write(ordinal, indices, int(asked_s * 1e9), (began, finished), cpu)
@@ -213,55 +202,51 @@ class InlineBatches(OneCallerBatches):
         self._buffer.rest()
 
     def _fail(self, exc: BaseException, ordinal: int, indices: object) -> None:
-        """Handle an exception in place of a batch: log it and count the batch as delivered, unless it is made again."""
+        """Handle an exception in place of a batch: log it and count the batch as delivered, unless interrupted."""
         if isinstance(exc, StopIteration):
             self._end()
-            self._begun = None
+            self._is_torn = False
             self._fault_budget.check(ended=self._runner.streams)
             self.ending = self.progress if self._runner.streams else None
-            return
-        torn = self._runner.streams and self._runner.stream.interrupted_by is not None
-        if torn or is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
-            self._is_spent = isinstance(exc, TooManyBadSamples)
-            return
-        self._log(exc, indices)
-        self.progress.missing += 1
-        self._note(ordinal, failed=True)
+        elif isinstance(exc, TooManyBadSamples):
+            self._is_torn, self._spent_at = False, (ordinal, indices)
+        elif not is_interrupt(exc):
+            self._log(exc, indices)
+            self.progress.missing += 1
+            self._note(ordinal, failed=True)
 
-    def _touch_up(self, ordinal: int, prepare: Prepare) -> object:
+    def _touch_up(self, ordinal: int, batch: object, prepare: Prepare) -> object:
         try:
-            return prepare(self._made)
+            return prepare(batch)
         except BaseException as exc:
-            if not is_interrupt(exc):  # it would come again and again
+            if not is_interrupt(exc):
                 self.progress.missing += 1
                 self._note(ordinal)
             raise
 
     def _take(self) -> tuple[int, object]:
-        """Begin the next undelivered batch; return its number and contents."""
-        if self._asks_plan:
-            from feedline.delivery.driver.batches import ended_by
-
-            raise ended_by(None)
-        self._asks_plan = True
+        """Return the number and the contents of the next undelivered batch."""
+        if self._spent_at is not None:
+            again, self._spent_at = self._spent_at, None
+            return again
+        self._is_torn = True
         try:
             indices = next(self._plan)
             while self._already and self._ordinal in self._already:
                 self._ordinal += 1
                 indices = next(self._plan)
         except StopIteration:
-            self._asks_plan = False
+            self._is_torn = False
             self._fault_budget.check(ended=True)
             self._end()
             self.ending = self.progress
             raise
         except BaseException as exc:
-            self._asks_plan = is_interrupt(exc)
+            self._is_torn = is_interrupt(exc)
             raise
-        begun = self._begun = self._ordinal, indices  # here: in Python 3.10 a signal may come when this returns
         self._ordinal += 1
-        self._asks_plan = False
-        return begun
+        self._is_torn = self._runner.streams
+        return self._ordinal - 1, indices
 
     def _note(self, ordinal: int, *, failed: bool = False) -> None:
         """Record a batch as delivered. This is the last step of a delivery, so that an interrupt loses nothing."""
@@ -275,8 +260,7 @@ class InlineBatches(OneCallerBatches):
             progress.delivered = ordinal + 1  # what `note` would do, but cheaper
         else:
             progress.note(ordinal)
-        progress.read = place
-        self._begun, self._made = None, _NOTHING
+        progress.read, self._is_torn = place, False
 
     def _log(self, exc: BaseException, indices: object) -> None:
         """Log an exception that is about to be raised, unless it is logged already."""
@@ -373,8 +357,6 @@ class _Buffer:
         if self._buffers is not None:
             self._buffers.rest()
 
-
-_NOTHING = object()
 
 _VOID = object()
 """Stands for a batch that has no samples left."""

@@ -9,6 +9,7 @@ These hold whenever a method of the machine or of its parts has returned:
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
@@ -168,12 +169,9 @@ class Flights:
             if view.id not in self.absent and view.id not in self.parked:  # those will start with the current dataset
                 self.give(Flight(-1, view.id, Task(0, call), is_call=True), -1)
 
-    def oldest(self, worker: int | None) -> Flight | None:
-        """Return the earliest assigned task of a worker, or of all workers; None if there is none."""
-        if worker is not None:
-            return next(iter(self.of[worker].values()), None)
-        return min((next(iter(flights.values())) for flights in self.of if flights), key=_given_s, default=None)
-
-
-def _given_s(flight: Flight) -> float:
-    return flight.given_s
+    def oldest(self, worker: int | None) -> Flight:
+        """Return the earliest assigned task of a worker, or (None) of all workers; there must be one."""
+        first = [
+            next(iter(flights.values())) for flights in (self.of if worker is None else [self.of[worker]]) if flights
+        ]
+        return min(first, key=operator.attrgetter("given_s"))

@@ -8,11 +8,10 @@ from feedline.abc.scheduler import WorkerView
 from feedline.delivery.machine.crew import Crew
 from feedline.delivery.machine.decisions import LOOK_AT, TAKE_BACK
 from feedline.delivery.machine.epoch import Epoch
-from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.flights import Flights
 from feedline.delivery.machine.prefetch import RUN_AHEAD, Pace
 from feedline.delivery.machine.recovery import Recovery, Seen
-from feedline.errors import BadOption, WorkerTimeout
+from feedline.errors import BadOption
 
 
 class Lateness:
@@ -26,15 +25,7 @@ class Lateness:
         moves: True if any worker may make any batch.
     """
 
-    def __init__(
-        self,
-        flights: Flights,
-        crew: Crew,
-        recovery: Recovery,
-        pace: Pace,
-        *,
-        moves: bool,
-    ) -> None:
+    def __init__(self, flights: Flights, crew: Crew, recovery: Recovery, pace: Pace, *, moves: bool) -> None:
         self.deadline_s: float | None = None
         """Deadline of the batch that the training loop waits for; other batches do not extend it."""
         self._flights = flights
@@ -44,8 +35,6 @@ class Lateness:
         self._moves = moves
         self._ask_again_s = -math.inf
         """Do not ask the scheduler for a worker to relieve before this time."""
-        self._late: Flight | None = None
-        """The task of an unresponsive worker that is being inspected."""
 
     def wait(self) -> tuple[float | None, int | None]:
         """Return how long to wait, and for which worker; None means without limit, and for any worker.
@@ -135,30 +124,20 @@ class Lateness:
     # -- workers that do not answer ----------------------------------------------------------------------------------
 
     def judge(self) -> None:
-        """Check whether the batch that the training loop waits for has missed its deadline; if so, inspect its worker.
-
-        Raises:
-            WorkerTimeout: the batch is late, and no worker has a task.
-        """
-        epoch = self._flights.epoch
-        if self.deadline_s is None or self._flights.now_s < self.deadline_s or epoch is None or epoch.due() is not None:
+        """If the batch that the training loop waits for has missed its deadline, inspect its worker."""
+        flights, epoch = self._flights, self._flights.epoch
+        if self.deadline_s is None or flights.now_s < self.deadline_s or epoch is None or epoch.due() is not None:
             return
-        if self._flights.decisions:
-            return  # already being handled, such as by replacing a worker that died
+        if flights.decisions or not flights.is_busy:
+            return  # already being handled, such as by replacing a worker that died, or the end has just come
+        limits = epoch.limits
         due = epoch.in_flight.get(epoch.numbers.delivered) or next(iter(epoch.in_flight.values()), None)
-        self._look_at(epoch, due)
-
-    def _look_at(self, epoch: Epoch, due: Flight | None) -> None:
-        limits, flights = epoch.limits, self._flights
         late = flights.oldest(None if due is None else due.worker)  # may belong to an epoch that was left
-        if late is None:
-            raise WorkerTimeout(f"DataLoader timed out after {limits.timeout_s} seconds.")
         since_s = flights.workers[late.worker].since_s
         is_elsewhere = late.stays or not late.requested.wanted  # busy with tasks before the one waited for
         if (limits.kills_stuck or is_elsewhere) and flights.now_s - since_s < limits.timeout_s:
             self.deadline_s = since_s + limits.timeout_s  # the worker is new, or has answered since and is merely slow
             return
-        self._late = late
         self.deadline_s = flights.now_s + limits.timeout_s
         flights.decisions.append((LOOK_AT, late.worker, limits.kills_stuck and self._recovery.may_restart))
 
@@ -168,12 +147,10 @@ class Lateness:
         Raises:
             WorkerTimeout: it was not killed.
         """
-        late, self._late = self._late, None
-        epoch = self._flights.epoch
-        assert late is not None
-        assert epoch is not None
-        elapsed_s = self._flights.now_s - self._flights.workers[worker].since_s
-        error = self._recovery.stuck_error(late, epoch.limits, elapsed_s, seen)
+        flights = self._flights
+        assert flights.epoch is not None
+        elapsed_s = flights.now_s - flights.workers[worker].since_s
+        error = self._recovery.stuck_error(flights.oldest(worker), flights.epoch.limits, elapsed_s, seen)
         if not seen.is_killed:
             raise error
         self._crew.stuck[worker] = error
@@ -185,6 +162,6 @@ class Lateness:
         if alive_s <= view.since_s:
             return False
         assert flights.epoch is not None
-        view.since_s, self._late = alive_s, None
+        view.since_s = alive_s
         self.deadline_s = alive_s + flights.epoch.limits.timeout_s
         return True

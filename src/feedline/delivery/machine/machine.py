@@ -16,7 +16,7 @@ from __future__ import annotations
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.crew import Crew
 from feedline.delivery.machine.decisions import TAKE_BACK
-from feedline.delivery.machine.epoch import NOTHING, Epoch
+from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.flights import Flights, SlotSource
 from feedline.delivery.machine.lateness import Lateness
 from feedline.delivery.machine.prefetch import Pace, window_size
@@ -124,12 +124,12 @@ class Machine:
             is_through, before = epoch.sent == epoch.done, epoch.sent
             if is_through or not self.flights.is_busy:
                 self.fill()
-            if epoch.sent > (epoch.done if is_through else before):
+            if epoch.sent > before:
                 continue
-            if self.flights.is_busy and not (is_through and epoch.exhausted):
-                return _NOT_READY  # until unwanted tasks whose slots are needed are done
-            if is_through and epoch.held is NOTHING:
+            if is_through and epoch.exhausted:
                 break
+            if self.flights.is_busy:
+                return _NOT_READY  # until unwanted tasks whose slots are needed are done
             raise _refused(epoch, holds_back=is_through)
         epoch.is_complete = True
         self.leave_epoch()
@@ -208,7 +208,7 @@ class Machine:
         view = flights.workers[worker]
         view.outstanding -= 1
         view.since_s = flights.now_s
-        if crew.silent and worker in crew.silent:
+        if crew.silent:
             crew.silent.discard(worker)
         if flights.drained:
             flights.drained.pop(worker, None)

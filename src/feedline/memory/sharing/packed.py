@@ -50,34 +50,19 @@ class Packed:
     """
 
     def __init__(self, values: Iterable[object], *, is_text: bool, is_encoded: bool = False) -> None:
-        self._is_text = is_text
-        self._order: NDArray[np.generic] | None = None
-        """Where each string is stored; None if they are stored in their original order."""
-        self._store(values, encode=is_text and not is_encoded)
-        if isinstance(values, Sequence) and self.nbytes > _SORT_ABOVE * len(values):
+        encode = is_text and not is_encoded
+        arrays = _packed(values, encode=encode)
+        if isinstance(values, Sequence) and _size(arrays) > _SORT_ABOVE * len(values):
             order = sorted(range(len(values)), key=values.__getitem__)
-            other = Packed((values[place] for place in order), is_text=is_text, is_encoded=is_encoded)
             places = np.empty(len(order), np.min_scalar_type(len(order)))
             places[order] = np.arange(len(order))
-            if other.nbytes + places.nbytes < self.nbytes:
-                self.__setstate__({**other.__getstate__(), "_order": places})
-
-    def _store(self, values: Iterable[object], *, encode: bool) -> None:
-        parts = list(_packed_chunks(values, encode=encode))
-        self._begin = _joined([part[0] for part in parts], np.dtype(np.uint8))
-        self._end = _joined([part[1] for part in parts], np.dtype(np.uint8))
-        middle = _joined([part[2] for part in parts], np.dtype(np.int64))
-        sizes = np.add.reduceat(middle, np.arange(0, len(middle), _BLOCK)) if len(middle) else middle
-        self._starts = np.cumsum(sizes) - sizes
-        self._middle = middle.astype(np.min_scalar_type(int(middle.max(initial=0))))
-        self._data = _joined([part[3] for part in parts], np.dtype(np.uint8))
-        self._views = self._make_views()
-
-    def _make_views(self) -> tuple[memoryview, ...]:
-        return tuple(array.data for array in (self._begin, self._end, self._middle, self._starts, self._data))
+            other = {**_packed((values[place] for place in order), encode=encode), "order": places}
+            if _size(other) < _size(arrays):
+                arrays = other
+        self.__setstate__({**arrays, "is_text": is_text})
 
     def __len__(self) -> int:
-        return len(self._begin)
+        return len(self._views[0])
 
     def get(self, place: int) -> Any:
         return self._value(self._bytes_at(place))
@@ -117,33 +102,46 @@ class Packed:
 
     @property
     def nbytes(self) -> int:
-        return sum(view.nbytes for view in self._views) + (0 if self._order is None else self._order.nbytes)
+        return _size(self._arrays)
 
-    def arrays(self) -> dict[str, object]:
+    def arrays(self) -> dict[str, Any]:
         """Return the arrays to store; `of_arrays` rebuilds the column from them."""
-        return {
-            "is_text": self._is_text,
-            "begin": self._begin,
-            "end": self._end,
-            "middle": self._middle,
-            "starts": self._starts,
-            "data": self._data,
-            "order": self._order,
-        }
+        return self._arrays
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, Any]) -> Packed:
         """Rebuild a column from the result of `arrays`. They are not checked: read them from a file with a checksum."""
         packed = cls.__new__(cls)
-        packed.__setstate__({f"_{name}": value for name, value in arrays.items()})
+        packed.__setstate__(arrays)
         return packed
 
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name != "_views"}
+    __getstate__ = arrays
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._views = self._make_views()
+    def __setstate__(self, arrays: dict[str, Any]) -> None:
+        self._arrays = arrays
+        self._is_text: bool = arrays["is_text"]
+        self._order: NDArray[np.generic] | None = arrays["order"]
+        """Where each string is stored; None if they are stored in their original order."""
+        self._views = tuple(arrays[name].data for name in ("begin", "end", "middle", "starts", "data"))
+
+
+def _size(arrays: dict[str, Any]) -> int:
+    return sum(array.nbytes for array in arrays.values() if isinstance(array, np.ndarray))
+
+
+def _packed(values: Iterable[object], *, encode: bool) -> dict[str, Any]:
+    """Return the arrays of a column that stores strings in the given order."""
+    parts = list(_packed_chunks(values, encode=encode))
+    middle = _joined([part[2] for part in parts], np.dtype(np.int64))
+    sizes = np.add.reduceat(middle, np.arange(0, len(middle), _BLOCK)) if len(middle) else middle
+    return {
+        "begin": _joined([part[0] for part in parts], np.dtype(np.uint8)),
+        "end": _joined([part[1] for part in parts], np.dtype(np.uint8)),
+        "middle": middle.astype(np.min_scalar_type(int(middle.max(initial=0)))),
+        "starts": np.cumsum(sizes) - sizes,
+        "data": _joined([part[3] for part in parts], np.dtype(np.uint8)),
+        "order": None,
+    }
 
 
 _Chunk = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8]]

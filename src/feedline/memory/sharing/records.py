@@ -5,9 +5,9 @@ runs no code and copies nothing: arrays are views of the record's memory.
 
     b"FDL1" | length of the header, 4 bytes, little-endian | header | padding to 8 | buffers, each padded to 8
 
-In the header, a value that JSON supports stands for itself; anything else is a list of a letter and its parts. Numbers
-and strings that are fields of a sample are stored as buffers too. This makes the headers of a dataset alike, so a
-parsed header can be reused.
+In the header, a value that Python's JSON supports stands for itself; anything else is a list of a letter and its parts.
+Numbers and strings that are fields of a sample are stored as buffers too. This makes the headers of a dataset alike, so
+a parsed header can be reused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REMEMBERED = 1024
 """Cache size. A guess: a dataset has a few headers, or one for every sample, where caching does not help."""
 _FIELDS = 32
 """A dict or tuple with more values than this is treated as many numbers, not as a sample with fields."""
-_PLAIN = (str, bool, type(None))
+_PLAIN = (str, int, float, bool, type(None))
 _INTEGER, _FLOAT = struct.Struct("<q"), struct.Struct("<d")
 
 Buffer = bytes | bytearray | memoryview
@@ -59,7 +59,7 @@ def encode(sample: Any) -> bytes:
         {'x': array([0, 1, 2]), 'name': 'a', 'label': 7}
     """
     buffers: list[Any] = []
-    header = json.dumps(_described(sample, buffers, ()), separators=(",", ":"), allow_nan=False).encode()
+    header = json.dumps(_described(sample, buffers, ()), separators=(",", ":")).encode()
     parts: list[Any] = [MAGIC, struct.pack("<I", len(header)), header, _padding(len(MAGIC) + 4 + len(header))]
     for buffer in buffers:
         parts += (buffer, _padding(len(buffer)))
@@ -115,10 +115,6 @@ def _described(value: Any, buffers: list[object], path: tuple[object, ...], *, i
             return described
     if kind in _PLAIN:
         return value
-    if kind is int:
-        return value if -(1 << 63) <= value < 1 << 63 else ["i", str(value)]
-    if kind is float:
-        return value if math.isfinite(value) and not value.is_integer() else ["f", value.hex()]
     if kind is bytes or kind is bytearray or kind is memoryview:
         data = bytes(value)
         buffers.append(data)
@@ -207,9 +203,6 @@ class _Layout:
         if letter == "l" or letter == "t":
             items, kind = list(map(self._reader, part[1])), list if letter == "l" else tuple
             return lambda view, copy, owned: kind([read(view, copy, owned) for read in items])
-        if letter == "i" or letter == "f":
-            number = int(part[1]) if letter == "i" else float.fromhex(part[1])
-            return lambda view, copy, owned: number
         if letter == "n" or letter == "g":
             start, _ = self._place(8)
             unpack = (_INTEGER if letter == "n" else _FLOAT).unpack_from

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
@@ -15,7 +15,7 @@ from feedline.memory.sharing.shared import Column, SharedDict, SharedList
 from feedline.system.optional import is_tensor
 
 
-class Rows:
+class Rows(Column):
     """Python numbers of one type, or arrays of one shape and type, in one array."""
 
     def __init__(self, array: NDArray[Any], *, are_numbers: bool) -> None:
@@ -27,9 +27,6 @@ class Rows:
 
     def get(self, place: int) -> object:
         return self._array.item(place) if self._are_numbers else self._array[place].copy()
-
-    def each(self, places: Iterable[int]) -> Iterator[object]:
-        return map(self.get, places)
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +47,7 @@ class Pickles(Packed):
         return pickle.loads(stored)
 
 
-class Parts:
+class Parts(Column):
     """A few values, some of them large: lists and dicts that are shared themselves, and arrays, which are read-only."""
 
     def __init__(self, values: Sequence[object]) -> None:
@@ -68,9 +65,6 @@ class Parts:
             value = value.view()
             value.flags.writeable = False
         return value
-
-    def each(self, places: Iterable[int]) -> Iterator[object]:
-        return map(self.get, places)
 
     @property
     def nbytes(self) -> int:

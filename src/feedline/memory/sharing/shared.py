@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
+import operator
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.system.optional import is_tensor
 from feedline.system.sizes import bytes_text
 
 _SHOWN = 3
@@ -29,6 +28,7 @@ class Column(Protocol):
 
     def each(self, places: Iterable[int]) -> Iterator[object]:
         """Yield the values at several places."""
+        return map(self.get, places)
 
     @property
     def nbytes(self) -> int:
@@ -68,12 +68,12 @@ class SharedList(Sequence[Any]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, SharedList):
-            other_kind: type = other._kind
+            is_alike = other._kind is self._kind
         elif isinstance(other, (list, tuple)):
-            other_kind = list if isinstance(other, list) else tuple
+            is_alike = isinstance(other, self._kind)
         else:
             return NotImplemented
-        return self._kind is other_kind and len(self) == len(other) and all(map(is_same, self, other))
+        return is_alike and len(self) == len(other) and all(map(operator.eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]  # as a list
 
@@ -103,24 +103,15 @@ class SharedDict(Mapping[Any, Any]):
         order = np.argsort(numbers, kind="stable")
         self._numbers: NDArray[np.uint32] = numbers[order]
         self._order = order.astype(np.min_scalar_type(max(len(keys) - 1, 0)))
-        self._views = (self._numbers.data, self._order.data)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name != "_views"}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._views = (self._numbers.data, self._order.data)
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def _find(self, key: object) -> int | None:
-        numbers, order = self._views
         number = number_of(key)
-        at = bisect.bisect_left(numbers, number)
-        while at < len(numbers) and numbers[at] == number:
-            place = order[at]
+        at = int(self._numbers.searchsorted(np.uint32(number)))
+        while at < len(self._numbers) and self._numbers.item(at) == number:
+            place: int = self._order.item(at)
             if self._keys.get(place) == key:
                 return place
             at += 1
@@ -138,11 +129,6 @@ class SharedDict(Mapping[Any, Any]):
     def __iter__(self) -> Iterator[Any]:
         return self._keys.each(range(len(self._keys)))
 
-    def __eq__(self, other: object) -> bool:
-        return is_same(self, other) if isinstance(other, Mapping) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # as a dict
-
     @property
     def nbytes(self) -> int:
         """The memory of the keys, the values and the lookup table."""
@@ -151,19 +137,6 @@ class SharedDict(Mapping[Any, Any]):
     def __repr__(self) -> str:
         shown = [f"{key!r}: {value!r}" for key, value in islice(self.items(), _SHOWN)] + ["..."] * (len(self) > _SHOWN)
         return f"SharedDict({{{', '.join(shown)}}}, {len(self)} keys in {bytes_text(self.nbytes)})"
-
-
-def is_same(one: Any, other: Any) -> bool:
-    """Compare values as `==` does, including values with arrays inside, which `==` cannot compare."""
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.array_equal(one, other)
-    if is_tensor(one) or is_tensor(other):
-        return is_tensor(one) and is_tensor(other) and one.shape == other.shape and bool((one == other).all())
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return len(one) == len(other) and all(key in other and is_same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple, SharedList)) and type(one) is type(other):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    return bool(one == other)
 
 
 def number_of(key: object) -> int:

@@ -21,7 +21,6 @@ from types import MappingProxyType
 from typing import Literal, TextIO
 
 from feedline.system.files import make_folder_for
-from feedline.system.screen import Screen, Styled, Table
 from feedline.system.shown import printable
 from feedline.tools.bench import machine
 from feedline.tools.bench.harness import (
@@ -40,6 +39,7 @@ from feedline.tools.bench.harness import (
     worker_arguments,
 )
 from feedline.tools.bench.steady import Span, Steady, touch
+from feedline.tools.screen import Screen, Styled, Table
 
 
 def span(arguments: argparse.Namespace) -> Span:

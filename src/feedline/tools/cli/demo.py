@@ -20,7 +20,6 @@ from feedline.insight.recording import Recording
 from feedline.system.failures import words
 from feedline.system.files import make_folder_for
 from feedline.system.limits import shared_bytes
-from feedline.system.screen import Screen, Table
 from feedline.system.shown import counted, percent
 from feedline.tools.bench import load, rows
 from feedline.tools.bench.harness import (
@@ -42,6 +41,7 @@ from feedline.tools.cli.demo_training import Training, peak_mb
 from feedline.tools.cli.demo_trials import Open, Resuming, kill_worker
 from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
 from feedline.tools.cli.report import page_text
+from feedline.tools.screen import Screen, Table
 
 SIDES = (Side(TORCH), Side(FEEDLINE))
 BATCH_SIZE = 16  # 9.6 MB: five batches fit into the 64 MB of shared memory that a container has by default

@@ -14,11 +14,11 @@ from pathlib import Path
 from feedline.datasets.objects import check_name
 from feedline.errors import BadOption
 from feedline.insight.recording import FORMAT, Recording
-from feedline.system.screen import Screen, Styled, Table
 from feedline.system.shown import printable
 from feedline.tools.bench import machine, rows
 from feedline.tools.cli import fault_file
 from feedline.tools.cli.findings import find
+from feedline.tools.screen import Screen, Styled, Table
 from feedline.tools.tune.diagnosis import as_dict, diagnose, diagnose_recording, summary
 from feedline.tools.tune.finding import NOTHING, Finding, sentence
 from feedline.tools.tune.measured import STAGES

@@ -7,10 +7,10 @@ import json
 import sys
 from typing import Any
 
-from feedline.system.screen import Screen, Table
 from feedline.system.shown import counted, printable
 from feedline.system.sizes import bytes_text
 from feedline.tools.packing.inspection import inspect
+from feedline.tools.screen import Screen, Table
 from feedline.types import JsonObject
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from feedline.datasets.remote.storage import protocol_of
 from feedline.errors import BadOption
-from feedline.system.screen import Screen
 from feedline.system.shown import counted, printable
 from feedline.system.sizes import bytes_text
 from feedline.tools.packing import Packed, Stage, pack
 from feedline.tools.packing.token_run import WrittenTokens
 from feedline.tools.packing.tokens import write_tokens
 from feedline.tools.packing.work import WorkFolder
+from feedline.tools.screen import Screen
 
 _REASONS_SHOWN = 10
 _UNITS = {"tokenizing": "documents", "checking, MiB": "MiB"}

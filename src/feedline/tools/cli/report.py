@@ -10,9 +10,9 @@ from pathlib import Path
 from feedline.errors import BadOption, BadRecording
 from feedline.insight.recording import Recording
 from feedline.system.files import make_folder_for
-from feedline.system.screen import Table
 from feedline.system.shown import printable
 from feedline.tools.report import page_of
+from feedline.tools.screen import Table
 from feedline.tools.tune.diagnosis import diagnose_recording
 from feedline.tools.tune.what_if import GRID_BATCHES, best, grid
 

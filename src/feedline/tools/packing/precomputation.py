@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +18,10 @@ from feedline.datasets.cache.precomputed import PrecomputedDataset
 from feedline.datasets.cache.sample_store import Head, SampleStore, encode
 from feedline.datasets.cache_file import check_own
 from feedline.datasets.paths import local_output
+from feedline.datasets.progress import Bar
 from feedline.errors import BadOption, SourceChanged, SourceError
 from feedline.loader.base import session_of
 from feedline.loader.loader import Loader
-from feedline.system.screen import Screen
 from feedline.types import EngineName
 
 _BATCH = 16
@@ -185,13 +186,11 @@ Advance = Callable[[int, int], None]
 @contextlib.contextmanager
 def _shown(wanted: bool | None, count: int, missing: int, path: Path) -> Iterator[Advance]:
     """Show a progress bar, if wanted."""
-    screen = Screen(stderr=True)
-    wanted = screen.is_terminal if wanted is None else wanted
-    if not wanted:
+    if not (sys.stderr.isatty() if wanted is None else wanted):
         yield lambda samples, size: None
         return
     begun_s = time.monotonic()
-    with screen.bar(stays=True) as bar:
+    with Bar(stays=True) as bar:
         bar.begin(f"precompute {path.name}", count, done=count - missing)
         done = [0, 0]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from feedline.insight.attribution import CAUSES, causes_of
 from feedline.insight.batch_rows import DURATIONS, MOMENTS
 from feedline.insight.recording import Recording
-from feedline.system.screen import Table
+from feedline.tools.screen import Table
 from feedline.types import JsonObject
 
 SCRIPTS = ("data.js", "drawing.js", "timeline.js", "main.js")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.insight.batch_rows import Totals, columns_of, row, settle_order
+from feedline.insight.batch_rows import Totals, columns_of, note_overtaken, row
 from feedline.insight.period import Period, period_of
 from feedline.insight.recording import Recording
 from feedline.insight.verdict import load_of
@@ -228,7 +228,7 @@ def _columns(times: _Times, recorded: RecordedRun) -> dict[str, NDArray[np.int64
     columns["body"][1:] = asked[1:] - got[:-1]
     longer = busy / recorded.batches[places]
     columns |= {name: (spent[places] * longer).astype(np.int64) for name, spent in recorded.stages.items()}
-    settle_order(columns)
+    note_overtaken(columns)
     return columns
 
 

@@ -1,8 +1,8 @@
-"""What commands print: lines, tables and progress bars.
+"""What commands print: lines and tables.
 
 Text is printed verbatim: paths, names of datasets and text from files are not ours, and must not be read as markup.
 A line, or a row of a table, is one line in a file or a pipe, which have no width and no colours. On a terminal, text is
-wrapped and coloured. Progress bars are one line that is drawn again; in a file, a bar that stays prints its last state.
+wrapped and coloured.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import itertools
 import shutil
 import sys
 import textwrap
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
+
+from feedline.datasets.progress import Bar
 
 Styled = str | tuple[str, str]
 """Text, or text and its style: "red", "yellow", "cyan" or "bold"."""
@@ -23,9 +24,6 @@ _STYLES = {"bold": 1, "red": 31, "yellow": 33, "cyan": 36}
 _GAP = "   "
 _LEAST_WIDTH = 12
 """A column is not made narrower than this."""
-_BAR_WIDTH = 24
-_REDRAW_S = 0.25
-_ERASED = "\r\x1b[K"
 
 
 @dataclass
@@ -68,7 +66,7 @@ class Screen:
         text, margin = "".join(map(_text, spans)), " " * indent
         lines = text.split("\n")
         if wraps and self.is_terminal:
-            width = max(_LEAST_WIDTH, self.width() - indent)
+            width = max(_LEAST_WIDTH, self._width() - indent)
             lines = [part for one in lines for part in textwrap.wrap(one, width, break_on_hyphens=False) or [""]]
         shown = "\n".join(margin + one if one else one for one in lines)
         first = margin + _text(spans[0]) if spans else ""
@@ -82,77 +80,15 @@ class Screen:
             self.file.write(line + "\n")
 
     def bar(self, *, quiet: bool = False, stays: bool = False) -> Bar:
-        """Return a progress bar, to be entered.
+        """Return a progress bar on this screen."""
+        return Bar(self.file, is_terminal=self.is_terminal, quiet=quiet, stays=stays)
 
-        Args:
-            quiet: True to show nothing while it moves.
-            stays: True to print how far it came at the end; otherwise the bar disappears.
-        """
-        return Bar(self, drawn=self.is_terminal and not quiet, stays=stays)
-
-    def width(self) -> int:
-        """Return the columns of the terminal."""
+    def _width(self) -> int:
         return shutil.get_terminal_size((100, 24)).columns
 
     def _styled(self, span: Styled, text: str) -> str:
         style = "" if isinstance(span, str) else span[1]
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and text and self.is_terminal else text
-
-
-class Bar:
-    """A progress bar of one or more stages, one after the other; a context manager.
-
-    Only `begin` and `update` draw it, on the thread that calls them, at most a few times per second.
-    """
-
-    def __init__(self, screen: Screen, *, drawn: bool, stays: bool) -> None:
-        self._screen, self._is_drawn, self._stays = screen, drawn, stays
-        self._stage = self._unit = self._note = ""
-        self._total: int | None = None
-        self._done = self._done_before = 0
-        self._began_s = self._drawn_s = 0.0
-
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_drawn:
-            self._screen.file.write(_ERASED)
-        if self._stays:
-            self._screen.file.write(self._words() + "\n")
-
-    def begin(self, stage: str, total: int | None, *, done: int = 0, unit: str = "") -> None:
-        """Begin a stage; the total is None if it is not known. With a unit, the speed is shown.
-
-        What is done at its beginning does not count towards the speed.
-        """
-        self._stage, self._total, self._unit, self._note = stage, total, unit, ""
-        self._done = self._done_before = done
-        self._began_s = time.monotonic()
-        self._draw()
-
-    def update(self, *, done: int | None = None, advance: int = 0, note: str | None = None) -> None:
-        """Report how much is done, or how much more; a note appears beside it."""
-        self._done = self._done + advance if done is None else done
-        self._note = self._note if note is None else note
-        if self._done == self._total or time.monotonic() - self._drawn_s >= _REDRAW_S:
-            self._draw()
-
-    def _draw(self) -> None:
-        if not self._is_drawn:
-            return
-        self._drawn_s = time.monotonic()
-        share = min(1.0, self._done / self._total) if self._total else 0.0
-        filled = int(_BAR_WIDTH * share)
-        bar = f"[{'#' * filled}{' ' * (_BAR_WIDTH - filled)}]  " if self._total else ""
-        self._screen.file.write(_ERASED + (bar + self._words())[: self._screen.width() - 1])
-        self._screen.file.flush()
-
-    def _words(self) -> str:
-        elapsed_s = max(time.monotonic() - self._began_s, 1e-9)
-        count = f"{self._done:,}" if self._total is None else f"{self._done:,}/{self._total:,}"
-        speed = f"{(self._done - self._done_before) / elapsed_s:,.0f} {self._unit}/s" if self._unit else ""
-        return "  ".join(part for part in (self._stage, count, speed, self._note) if part)
 
 
 def _text(span: Styled) -> str:
@@ -166,7 +102,7 @@ def _lines(table: Table, screen: Screen) -> Iterator[str]:
     heads = list(upwards)[::-1]
     cells = [[_text(cell) for cell in row] for row in table.rows]
     widths = [max(map(len, column)) for column in zip(*heads, *cells, strict=True)]
-    spare = screen.width() - sum(widths) - len(_GAP) * (len(widths) - 1)
+    spare = screen._width() - sum(widths) - len(_GAP) * (len(widths) - 1)
     if screen.is_terminal and spare < 0:
         widest = widths.index(max(widths))
         widths[widest] = max(_LEAST_WIDTH, widths[widest] + spare)

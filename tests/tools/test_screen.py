@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from feedline.system.screen import Screen, Table
+from feedline.tools.screen import Screen, Table
 
 FOREIGN = ("data:train:x", "[red]x[/red]", "[/]")
 
