@@ -43,7 +43,7 @@ from feedline.schedulers import InOrder, Unordered
 from feedline.system.ranks import Share
 from feedline.types import DatasetKind, Key, Result, ResultKind, Task, WorkerIdentity
 from feedline.workers.runner import Runner
-from tests.loader.beginnings import resources_with
+from tests.loader.beginnings import GivenOrder, resources_with
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.stepping import Clock
 
@@ -249,10 +249,8 @@ class Run:
         self.counters = Counters()
         self._entry = Entry(Key(7, 0), 1, {} if snapshot is None else snapshot.order)
         self._checkpoint = Checkpoint(
+            GivenOrder(case.plan(self._entry.order), "own batches" if case.lists or case.given else "samples"),
             self._entry,
-            case.plan(self._entry.order),
-            "own batches" if case.lists or case.given else "samples",
-            dict,
             1,
             case.workers,
             case.batch_size or 1,

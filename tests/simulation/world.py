@@ -5,7 +5,6 @@ Instead of waiting, it advances its clock to the next event. After every event, 
 
 from __future__ import annotations
 
-import functools
 import math
 import random
 from collections.abc import Callable, Iterable
@@ -104,7 +103,7 @@ class World(Driver):
             wall_s=engine.clock,
             chance=dice.random,
         )
-        machine = Machine(workers, self.slots, recovery, self.slots.counters, moves=scenario.moves, most=most)
+        machine = Machine(workers, self.slots, recovery, self.slots.counters, most=most)
         super().__init__(engine, machine, self.slots, clock=engine.clock)
         self.workers = engine.workers
         engine.on_given = self._given
@@ -151,14 +150,11 @@ class World(Driver):
         self.order.check(order)
         entry = Entry(Key(seed, number), epoch_key(scenario.seed, number), order)
         self.checkpoint = Checkpoint(
+            self.order,
             entry,
-            self.order.plan(entry),
-            self.order.unit,
-            functools.cache(self.order.expected),
             scenario.seed,
             len(self.workers),
             scenario.batch_size or 1,
-            stride=self.order.stride(),
             keeps_dataset=scenario.persistent,
             keeps_last=False,
         )

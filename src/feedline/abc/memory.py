@@ -16,10 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-WORTH_A_SLOT = 128 << 10
-"""Smaller arrays come from the ordinary heap, which keeps memory of this size warm by itself (glibc maps larger
-requests anew each time, and every page of them faults)."""
-
 
 class Memory(Protocol):
     """Memory for one batch."""

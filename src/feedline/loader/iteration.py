@@ -28,7 +28,7 @@ from feedline.order.order import Entry, Order, reads_stream
 from feedline.order.sharding import tail_of
 from feedline.randomness.keys import epoch_key
 from feedline.system.ranks import share_if_known
-from feedline.types import Key, State
+from feedline.types import Key
 
 if TYPE_CHECKING:
     from feedline.delivery.driver.batches import WorkerBatches
@@ -275,14 +275,11 @@ class Iteration(Iterator[Any]):
         key = Key(seeds.draw if seeds.order is None else seeds.order, start.epoch)
         entry = Entry(key, epoch_key(seeds.draw, start.epoch), order_state(start))
         return Checkpoint(
+            order,
             entry,
-            order.plan(entry),
-            order.unit,
-            _once(order.expected),
             seeds.draw,
             config.max_workers,
             config.batch_size or 1,
-            stride=order.stride(),
             dataset_epoch=session.broadcast.last_set_epoch,
             keeps_dataset=(config.persistent or not config.worker_count) and config.outlives_epoch,
             keeps_last=not config.repeats_itself,
@@ -305,18 +302,6 @@ class NumpyBatches(Iteration):
 
     def _spec(self, session: Session, config: LoaderConfig, start: Start) -> WorkerSpec:
         return session.spec(config, config.dataset, epoch_key(self.seeds.draw, start.epoch) >> 1, config.init)
-
-
-def _once(make: Callable[[], State]) -> Callable[[], State]:
-    """Return a function that calls `make` once, if at all. `functools.cache` costs far more to set up."""
-    made: list[State] = []
-
-    def once() -> State:
-        if not made:
-            made.append(make())
-        return made[0]
-
-    return once
 
 
 def order_state(start: Start) -> dict[str, object]:

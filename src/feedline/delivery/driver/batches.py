@@ -52,6 +52,7 @@ def new_epoch(
         depth * len(machine.flights.active),
         depth,
         deepens=settings.deepens and runs_ahead,
+        moves=settings.moves,
         runs_ahead=runs_ahead,
         # A stream counts its epochs, not its batches; a feed delivers again what was not acknowledged.
         takes_back=(is_free and spec.kind is DatasetKind.MAP) or isinstance(spec.dataset, Acknowledged),
@@ -206,7 +207,7 @@ class WorkerBatches(OneCallerBatches):
         if inside:
             self._restart(begin_epoch)
         else:
-            self._begin_anew(lambda: self._restart(begin_epoch))
+            self._caller_lock.run("iter(loader)", lambda: self._restart(begin_epoch))
 
     def _restart(self, begin_epoch: BeginEpoch) -> None:
         driver = self.driver

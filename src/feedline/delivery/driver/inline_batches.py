@@ -8,7 +8,6 @@ from functools import partial
 from time import monotonic  # by name: it is called for every batch, however short
 from typing import TYPE_CHECKING, Protocol
 
-from feedline.abc.memory import WORTH_A_SLOT
 from feedline.abc.source import Acknowledged
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.caller_lock import OneCallerBatches
@@ -19,6 +18,7 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.faults.policy import policy_of
+from feedline.memory.local_buffers import LocalBuffers
 from feedline.randomness import scope as randomness
 from feedline.randomness.scope import TRANSFORM
 from feedline.system.failures import is_interrupt
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from feedline.delivery.driver.acknowledgements import Acknowledgements
     from feedline.delivery.driver.driver import Prepare, RowParts
     from feedline.memory.arena import Arena
-    from feedline.memory.local_buffers import LocalBuffers
-    from feedline.memory.reading import Bytes
     from feedline.workers.runner import Runner
 
 
@@ -65,7 +63,7 @@ class InlineBatches(OneCallerBatches):
         super().__init__()
         self._fault_budget = fault_budget or FaultBudget(policy_of(None))
         self._host = host
-        self._buffer = _Buffer(host)
+        self._buffer = LocalBuffers(host.arena)
         self.counters = host.counters
         self._observer = self.counters.observer
         self.keeps_rows = False
@@ -319,43 +317,6 @@ class InlineBatches(OneCallerBatches):
 
     def _close(self) -> None:
         """Do nothing, as nothing is running."""
-
-
-class _Buffer:
-    """The `Memory` of batches: ordinary memory until the first large array, and the loader's own from then on."""
-
-    crosses = False
-    has_space = True
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._buffers: LocalBuffers | None = None
-
-    @property
-    def is_warm(self) -> bool:
-        """True if closing it gives back memory that is kept for large batches."""
-        return self._buffers is not None and self._buffers.is_warm
-
-    def allocate(self, size: int) -> tuple[Bytes, int] | None:
-        if self._buffers is None:
-            arena = self._host.arena() if size >= WORTH_A_SLOT else None
-            if arena is None:
-                return None
-            from feedline.memory.local_buffers import LocalBuffers  # few loaders make such large arrays
-
-            arena.serve(self)  # the loader may use other memory before this iteration ends
-            self._buffers = LocalBuffers(arena)
-        return self._buffers.allocate(size)
-
-    def close(self) -> None:
-        """End a batch; see `LocalBuffers.close`."""
-        if self._buffers is not None:
-            self._buffers.close()
-
-    def rest(self) -> None:
-        """End an epoch; see `Arena.rest`."""
-        if self._buffers is not None:
-            self._buffers.rest()
 
 
 _VOID = object()
