@@ -103,7 +103,7 @@ class World(Driver):
             wall_s=engine.clock,
             chance=dice.random,
         )
-        machine = Machine(workers, self.slots, recovery, self.slots.counters, moves=scenario.moves, most=most)
+        machine = Machine(workers, self.slots, recovery, self.slots.counters, most=most)
         super().__init__(engine, machine, self.slots, clock=engine.clock)
         self.workers = engine.workers
         engine.on_given = self._given

@@ -155,7 +155,6 @@ class Resources:
             slots,
             recovery,
             self.counters,
-            moves=config.moves,
             now_s=time.monotonic(),
             most=config.most_workers,
         )

@@ -77,7 +77,7 @@ class World(Driver):
         )
         engine = SimulatedEngine(scenario)
         slots = _Messages(None, framework, Counters())
-        machine = Machine(workers, slots, Recovery(), slots.counters, moves=scenario.moves)
+        machine = Machine(workers, slots, Recovery(), slots.counters)
         super().__init__(engine, machine, slots, clock=engine.clock)
         engine.ordinal_of = lambda worker, task_id: self._flights.of[worker][task_id].ordinal
         self._idle = 0

@@ -66,8 +66,8 @@ class World:
         self.slots = Slots(slots)
         self.counters = Counters()
         recovery = Recovery(restarts=restarts)
-        self.machine = Machine(workers, self.slots, recovery, self.counters, moves=moves, most=most)
-        self.limits = Limits(workers * depth, depth, timeout_s, kills_stuck=restarts > 0)
+        self.machine = Machine(workers, self.slots, recovery, self.counters, most=most)
+        self.limits = Limits(workers * depth, depth, timeout_s, kills_stuck=restarts > 0, moves=moves)
         self.tasks: list[list[Task]] = [[] for _ in range(most or workers)]
         """What each worker has, oldest first."""
         self._target: int | None = None
