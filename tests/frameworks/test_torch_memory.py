@@ -15,11 +15,9 @@ import pytest
 import torch
 import torch.utils.dlpack
 
-from feedline import DataLoader
 from feedline.abc import memory
 from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of, tensor_over
 from feedline.memory.codec import SlotWriter
-from feedline.types import EngineName
 from tests import program_server
 
 pytestmark = pytest.mark.sample(2)
@@ -114,22 +112,6 @@ class Images(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return torch.full((40_000,), float(index)), index
-
-
-@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
-def test_views_of_a_batch_survive_sharing_it(engine: EngineName, workers: int) -> None:
-    views = []
-    for images, labels in DataLoader(Images(), 2, num_workers=workers, engine=engine):
-        views.append((images.numpy(), labels.numpy()))
-        images.share_memory_()
-        labels.share_memory_()
-        del images, labels
-    gc.collect()
-    for number, (images_seen, labels_seen) in enumerate(views):
-        expected = [2 * number, 2 * number + 1]
-        assert images_seen[:, ::999].tolist() == [[float(label)] * 41 for label in expected]
-        if workers and engine == "process":  # small tensors made in this process are torch's own
-            assert labels_seen.tolist() == expected
 
 
 THROUGH_A_QUEUE = """

@@ -29,11 +29,11 @@ if len(sys.argv) > 3:
 LACKING = {
     "macos": [
         (os, "memfd_create"), (os, "pidfd_open"), (os, "posix_fallocate"), (os, "sched_getaffinity"),
-        (select, "epoll"), (mmap, "MADV_HUGEPAGE"), (mmap, "MAP_NORESERVE"), (socket, "MSG_CMSG_CLOEXEC"),
+        (mmap, "MADV_HUGEPAGE"), (mmap, "MAP_NORESERVE"), (socket, "MSG_CMSG_CLOEXEC"),
     ],
     "windows": [
         (os, "memfd_create"), (os, "pidfd_open"), (os, "posix_fallocate"), (os, "sched_getaffinity"), (os, "sysconf"),
-        (select, "epoll"), (mmap, "MADV_HUGEPAGE"), (mmap, "MAP_NORESERVE"), (mmap, "MAP_PRIVATE"),
+        (mmap, "MADV_HUGEPAGE"), (mmap, "MAP_NORESERVE"), (mmap, "MAP_PRIVATE"),
         (mmap, "MAP_ANONYMOUS"), (mmap, "PROT_READ"), (socket, "MSG_CMSG_CLOEXEC"), (socket, "SOCK_SEQPACKET"),
         (socket, "SCM_RIGHTS"), (socket, "CMSG_SPACE"), (socket, "MSG_DONTWAIT"),
     ],
@@ -125,9 +125,7 @@ def refusing(code: int) -> object:
     return refuse
 
 
-@pytest.mark.parametrize(
-    ("module", "name"), [(os, "memfd_create"), (os, "pidfd_open"), (select, "epoll"), (select, "poll")]
-)
+@pytest.mark.parametrize(("module", "name"), [(os, "memfd_create"), (os, "pidfd_open"), (select, "poll")])
 def test_arenas_are_not_shared_where_a_function_is_missing(
     module: object, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from feedline.order.order import Entry, Order, reads_stream
 from feedline.order.sharding import tail_of
 from feedline.randomness.keys import epoch_key
 from feedline.system.ranks import share_if_known
-from feedline.types import Key, State
+from feedline.types import Key
 
 if TYPE_CHECKING:
     from feedline.delivery.driver.batches import WorkerBatches
@@ -138,7 +138,7 @@ class Iteration(Iterator[Any]):
             fault_budget.keeps_steps = ranks > 1
         fault_budget.dataset = dataset if config.is_map else None
         fault_budget.counts_known = not order.endless
-        is_under_way = snapshot is not None and not start.is_settled and snapshot.order.get("consumed", 0) > 0
+        is_under_way = snapshot is not None and not start.is_drawn and snapshot.order.get("consumed", 0) > 0
         fault_budget.begin_epoch(start.epoch, resumes=is_under_way or (snapshot is not None and bool(snapshot.streams)))
         # feedline's own datasets always get `set_epoch()`; others only if a restored state has an epoch for them.
         broadcast, epoch = session.broadcast, None if snapshot is None else snapshot.dataset_epoch
@@ -281,14 +281,11 @@ class Iteration(Iterator[Any]):
         key = Key(seeds.draw if seeds.order is None else seeds.order, start.epoch)
         entry = Entry(key, epoch_key(seeds.draw, start.epoch), order_state(start))
         return Checkpoint(
+            order,
             entry,
-            order.plan(entry),
-            order.unit,
-            _once(order.expected),
             seeds.draw,
             config.max_workers,
             config.batch_size or 1,
-            stride=order.stride(),
             dataset_epoch=session.broadcast.last_set_epoch,
             keeps_dataset=(config.persistent or not config.worker_count) and config.outlives_epoch,
             keeps_last=not config.repeats_itself,
@@ -311,18 +308,6 @@ class NumpyBatches(Iteration):
 
     def _spec(self, session: Session, config: LoaderConfig, start: Start) -> WorkerSpec:
         return session.spec(config, config.dataset, epoch_key(self.seeds.draw, start.epoch) >> 1, config.init)
-
-
-def _once(make: Callable[[], State]) -> Callable[[], State]:
-    """Return a function that calls `make` once, if at all. `functools.cache` costs far more to set up."""
-    made: list[State] = []
-
-    def once() -> State:
-        if not made:
-            made.append(make())
-        return made[0]
-
-    return once
 
 
 def order_state(start: Start) -> dict[str, object]:

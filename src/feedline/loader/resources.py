@@ -133,7 +133,7 @@ class Resources:
         from feedline.delivery.driver.slots import Slots
         from feedline.delivery.driver.tuning import TunedDriver
         from feedline.delivery.machine.machine import Machine
-        from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
+        from feedline.delivery.machine.recovery import Recovery
 
         self._tuned, config = tuning, self.config
         memory = None if config.engine_name == "ray" else self.arena()
@@ -141,7 +141,7 @@ class Resources:
         # Threads take their slots themselves.
         arena = memory if config.engine_name == "process" else None
         slots = Slots(arena, spec.framework, self.counters, depth=max(1, config.depth), capacity=engine.capacity)
-        options = RecoveryOptions(
+        recovery = Recovery(
             spec.on_error,
             spec.dataset,
             spec.batched,
@@ -153,9 +153,8 @@ class Resources:
         machine = Machine(
             engine.worker_count,
             slots,
-            Recovery(options),
+            recovery,
             self.counters,
-            moves=config.moves,
             now_s=time.monotonic(),
             most=config.most_workers,
         )

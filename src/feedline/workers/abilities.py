@@ -12,7 +12,6 @@ import socket
 _FOR_SHARED_ARENAS = (
     (os, "memfd_create"),
     (os, "pidfd_open"),
-    (select, "epoll"),
     (select, "poll"),
     (socket, "SOCK_SEQPACKET"),
     (socket, "MSG_CMSG_CLOEXEC"),

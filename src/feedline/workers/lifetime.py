@@ -128,6 +128,28 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown_workers)
 
 
+def end_of(process: BaseProcess) -> int:
+    """Return what becomes readable when a process ends: a new descriptor; on Windows a handle that the process keeps.
+
+    The sentinel of a forked process may be open in processes that it started itself, and is then of no use.
+    """
+    if os.name != "posix":
+        return process.sentinel
+    try:
+        return os.pidfd_open(process.pid or 0)
+    except (AttributeError, OSError):  # not on Linux, an old kernel, or the fork server has reaped it
+        return os.dup(process.sentinel)
+
+
+def is_asleep(pid: int) -> bool:
+    """True if a process waits for something, and is not stopped; False where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "S"
+    except OSError:
+        return False
+
+
 def is_over(process: BaseProcess) -> bool:
     """True if a worker has ended; its files are closed then.
 

@@ -345,7 +345,7 @@ def hang() -> None:
 def test_a_worker_that_hangs_right_after_its_fork_is_killed(
     waiting_for: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feedline.workers.processes.arena._BIRTH_S", 0.1)
+    monkeypatch.setattr("feedline.workers.processes.engine._BIRTH_S", 0.1)
     monkeypatch.setattr("feedline.workers.processes.worker.keep_heap_warm", hang)  # like a lock that is never released
     with at_work(Numbers()) as engine:
         (pid,) = engine.pids

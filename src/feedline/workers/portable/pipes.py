@@ -14,7 +14,7 @@ import pickle
 import secrets
 import socket
 from ctypes import c_int
-from multiprocessing import connection, reduction, resource_tracker
+from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -56,7 +56,7 @@ class PipeChannel(Channel):
         if self.is_ready or len(self.unsent[0].body) <= _SHORT:
             message = self.unsent.popleft()
             self._current = message.task_id
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its sentinel shows the rest
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end is noticed elsewhere
                 self.near.send_bytes(packed(message))
 
     def receive(self, *, block: bool = False) -> Message | None:
@@ -81,21 +81,13 @@ class PipeChannel(Channel):
             return None
         return segment_reader(self._inbox.open(f"{self.prefix}{message.task_id}", message.used))
 
-    def is_gone(self) -> bool:
-        return self.process is not None and not self.process.is_alive()
-
     def hang_up(self) -> None:
         # Closing alone is not noticed inside the user's code. On Windows, the end of a worker runs none of its code.
         if os.name == "posix" and not self.near.closed:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.near.fileno())) as sock:
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def close(self) -> None:
-        super().close()
-        self.remove_segment()
-
-    def remove_segment(self) -> None:
-        """Remove the memory of an answer that will not be read."""
+    def forget(self) -> None:
         if self._current is not None:
             remove_segment(f"{self.prefix}{self._current}")
 
@@ -112,7 +104,6 @@ class PipeTransport(Transport):
         self._context = context
         self._inbox = Inbox()
         self._prefix = f"feedline_{secrets.token_hex(4)}_"  # macOS allows names of 30 characters
-        self._channels: list[PipeChannel] = []
 
     def open(self, spec: WorkerSpec) -> None:
         if os.name == "posix":
@@ -126,30 +117,10 @@ class PipeTransport(Transport):
         link = PipeLink(channel.number, channel.far, channel.generation, channel.prefix)
         try:
             if self._context.get_start_method() == "fork":
-                process = start.start_forked(self._context, link, channel.far, spec, limits)
-            else:
-                process = start.start_fresh(self._context, link, SentSpec(spec))
+                return start.start_forked(self._context, link, channel.far, spec, limits)
+            return start.start_fresh(self._context, link, SentSpec(spec))
         finally:
             channel.far.close()  # otherwise a message to a worker that has ended could wait in the pipe forever
-        self._channels.append(channel)
-        return process
-
-    def wait(self, timeout_s: float) -> list[tuple[Channel, bool]]:
-        by_part: dict[Any, Channel] = {}
-        for channel in self._channels:
-            assert channel.process is not None
-            by_part |= {channel.near: channel, channel.process.sentinel: channel}
-        ready = connection.wait(list(by_part), None if timeout_s < 0 else timeout_s)
-        # A pipe whose other end is closed stays ready; the sentinel shows the worker's end.
-        return [(by_part[part], type(part) is int) for part in ready]
-
-    def forget(self, channel: Channel) -> None:
-        assert isinstance(channel, PipeChannel)
-        self._channels.remove(channel)
-        channel.remove_segment()
-
-    def close(self) -> None:
-        self._channels.clear()
 
 
 class PipeLink(Link):

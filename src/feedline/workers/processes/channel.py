@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import socket
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from ctypes import c_int
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Protocol
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerDied
@@ -18,13 +19,8 @@ from feedline.memory.reading import Reader
 from feedline.system.references import References
 from feedline.workers.processes.messages import Message
 
-
-class End(Protocol):
-    """One end of a connection: a socket, or a pipe."""
-
-    def fileno(self) -> int: ...
-
-    def close(self) -> None: ...
+End = socket.socket | Connection
+"""One end of a connection."""
 
 
 class Channel(ABC):
@@ -33,6 +29,8 @@ class Channel(ABC):
     near: End
     far: End
     """The worker's end."""
+    ended = -1
+    """Becomes readable when the worker has ended: a descriptor; on Windows a handle."""
 
     def __init__(self, number: int, generation: int = 0) -> None:
         self.number = number
@@ -78,9 +76,12 @@ class Channel(ABC):
     def reader(self, message: Message) -> Reader | None:
         """Return the reader of a batch that came in memory of its own; None if it is in a slot or in the message."""
 
-    @abstractmethod
     def is_gone(self) -> bool:
         """True if the worker has ended."""
+        return self.ended >= 0 and bool(wait([self.ended], 0))
+
+    def forget(self) -> None:  # noqa: B027
+        """Release the memory of an answer that will not be read: the worker has ended."""
 
     @abstractmethod
     def hang_up(self) -> None:
@@ -90,10 +91,14 @@ class Channel(ABC):
         """Release everything. The process is not ended here."""
         self.near.close()
         self.far.close()
+        self.forget()
+        if self.ended >= 0 and os.name == "posix":
+            os.close(self.ended)
+        self.ended = -1
 
 
 class Transport(ABC):
-    """How an engine's workers are started, connected and waited for."""
+    """How an engine's workers are started and connected."""
 
     waits_for_one = False
     """True if a channel can be waited for alone, without keeping the other workers from their tasks."""
@@ -110,21 +115,6 @@ class Transport(ABC):
     def launch(self, channel: Channel, spec: WorkerSpec, limits: list[c_int]) -> BaseProcess:
         """Start the worker of a channel. A forked one sets each of `limits` to 1."""
 
-    @abstractmethod
-    def wait(self, timeout_s: float) -> list[tuple[Channel, bool]]:
-        """Wait until a worker has sent something or ended, without limit if `timeout_s` is negative.
-
-        Returns:
-            The channels to read, and whether the worker has ended.
-        """
-
-    @abstractmethod
-    def forget(self, channel: Channel) -> None:
-        """Stop waiting for a channel."""
-
-    def give_up_on(self, channel: Channel) -> None:  # noqa: B027
-        """End a worker that has hung since its fork, unless it is only slow: called after `deadline_s`."""
-
     def called(self) -> None:  # noqa: B027
         """Note that a method of the dataset is called in all workers, and in this process."""
 
@@ -132,8 +122,7 @@ class Transport(ABC):
         """Return the Python stacks of a worker; None if it does not answer."""
         return None
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Release everything. May be called twice, and without `open`."""
 
 

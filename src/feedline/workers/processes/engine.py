@@ -9,7 +9,10 @@ from __future__ import annotations
 import errno
 import math
 import multiprocessing
+import os
+import selectors
 import time
+from multiprocessing import connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
@@ -24,6 +27,9 @@ from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.workers.processes import worker as worker_side
 from feedline.workers.processes.channel import Channel, Transport
 from feedline.workers.processes.messages import Kind, Message, joined, result_of, task_message
+
+_BIRTH_S = 8.0
+"""Time within which a forked worker must reach the user's code. It takes milliseconds."""
 
 _CHECK_S = 1.0
 """How often to check that workers that were just forked do not hang."""
@@ -43,6 +49,8 @@ class ProcessEngine(WorkerEngine):
         self._method = lifetime.start_method(context)
         self._transport = _transport(arena, context or multiprocessing.get_context(self._method))
         self._channels: list[Channel] = []
+        self._selector: selectors.BaseSelector | None = None
+        """Waits for all workers; not on Windows, where pipes cannot be selected."""
         self._slots: dict[int, int] = {}
         """By task: the slot that its batch is written into."""
         self._notes: dict[int, bytes] = {}
@@ -61,8 +69,10 @@ class ProcessEngine(WorkerEngine):
                 lifetime.start_forkserver(spec, worker_side.__name__)
             self._transport.open(spec)
             with interrupts.put_off(starts_process=False):  # otherwise an open file could be lost track of
+                if os.name == "posix":
+                    self._selector = selectors.DefaultSelector()
                 for number in range(self.worker_count):
-                    self._channels.append(self._transport.connect(number))
+                    self._channels.append(self._connect(number))
 
     def start(self) -> None:
         if self._started or self._spec is None:
@@ -79,15 +89,26 @@ class ProcessEngine(WorkerEngine):
             handles.warn_about(self._spec.dataset)
             limits = openmp.prepare_fork()
         for channel in channels:
+            if self._method == "fork":
+                channel.deadline_s = time.monotonic() + _BIRTH_S
             channel.process = self._transport.launch(channel, self._spec, limits)
             lifetime.workers.add(channel.process)
+            channel.ended = lifetime.end_of(channel.process)
+            if self._selector is not None:
+                self._selector.register(channel.ended, selectors.EVENT_READ, (channel, True))
+
+    def _connect(self, number: int, generation: int = 0) -> Channel:
+        channel = self._transport.connect(number, generation)
+        if self._selector is not None:
+            self._selector.register(channel.near, selectors.EVENT_READ, (channel, False))
+        return channel
 
     @interrupts.put_off()
     def replace(self, worker: int) -> None:
         is_new = worker >= len(self._channels) or self._channels[worker].process is None
         with lifetime.explained_start(self, self._spec, closes=not is_new):
             if worker == len(self._channels):
-                self._channels.append(self._transport.connect(worker))
+                self._channels.append(self._connect(worker))
             self._launch([self._renew(worker)])
 
     @interrupts.put_off(starts_process=False)
@@ -105,7 +126,7 @@ class ProcessEngine(WorkerEngine):
         self._leaving.append(old.process)
         old.close()
         self._leaving = [process for process in self._leaving if not lifetime.is_over(process)]
-        self._channels[worker] = channel = self._transport.connect(worker, old.generation + 1)
+        self._channels[worker] = channel = self._connect(worker, old.generation + 1)
         return channel
 
     def kill(self, worker: int) -> bool:
@@ -180,13 +201,13 @@ class ProcessEngine(WorkerEngine):
             if channel.unsent:
                 channel.flush()
         while not results:
-            wait = -1 if deadline is None else max(0.0, deadline - time.monotonic())
+            wait_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             if any(channel.deadline_s < math.inf for channel in self._channels):
-                wait = self._look_at_births(wait, results)
+                self._look_at_births(results)
                 if results:
                     break
-            ready = self._transport.wait(wait)
-            for channel, has_ended in ready:
+                wait_s = _CHECK_S if wait_s is None else min(wait_s, _CHECK_S)
+            for channel, has_ended in self._wait(wait_s):
                 self._read(channel, results)
                 if has_ended and not channel.dead:
                     results.append(self._report_death(channel))
@@ -194,14 +215,40 @@ class ProcessEngine(WorkerEngine):
                 break
         return results
 
-    def _look_at_births(self, wait: float, results: list[Result]) -> float:
-        """Give up on workers that have hung since their fork; return the longest wait before the next check."""
+    def _wait(self, timeout_s: float | None) -> list[tuple[Channel, bool]]:
+        """Wait until a worker has sent something or ended: return the channels to read, and whether it has ended."""
+        if self._selector is not None:
+            return [key.data for key, _ in self._selector.select(timeout_s)]
+        parts: dict[object, tuple[Channel, bool]] = {}
+        for channel in self._channels:
+            if channel.process is not None and not channel.dead:
+                parts |= {channel.near: (channel, False), channel.ended: (channel, True)}
+        return [parts[part] for part in connection.wait(list(parts), timeout_s)]  # type: ignore[call-overload]
+
+    def _look_at_births(self, results: list[Result]) -> None:
+        """Give up on workers that have hung since their fork."""
         for channel in self._channels:
             if time.monotonic() > channel.deadline_s:
                 self._read(channel, results)  # its ALIVE message may be waiting unread
                 if channel.deadline_s < math.inf:
-                    self._transport.give_up_on(channel)
-        return _CHECK_S if wait < 0 else min(wait, _CHECK_S)
+                    self._give_up_on(channel)
+
+    def _give_up_on(self, channel: Channel) -> None:
+        """End a worker that has hung since its fork, unless it is only slow."""
+        assert channel.process is not None
+        pid = channel.process.pid or 0
+        if not lifetime.is_asleep(pid):
+            channel.deadline_s = time.monotonic() + _BIRTH_S  # it is running: the machine is busy
+            return
+        channel.deadline_s = math.inf
+        stack = self._transport.stack(pid)
+        channel.process.kill()
+        channel.hang_error = WorkerDied(
+            f"Worker {channel.number} (pid {pid}) has hung since it was forked: another thread of this program held a "
+            "lock at that moment, and the worker inherited it without the thread that would release it. Start workers "
+            "while no other thread computes or draws random numbers, or use the start method 'forkserver' "
+            "(multiprocessing_context='forkserver'). " + ("" if stack is None else f"Where it hangs:\n{stack.rstrip()}")
+        )
 
     def _collect_from(self, channel: Channel, timeout_s: float | None, results: list[Result]) -> None:
         """Wait for one worker alone: a blocking receive is one system call, where polling first would be two."""
@@ -216,7 +263,7 @@ class ProcessEngine(WorkerEngine):
                 silent = True  # handled outside: Ctrl-C must not be raised with this exception as its context
             if silent:
                 if time.monotonic() > channel.deadline_s:
-                    self._transport.give_up_on(channel)
+                    self._give_up_on(channel)
                 if channel.is_gone():
                     self._read(channel, results)
                     results.append(self._report_death(channel))
@@ -278,9 +325,13 @@ class ProcessEngine(WorkerEngine):
 
     def _ignore(self, channel: Channel) -> None:
         """Stop receiving from a worker. May be called twice."""
-        if not channel.dead:
-            channel.dead = True
-            self._transport.forget(channel)
+        if channel.dead:
+            return
+        channel.dead = True
+        if self._selector is not None:
+            self._selector.unregister(channel.near)
+            self._selector.unregister(channel.ended)
+        channel.forget()
 
     def _close(self) -> None:
         for channel in self._channels:
@@ -295,6 +346,8 @@ class ProcessEngine(WorkerEngine):
             channel.close()
         self._channels.clear()
         self._transport.close()
+        if self._selector is not None:
+            self._selector.close()
 
 
 def _transport(arena: Arena | None, context: BaseContext) -> Transport:

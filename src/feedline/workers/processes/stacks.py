@@ -57,17 +57,9 @@ class Stacks:
 
 def _listens(pid: int) -> bool:
     """True if the worker has installed its handler, so that the signal does not end it."""
-    return bool(int(_status(pid).get("SigCgt", "0"), 16) >> (STACK_SIGNAL - 1) & 1)
-
-
-def is_asleep(pid: int) -> bool:
-    """True if a process waits for something, and is not stopped."""
-    return _status(pid).get("State", "").split()[:1] == ["S"]
-
-
-def _status(pid: int) -> dict[str, str]:
     try:
         with open(f"/proc/{pid}/status") as file:
-            return dict(line.split(":", 1) for line in file if ":" in line)
+            caught = next((line.split()[1] for line in file if line.startswith("SigCgt:")), "0")
     except OSError:
-        return {}
+        return False
+    return bool(int(caught, 16) >> (STACK_SIGNAL - 1) & 1)

@@ -22,7 +22,7 @@ _MUCH = 0.5
 _SHUFFLING_S = 1.0
 _SHUFFLING_BYTES = 256 << 20
 """All of these are guesses."""
-LOADER_FILES = 5  # measured on Linux: an epoll, the arena, a pipe for stacks
+LOADER_FILES = 5  # measured on Linux: a selector, the arena, a pipe for stacks
 WORKER_FILES = 5  # a socket pair, two of multiprocessing's, one of the process
 
 
