@@ -157,10 +157,7 @@ class TorchFramework:
         def copy() -> object:
             if _mode_count():
                 return None
-            tensors = [
-                tensor_of(array.copy()) if dtype is None else tensor_of(array.copy()).view(dtype)
-                for array, dtype in arrays
-            ]
+            tensors = [tensor_of(array.copy(), dtype) for array, dtype in arrays]
             return tensors[0] if single else _formed(tensors, form)
 
         return copy

@@ -65,7 +65,7 @@ def _reader(dataset: Any, *, only_arrays: bool = False) -> Read | None:
     if kind is TensorDataset:
         return _rows_of(dataset.tensors)
     if kind is torch.Tensor:
-        return rows_of(_as_array(dataset))
+        return rows_of(_as_array(dataset)) if dataset.dtype in AS_NUMPY else None
     if kind is Subset:
         return selected(_reader(dataset.dataset, only_arrays=only_arrays), dataset.indices)
     if kind is ConcatDataset:
@@ -80,7 +80,7 @@ def _rows_of(tensors: tuple[torch.Tensor, ...]) -> Read | None:
         return rows
 
     def read(indices: Indices) -> tuple[torch.Tensor, ...]:
-        return tuple([tensor_of(one).view(dtype) for one, dtype in zip(rows(indices), dtypes, strict=True)])
+        return tuple([tensor_of(one, dtype) for one, dtype in zip(rows(indices), dtypes, strict=True)])
 
     return read
 
@@ -92,8 +92,7 @@ def _as_array(tensor: torch.Tensor) -> object:
         return None
     if tensor.dtype in AS_NUMPY:
         return tensor.numpy()
-    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.view(integers[tensor.element_size()]).numpy()
+    return tensor.view(getattr(torch, f"int{8 * tensor.itemsize}")).numpy()
 
 
 def _from_parts(dataset: ConcatDataset[object]) -> Read | None:

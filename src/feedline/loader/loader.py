@@ -108,7 +108,7 @@ class NumpyConfig(LoaderConfig):
 
     def sharing(self, sharding: StreamSharding | None) -> Sharing:
         if not self.is_map:
-            return Sharing(None, "shard", is_settled=True)  # sharded by default, unless the user turned it off
+            return Sharing(None, "shard", is_intended=True)  # sharded by default, unless the user turned it off
         if self.batch_sampler is not None:
             return Sharing(self.batch_sampler, "batch_sampler")
         return Sharing(self.sampler, "sampler")

@@ -408,7 +408,7 @@ class Session:
             epoch,
             seed=order.seed_for(seed),
             draw_seed=config.fresh_seed() if seed is None else seed,
-            order={**counted, **order.expected(), **order.settle()},
+            order={**counted, **order.expected(), **order.draw_next()},
             dataset_epoch=self.broadcast.last_set_epoch,
         )
 

@@ -201,7 +201,7 @@ def _prepare(config: TorchConfig, order: Order, start: Start) -> int | None:
 def _draw_seed(config: TorchConfig, order: Order, start: Start) -> int:
     """Return the seed for samples' own random numbers: the loader's seed, or the one that torch draws for workers."""
     known = None if start.snapshot is None else start.snapshot.draw_seed
-    if known is not None and (start.is_settled or "torch_seeds_next" in order_state(start)):
+    if known is not None and (start.is_drawn or "torch_seeds_next" in order_state(start)):
         return known
     given = config.seed
     if given is not None:

@@ -161,8 +161,8 @@ class TorchConfig(LoaderConfig):
 
     def sharing(self, sharding: StreamSharding | None) -> Sharing:
         if not self.is_map:
-            is_settled = self.is_sharded(sharding) or self.shard is False or isinstance(self.dataset, IterDataPipe)
-            return Sharing(None, "shard", is_settled=is_settled)
+            is_intended = self.is_sharded(sharding) or self.shard is False or isinstance(self.dataset, IterDataPipe)
+            return Sharing(None, "shard", is_intended=is_intended)
         return self._sharing
 
     @functools.cached_property

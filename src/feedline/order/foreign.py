@@ -101,11 +101,11 @@ class ForeignOrder(Order):
         self._indices: Iterator[object] | None = None
         self._noted: dict[str, object] = {}
         self._is_prepared = False
-        self._is_settled = False
+        self._is_drawn = False
 
     def prepare(self, order: dict[str, object]) -> None:
-        if self._is_settled and order.get("sampler_state") is None:
-            self._is_settled = False  # the iterator exists, and nothing was requested from it yet
+        if self._is_drawn and order.get("sampler_state") is None:
+            self._is_drawn = False  # the iterator exists, and nothing was requested from it yet
             return
         first, self._is_prepared = not self._is_prepared, True
         if order.get("finish"):  # the last epoch was completed: let the sampler end it and begin another
@@ -176,7 +176,7 @@ class ForeignOrder(Order):
         for _ in range(order.get("redraw", 0)):
             next(self._indices, None)
 
-    def settle(self) -> State:
+    def draw_next(self) -> State:
         if self._origin is not None:
             self.prepare({})
             assert self._indices is not None
@@ -184,7 +184,7 @@ class ForeignOrder(Order):
             return self._noted
         self._enter({})
         snapshot = _find_snapshot(self._stateful, self._indices)
-        self._is_settled = True
+        self._is_drawn = True
         return {} if snapshot is None else {"sampler_state": snapshot(), "held": [], "redraw": 0}
 
     def plan(self, entry: Entry) -> ForeignPlan:

@@ -97,7 +97,7 @@ class Order(ABC):
         """Return a seed for the samples' random numbers if ranks must share one and none was given, else None."""
         return None
 
-    def settle(self) -> State:
+    def draw_next(self) -> State:
         """Draw now what the next epoch would draw, and return what its plan needs."""
         return {}
 
@@ -296,7 +296,7 @@ class StreamOrder(Order):
     def plan(self, entry: Entry) -> StreamPlan:
         return StreamPlan(self.batch_size, entry.draw_key, share_if_known())
 
-    def settle(self) -> State:
+    def draw_next(self) -> State:
         return StreamPlan(self.batch_size, 0, share_if_known()).after()
 
     def expected(self) -> State:

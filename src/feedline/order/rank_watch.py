@@ -40,7 +40,7 @@ class Sharing(NamedTuple):
     """The loader's sampler, with any samplers inside it; None for iterable datasets."""
     form: str
     """The argument that would change it: "sampler", "batch_sampler", or "shard" for iterable datasets."""
-    is_settled: bool = False
+    is_intended: bool = False
     """True if the loader or the dataset is known to shard samples, or sharding was turned off."""
 
 
@@ -64,7 +64,7 @@ class RankWatch:
         `share` returns the share of this process; `has_ended` is true if the last iteration was completed.
         """
         self._has_ended = self._has_ended or has_ended
-        if self.is_over or self._has_warned_of_repeats or sharing.is_settled:
+        if self.is_over or self._has_warned_of_repeats or sharing.is_intended:
             return
         count = share().world_size
         if count == 1:

@@ -27,7 +27,7 @@ class Bench:
         self.sampler = RandomSampler(range(10), seed=3)
         self.order = order or SampleOrder(self.sampler, 2, drop_last=False)
         self.epochs = Epochs()
-        self.settled: list[int] = []
+        self.drawn: list[int] = []
 
     def begin(self) -> tuple[Start, Checkpoint]:
         """Begin an iteration."""
@@ -53,7 +53,7 @@ class Bench:
         return self.epochs.state(self.order, self._first)
 
     def _first(self, order: Order, epoch: int) -> Snapshot:
-        self.settled.append(epoch)
+        self.drawn.append(epoch)
         return Snapshot(epoch, seed=3, draw_seed=3, order=order.expected())
 
     def load(self, state: Any) -> None:
@@ -132,9 +132,9 @@ def test_a_state_before_the_first_iteration_is_made_once() -> None:
     bench = Bench()
     state = bench.state()
     assert bench.state() == state
-    assert bench.settled == [0]
+    assert bench.drawn == [0]
     start, _ = bench.begin()
-    assert start.is_settled
+    assert start.is_drawn
     assert start.snapshot is not None
     assert start.snapshot.as_dict() == state, "the iteration matches the saved state"
 
@@ -144,7 +144,7 @@ def test_a_state_made_for_another_epoch_is_not_used() -> None:
     bench.state()
     bench.epochs.set_epoch(4)
     assert bench.state()["epoch"] == 4
-    assert bench.settled == [0, 4]
+    assert bench.drawn == [0, 4]
     bench.epochs.set_epoch(6)
     start, _ = bench.begin()
     assert (start.epoch, start.snapshot) == (6, None)
@@ -197,7 +197,7 @@ def test_the_order_of_an_early_state_is_kept_until_an_iteration_starts() -> None
     kept = []
     for step in (Bench.state, Bench.begin):
         step(bench)
-        kept.append(bench.epochs.settled_order)
+        kept.append(bench.epochs.drawn_order)
     assert kept == [bench.order, None]
 
 

@@ -12,7 +12,7 @@ from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.config import Config
 from feedline.delivery.driver.caller_lock import OneCallerBatches
-from feedline.delivery.driver.driver import Driver, RowParts
+from feedline.delivery.driver.driver import Driver
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.epoch import Epoch, Kind
 from feedline.delivery.machine.fault_budget import FaultBudget
@@ -169,20 +169,6 @@ class WorkerBatches(OneCallerBatches):
     def counters(self) -> Counters:
         """Event counts so far."""
         return self.driver.counters
-
-    @property
-    def keeps_rows(self) -> bool:
-        """See `Driver.keeps_rows`."""
-        return self.driver.keeps_rows
-
-    @keeps_rows.setter
-    def keeps_rows(self, keeps_rows: bool) -> None:
-        self.driver.keeps_rows = keeps_rows
-
-    @property
-    def row_parts(self) -> RowParts | None:
-        """What is known about the last batch, if another object writes its row."""
-        return self.driver.row_parts
 
     def is_ready(self) -> bool:
         """True if the next batch has already arrived; in the thread that requests batches."""

@@ -67,9 +67,8 @@ class InlineBatches(OneCallerBatches):
         self._buffer = LocalBuffers(host.arena)
         self.counters = host.counters
         self._observer = self.counters.observer
-        self.keeps_rows = False
-        """See `Driver.keeps_rows`."""
-        self.row_parts: RowParts | None = None
+        self.rows: list[RowParts] | None = None
+        """See `Driver.rows`."""
         self._prepare = prepare
         self.begin(spec, checkpoint, snapshot)
 
@@ -172,7 +171,7 @@ class InlineBatches(OneCallerBatches):
             return batch
 
     def _write(self, ordinal: int, indices: object, asked: int, made: tuple[int, int], cpu: tuple[int, int]) -> None:
-        """Write the row of a batch that is about to be delivered, or keep its parts for the object that hands it on."""
+        """Write the row of a batch that is about to be delivered, or leave that to the object that hands it on."""
         began, finished = made
         fetch, collate, task_notes = self._runner.clock.of(began, finished, indices)
         self._runner.clock.end()
@@ -182,8 +181,8 @@ class InlineBatches(OneCallerBatches):
             self._observer.add_notes(task_notes, -1)
         count = self._stream_count if self._runner.streams else count_of(indices, batched=self._batched)
         row_parts = (ordinal, -1, count, 0, asked, began, fetch, transform, collate, 0, *cpu, finished, finished)
-        if self.keeps_rows:
-            self.row_parts = row_parts, (0, 0, 0, 0)
+        if self.rows is not None:
+            self.rows.append((row_parts, (0, 0, 0, 0)))
         else:
             self._observer.write(row_parts, asked, time.monotonic_ns(), (0, 0, 0, 0), self.counters.batches)
 
@@ -192,7 +191,7 @@ class InlineBatches(OneCallerBatches):
         return False
 
     def _end(self) -> None:
-        if not self.keeps_rows:
+        if self.rows is None:
             self._observer.end(self.counters.batches, time.monotonic_ns())
         self._buffer.rest()
 
