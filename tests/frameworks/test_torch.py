@@ -136,19 +136,35 @@ def test_unused_devices_are_seeded_on_first_use(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("two_torch_threads")
-def test_a_thread_does_not_affect_the_program_around_it() -> None:
+def test_each_worker_thread_has_its_own_info_and_the_program_around_it_is_not_affected() -> None:
     before = random.getstate(), torch.get_rng_state(), torch.get_num_threads()
-    seen: list[Any] = []
+    seen: dict[int, Any] = {}
+    barrier = threading.Barrier(2)
 
-    def work() -> None:
-        open_worker(0, threaded=True)
-        seen.append(get_worker_info())
+    def work(number: int) -> None:
+        open_worker(number, threaded=True)
+        barrier.wait()
+        seen[number] = get_worker_info()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen[0].id == 0
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {number: (info.id, info.seed) for number, info in seen.items()} == {0: (0, 100), 1: (1, 101)}
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
     assert torch.get_num_threads() == before[2]
     assert get_worker_info() is None
+    assert torch.utils.data.get_worker_info is get_worker_info
+
+
+@pytest.mark.usefixtures("restored_process")
+def test_reading_the_worker_info_is_recorded() -> None:
+    open_worker(0, threaded=False)
+    FRAMEWORK.reset_worker_info_read()
+    assert not FRAMEWORK.worker_info_was_read()
+    get_worker_info()
+    assert FRAMEWORK.worker_info_was_read()
+    FRAMEWORK.reset_worker_info_read()
+    assert not FRAMEWORK.worker_info_was_read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,8 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import default_collate as torchs
 from torch.utils.data._utils import collate as torch_collate
 
@@ -21,7 +20,6 @@ from feedline.frameworks.torch_memory import AS_NUMPY
 from feedline.memory.arena import Arena
 from feedline.memory.codec import MessageWriter, SlotWriter
 from feedline.memory.local_buffers import LocalBuffers
-from tests.sampling import examples
 
 pytestmark = pytest.mark.sample(3)
 
@@ -74,7 +72,7 @@ def in_a_message() -> Iterator[None]:
 
 @contextmanager
 def in_local_buffers() -> Iterator[None]:
-    memory.set_current(LocalBuffers(Arena(2, shared=False, budget=1 << 20)))
+    memory.set_current(LocalBuffers(functools.partial(Arena, 2, shared=False, budget=1 << 20)))
     try:
         yield
     finally:
@@ -114,67 +112,6 @@ def place(request: pytest.FixtureRequest) -> Any:
 
 
 # -- laws ---
-
-TYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool, torch.bfloat16]
-NUMPY_TYPES = [np.float32, np.float64, np.int64, np.uint8, np.bool_, np.float16, np.uint16]
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> list[Any]:
-    """Draw lists of samples, nearly always of one form."""
-    count = draw(st.integers(1, 4))
-    return draw(columns(count, draw(st.integers(0, 2))))
-
-
-def columns(count: int, depth: int) -> st.SearchStrategy[list[Any]]:
-    def fixed(leaf: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
-        return st.lists(leaf, min_size=count, max_size=count)
-
-    leaves = (
-        fixed(st.integers(-(2**63), 2**63 - 1))
-        | fixed(st.floats())
-        | fixed(st.booleans())
-        | fixed(st.text(max_size=3))
-        | fixed(st.binary(max_size=3))
-        | fixed(st.integers() | st.floats() | st.booleans() | st.none())
-        | tensors(count)
-        | arrays(count)
-        | fixed(st.sampled_from([np.float32(1.5), np.int64(3), np.bool_(True), np.uint8(200), np.float64(2)]))
-    )
-    if depth == 0:
-        return leaves
-    inner = columns(count, depth - 1)
-    pair = st.tuples(inner, inner)
-    return (
-        leaves
-        | pair.map(lambda parts: [list(sample) for sample in zip(*parts, strict=True)])
-        | pair.map(lambda parts: list(zip(*parts, strict=True)))
-        | pair.map(lambda parts: [Pair(*sample) for sample in zip(*parts, strict=True)])
-        | pair.map(lambda parts: [{"a": left, "b": right} for left, right in zip(*parts, strict=True)])
-        | pair.map(lambda parts: [OrderedDict(x=left, y=right) for left, right in zip(*parts, strict=True)])
-    )
-
-
-@st.composite
-def tensors(draw: st.DrawFn, count: int) -> list[torch.Tensor]:
-    dtype = draw(st.sampled_from(TYPES))
-    shape = draw(st.lists(st.integers(0, 3), max_size=3))
-    return [torch.full(shape, number + 1).to(dtype) for number in range(count)]
-
-
-@st.composite
-def arrays(draw: st.DrawFn, count: int) -> list[Any]:
-    dtype = draw(st.sampled_from(NUMPY_TYPES))
-    shape = draw(st.lists(st.integers(0, 3), max_size=3))
-    return [np.full(shape, number + 1).astype(dtype) for number in range(count)]
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=examples(300))
-@given(batches(), st.sampled_from(PLACES))
-def test_any_samples_are_collated_like_torch_does(samples: list[Any], place: Any) -> None:
-    same_as_torchs(samples, place)
-
 
 # -- kinds of samples
 

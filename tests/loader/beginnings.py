@@ -12,9 +12,9 @@ from feedline.loader.loader import NumpyConfig
 from feedline.loader.resources import Resources
 from feedline.memory.arena import Arena
 from feedline.order.foreign import ForeignPlan
-from feedline.order.order import Entry
+from feedline.order.order import Entry, Order
 from feedline.order.plan import Plan
-from feedline.types import DatasetKind, Key
+from feedline.types import DatasetKind, Key, State
 
 
 class Numbers:
@@ -34,7 +34,21 @@ def spec_of(dataset: Any, kind: DatasetKind = DatasetKind.MAP) -> WorkerSpec:
 def bookmark_of(plan: list[Any] | Plan, workers: int = 0) -> Checkpoint:
     entry = Entry(Key(0, 0), draw_key=0)
     plan = plan if isinstance(plan, Plan) else ForeignPlan(iter(plan))
-    return Checkpoint(entry, plan, "own batches", dict, draw_seed=0, worker_count=workers, batch_size=1)
+    return Checkpoint(GivenOrder(plan), entry, draw_seed=0, worker_count=workers, batch_size=1)
+
+
+class GivenOrder(Order):
+    """An order with one plan."""
+
+    def __init__(self, plan: Plan, unit: str = "own batches") -> None:
+        self._plan = plan
+        self.unit = unit
+
+    def plan(self, entry: Entry) -> Plan:
+        return self._plan
+
+    def expected(self) -> State:
+        return {}
 
 
 def resources_with(arena: Arena | None = None, **options: Any) -> Resources:

@@ -25,7 +25,7 @@ from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
-from feedline.delivery.machine.recovery import RecoveryOptions
+from feedline.delivery.machine.recovery import Recovery
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import WorkerDied
@@ -43,7 +43,7 @@ from feedline.schedulers import InOrder, Unordered
 from feedline.system.ranks import Share
 from feedline.types import DatasetKind, Key, Result, ResultKind, Task, WorkerIdentity
 from feedline.workers.runner import Runner
-from tests.loader.beginnings import resources_with
+from tests.loader.beginnings import GivenOrder, resources_with
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.stepping import Clock
 
@@ -249,10 +249,8 @@ class Run:
         self.counters = Counters()
         self._entry = Entry(Key(7, 0), 1, {} if snapshot is None else snapshot.order)
         self._checkpoint = Checkpoint(
+            GivenOrder(case.plan(self._entry.order), "own batches" if case.lists or case.given else "samples"),
             self._entry,
-            case.plan(self._entry.order),
-            "own batches" if case.lists or case.given else "samples",
-            dict,
             1,
             case.workers,
             case.batch_size or 1,
@@ -291,8 +289,8 @@ class Run:
         case, spec, plan = self.case, self._spec(), self._checkpoint.plan
         assert plan is not None
         self.engine = DiceEngine(spec, self._clock, random.Random(case.dice), case.kills)
-        options = RecoveryOptions(case.policy, self.dataset, batched=spec.batched, restarts=case.restarts)
-        self.driver = driver_of(self.engine, counters=self.counters, options=options)
+        recovery = Recovery(case.policy, self.dataset, batched=spec.batched, restarts=case.restarts)
+        self.driver = driver_of(self.engine, counters=self.counters, recovery=recovery)
         self._entry.progress.early.update(() if snapshot is None else snapshot.early)
         self.driver.begin_epoch(
             Epoch(

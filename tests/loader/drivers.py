@@ -10,7 +10,7 @@ from feedline.delivery.driver.driver import Driver, Prepare
 from feedline.delivery.driver.slots import Slots
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.machine import Machine
-from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
+from feedline.delivery.machine.recovery import Recovery
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.arena import Arena
 
@@ -20,13 +20,13 @@ def driver_of(
     arena: Arena | None = None,
     *,
     counters: Counters | None = None,
-    options: RecoveryOptions | None = None,
+    recovery: Recovery | None = None,
     prepare: Prepare | None = None,
     now_s: float = 0.0,
 ) -> Driver:
     """Return a driver for an engine that is open, or needs no opening."""
     slots = Slots(arena, NumpyFramework(), counters or Counters())
-    machine = Machine(engine.worker_count, slots, Recovery(options or RecoveryOptions()), slots.counters, now_s=now_s)
+    machine = Machine(engine.worker_count, slots, recovery or Recovery(), slots.counters, now_s=now_s)
     return Driver(engine, machine, slots, prepare=prepare)
 
 

@@ -11,7 +11,7 @@ from feedline.abc import Scheduler
 from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
-from feedline.delivery.machine.recovery import RecoveryOptions
+from feedline.delivery.machine.recovery import Recovery
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.order.streams import SpanPlan
@@ -52,7 +52,7 @@ class Bench:
         self.engine.fail = {repr(key): value for key, value in (fail or {}).items()}
         if death is not None:
             self.engine.deaths.append((self.clock.now_s + death[0], *death[1:]))
-        self.driver = driver_of(self.engine, options=RecoveryOptions(restarts=restarts))
+        self.driver = driver_of(self.engine, recovery=Recovery(restarts=restarts))
         self.machine, self.counters = self.driver.machine, self.driver.counters
         for view in self.machine.flights.workers:
             view.since_s = 0.0  # they started long ago

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from feedline.errors import TooManyOpenFiles
-from feedline.memory import forks
 from feedline.memory.arena import Arena
 from feedline.memory.reading import Bytes
 from feedline.memory.slot import Device
@@ -46,20 +44,6 @@ def acquire_all(arena: Arena) -> list[int]:
     while (slot := arena.acquire()) >= 0:
         slots.append(slot)
     return slots
-
-
-def at_once(act: Callable[[], object], *, threads: int = 4, times: int = 500) -> None:
-    """Call a function in several threads that switch as often as possible."""
-    before = sys.getswitchinterval()
-    workers = [threading.Thread(target=lambda: [act() for _ in range(times)]) for _ in range(threads)]
-    sys.setswitchinterval(1e-6)
-    try:
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-    finally:
-        sys.setswitchinterval(before)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -384,31 +368,6 @@ def in_a_fork(check: Any) -> int:
             code = 0 if check() else 1
         os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def test_a_slot_leased_during_a_fork_is_not_reused_while_the_child_lives() -> None:
-    arena = make_arena(3)
-    lease = leased(arena, 100)
-    lease[:] = 7
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.read(read_end, 1)  # the parent has dropped its view and overwritten every slot it could acquire
-        os._exit(0 if set(lease.tolist()) == {7} else 1)
-    try:
-        del lease
-        slots = acquire_all(arena)
-        for slot in slots:
-            arena.view(slot, 100)[:] = 9
-        assert sorted(slots) == [1, 2]
-    finally:
-        os.write(write_end, b".")
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        os.close(read_end)
-        os.close(write_end)
-    assert code == 0, "the child saw its batch change"
-    forks.release_ended(at_once=True)
-    assert arena.acquire() == 0, "no process can see it any more"
 
 
 def test_a_fork_frees_nothing_of_its_parents_memory() -> None:

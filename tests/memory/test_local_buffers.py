@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
 from feedline.abc import memory
 from feedline.memory.arena import Arena
 from feedline.memory.codec import ALIGNMENT
-from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
+from feedline.memory.local_buffers import LocalBuffers
 
 LARGE = 256 << 10
 
@@ -19,14 +21,14 @@ def make_arena(slot_count: int = 2, budget: int = 1 << 30) -> Arena:
 
 def test_small_arrays_come_from_the_ordinary_heap() -> None:
     arena = make_arena()
-    assert LocalBuffers(arena).allocate(1000) is None
+    assert LocalBuffers(lambda: arena).allocate(1000) is None
     assert arena.leased_count == 0
     assert sorted([arena.acquire(), arena.acquire()]) == [0, 1], "no slot was taken"
 
 
 def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
     arena = make_arena(1)
-    buffer = LocalBuffers(arena)
+    buffer = LocalBuffers(lambda: arena)
     memory.set_current(buffer)
     try:
         first, second = (memory.empty((LARGE,), np.dtype(np.uint8)) for _ in range(2))
@@ -49,7 +51,7 @@ def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
 
 def test_arrays_that_do_not_fit_are_refused_and_smaller_ones_still_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.memory.sparse._LARGEST_MAPPING", 2 << 20)
-    buffer = LocalBuffers(make_arena(2))
+    buffer = LocalBuffers(functools.partial(make_arena, 2))
     assert buffer.allocate(2 << 20) is None
     assert buffer.allocate(LARGE) is not None
 
@@ -57,25 +59,11 @@ def test_arrays_that_do_not_fit_are_refused_and_smaller_ones_still_fit(monkeypat
 def test_the_budget_limits_local_buffers_too() -> None:
     arena = make_arena(10, budget=3 * LARGE)
     kept = []
+    buffer = LocalBuffers(lambda: arena)
     for _ in range(10):
-        buffer = LocalBuffers(arena)
         place = buffer.allocate(LARGE)
         buffer.close()
         if place is not None:
             kept.append(place)
     assert len(kept) == 3
     assert arena.resident_bytes <= 3 * LARGE
-
-
-def test_a_buffer_is_closed_after_an_error() -> None:
-    arena = make_arena(1)
-
-    def fail(size: int, buffer: LocalBuffers | None) -> None:
-        assert buffer is not None
-        assert buffer.allocate(size) is not None
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        in_local_buffers(LocalBuffers(arena), fail, LARGE)
-    assert arena.acquire() == 0
-    assert in_local_buffers(None, lambda buffer: buffer) is None

@@ -66,19 +66,6 @@ def test_the_generator_of_a_sampler_overrides_the_loaders_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        samples(10, 5),
-        samples(10, None),
-        shared(drop_last=True),
-    ],
-)
-def test_batch_size_and_ranks_may_differ(other: SampleOrder) -> None:
-    samples().check(other.expected())
-    other.check(samples().expected())
-
-
-@pytest.mark.parametrize(
     ("mine", "theirs"),
     [
         (samples(10, 2), samples(10, 3)),

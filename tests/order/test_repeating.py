@@ -233,70 +233,6 @@ def test_four_epochs_with_a_state_in_between_are_torchs(workers: int, persistent
         assert torch.equal(torch.get_rng_state(), drawn)
 
 
-class Seldom(torch_data.IterableDataset[int]):
-    """A stream whose state is always the same object, and whose copies in workers continue where they are."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.phases = dict.fromkeys(range(3), 0)
-        self.step = 0
-
-    def __iter__(self) -> Iterator[int]:
-        for _ in range(self.step, self.size):
-            self.step += 1
-            phase = self.step // 4 % 3  # most of the state stays the same for several samples
-            self.phases[phase] = self.step
-            yield sum(self.phases.values())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"phases": self.phases, "step": self.step}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.phases = {int(phase): step for phase, step in state["phases"].items()}
-        self.step = state["step"]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
-@pytest.mark.parametrize(
-    ("every", "stop", "persistent"),
-    [
-        (3, 5, True),
-        (3, 14, False),
-        (17, 19, True),
-        pytest.param(1, 15, True, marks=pytest.mark.slow),
-        pytest.param(3, 14, True, marks=pytest.mark.slow),
-        pytest.param(17, 19, False, marks=pytest.mark.slow),
-    ],
-)
-def test_two_states_saved_shortly_after_each_other_are_exact(every: int, stop: int, persistent: bool) -> None:
-    """With more workers than batches between the two states."""
-
-    def make() -> Any:
-        return DataLoader(
-            Seldom(12), batch_size=1, num_workers=4, persistent_workers=persistent, snapshot_every_n_steps=every
-        )
-
-    loader = make()
-    iterator = iter(loader)
-    list(itertools.islice(iterator, stop))
-    early = copy.deepcopy(loader.state_dict())
-    between = values(itertools.islice(iterator, 2))
-    late = copy.deepcopy(loader.state_dict())
-    rest = values(iterator)
-    loader.load_state_dict(early)
-    iterator = iter(loader)
-    assert values(itertools.islice(iterator, 2)) == between
-    assert loader.state_dict() == late
-    for state, following in ((early, between + rest), (late, rest), (loader.state_dict(), rest)):
-        other = make()
-        other.load_state_dict(state)
-        assert values(other) == following
-        other.close()
-    assert values(iterator) == rest
-    loader.close()
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("taken", [None, 0, 1, 3])
 @pytest.mark.parametrize("program_seed", [0, 5])
@@ -324,25 +260,3 @@ def test_later_epochs_follow_a_state_from_inside_an_epoch(
     torch.manual_seed(program_seed)
     other.load_state_dict(state)
     assert [values(other) for _ in range(3)] == following
-
-
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_program_that_is_restarted_after_every_batch_delivers_the_same_epochs(workers: int) -> None:
-    def make() -> Any:
-        return DataLoader(range(12), 4, shuffle=True, num_workers=workers)
-
-    torch.manual_seed(0)
-    loader = make()
-    whole = [values(loader) for _ in range(3)]
-    torch.manual_seed(0)
-    loader = make()
-    epochs: list[list[Any]] = [[], [], []]
-    for number in range(9):
-        epochs[number // 3] += values(itertools.islice(loader, 1))
-        state = through_json(loader.state_dict())
-        torch.manual_seed(number)
-        loader = make()
-        loader.load_state_dict(state)
-        if number % 3 == 2:  # the state is from before the end of the epoch, whose rest is empty
-            assert values(loader) == []
-    assert epochs == whole

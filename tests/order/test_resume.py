@@ -411,14 +411,6 @@ def test_the_states_of_a_resumed_loader_are_those_of_one_that_never_stopped(opti
     assert loader.state_dict() == ended.state_dict()
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
-def test_a_state_after_leaving_the_loop_is_exact(options: dict[str, Any]) -> None:
-    with shuffled(**options) as loader:
-        _, resumed = interrupted(lambda: loader, 4, shuffled)
-        assert loader.state_dict() == state_after(4)
-    assert values(resumed) == whole_epochs()[0][4:]
-
-
 def test_states_after_the_last_batch_and_after_the_end_differ() -> None:
     epochs = whole_epochs()
     loader = shuffled()
@@ -505,19 +497,6 @@ def test_a_state_after_a_failed_batch_does_not_repeat_it(options: dict[str, Any]
     with pytest.raises(LookupError):
         next(iterator)
     assert flat(iterator) == [10, 11]
-
-
-def test_a_batch_that_fails_after_a_resumption_is_not_counted_twice() -> None:
-    loader = DataLoader(datasets.Failing(12, at=[0]), batch_size=2)
-    iterator = iter(loader)
-    with pytest.raises(LookupError):
-        next(iterator)
-    resumed = DataLoader(datasets.Failing(12, at=[2]), batch_size=2)
-    resumed.load_state_dict(loader.state_dict())
-    rest = iter(resumed)
-    with pytest.raises(LookupError):
-        next(rest)
-    assert flat(rest) == list(range(4, 12))
 
 
 # Map-style datasets with a state

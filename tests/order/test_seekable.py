@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
@@ -125,38 +125,6 @@ def test_ranks_share_the_order_and_end_together(count: int, size: int, world: in
         assert set(left_out) == set(order[count - left_out.total() :])
 
 
-@settings(deadline=None)
-@given(counts, sizes, worlds, tails, st.data())
-def test_the_same_ranks_resume_where_they_stopped(
-    count: int, size: int, world: int, tail: Tail, data: st.DataObject
-) -> None:
-    ranks = ranks_of(count, size, world, tail)
-    done = data.draw(st.integers(0, len(ranks[0])))
-    (consumed,) = {plan.state(done)["consumed"] for plan in ranks}
-    rest = ranks_of(count, size, world, tail, consumed)
-    for before, after in zip(ranks, rest, strict=True):
-        assert listed(before)[done:] == listed(after)
-        for number in range(len(after)):
-            assert before.draw(done + number) == after.draw(number)
-        assert before.state(len(before)) == after.state(len(after))
-
-
-@settings(deadline=None)
-@given(counts, sizes, worlds, tails, sizes, worlds, st.data())
-def test_other_ranks_resume_where_these_stopped(
-    count: int, size: int, world: int, tail: Tail, other_size: int, other_world: int, data: st.DataObject
-) -> None:
-    ranks = ranks_of(count, size, world, tail)
-    done = data.draw(st.integers(0, len(ranks[0])))
-    consumed = ranks[0].state(done)["consumed"]
-    before = Counter(index for plan in ranks for batch in listed(plan)[:done] for index in batch)
-    rest = ranks_of(count, other_size, other_world, "exact", consumed)
-    after = Counter(index for plan in rest for batch in listed(plan) for index in batch)
-    assert set(after.values()) <= {1}
-    assert set(before) | set(after) == set(range(count))
-    assert not set(before) & set(after)
-
-
 # -- random numbers ---
 
 
@@ -222,27 +190,6 @@ def test_a_batch_sampler_can_be_entered_anywhere(count: int, done: int) -> None:
     assert [again.draw(number) for number in range(count - done)] == [
         plan.draw(number) for number in range(done, count)
     ]
-
-
-def whole_batches(plans: list[BatchPlan]) -> list[int]:
-    return sorted(batch[1] for plan in plans for batch in listed(plan))
-
-
-@given(st.integers(1, 20), worlds, worlds, st.integers(0, 10))
-def test_ranks_share_batches_and_another_number_of_ranks_resumes(count: int, world: int, other: int, done: int) -> None:
-    def ranks(world: int, consumed: int) -> list[BatchPlan]:
-        shares: list[Any] = [distribute(Batches(count), rank, world, tail="drop") for rank in range(world)]
-        return [batch_plan(share, consumed) for share in shares]
-
-    before = ranks(world, 0)
-    done = min(done, len(before[0]))
-    consumed = before[0].state(done)["consumed"]
-    assert consumed == done * world
-    taken = sorted(batch[1] for plan in before for batch in listed(plan)[:done])
-    rest = whole_batches(ranks(other, consumed))
-    assert taken == list(range(consumed))
-    assert rest == list(range(consumed, consumed + len(rest)))
-    assert count - consumed - len(rest) < other
 
 
 def test_draw_keys_of_batches_differ_on_all_ranks() -> None:

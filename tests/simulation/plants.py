@@ -82,7 +82,7 @@ PLANTED_BUGS = [
         "tasks move although batches depend on their worker",
         Lateness,
         "help_idle_workers",
-        "self._moves and ",
+        "epoch.limits.moves and ",
         "",
         drawn={**STOPPED, "moves": False},
     ),
@@ -143,7 +143,7 @@ PLANTED_BUGS = [
         "_after",
         "read = (last.read or 0) + count",
         "read = (last.read or 0) + count + 1",
-        seed=5,
+        drawn={"kind": OWN},
     ),
     PlantedBug(
         "a moved task is given to both workers",
@@ -168,9 +168,9 @@ PLANTED_BUGS = [
     PlantedBug(
         "the wrong sample is blamed for killing a worker",
         Recovery,
-        "redo",
-        "self._found(suspect, trouble.place,",
-        "self._found(suspect, trouble.place - 1,",
+        "_found",
+        "suspect.task, trouble.place",
+        "suspect.task, trouble.place - 1",
         drawn={
             "kind": MAP,
             "batch_size": 4,

@@ -5,7 +5,6 @@ Instead of waiting, it advances its clock to the next event. After every event, 
 
 from __future__ import annotations
 
-import functools
 import math
 import random
 from collections.abc import Callable, Iterable
@@ -19,7 +18,7 @@ from feedline.delivery.driver.driver import Driver
 from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.machine import Machine
-from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
+from feedline.delivery.machine.recovery import Recovery
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.order.order import Entry, Order
@@ -90,12 +89,13 @@ class World(Driver):
             seed=scenario.seed if scenario.moves else None,
             memory_budget=scenario.budget_bytes,
             restarts=scenario.restarts if scenario.kills_stuck else None,
+            snapshot_every=3 if scenario.stateful else 0,
             scheduler=scheduler_of(scenario, random.Random(dice.random())) if scheduler is None else scheduler,
         )
         most = workers if most_workers is None else most_workers
         self._spec = spec_of(scenario, self.dataset, most, share)
         engine = SimulatedEngine(scenario, self._spec, self.slots, dice, workers, trace)
-        options = RecoveryOptions(
+        recovery = Recovery(
             scenario.policy,
             self.dataset,
             self._spec.batched,
@@ -104,7 +104,7 @@ class World(Driver):
             wall_s=engine.clock,
             chance=dice.random,
         )
-        machine = Machine(workers, self.slots, Recovery(options), self.slots.counters, moves=scenario.moves, most=most)
+        machine = Machine(workers, self.slots, recovery, self.slots.counters, most=most)
         super().__init__(engine, machine, self.slots, clock=engine.clock)
         self.workers = engine.workers
         engine.on_given = self._given
@@ -151,14 +151,11 @@ class World(Driver):
         self.order.check(order)
         entry = Entry(Key(seed, number), epoch_key(scenario.seed, number), order)
         self.checkpoint = Checkpoint(
+            self.order,
             entry,
-            self.order.plan(entry),
-            self.order.unit,
-            functools.cache(self.order.expected),
             scenario.seed,
             len(self.workers),
             scenario.batch_size or 1,
-            stride=self.order.stride(),
             keeps_dataset=scenario.persistent,
             keeps_last=False,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
@@ -40,9 +39,6 @@ class Machine:
     def process_time_ns(self) -> int:
         return self.process_cpu
 
-    def pread(self, fd: int, size: int, offset: int) -> bytes:
-        return f"{self.cpu} {self.queued} 7\n".encode()
-
     def queued_ns(self) -> int:
         self.looks += 1
         return self.queued
@@ -53,7 +49,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(module, "time", machine)
     monkeypatch.setattr(module, "queued_ns", machine.queued_ns)
-    monkeypatch.setattr(os, "pread", machine.pread)
     return machine
 
 
@@ -64,8 +59,6 @@ def test_the_time_of_a_thread_excludes_waiting_for_a_core(machine: Machine) -> N
     machine.sleep(20 * MS)
     machine.queue(500 * MS)
     assert clock.since(before) == pytest.approx((0.023, 0.003), abs=1e-6)
-    clock.close()
-    clock.close()
 
 
 @pytest.mark.parametrize("of_process", [False, True])

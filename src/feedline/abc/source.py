@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
@@ -391,24 +392,27 @@ class EpochAware(ABC):
         """Set the epoch that starts."""
 
 
-_MOST_WRAPPERS = 100
-"""Datasets to look at, the outermost first: a bound in case of a circle."""
+_MOST_LAYERS = 100
+"""A bound in case of a circle."""
 
 
-# Any: a user's dataset.
-def changes_with_epoch(dataset: Any) -> bool:
-    """True if an index may mean another sample in another epoch: the dataset, or one that it wraps, has a `set_epoch`.
-
-    A wrapper keeps what it wraps as `dataset`, or as a list `datasets`, as torch's do. Most have no `set_epoch`
-    themselves, and the user calls that of the dataset inside.
-    """
+# Any: a user's dataset, and those inside it.
+def layers_of_dataset(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset and those inside it. Wrappers keep them as `dataset` or a list `datasets`, as torch's do."""
     found = [dataset]
-    for one in found:
-        if callable(getattr(one, "set_epoch", None)):
-            if not isinstance(one, EpochAware) or one.changes_with_epoch:
-                return True
-        elif len(found) < _MOST_WRAPPERS:
-            several = getattr(one, "datasets", None)
-            found += several if isinstance(several, (list, tuple)) else []
-            found += [inside for inside in [getattr(one, "dataset", None)] if inside is not None]
-    return False
+    for layer in itertools.islice(found, _MOST_LAYERS):  # which grows meanwhile
+        yield layer
+        several = getattr(layer, "datasets", None)
+        found += several if isinstance(several, (list, tuple)) else []
+        found += [inside for inside in [getattr(layer, "dataset", None)] if inside is not None]
+
+
+def changes_with_epoch(dataset: object) -> bool:
+    """True if an index may mean another sample in another epoch: the dataset, or one inside it, has a `set_epoch`.
+
+    Most wrappers have none themselves, and the user calls that of the dataset inside.
+    """
+    return any(
+        layer.changes_with_epoch if isinstance(layer, EpochAware) else callable(getattr(layer, "set_epoch", None))
+        for layer in layers_of_dataset(dataset)
+    )

@@ -20,14 +20,11 @@ from feedline.abc.framework import Gather, Reducer
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
 from feedline.frameworks.torch_memory import tensor_of
-from feedline.frameworks.torch_pipes import seed_pipe
 from feedline.frameworks.torch_sending import array_in, place, read, reduce_storage, reduce_tensor
-from feedline.system import openmp
-from feedline.system.process import lock_of_process
 from feedline.types import CollateFunction, WorkerIdentity
 
 
-def worker_info(worker: WorkerIdentity, dataset: object) -> torch_worker.WorkerInfo:
+def _worker_info(worker: WorkerIdentity, dataset: object) -> torch_worker.WorkerInfo:
     """Return the value of `get_worker_info()` in this worker."""
     info = torch_worker.WorkerInfo
     fields: dict[str, Any] = {"id": worker.id, "num_workers": worker.count, "seed": worker.seed, "dataset": dataset}
@@ -36,60 +33,35 @@ def worker_info(worker: WorkerIdentity, dataset: object) -> torch_worker.WorkerI
     return info(**fields)
 
 
-def set_process_worker(info: torch_worker.WorkerInfo) -> None:
-    """Make `torch.utils.data.get_worker_info()` return `info` in this process."""
-    _install()
-    torch_worker._worker_info = info
-
-
-def set_thread_worker(info: object) -> None:
-    """Make `torch.utils.data.get_worker_info()` return `info` on this thread; None to reset it."""
-    _install()
-    torch_worker._feedline_thread.info = info  # type: ignore[attr-defined]
-
-
-def worker_info_was_read() -> bool:
-    """True if `get_worker_info()` was called on this thread."""
-    return bool(torch_worker._feedline_thread.worker_info_was_read)  # type: ignore[attr-defined]
-
-
-def reset_worker_info_read() -> None:
-    """Reset `worker_info_was_read`."""
-    torch_worker._feedline_thread.worker_info_was_read = False  # type: ignore[attr-defined]
-
-
 @contextlib.contextmanager
 def worker_info_hidden() -> Iterator[None]:
     """Make `get_worker_info()` return None, for a dataset that has to yield all samples in every worker."""
     _install()
-    thread = torch_worker._feedline_thread  # type: ignore[attr-defined]
-    before = torch_worker._worker_info, thread.info, thread.worker_info_was_read
-    torch_worker._worker_info = thread.info = None
+    before = torch_worker._worker_info, _thread.info, _thread.worker_info_was_read
+    torch_worker._worker_info = _thread.info = None
     try:
         yield
     finally:
-        torch_worker._worker_info, thread.info, thread.worker_info_was_read = before
+        torch_worker._worker_info, _thread.info, _thread.worker_info_was_read = before
+
+
+class _ThreadInfo(threading.local):
+    info: object = None
+    worker_info_was_read = False
+
+
+_thread = _ThreadInfo()
 
 
 def _install() -> None:
     """Extend torch's `get_worker_info()` to support threads and to record that it was called.
 
     torch keeps the result in a module global, which threads cannot share, and programs hold direct references to the
-    function. So we replace its code, once, with code that looks at the thread first. Outside feedline's workers the
-    result does not change.
+    function. So we replace its code with code that looks at the thread first. Outside feedline's workers the result
+    does not change.
     """
-    with _installing:
-        if "_feedline_thread" not in torch_worker.__dict__:
-            torch_worker._feedline_thread = _ThreadInfo()  # type: ignore[attr-defined]
-            torch_worker.get_worker_info.__code__ = _get_worker_info.__code__
-
-
-_installing = lock_of_process()
-
-
-class _ThreadInfo(threading.local):
-    info: object = None
-    worker_info_was_read = False
+    torch_worker._feedline_thread = _thread  # type: ignore[attr-defined]
+    torch_worker.get_worker_info.__code__ = _get_worker_info.__code__
 
 
 def _get_worker_info() -> object:
@@ -183,10 +155,7 @@ class TorchFramework:
         def copy() -> object:
             if _mode_count():
                 return None
-            tensors = [
-                tensor_of(array.copy()) if dtype is None else tensor_of(array.copy()).view(dtype)
-                for array, dtype in arrays
-            ]
+            tensors = [tensor_of(array.copy(), dtype) for array, dtype in arrays]
             return tensors[0] if single else _formed(tensors, form)
 
         return copy
@@ -196,25 +165,31 @@ class TorchFramework:
         dataset = worker.dataset
         if worker.threaded:
             dataset = self.reset_worker(dataset, shared_seed)
+            from feedline.system import openmp
+
             torch.get_num_threads()  # torch sets a thread's limit on the first such call, so ours has to come later
             openmp.limit_this_thread()
-            set_thread_worker(worker_info(worker, dataset))
+            _install()
+            _thread.info = _worker_info(worker, dataset)
             return dataset
         torch.set_num_threads(1)
         random.seed(worker.seed)
         _seed(worker.seed)
         np.random.seed(torch_worker._generate_state(base_seed, worker.id))
         dataset = self.reset_worker(dataset, shared_seed)
-        set_process_worker(worker_info(worker, dataset))
+        _install()
+        torch_worker._worker_info = _worker_info(worker, dataset)
         return dataset
 
     def reset_worker(self, dataset: object, shared_seed: int | None) -> object:
         if shared_seed is None:
             return dataset
+        from feedline.frameworks.torch_pipes import seed_pipe
+
         return seed_pipe(dataset, shared_seed)
 
     def worker_info_was_read(self) -> bool:
-        return worker_info_was_read()
+        return _thread.worker_info_was_read
 
     def reset_worker_info_read(self) -> None:
-        reset_worker_info_read()
+        _thread.worker_info_was_read = False

@@ -19,12 +19,15 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from feedline.system.references import References
 
 if os.name == "posix":
     import fcntl
+
+if TYPE_CHECKING:
+    from feedline.memory.arena import Arena
 
 _CHECK_INTERVAL_S = 0.05
 """The shortest interval between checks of the witnesses: each takes a system call."""
@@ -34,26 +37,10 @@ _HOLD_S = 1.0
 an operation of its own cannot wait for itself."""
 
 
-class Leaser(Protocol):
-    """Memory with leased parts."""
-
-    def leases(self) -> Sequence[object]:
-        """Return the current leases; holding one keeps its memory from being reused."""
-
-    def hold(self, timeout_s: float) -> bool:
-        """Keep other threads from leasing or reusing memory until `let_go`; False on timeout."""
-
-    def let_go(self) -> None:
-        """Release the lock that `hold` took."""
-
-    def reset_in_child(self) -> None:
-        """Reset locks and state in a forked process."""
-
-
 SEEN: list[tuple[int | None, list[object]]] = []
 """Witnesses, and the leases that a child can see. Without a witness (no descriptor was left), they are held forever."""
 
-_leasers: References[Leaser] = References()
+_arenas: References[Arena] = References()
 _lock = threading.Lock()
 _next_check_s = 0.0
 
@@ -61,16 +48,16 @@ _next_check_s = 0.0
 class _Forking(threading.local):
     """What this thread's current fork holds."""
 
-    held: Sequence[Leaser] = ()
+    held: Sequence[Arena] = ()
     page: mmap.mmap | None = None
 
 
 _forking = _Forking()
 
 
-def watch(leaser: Leaser) -> None:
-    """Hold the leases of some memory when this process forks, as long as the memory lives."""
-    _leasers.add(leaser)
+def watch(arena: Arena) -> None:
+    """Hold the leases of an arena when this process forks, as long as the arena lives."""
+    _arenas.add(arena)
 
 
 def release_ended(*, at_once: bool = False) -> None:
@@ -104,13 +91,13 @@ def _close_if_alone(witness: int) -> bool:
 
 def _before() -> None:
     """Hold the current leases and map a witness. Nothing is leased or reused until the fork has happened."""
-    held: list[Leaser] = []
+    held: list[Arena] = []
     leases: list[object] = []
     _forking.held = held
-    for leaser in _leasers:
-        if leaser.hold(_HOLD_S):
-            held.append(leaser)
-        leases += leaser.leases()
+    for arena in _arenas:
+        if arena.hold(_HOLD_S):
+            held.append(arena)
+        leases += arena.leases()
     if leases:
         with _lock:
             try:
@@ -137,8 +124,8 @@ def _witness_for(leases: list[object]) -> int:
 def _after_in_parent() -> None:
     held, page = _forking.held, _forking.page
     _forking.held, _forking.page = (), None
-    for leaser in held:
-        leaser.let_go()
+    for arena in held:
+        arena.let_go()
     if page is not None:
         page.close()
 
@@ -153,9 +140,9 @@ def _after_in_child() -> None:
         if witness is not None:
             os.close(witness)
     SEEN.clear()
-    for leaser in _leasers:
-        leaser.reset_in_child()
-    _leasers.clear()
+    for arena in _arenas:
+        arena.reset_in_child()
+    _arenas.clear()
 
 
 _kept: list[mmap.mmap | None] = []

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from feedline.abc.source import layers_of_dataset
 from feedline.errors import DataWarning, warn_user
-from feedline.frameworks.hugging_face import ranks_of_stream
-from feedline.order.sharding import layers_of, rank_count
+from feedline.order.sharding import layers_of, rank_count, ranks_of_stream
 from feedline.system.ranks import Share
 
 _KNOWS_RANKS = re.compile(
@@ -31,9 +31,6 @@ _KNOWN = ("builtins", "torch", "feedline", "numpy")
 _SHARE_OUT = ("webdataset", "wids", "litdata", "streaming")
 """Packages whose datasets shard themselves, or cannot be read by several ranks."""
 
-_MOST_LAYERS = 16
-"""How many nested datasets are followed; a bound in case of a cycle."""
-
 
 class Sharing(NamedTuple):
     """What decides which rank gets which samples."""
@@ -42,7 +39,7 @@ class Sharing(NamedTuple):
     """The loader's sampler, with any samplers inside it; None for iterable datasets."""
     form: str
     """The argument that would change it: "sampler", "batch_sampler", or "shard" for iterable datasets."""
-    is_settled: bool = False
+    is_intended: bool = False
     """True if the loader or the dataset is known to shard samples, or sharding was turned off."""
 
 
@@ -66,7 +63,7 @@ class RankWatch:
         `share` returns the share of this process; `has_ended` is true if the last iteration was completed.
         """
         self._has_ended = self._has_ended or has_ended
-        if self.is_over or self._has_warned_of_repeats or sharing.is_settled:
+        if self.is_over or self._has_warned_of_repeats or sharing.is_intended:
             return
         count = share().world_size
         if count == 1:
@@ -75,7 +72,7 @@ class RankWatch:
         if any(rank_count(layer) > 1 or _may_know_ranks(layer) for layer in layers):
             return
         is_known = ranks_of_stream(dataset) is not None  # known to be split over workers, not over ranks
-        if not is_known and (sharing.form == "shard" or any(map(_has_ranks, _layers_of_dataset(dataset)))):
+        if not is_known and (sharing.form == "shard" or any(map(_has_ranks, layers_of_dataset(dataset)))):
             return
         if sharing.form == "sampler" and _is_a_part(dataset, layers[-1], count):
             return
@@ -123,20 +120,6 @@ def _mended(sharing: Sharing) -> str:
         instead = " in place of shuffle=True" if shuffle == "True" else ""
         return f"Give the loader sampler=feedline.samplers.DistributedSampler(dataset, shuffle={shuffle}){instead}."
     return f"Give the loader {form}=feedline.samplers.distribute({form})."
-
-
-def _layers_of_dataset(dataset: object) -> Iterator[object]:
-    """Yield a dataset and the datasets inside it."""
-    found = [dataset]
-    for _ in range(_MOST_LAYERS):
-        if not found:
-            return
-        dataset = found.pop()
-        yield dataset
-        inside = getattr(dataset, "__dict__", {})
-        parts = inside.get("datasets")
-        found += [inside["dataset"]] if "dataset" in inside else []
-        found += parts if isinstance(parts, list) else []
 
 
 def _may_know_ranks(sampler: object) -> bool:

@@ -17,7 +17,7 @@ from feedline.delivery.driver.slots import Slots
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.prefetch import DEEP
-from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
+from feedline.delivery.machine.recovery import Recovery
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.order.order import Entry, SampleOrder
@@ -77,7 +77,7 @@ class World(Driver):
         )
         engine = SimulatedEngine(scenario)
         slots = _Messages(None, framework, Counters())
-        machine = Machine(workers, slots, Recovery(RecoveryOptions()), slots.counters, moves=scenario.moves)
+        machine = Machine(workers, slots, Recovery(), slots.counters)
         super().__init__(engine, machine, slots, clock=engine.clock)
         engine.ordinal_of = lambda worker, task_id: self._flights.of[worker][task_id].ordinal
         self._idle = 0
@@ -96,14 +96,11 @@ class World(Driver):
             self.leave_epoch()
         entry = Entry(Key(seed, number), epoch_key(seed, number), {})
         checkpoint = Checkpoint(
+            order,
             entry,
-            order.plan(entry),
-            order.unit,
-            order.expected,
             seed,
             self.scenario.workers,
             self.scenario.batch_size or 1,
-            stride=order.stride(),
             keeps_dataset=True,
             keeps_last=False,
         )

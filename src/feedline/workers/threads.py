@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerStartError
 from feedline.memory.arena import Arena
-from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
+from feedline.memory.local_buffers import LocalBuffers
 from feedline.randomness.agreement import Agreement
 from feedline.system import interrupts
 from feedline.system.failures import add_note, words
@@ -210,7 +210,7 @@ def _serve(
         _annotate(trouble, number)
         answers.put(Result(ResultKind.DIED, number, -1, trouble))
         return
-    buffer = None if arena is None else LocalBuffers(arena)
+    buffer = LocalBuffers(lambda: arena)
     while (task := lane.get()) is not None:
         # No reference to the result may stay in this thread, not even for a moment: once the training loop has raised
         # an exception, it refers to the loop's frames, and so to the iterator, which could not be freed.
@@ -218,9 +218,12 @@ def _serve(
         del task
 
 
-def _answer(runner: Runner, buffer: LocalBuffers | None, task: Task, number: int) -> Result:
+def _answer(runner: Runner, buffer: LocalBuffers, task: Task, number: int) -> Result:
     try:
-        result = in_local_buffers(buffer, runner.attempt, task, number)
+        try:
+            result = runner.attempt(task, number, buffer)
+        finally:
+            buffer.close()
     except BaseException as exc:
         result = runner.report(exc, task, number)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,14 +15,10 @@ from feedline.delivery.config import Config
 from feedline.delivery.driver.batches import WorkerBatches, new_epoch
 from feedline.delivery.driver.driver import Driver
 from feedline.delivery.driver.inline_batches import InlineBatches
-from feedline.delivery.machine.own_streams import OwnStreams
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState
-from feedline.order.order import Entry
-from feedline.order.streams import SpanPlan, StreamPlan
-from feedline.system.ranks import Share
-from feedline.types import DatasetKind, EngineName, Key, Position, StreamSharding
+from feedline.types import DatasetKind, EngineName, Position
 from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, resources_with, spec_of
 from tests.loader.drivers import driver_of
 from tests.loader.stepping import Clock, SteppingEngine
@@ -124,33 +119,6 @@ def test_workers_resume_from_their_own_states_which_stay_in_the_checkpoint() -> 
     assert engine.submitted[0][0] == 1, "the worker whose turn it was"
     driver.next()
     assert checkpoint.snapshot().streams == streams, "until a worker sends a newer state"
-    driver.close()
-
-
-def test_every_worker_resumes_from_the_one_state_of_a_shared_stream() -> None:
-    driver, engine = start()
-    spec = replace(spec_of(Stream(), DatasetKind.ITERABLE), sharding=StreamSharding(2, Share()))
-    entry = Entry(Key(0, 0), draw_key=0, order={"consumed": 6})
-    plan = SpanPlan(StreamSharding(2, Share()), consumed=6)
-    checkpoint = Checkpoint(entry, plan, "stream samples", dict, draw_seed=0, worker_count=2, batch_size=2)
-    position = Position(iterator={"place": 5}, place=5)
-    resume(driver, spec, Snapshot(0, streams=(position,)), checkpoint)
-    resumed = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
-    assert resumed == {0: position, 1: position}
-    assert all(task.snapshot for _, task in engine.submitted)
-    driver.close()
-
-
-def test_per_worker_streams_resume_and_their_states_stay_in_the_checkpoint() -> None:
-    driver, engine = start()
-    streams = Position(iterator={"n": 4}, place=4, read=5, batches=5), Position(batches=3, read=3, ended=True)
-    checkpoint = bookmark_of(StreamPlan(1, 0), workers=2)
-    checkpoint.expected = lambda: {"unit": "stream batches"}
-    resume(driver, spec_of(Stream(), DatasetKind.ITERABLE), Snapshot(0, streams=streams), checkpoint)
-    assert type(driver.epoch.kind) is OwnStreams
-    assert {worker for worker, _ in engine.submitted} == {0}, "the other stream has ended"
-    assert engine.submitted[0][1].resume == streams[0]
-    assert checkpoint.snapshot().streams == streams
     driver.close()
 
 

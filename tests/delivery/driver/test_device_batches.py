@@ -8,7 +8,6 @@ import itertools
 import os
 import sys
 import threading
-import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +21,6 @@ from feedline.errors import WorkerError
 from feedline.loader.torch_config import TorchConfig
 from feedline.randomness.scope import rng
 from feedline.types import EngineName
-from tests.tries import try_again
 
 pytestmark = pytest.mark.sample(4)
 
@@ -354,48 +352,6 @@ def test_faults_of_batches_prepared_ahead_are_not_in_the_state(threads: int) -> 
     assert [fault.index for fault in other.faults] == [3, 10, 17, 24, 31, 38]
 
 
-class Counting(IterableDataset[int]):
-    """Each epoch continues where the last one ended. One worker starts late."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __iter__(self) -> Any:
-        worker = torch.utils.data.get_worker_info()
-        assert worker is not None
-        while True:
-            if worker.id == 1 and self.count % 12 == 0:
-                time.sleep(0.2)
-            self.count += 1
-            yield self.count + 1000 * worker.id
-            if self.count % 12 == 0:
-                return
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
-
-
-@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("step", [0, 1, 2])
-def test_streams_that_start_late_in_a_later_epoch_are_in_the_state(step: int, threads: int) -> None:
-    def make() -> Fed:
-        return fed(Counting(), Wrapping(threads), batch_size=4, num_workers=2, shard=False, persistent_workers=True)
-
-    loader, other = make(), make()
-    list(loader)
-    batches = iter(loader)
-    for _ in range(step):
-        next(batches)
-    other.load_state_dict(loader.state_dict())
-    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
-    loader.close()
-    other.close()
-
-
 class CustomSampler:
     """A custom sampler that records the threads that iterate it."""
 
@@ -463,22 +419,6 @@ def test_a_signal_leaves_no_lock_taken_and_no_batch_missing_from_the_state(place
     loader.close()
 
 
-class Waiting(Wrapping):
-    """Begins or delivers slowly, like a target that waits for its device."""
-
-    def __init__(self, threads: int, begin_s: float, deliver_s: float) -> None:
-        super().__init__(threads)
-        self.begin_s, self.deliver_s = begin_s, deliver_s
-
-    def begin(self, batch: Any) -> Any:
-        time.sleep(self.begin_s)
-        return super().begin(batch)
-
-    def deliver(self, begun: Any) -> Any:
-        time.sleep(self.deliver_s)
-        return super().deliver(begun)
-
-
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
 @pytest.mark.parametrize("threads", [0, 2])
 def test_waiting_for_the_target_counts_as_waiting_for_the_device(
@@ -491,19 +431,6 @@ def test_waiting_for_the_target_counts_as_waiting_for_the_device(
     assert epoch.stages["device"].count == 20
     assert epoch.waits["device"] > 0
     assert epoch.body.count == 19
-
-
-@pytest.mark.real_time
-@pytest.mark.parametrize(("engine", "workers"), ENGINES)
-@pytest.mark.parametrize("threads", [0, 2])
-def test_with_a_slow_device_most_of_the_wait_is_for_the_device(engine: EngineName, workers: int, threads: int) -> None:
-    def check() -> None:
-        loader = fed(Numbers(), Waiting(threads, 0.05, 0.0), batch_size=2, num_workers=workers, engine=engine)
-        assert len(list(loader)) == 20
-        epoch = loader.stats().epoch
-        assert epoch.waits["device"] > 0.7 * (epoch.wait_s - epoch.waits["start"]), str(loader.stats())
-
-    try_again(check)
 
 
 class Drawing(Wrapping):

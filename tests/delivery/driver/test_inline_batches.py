@@ -12,7 +12,6 @@ import torch
 from torch.utils.data import TensorDataset, default_collate
 
 from feedline import DataLoader, Loader
-from feedline.abc import memory
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.state import Snapshot
@@ -26,23 +25,6 @@ from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, r
 
 def inline(plan: list[Any], arena: Arena | None = None, prepare: Any = None) -> InlineBatches:
     return InlineBatches(spec_of(Numbers()), bookmark_of(plan), None, resources_with(arena), prepare)
-
-
-def test_batches_are_made_on_request() -> None:
-    batches = inline([[0, 1], [2]])
-    assert [next(batches), next(batches)] == [[0, 1], [2]]
-    with pytest.raises(StopIteration):
-        next(batches)
-    batches.close()
-
-
-def test_iteration_continues_after_a_failure() -> None:
-    batches = inline([[0], [4], [2]], Arena(2, shared=False, budget=1 << 20))
-    assert next(batches) == [0]
-    with pytest.raises(ValueError, match="four"):
-        next(batches)
-    assert memory.current() is None
-    assert next(batches) == [2]
 
 
 def of_tensors(plan: list[IndexBlock], arena: Arena | None) -> InlineBatches:
@@ -116,15 +98,6 @@ def test_a_stream_resumes_where_it_was() -> None:
     assert list(batches) == [[4, 5], [6]]
     assert checkpoint.entry.progress.delivered == 4
     assert checkpoint.entry.progress.ended
-
-
-def test_a_failed_batch_counts_as_delivered() -> None:
-    checkpoint = bookmark_of([[0], [4], [2]])
-    batches = InlineBatches(spec_of(Numbers()), checkpoint, None, resources_with(None), None)
-    next(batches)
-    with pytest.raises(ValueError, match="four"):
-        next(batches)
-    assert checkpoint.entry.progress.delivered == 2
 
 
 # -- interrupts ---

@@ -17,7 +17,7 @@ from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.own_streams import OwnStreams
 from feedline.delivery.machine.prefetch import Limits
-from feedline.delivery.machine.recovery import RecoveryOptions
+from feedline.delivery.machine.recovery import Recovery
 from feedline.errors import DataWarning, TooManyBadSamples, WorkerDied
 from feedline.faults import Policy
 from feedline.order.progress import Progress
@@ -121,7 +121,7 @@ def begin(
     restarts: int = 0,
     fault_budget: FaultBudget | None = None,
 ) -> tuple[Delivered, Driver]:
-    driver = driver_of(engine, options=RecoveryOptions(restarts=restarts))
+    driver = driver_of(engine, recovery=Recovery(restarts=restarts))
     limits = Limits(engine.worker_count * depth, depth, timeout_s, kills_stuck=bool(restarts))
     driver.begin_epoch(
         Epoch(

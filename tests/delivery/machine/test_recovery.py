@@ -19,7 +19,6 @@ from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.machine.recovery import (
     Recovery,
-    RecoveryOptions,
     Seen,
     users_frames,
 )
@@ -190,7 +189,7 @@ def test_a_worker_that_ends_by_itself_before_it_is_ready_is_not_replaced(death: 
 
 @pytest.mark.parametrize("was_killed", [True, None])
 def test_workers_killed_during_their_start_are_replaced_while_restarts_are_left(was_killed: bool | None) -> None:
-    recovery = Recovery(RecoveryOptions(restarts=50))
+    recovery = Recovery(restarts=50)
     death = WorkerDied("worker 0 was killed by signal 9 (SIGKILL)")
     death.was_killed, death.was_ready = was_killed, False
     assert [recovery.end_by(death, None) for _ in range(51)] == [None] * 50 + [death]
@@ -236,15 +235,13 @@ def stuck_error(recovery: Recovery, *, kills_stuck: bool, killed: bool = False, 
 
 
 def test_the_timeout_error_has_the_batch_and_the_stack_of_the_stuck_worker() -> None:
-    message = stuck_error(Recovery(RecoveryOptions()), kills_stuck=False)
+    message = stuck_error(Recovery(), kills_stuck=False)
     assert (
         "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71), after 31.2" in message
     )
     assert message.endswith('What it is doing (most recent call first):\nFile "loading.py", line 7 in read_1')
     assert "With restarts=, such as restarts=10, it would be replaced" in message
-    assert "(samples 70, 71) of an iteration that was left" in stuck_error(
-        Recovery(RecoveryOptions()), kills_stuck=False, wanted=False
-    )
+    assert "(samples 70, 71) of an iteration that was left" in stuck_error(Recovery(), kills_stuck=False, wanted=False)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +252,7 @@ def test_the_timeout_error_has_the_batch_and_the_stack_of_the_stuck_worker() -> 
     ],
 )
 def test_the_timeout_error_says_why_a_stuck_worker_is_not_replaced(restarts: int, why: str) -> None:
-    assert why in stuck_error(Recovery(RecoveryOptions(restarts=restarts)), kills_stuck=True)
+    assert why in stuck_error(Recovery(restarts=restarts), kills_stuck=True)
 
 
 _ENGINE, _LIBRARY = Path(runner.__file__), Path(threading.__file__)

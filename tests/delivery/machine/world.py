@@ -10,7 +10,7 @@ from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
-from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
+from feedline.delivery.machine.recovery import Recovery
 from feedline.errors import WorkerDied
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
@@ -65,9 +65,9 @@ class World:
     ) -> None:
         self.slots = Slots(slots)
         self.counters = Counters()
-        recovery = Recovery(RecoveryOptions(restarts=restarts))
-        self.machine = Machine(workers, self.slots, recovery, self.counters, moves=moves, most=most)
-        self.limits = Limits(workers * depth, depth, timeout_s, kills_stuck=restarts > 0)
+        recovery = Recovery(restarts=restarts)
+        self.machine = Machine(workers, self.slots, recovery, self.counters, most=most)
+        self.limits = Limits(workers * depth, depth, timeout_s, kills_stuck=restarts > 0, moves=moves)
         self.tasks: list[list[Task]] = [[] for _ in range(most or workers)]
         """What each worker has, oldest first."""
         self._target: int | None = None

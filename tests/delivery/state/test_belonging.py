@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import feedline
 from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadState
 from tests.delivery.state.rank_worlds import BATCH, COUNT, Make, World, flat, sources_in
-from tests.sampling import examples
 
 pytestmark = pytest.mark.sample(4)
 
@@ -22,40 +19,6 @@ pytestmark = pytest.mark.sample(4)
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Make]:
     return sources_in(tmp_path_factory.mktemp("sources"))
-
-
-moments = st.lists(st.one_of(st.none(), st.integers(0, 12)), min_size=4, max_size=4)
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=examples(30))
-@given(
-    name=st.sampled_from(["tar", "sql"]),
-    ranks=st.integers(1, 4),
-    workers=st.sampled_from([0, 1, 3]),
-    moments=moments,
-    later=st.sampled_from([(1, 0), (2, 1), (3, 0)]),
-    data=st.data(),
-)
-def test_only_the_states_of_all_ranks_in_order_are_merged(
-    sources: dict[str, Make],
-    name: str,
-    ranks: int,
-    workers: int,
-    moments: list[int | None],
-    later: tuple[int, int],
-    data: st.DataObject,
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        world = World(sources[name], patch)
-        found, states = world.legs((ranks, workers), None, moments.__getitem__)
-        chosen = data.draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=5))
-        if chosen == list(range(ranks)):
-            merged = feedline.merge_states([states[rank] for rank in chosen])
-            assert sorted(flat(found) + world.rest(later, merged)) == list(range(COUNT))
-        else:
-            with pytest.raises(BadState, match="the states of all ranks, each once and ordered by rank"):
-                feedline.merge_states([states[rank] for rank in chosen])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -23,11 +23,8 @@ STREAMS = StreamOrder(4)
 def begin(order: Order = SAMPLES, *, workers: int = 0, consumed: int = 0, **options: Any) -> Checkpoint:
     entry = Entry(Key(11, 5), 77, {"consumed": consumed} if consumed else {})
     return Checkpoint(
+        order=order,
         entry=entry,
-        plan=order.plan(entry),
-        unit=order.unit,
-        expected=order.expected,
-        stride=order.stride(),
         draw_seed=22,
         worker_count=workers,
         batch_size=4,
@@ -43,25 +40,6 @@ def deliver(checkpoint: Checkpoint, *ordinals: int) -> None:
 # -- the order ---
 
 
-def test_a_state_counts_delivered_batches_not_planned_ones() -> None:
-    checkpoint = begin()
-    assert checkpoint.plan is not None
-    for _ in range(10):
-        next(checkpoint.plan)
-    deliver(checkpoint, 0, 1, 2)
-    snapshot = checkpoint.snapshot()
-    assert (snapshot.epoch, snapshot.seed, snapshot.draw_seed, snapshot.ended) == (5, 11, 22, False)
-    assert snapshot.order == {"consumed": 12, **SAMPLES.expected()}
-    assert snapshot.streams == ()
-    json.dumps(snapshot.as_dict())
-
-
-def test_a_resumed_iteration_continues_counting() -> None:
-    checkpoint = begin(consumed=40)
-    deliver(checkpoint, 0)
-    assert checkpoint.snapshot().order["consumed"] == 44
-
-
 def test_early_batches_are_stored_relative_to_the_position() -> None:
     checkpoint = begin(consumed=40)
     deliver(checkpoint, 0, 3, 5)
@@ -74,25 +52,6 @@ def test_early_batches_are_stored_relative_to_the_position() -> None:
     assert "stride" not in checkpoint.snapshot().order
 
 
-def test_the_state_of_a_finished_epoch_has_its_number_and_seeds() -> None:
-    checkpoint = begin()
-    deliver(checkpoint, 0, 1)
-    checkpoint.entry.progress.ended = True
-    state = checkpoint.snapshot().as_dict()
-    assert {name: state[name] for name in state if name not in ("feedline", "saved_by", "checksum")} == {
-        "epoch": 5,
-        "ended": True,
-        "seed": 11,
-        "draw_seed": 22,
-        "order": SAMPLES.expected(),
-        "early": [],
-        "streams": [],
-        "turn": 0,
-        "dataset_epoch": None,
-        "virtual": None,
-    }
-
-
 # -- datasets with a state, map-style ---
 
 
@@ -102,11 +61,6 @@ def test_without_workers_the_state_of_the_dataset_is_read_directly() -> None:
     assert snapshot.streams == (Position({"n": [1]}),)
     state["n"].append(2)
     assert snapshot.streams == (Position({"n": [1]}),), "the snapshot does not change with the dataset"
-
-
-def test_a_dataset_without_a_state_is_not_in_the_snapshot() -> None:
-    assert begin(live=Position).snapshot().streams == ()
-    assert begin(workers=2).snapshot().streams == ()
 
 
 def test_a_snapshot_has_the_last_state_of_every_worker() -> None:
@@ -150,15 +104,6 @@ def test_the_last_state_of_a_separate_iterator_is_kept(keeps: bool) -> None:
 
 
 # -- a stream per worker ---
-
-
-def test_a_snapshot_of_the_one_stream_without_workers() -> None:
-    checkpoint = begin(STREAMS)
-    deliver(checkpoint, 0, 1)
-    checkpoint.entry.progress.read = 8
-    assert checkpoint.snapshot().streams == (Position(batches=2, read=8),)
-    checkpoint.live = lambda: Position(None, {"place": 8}, place=8, read=8)
-    assert checkpoint.snapshot().streams == (Position(None, {"place": 8}, place=8, read=8, batches=2),)
 
 
 def test_a_snapshot_of_the_streams_of_workers() -> None:

@@ -14,10 +14,9 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.delivery.state.epochs import Epochs, Start, VirtualPlace
 from feedline.errors import BadState, StateWarning
-from feedline.order.order import Entry, Order, SampleOrder, StreamOrder
+from feedline.order.order import Entry, Order, SampleOrder
 from feedline.randomness.keys import epoch_key
 from feedline.samplers import RandomSampler
-from feedline.system.ranks import Share
 from feedline.types import Key
 
 
@@ -28,17 +27,14 @@ class Bench:
         self.sampler = RandomSampler(range(10), seed=3)
         self.order = order or SampleOrder(self.sampler, 2, drop_last=False)
         self.epochs = Epochs()
-        self.settled: list[int] = []
+        self.drawn: list[int] = []
 
     def begin(self) -> tuple[Start, Checkpoint]:
         """Begin an iteration."""
         start = self.epochs.begin(self.order)
         order = {} if start.snapshot is None else start.snapshot.order
         entry = Entry(Key(3, start.epoch), epoch_key(3, start.epoch), order)
-        plan = self.order.plan(entry)
-        checkpoint = Checkpoint(
-            entry, plan, self.order.unit, self.order.expected, draw_seed=3, worker_count=0, batch_size=2
-        )
+        checkpoint = Checkpoint(self.order, entry, draw_seed=3, worker_count=0, batch_size=2)
         self.epochs.begun(start, self.order, checkpoint)
         return start, checkpoint
 
@@ -57,7 +53,7 @@ class Bench:
         return self.epochs.state(self.order, self._first)
 
     def _first(self, order: Order, epoch: int) -> Snapshot:
-        self.settled.append(epoch)
+        self.drawn.append(epoch)
         return Snapshot(epoch, seed=3, draw_seed=3, order=order.expected())
 
     def load(self, state: Any) -> None:
@@ -75,21 +71,6 @@ def state_of(batches: int | None, epoch: int = 0) -> dict[str, Any]:
 # -- counting ---
 
 
-def test_epochs_are_counted_from_zero_and_set_on_the_sampler() -> None:
-    bench = Bench()
-    assert [bench.run(), bench.run(1), bench.run()] == [0, 1, 2]
-    assert bench.sampler.epoch == 2
-    assert not bench.sampler.epoch_was_set
-
-
-@pytest.mark.parametrize("whom", ["loader", "sampler"])
-def test_set_epoch_applies_once_and_counting_continues_from_there(whom: str) -> None:
-    bench = Bench()
-    bench.run()
-    (bench.epochs if whom == "loader" else bench.sampler).set_epoch(7)
-    assert [bench.run(), bench.run()] == [7, 8]
-
-
 def test_an_iteration_that_fails_to_start_does_not_count_as_an_epoch() -> None:
     bench = Bench()
     bench.sampler.set_epoch(7)
@@ -97,30 +78,7 @@ def test_an_iteration_that_fails_to_start_does_not_count_as_an_epoch() -> None:
         assert bench.epochs.begin(bench.order).epoch == 7, "until it has started"
 
 
-def test_an_order_without_samplers_is_counted_too() -> None:
-    bench = Bench(StreamOrder(2))
-    assert [bench.begin()[0].epoch for _ in range(2)] == [0, 1]
-
-
 # -- resuming ---
-
-
-@pytest.mark.parametrize(("batches", "consumed"), [(0, 0), (2, 4), (4, 8)])
-def test_the_iteration_after_loading_resumes_its_epoch(batches: int, consumed: int) -> None:
-    bench = Bench()
-    bench.load(state_of(batches, epoch=5))
-    start, checkpoint = bench.begin()
-    assert start.epoch == 5
-    assert checkpoint.entry.consumed == consumed
-    assert bench.run() == 6, "the epoch after it is the next"
-
-
-def test_loading_a_state_from_the_end_of_an_epoch_starts_the_next_one() -> None:
-    bench = Bench()
-    bench.load(state_of(None, epoch=5))
-    start, checkpoint = bench.begin()
-    assert start.epoch == 6
-    assert checkpoint.entry.consumed == 0
 
 
 def test_a_state_is_used_up_only_when_the_iteration_has_started() -> None:
@@ -132,15 +90,6 @@ def test_a_state_is_used_up_only_when_the_iteration_has_started() -> None:
         assert bench.state() == state
     bench.begin()
     assert bench.epochs.begin(bench.order).snapshot is None
-
-
-def test_loading_during_an_iteration_applies_to_the_next_one() -> None:
-    bench = Bench()
-    bench.run(1)
-    state = state_of(2, epoch=5)
-    bench.load(state)
-    assert bench.state() == state
-    assert bench.run() == 5
 
 
 def test_loading_a_wrong_state_changes_nothing() -> None:
@@ -176,14 +125,6 @@ def test_set_epoch_with_the_epoch_of_the_state_does_not_warn(whom: str) -> None:
         assert bench.run() == 5
 
 
-@pytest.mark.parametrize("whom", ["loader", "sampler"])
-def test_set_epoch_applies_after_a_state_from_the_end_of_an_epoch(whom: str) -> None:
-    bench = Bench()
-    bench.load(state_of(None, epoch=5))
-    (bench.epochs if whom == "loader" else bench.sampler).set_epoch(9)
-    assert bench.run() == 9
-
-
 # -- before the first batch ---
 
 
@@ -191,9 +132,9 @@ def test_a_state_before_the_first_iteration_is_made_once() -> None:
     bench = Bench()
     state = bench.state()
     assert bench.state() == state
-    assert bench.settled == [0]
+    assert bench.drawn == [0]
     start, _ = bench.begin()
-    assert start.is_settled
+    assert start.is_drawn
     assert start.snapshot is not None
     assert start.snapshot.as_dict() == state, "the iteration matches the saved state"
 
@@ -203,21 +144,10 @@ def test_a_state_made_for_another_epoch_is_not_used() -> None:
     bench.state()
     bench.epochs.set_epoch(4)
     assert bench.state()["epoch"] == 4
-    assert bench.settled == [0, 4]
+    assert bench.drawn == [0, 4]
     bench.epochs.set_epoch(6)
     start, _ = bench.begin()
     assert (start.epoch, start.snapshot) == (6, None)
-
-
-def test_the_state_is_that_of_the_last_started_iteration() -> None:
-    bench = Bench()
-    bench.run(2)
-    assert bench.state()["order"]["consumed"] == 4
-    bench.run(1)
-    assert (bench.state()["epoch"], bench.state()["order"]["consumed"]) == (1, 2)
-    bench.run()
-    assert (bench.state()["epoch"], bench.state()["ended"]) == (2, True)
-    assert bench.settled == []
 
 
 # -- virtual epochs ---
@@ -234,17 +164,6 @@ def test_the_virtual_place_is_part_of_the_state() -> None:
     assert other.epochs.loaded_virtual == (4, 2)
     other.run()
     assert other.epochs.loaded_virtual == (0, 0)
-
-
-def test_an_endless_state_needs_an_endless_order() -> None:
-    bench = Bench()
-    endless = bench.order.without_end(Share())
-    assert endless is not None
-    state = Snapshot(0, seed=3, draw_seed=3, order={**endless.expected(), "consumed": 14}, virtual=(0, 7)).as_dict()
-    bench.load(state)
-    with pytest.raises(BadState, match=r"virtual_epochs\(\)"):
-        bench.begin()
-    assert bench.epochs.begin(endless).snapshot is not None, "the state is still loaded"
 
 
 # -- copies ---
@@ -278,7 +197,7 @@ def test_the_order_of_an_early_state_is_kept_until_an_iteration_starts() -> None
     kept = []
     for step in (Bench.state, Bench.begin):
         step(bench)
-        kept.append(bench.epochs.settled_order)
+        kept.append(bench.epochs.drawn_order)
     assert kept == [bench.order, None]
 
 

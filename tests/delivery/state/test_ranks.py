@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +14,10 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline import DataLoader, Loader, samplers
-from feedline.datasets import TarDataset, mix
+from feedline.datasets import mix
 from feedline.errors import BadState
 from feedline.types import EngineName
 from feedline.workers.threads import ThreadEngine
-from tests.datasets.tar.writing import write_shards
 from tests.delivery.state.rank_worlds import BATCH, COUNT, Make, Place, World, flat, sources_in
 from tests.sampling import examples
 
@@ -44,19 +40,6 @@ SPLIT = ["tar", "tar, in order", "tar, wide buffer", "sql", "sql, keys that are 
 
 def uneven(rank: int) -> int:
     return (rank * 5 + 3) % 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SPLIT)
-def test_each_sample_comes_once_whatever_the_number_of_ranks(
-    sources: dict[str, Make], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(sources[name], monkeypatch)
-    for ranks in WORLDS:
-        before, state = world.go((ranks, 0), None, uneven)
-        for later in WORLDS:
-            after = world.rest((later, 0), state)
-            assert sorted(flat(before) + after) == list(range(COUNT)), f"{ranks} ranks, then {later}"
 
 
 @pytest.mark.parametrize("name", ["tar", "sql, keys that are text"])
@@ -215,21 +198,6 @@ def test_virtual_epochs_resume_at_their_place(sources: dict[str, Make], monkeypa
     rest = [int(number) for batch in first for number in batch]
     assert len(rest) == 2 * BATCH
     assert not set(rest) & set(came)
-
-
-@pytest.mark.slow
-def test_a_state_stays_small_with_many_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (shard,) = write_shards(tmp_path, [3])
-    shards = [str(tmp_path / f"{number}.tar") for number in range(10_000)]
-    for path in shards:
-        os.link(shard, path)
-    dataset = TarDataset(shards, "cls").stream(shuffle=True, buffer=4)
-    world = World(lambda: dataset, monkeypatch)
-    _, state = world.go((4, 0), None, lambda rank: rank * 20)
-    for place in ((3, 0), (2, 1), (4, 0)):
-        _, state = world.go(place, state, lambda rank: 10 * rank + 1)
-        for each in state["ranks"]:
-            assert len(json.dumps(each)) < 1_000 + 4 * 50, each
 
 
 def test_merging_needs_the_states_of_all_ranks_in_order(

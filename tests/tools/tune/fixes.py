@@ -157,9 +157,7 @@ def _batches_per_s(loader: Any) -> float:
         if next(batches, None) is None:
             batches = iter(loader)
         count += 1
-    seconds = clock.since(before)[0]
-    clock.close()
-    return count / seconds
+    return count / clock.since(before)[0]
 
 
 def _batches_per_worker_s(loader: Any) -> float:

@@ -41,9 +41,7 @@ def probed(name: str) -> Measured:
 
 def rows_read_by(dataset: diseases.Rows, *tables: str) -> Rows:
     """Return what a probe finds out about the rows of a dataset that has opened these tables."""
-    clock = Clock()
-    rows = rows_of(dataset, asking(dataset), list(range(len(dataset))), 32, tables, clock)
-    clock.close()
+    rows = rows_of(dataset, asking(dataset), list(range(len(dataset))), 32, tables, Clock())
     assert rows is not None
     return rows
 

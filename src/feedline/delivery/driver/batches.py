@@ -12,7 +12,7 @@ from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.config import Config
 from feedline.delivery.driver.caller_lock import OneCallerBatches
-from feedline.delivery.driver.driver import Driver, RowParts
+from feedline.delivery.driver.driver import Driver
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.epoch import Epoch, Kind
 from feedline.delivery.machine.fault_budget import FaultBudget
@@ -52,6 +52,7 @@ def new_epoch(
         depth * len(machine.flights.active),
         depth,
         deepens=settings.deepens and runs_ahead,
+        moves=settings.moves,
         runs_ahead=runs_ahead,
         # A stream counts its epochs, not its batches; a feed delivers again what was not acknowledged.
         takes_back=(is_free and spec.kind is DatasetKind.MAP) or isinstance(spec.dataset, Acknowledged),
@@ -169,20 +170,6 @@ class WorkerBatches(OneCallerBatches):
         """Event counts so far."""
         return self.driver.counters
 
-    @property
-    def keeps_rows(self) -> bool:
-        """See `Driver.keeps_rows`."""
-        return self.driver.keeps_rows
-
-    @keeps_rows.setter
-    def keeps_rows(self, keeps_rows: bool) -> None:
-        self.driver.keeps_rows = keeps_rows
-
-    @property
-    def row_parts(self) -> RowParts | None:
-        """What is known about the last batch, if another object writes its row."""
-        return self.driver.row_parts
-
     def is_ready(self) -> bool:
         """True if the next batch has already arrived; in the thread that requests batches."""
         usable = not (self._is_torn or self._ended or self.leaving or self.driver.closed) and self._death is None
@@ -206,7 +193,7 @@ class WorkerBatches(OneCallerBatches):
         if inside:
             self._restart(begin_epoch)
         else:
-            self._begin_anew(lambda: self._restart(begin_epoch))
+            self._caller_lock.run("iter(loader)", lambda: self._restart(begin_epoch))
 
     def _restart(self, begin_epoch: BeginEpoch) -> None:
         driver = self.driver

@@ -179,7 +179,7 @@ class OneCallerBatches(Iterator[Any]):
     def apply_pending(self) -> None:
         """Run now what would run before the first batch, if no batch was requested yet."""
         if self.at_first is not None and not self._caller_lock.is_mine():
-            self._begin_anew(self.at_first)
+            self._caller_lock.run("iter(loader)", self.at_first)
 
     def close(self) -> None:
         """End the iteration: from now on `next` raises StopIteration, also in other threads that are waiting in it.
@@ -192,10 +192,6 @@ class OneCallerBatches(Iterator[Any]):
         self.leaving = True
         if not self._caller_lock.is_mine():
             self._caller_lock.run("close()", self._close, _PATIENCE_S)
-
-    def _begin_anew(self, act: Callable[[], None]) -> None:
-        """Start another epoch in `act`, once the current holder of the lock has its batch."""
-        self._caller_lock.run("iter(loader)", act)
 
 
 def ended_by_interrupt() -> WorkerError:

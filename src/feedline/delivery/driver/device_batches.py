@@ -78,7 +78,9 @@ class DeviceBatches(OneCallerBatches):
     def __init__(self, batches: InlineBatches | WorkerBatches, target: Target, fault_budget: FaultBudget) -> None:
         super().__init__()
         self._batches = batches
-        batches.keeps_rows = True
+        self._rows: list[RowParts] = []
+        """What is known about the batch that was just requested; nothing if it gets no row."""
+        (batches.driver if isinstance(batches, WorkerBatches) else batches).rows = self._rows
         self._target = target
         self._fault_budget = fault_budget
         # Batches that the training loop makes itself are made on request. Requesting one from a source that
@@ -154,7 +156,7 @@ class DeviceBatches(OneCallerBatches):
         batch, error, is_end, row_parts = None, None, False, None
         try:
             batch = self._batches.__next__()
-            row_parts = self._batches.row_parts
+            row_parts = self._rows.pop() if self._rows else None
         except StopIteration:
             is_end = True
         except BaseException as exc:

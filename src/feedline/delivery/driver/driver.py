@@ -93,9 +93,8 @@ class Driver:
         self.closed = False
         self._clock = clock or time.monotonic
         self._asked_s = 0.0
-        self.keeps_rows = False
-        """True if another object hands batches to the training loop and writes their rows, from `row_parts`."""
-        self.row_parts: RowParts | None = None
+        self.rows: list[RowParts] | None = None
+        """Gets what is known about each batch, if another object hands batches to the training loop and writes rows."""
         self.leaving = False
         """True once the workers should end. A thread that waits for them at that moment stops waiting."""
 
@@ -184,7 +183,7 @@ class Driver:
                 if machine.decisions:
                     self._perform()
         except BaseException as exc:
-            if not is_interrupt(exc):  # after an interrupt the batch comes again
+            if not is_interrupt(exc):  # else the state still says that it was not delivered
                 epoch.kind.note(epoch, ordinal, worker, position)
                 epoch.progress.missing += 1
             raise
@@ -230,9 +229,9 @@ class Driver:
         return row_parts, (behind, 0, int(flight.is_held_up), int(result.first))
 
     def _write(self, row_parts: RowParts) -> None:
-        """Write the row of a batch that is about to be delivered, or keep its parts for the object that hands it on."""
-        if self.keeps_rows:
-            self.row_parts = row_parts
+        """Write the row of a batch that is about to be delivered, or leave that to the object that hands it on."""
+        if self.rows is not None:
+            self.rows.append(row_parts)
         else:
             before, more = row_parts
             asked = int(self._asked_s * 1e9)
@@ -254,7 +253,7 @@ class Driver:
 
     def end(self) -> None:
         """Record the end of the epoch, unless another object hands batches on and does so."""
-        if not self.keeps_rows:
+        if self.rows is None:
             self._observer.end(self.counters.batches, int(self._asked_s * 1e9))
 
     def poll(self) -> None:

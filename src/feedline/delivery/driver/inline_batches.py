@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from feedline.abc.source import Acknowledged
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.delivery.driver.acknowledgements import Acknowledgements
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.machine.batch_indices import count_of
 from feedline.delivery.machine.counters import Counters
@@ -19,15 +18,14 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.faults.policy import policy_of
-from feedline.memory.local_buffers import WORTH_A_SLOT, LocalBuffers
-from feedline.memory.reading import Bytes
+from feedline.memory.local_buffers import LocalBuffers
 from feedline.randomness import scope as randomness
 from feedline.randomness.scope import TRANSFORM
-from feedline.system import interrupts
 from feedline.system.failures import is_interrupt
 from feedline.types import DatasetKind, Draw, IndexBlock, Result, ResultKind, Span, Task
 
 if TYPE_CHECKING:
+    from feedline.delivery.driver.acknowledgements import Acknowledgements
     from feedline.delivery.driver.driver import Prepare, RowParts
     from feedline.memory.arena import Arena
     from feedline.workers.runner import Runner
@@ -65,12 +63,11 @@ class InlineBatches(OneCallerBatches):
         super().__init__()
         self._fault_budget = fault_budget or FaultBudget(policy_of(None))
         self._host = host
-        self._buffer = _Buffer(host)
+        self._buffer = LocalBuffers(host.arena)
         self.counters = host.counters
         self._observer = self.counters.observer
-        self.keeps_rows = False
-        """See `Driver.keeps_rows`."""
-        self.row_parts: RowParts | None = None
+        self.rows: list[RowParts] | None = None
+        """See `Driver.rows`."""
         self._prepare = prepare
         self.begin(spec, checkpoint, snapshot)
 
@@ -111,6 +108,8 @@ class InlineBatches(OneCallerBatches):
         """A faster way to make small batches than a task, if there is one."""
         self._plan = checkpoint.plan
         if checkpoint.live is not None or not checkpoint.plan.goes_ahead:  # else it keeps nothing of the user's open
+            from feedline.system import interrupts
+
             weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
         self.checkpoint = checkpoint
         self.progress = progress
@@ -118,6 +117,8 @@ class InlineBatches(OneCallerBatches):
         self._acknowledgements: Acknowledgements | None = None
         """For a stream that is notified which of its samples were consumed."""
         if runner.streams and isinstance(spec.dataset, Acknowledged):
+            from feedline.delivery.driver.acknowledgements import Acknowledgements
+
             self._acknowledgements = Acknowledgements(spec.dataset)
 
     def _next(self) -> object:
@@ -173,7 +174,7 @@ class InlineBatches(OneCallerBatches):
             return batch
 
     def _write(self, ordinal: int, indices: object, asked: int, made: tuple[int, int], cpu: tuple[int, int]) -> None:
-        """Write the row of a batch that is about to be delivered, or keep its parts for the object that hands it on."""
+        """Write the row of a batch that is about to be delivered, or leave that to the object that hands it on."""
         began, finished = made
         fetch, collate, task_notes = self._runner.clock.of(began, finished, indices)
         self._runner.clock.end()
@@ -183,8 +184,8 @@ class InlineBatches(OneCallerBatches):
             self._observer.add_notes(task_notes, -1)
         count = self._stream_count if self._runner.streams else count_of(indices, batched=self._batched)
         row_parts = (ordinal, -1, count, 0, asked, began, fetch, transform, collate, 0, *cpu, finished, finished)
-        if self.keeps_rows:
-            self.row_parts = row_parts, (0, 0, 0, 0)
+        if self.rows is not None:
+            self.rows.append((row_parts, (0, 0, 0, 0)))
         else:
             self._observer.write(row_parts, asked, time.monotonic_ns(), (0, 0, 0, 0), self.counters.batches)
 
@@ -193,7 +194,7 @@ class InlineBatches(OneCallerBatches):
         return False
 
     def _end(self) -> None:
-        if not self.keeps_rows:
+        if self.rows is None:
             self._observer.end(self.counters.batches, time.monotonic_ns())
         self._buffer.rest()
 
@@ -315,41 +316,6 @@ class InlineBatches(OneCallerBatches):
 
     def _close(self) -> None:
         """Do nothing, as nothing is running."""
-
-
-class _Buffer:
-    """The `Memory` of batches: ordinary memory until the first large array, and the loader's own from then on."""
-
-    crosses = False
-    has_space = True
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._buffers: LocalBuffers | None = None
-
-    @property
-    def is_warm(self) -> bool:
-        """True if closing it gives back memory that is kept for large batches."""
-        return self._buffers is not None and self._buffers.is_warm
-
-    def allocate(self, size: int) -> tuple[Bytes, int] | None:
-        if self._buffers is None:
-            arena = self._host.arena() if size >= WORTH_A_SLOT else None
-            if arena is None:
-                return None
-            arena.serve(self)  # the loader may use other memory before this iteration ends
-            self._buffers = LocalBuffers(arena)
-        return self._buffers.allocate(size)
-
-    def close(self) -> None:
-        """End a batch; see `LocalBuffers.close`."""
-        if self._buffers is not None:
-            self._buffers.close()
-
-    def rest(self) -> None:
-        """End an epoch; see `Arena.rest`."""
-        if self._buffers is not None:
-            self._buffers.rest()
 
 
 _VOID = object()

@@ -22,17 +22,15 @@ class Lateness:
         crew: the workers.
         recovery: says whether a worker may be replaced, and reports one that does not answer.
         pace: how long tasks take.
-        moves: True if any worker may make any batch.
     """
 
-    def __init__(self, flights: Flights, crew: Crew, recovery: Recovery, pace: Pace, *, moves: bool) -> None:
+    def __init__(self, flights: Flights, crew: Crew, recovery: Recovery, pace: Pace) -> None:
         self.deadline_s: float | None = None
         """Deadline of the batch that the training loop waits for; other batches do not extend it."""
         self._flights = flights
         self._crew = crew
         self._recovery = recovery
         self._pace = pace
-        self._moves = moves
         self._ask_again_s = -math.inf
         """Do not ask the scheduler for a worker to relieve before this time."""
 
@@ -68,7 +66,7 @@ class Lateness:
         """Find work for idle workers; return after how many seconds to check again, None if there is no need."""
         flights, scheduler, typical_s = self._flights, epoch.scheduler, self._pace.typical_s()
         idle = [view.id for view in flights.active if not view.outstanding]
-        if idle and self._moves and epoch.kind.can_move and flights.now_s >= self._ask_again_s:
+        if idle and epoch.limits.moves and epoch.kind.can_move and flights.now_s >= self._ask_again_s:
             views = self._views_for_relief(epoch, idle)
             has_idle = any(not view.outstanding for view in views)
             move = scheduler.relieve(views, flights.now_s, typical_s) if has_idle else None

@@ -36,7 +36,6 @@ class Machine:
         slots: where batches are written.
         recovery: decides what to do about deaths.
         counters: records what happened.
-        moves: True if any worker may make any batch: with a seed, and on threads, which share one dataset.
         now_s: the current time.
         most: maximum number of workers; None if the number is fixed.
     """
@@ -48,7 +47,6 @@ class Machine:
         recovery: Recovery,
         counters: Counters,
         *,
-        moves: bool = True,
         now_s: float = 0.0,
         most: int | None = None,
     ) -> None:
@@ -58,7 +56,7 @@ class Machine:
         self.window = 0
         """Batches that may be in flight."""
         self.crew = Crew(self.flights, recovery, worker_count)
-        self.lateness = Lateness(self.flights, self.crew, recovery, self.pace, moves=moves)
+        self.lateness = Lateness(self.flights, self.crew, recovery, self.pace)
         self._slots = slots
         self._failed_call: BaseException | None = None
         """What a call raised in a worker; the next `ask` raises it."""

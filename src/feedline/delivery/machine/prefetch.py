@@ -52,6 +52,8 @@ class Limits:
     """True to replace a worker that takes longer than that, as if it had died."""
     deepens: bool = False
     """True if more may be in flight while batches are small and quick to make."""
+    moves: bool = True
+    """True if any worker may make any batch: with a seed, and on threads, which share one dataset."""
     runs_ahead: bool = True
     """True if more may be in flight while a batch is late."""
     takes_back: bool = False

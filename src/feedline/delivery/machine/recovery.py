@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from feedline.abc.faults import NEIGHBOUR, ErrorPolicy, Failure, Fault, Verdict, index_key
@@ -37,9 +37,20 @@ _MOST_STREAM_DEATHS = 4
 """Workers that may die over the same batch of a stream."""
 
 
-@dataclass(frozen=True)
-class RecoveryOptions:
-    """Options for workers that die or are stuck."""
+def _would_recur(death: BaseException) -> bool:
+    """True if a new worker would end the same way: this one failed by itself before it was ready to work."""
+    if isinstance(death, WorkerDied):
+        return not death.was_ready and death.was_killed is False
+    return not isinstance(death, WorkerTimeout)
+
+
+Redone = Task | Result | None
+"""What to do with a task over which a worker died: send a probe, answer it with a result, or (None) assign it again."""
+
+
+@dataclass
+class Recovery:
+    """Decide what to do with tasks over which workers died, and whether another worker may be started."""
 
     policy: ErrorPolicy | None = None
     """Decides about a sample that kills its worker."""
@@ -54,29 +65,15 @@ class RecoveryOptions:
     """The time of day, for the fault log."""
     chance: Callable[[], float] = lambda: 0.5
     """A random number below 1, for policies that spread their pauses."""
+    _left: int = field(init=False)
+    """Workers that may still be replaced in this epoch."""
 
-
-def _would_recur(death: BaseException) -> bool:
-    """True if a new worker would end the same way: this one failed by itself before it was ready to work."""
-    if isinstance(death, WorkerDied):
-        return not death.was_ready and death.was_killed is False
-    return not isinstance(death, WorkerTimeout)
-
-
-Redone = Task | Result | None
-"""What to do with a task over which a worker died: send a probe, answer it with a result, or (None) assign it again."""
-
-
-class Recovery:
-    """Decide what to do with tasks over which workers died, and whether another worker may be started."""
-
-    def __init__(self, options: RecoveryOptions) -> None:
-        self._options = options
-        self._left = options.restarts
+    def __post_init__(self) -> None:
+        self.begin_epoch()
 
     def begin_epoch(self) -> None:
         """Reset the budget."""
-        self._left = self._options.restarts
+        self._left = self.restarts
 
     @property
     def may_restart(self) -> bool:
@@ -110,8 +107,8 @@ class Recovery:
 
     def with_budget_note(self, last: BaseException) -> BaseException:
         """Add to the last death's message that the budget is spent, if it is; return the exception."""
-        if self._left <= 0 < self._options.restarts and isinstance(last, WorkerError):
-            count = self._options.restarts
+        if self._left <= 0 < self.restarts and isinstance(last, WorkerError):
+            count = self.restarts
             last.args = (
                 f"{last} This is one death too many: {count} workers were replaced in this epoch, and "
                 f"restarts={count} allows no more. Samples that were found to kill are in the loader's `faults`, and "
@@ -127,7 +124,7 @@ class Recovery:
             samples = "" if task.stays else f" ({samples_text(self._samples_of(task))})"
             doing = "making" if begun.suspect is None else "searching for the sample that kills workers, in"
             what = f" It was {doing} batch {task.ordinal}{samples}."
-        restart = f"restart {self._options.restarts - self._left} of {self._options.restarts} in this epoch"
+        restart = f"restart {self.restarts - self._left} of {self.restarts} in this epoch"
         if isinstance(death, WorkerTimeout):  # it ends with a stack
             text += "\n"
         return f"{text}{what} Another worker has taken its place and its work; nothing is lost ({restart})."
@@ -141,8 +138,8 @@ class Recovery:
         if begun.suspect is not None:
             trouble.deaths_alone += 1
             if trouble.deaths_alone < _DEATHS_ALONE:
-                return self._alone(suspect, trouble.place)
-            return self._found(suspect, trouble.place, death)
+                return self._alone(suspect, trouble)
+            return self._found(suspect, trouble, death)
         trouble.deaths += 1
         if trouble.deaths < _DEATHS_BEFORE_SEARCH or not self._may_search(begun):
             return None
@@ -150,7 +147,7 @@ class Recovery:
         return self.survived(suspect)
 
     def _may_search(self, flight: Flight) -> bool:
-        return self._options.searches and not flight.stays
+        return self.searches and not flight.stays
 
     def survived(self, suspect: Flight) -> Redone:
         """Try the next sample of a task that kills, as the one before was made without harm."""
@@ -160,52 +157,47 @@ class Recovery:
         while trouble.place in suspect.task.skip:
             trouble.place += 1
         if trouble.place < len(self._samples_of(suspect)):
-            return self._alone(suspect, trouble.place)
+            return self._alone(suspect, trouble)
         trouble.deaths = 0  # each sample can be made: it was an accident, or they are too much together
         return None
 
-    def _alone(self, suspect: Flight, place: int) -> Task:
+    def _alone(self, suspect: Flight, trouble: Trouble) -> Task:
         """Return the task to make a single sample of another one."""
-        task, draw = suspect.task, suspect.task.draw
+        task, draw, place = suspect.task, suspect.task.draw, trouble.place
         return Task(
             0,
-            [self._samples_of(suspect)[place]] if self._options.batched else task.indices,
+            [self._samples_of(suspect)[place]] if self.batched else task.indices,
             draw=Draw(draw.key, draw.first + draw.stride * place, draw.stride),
             resume=task.resume,
         )
 
     def _samples_of(self, flight: Flight) -> list[object]:
-        return as_list(flight.task.indices, batched=self._options.batched and not flight.stays)
+        return as_list(flight.task.indices, batched=self.batched and not flight.stays)
 
-    def _decide(self, failure: Failure) -> Verdict:
-        policy = self._options.policy
-        if policy is None or policy.never_catches:
-            return Verdict("raise")
-        return policy.decide(failure, self._options.chance())
-
-    def _found(self, suspect: Flight, place: int, death: BaseException) -> Redone:
+    def _found(self, suspect: Flight, trouble: Trouble, death: BaseException) -> Redone:
         """Apply the policy's verdict to a sample that kills."""
-        trouble, task = suspect.trouble, suspect.task
-        assert trouble is not None
+        task, place = suspect.task, trouble.place
         index = self._samples_of(suspect)[place]
         does = "blocks" if isinstance(death, WorkerTimeout) else "kills"
-        origin = origin_text(self._options.dataset, index)
+        origin = origin_text(self.dataset, index)
         origin += "," if origin else ""
         error = type(death)(f"Sample {index!r}{origin} {does} every worker that makes it. The last one: {death}")
         known = index_key(index)
         trouble.attempts[known] = trouble.attempts.get(known, 0) + 1
         failure = Failure(index, error, "worker", trouble.attempts[known], suspect.worker)
         try:
-            verdict = self._decide(failure)
+            verdict = Verdict("raise")
+            if self.policy is not None and not self.policy.never_catches:
+                verdict = self.policy.decide(failure, self.chance())
         except Exception as exc:  # from the user's policy: raised in place of the batch
             if is_interrupt(exc):
                 raise
             add_note(exc, f"About sample {index!r}, which {does} its worker (stage: worker).")
             return Result(ResultKind.FAILED, suspect.worker, task.id, exc)
-        action, now_s = verdict.action, self._options.wall_s()
+        action, now_s = verdict.action, self.wall_s()
         other = None
         if action == "replace":
-            other = neighbour_of(index, self._options.dataset, error) if verdict.index is NEIGHBOUR else verdict.index
+            other = neighbour_of(index, self.dataset, error) if verdict.index is NEIGHBOUR else verdict.index
         if action == "raise" or (action == "replace" and other is None):
             notes = Notes(faults=[Fault.of(failure, "raise", time=now_s)])
             return Result(ResultKind.FAILED, suspect.worker, task.id, error, notes=notes)
@@ -214,7 +206,7 @@ class Recovery:
             task.skip = (*task.skip, place)
             trouble.faults.append(Fault.of(failure, "skip", time=now_s))
         elif action == "replace":
-            task.indices = with_item(task.indices, place, other, batched=self._options.batched)
+            task.indices = with_item(task.indices, place, other, batched=self.batched)
             trouble.faults.append(Fault.of(failure, "replace", time=now_s, replacement=other))
         return None
 
@@ -238,7 +230,7 @@ class Recovery:
 
     def _why_not_killed(self, limits: Limits, seen: Seen) -> str:
         if limits.kills_stuck and not self.may_restart:
-            count = self._options.restarts
+            count = self.restarts
             return f" It is not replaced: {count} workers were replaced in this epoch, and restarts= allows no more."
         if limits.kills_stuck:
             return " It is not replaced: this engine cannot end a worker that is busy; engine='process' can."

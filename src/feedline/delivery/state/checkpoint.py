@@ -8,26 +8,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from feedline.delivery.state import Snapshot
-from feedline.order.order import Entry
+from feedline.order.order import Entry, Order
 from feedline.order.plan import Plan
 from feedline.types import Position, State
 
 
 @dataclass
 class Checkpoint:
-    """The position of one iteration of a loader."""
+    """The position of one iteration of a loader.
 
+    It has the plan of the iteration until `freeze`.
+    """
+
+    order: Order
     entry: Entry
-    plan: Plan | None
-    unit: str
-    """The unit that positions count: see `Plan.state`."""
-    expected: Callable[[], State]
-    """Returns the values by which a loaded state is compared with a loader, in addition to the plan's state."""
     draw_seed: int
     worker_count: int
     batch_size: int
-    stride: tuple[int | None, int, int] = (None, 0, 1)
-    """The values that batch numbers depend on: see `Order.stride`."""
     dataset_epoch: int | None = None
     """The epoch that the dataset's `set_epoch` was last called with."""
     keeps_dataset: bool = True
@@ -36,14 +33,19 @@ class Checkpoint:
     """False if nothing outlives an iterator of the dataset: see `repeats_itself`."""
     live: Callable[[], Position] | None = None
     """Returns the current position, if the training process makes the batches itself and it has a state."""
+    _expected: State | None = None
+    """What the order expects of a state, once it was asked for."""
     _plan_state: dict[str, object] = field(default_factory=dict)
     """The last state of the plan, once the plan is gone."""
     _plan_after: dict[str, object] = field(default_factory=dict)
     """What the plan leaves to the next epoch, once it is gone."""
 
+    def __post_init__(self) -> None:
+        self.plan: Plan | None = self.order.plan(self.entry)
+
     def batch_count(self) -> int:
         """Return how many batches of the epoch this rank has had, including those before the iteration."""
-        size, _, ranks = self.stride
+        size, _, ranks = self.order.stride()
         return -(-self.entry.consumed // ((size or 1) * ranks)) + self.entry.progress.count()
 
     def freeze(self) -> None:
@@ -66,24 +68,29 @@ class Checkpoint:
             return self._plan_after if progress.ended else self._plan_state
         return self.plan.after() if progress.ended else self.plan.state(progress.delivered)
 
+    def _expects(self) -> State:
+        if self._expected is None:
+            self._expected = self.order.expected()
+        return self._expected
+
     def snapshot(self) -> Snapshot:
         """Return the position of the iteration. Calls the user's own stateful objects, but not the workers."""
         key, progress = self.entry.key, self.entry.progress
         snapshot = Snapshot(key.epoch, seed=key.seed, draw_seed=self.draw_seed, dataset_epoch=self.dataset_epoch)
         if progress.ended:
-            order = {**self.expected(), **self._state_of_plan()}
+            order = {**self._expects(), **self._state_of_plan()}
             return replace(snapshot, ended=True, order=order, streams=self.outlasting())
-        order = {**self._state_of_plan(), **self.expected()}
+        order = {**self._state_of_plan(), **self._expects()}
         positions = self._positions()
-        if self.unit == "stream samples":  # all workers read the same stream
+        if self.order.unit == "stream samples":  # all workers read the same stream
             # Near its end, workers know better than the plan how many samples are consumed.
             known = [position.read for position in positions if position.read is not None]
             order["consumed"] = consumed = min([order["consumed"], *([max(known)] if known else [])])
             positions = [replace(_furthest(positions, consumed), read=None)]
-        if self.unit != "stream batches" and not any(position.has_state for position in positions):
+        if self.order.unit != "stream batches" and not any(position.has_state for position in positions):
             positions = []
         if progress.early:  # batches are identified by their numbers
-            order["stride"] = list(self.stride)
+            order["stride"] = list(self.order.stride())
         return replace(
             snapshot,
             order=order,
@@ -95,7 +102,7 @@ class Checkpoint:
     def _turn(self) -> int:
         """Return the number of the worker whose turn is next."""
         progress = self.entry.progress
-        if self.unit == "stream batches" or not self.worker_count:
+        if self.order.unit == "stream batches" or not self.worker_count:
             return progress.turn
         return (progress.turn + progress.delivered) % self.worker_count
 
@@ -103,20 +110,20 @@ class Checkpoint:
         """Return the position of every worker, or that of an iteration without workers."""
         progress = self.entry.progress
         if self.worker_count:
-            if self.unit != "stream batches" and not progress.positions:
+            if self.order.unit != "stream batches" and not progress.positions:
                 return []
             return [progress.positions.get(worker, Position()) for worker in range(self.worker_count)]
         position = Position() if self.live is None else self.live()
-        if self.unit == "stream batches":
+        if self.order.unit == "stream batches":
             return [replace(position, batches=progress.delivered, read=progress.read)]
         return [position]
 
     def outlasting(self) -> tuple[Position, ...]:
         """Return where the next epoch begins: the states that outlive this one, which has ended or was left."""
         positions = self._positions() if self.keeps_dataset else []
-        if self.unit == "stream samples" and positions:
+        if self.order.unit == "stream samples" and positions:
             positions = [_furthest(positions)]
-        is_over = self.entry.progress.ended or not self.unit.startswith("stream")
+        is_over = self.entry.progress.ended or not self.order.unit.startswith("stream")
         found = [position.next_epoch(ended=is_over or position.ended) for position in positions]
         if not self.keeps_last:
             found = [replace(position, iterator=None) for position in found]

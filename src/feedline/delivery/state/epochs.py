@@ -19,7 +19,7 @@ class Start:
     epoch: int
     snapshot: Snapshot | None = None
     """Where to resume; None at the beginning of an epoch."""
-    is_settled: bool = False
+    is_drawn: bool = False
     """True if the snapshot is this loader's own, of an epoch that has not begun: its seeds were just drawn."""
     is_resumed: bool = False
     """True if the snapshot determines the epoch, regardless of `set_epoch`."""
@@ -44,9 +44,9 @@ class Epochs:
         self._by_hand: int | None = None
         """The argument of `set_epoch`, until an iteration has begun."""
         self._loaded: Snapshot | None = None
-        self._settled: Snapshot | None = None
+        self._drawn: Snapshot | None = None
         """The snapshot that `state` returned before its epoch began; used by the next iteration if it is that epoch."""
-        self.settled_order: Order | None = None
+        self.drawn_order: Order | None = None
         """The order of that snapshot, which may have opened the user's sampler."""
         self.checkpoint: Checkpoint | None = None
         """The checkpoint of the last iteration that has begun."""
@@ -69,10 +69,10 @@ class Epochs:
 
     def order_of(self, order: Order) -> Order:
         """Return the order of the next iteration: the one that `state` used, if of the same sampler, else this one."""
-        settled = self.settled_order
-        if settled is None or settled.is_of(order):
-            return settled or order
-        self._settled = self.settled_order = None  # the sampler has been replaced since
+        drawn = self.drawn_order
+        if drawn is None or drawn.is_of(order):
+            return drawn or order
+        self._drawn = self.drawn_order = None  # the sampler has been replaced since
         return order
 
     def begin(self, order: Order, own: Callable[[Snapshot], Snapshot] | None = None) -> Start:
@@ -92,9 +92,9 @@ class Epochs:
             if loaded is not None:
                 rest = Snapshot(epoch, order=loaded.order, streams=loaded.streams, dataset_epoch=loaded.dataset_epoch)
                 return Start(epoch, rest, before=loaded)
-            settled = self._settled
-            if settled is not None and settled.epoch == epoch:
-                return Start(epoch, settled, is_settled=True)
+            drawn = self._drawn
+            if drawn is not None and drawn.epoch == epoch:
+                return Start(epoch, drawn, is_drawn=True)
             if order.skips:
                 return Start(epoch, Snapshot(epoch, order={"consumed": order.place_after(order.skips)}))
             return Start(epoch)
@@ -111,7 +111,7 @@ class Epochs:
 
     def begun(self, start: Start, order: Order, checkpoint: Checkpoint) -> None:
         """Record that an iteration has begun. Only then is the state that was loaded for it used up."""
-        self._loaded = self._settled = self._by_hand = self.settled_order = None
+        self._loaded = self._drawn = self._by_hand = self.drawn_order = None
         self._next_epoch = start.epoch + 1
         self.checkpoint, self._start = checkpoint, start
         order.mark_epoch_begun(start.epoch)
@@ -140,13 +140,13 @@ class Epochs:
             if start.is_resumed:
                 self._loaded = start.snapshot
                 return True
-            self._settled = checkpoint.snapshot()
+            self._drawn = checkpoint.snapshot()
         else:
-            before = start.snapshot if start.snapshot is not None and not start.is_settled else Snapshot(requested)
-            self._settled = replace(
+            before = start.snapshot if start.snapshot is not None and not start.is_drawn else Snapshot(requested)
+            self._drawn = replace(
                 before, epoch=requested, seed=checkpoint.entry.key.seed, draw_seed=checkpoint.draw_seed
             )
-        self._by_hand = self._settled.epoch
+        self._by_hand = self._drawn.epoch
         return True
 
     def end_epoch(self) -> None:
@@ -159,10 +159,10 @@ class Epochs:
         for each in snapshot.ranks or (snapshot,):
             order.check(each.order)
         if snapshot.is_shared and "rank" in snapshot.order:
-            snapshot = replace(snapshot, order={**snapshot.order, **order.settle()})  # it is this rank's from now on
+            snapshot = replace(snapshot, order={**snapshot.order, **order.draw_next()})  # it is this rank's from now on
         if order.sampler is not None:  # iterating over the sampler itself now yields that epoch
             order.sampler.epoch = snapshot.epoch + int(snapshot.ended)
-        self._loaded, self._settled, self.settled_order = snapshot, None, None
+        self._loaded, self._drawn, self.drawn_order = snapshot, None, None
         self.checkpoint = None
         self.virtual = None
 
@@ -202,10 +202,10 @@ class Epochs:
         if self.checkpoint is None:
             by_hand = self._epoch_set_by_user(order)
             epoch = self._next_epoch if by_hand is None else by_hand
-            if self._settled is None or self._settled.epoch != epoch:
-                self._settled, self.settled_order = first(order, epoch), order
-            settled = self._settled
-            return replace(settled, order={**settled.order, **draws(settled)}, streams=opening(order)).as_dict()
+            if self._drawn is None or self._drawn.epoch != epoch:
+                self._drawn, self.drawn_order = first(order, epoch), order
+            drawn = self._drawn
+            return replace(drawn, order={**drawn.order, **draws(drawn)}, streams=opening(order)).as_dict()
         snapshot = self.checkpoint.snapshot()
         snapshot = replace(snapshot, order={**snapshot.order, **draws(snapshot)})
         if self.virtual is not None:

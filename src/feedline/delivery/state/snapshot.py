@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import feedline
@@ -61,18 +61,11 @@ class Snapshot:
         """Return the snapshot in the form of `state_dict()`."""
         if self.ranks:
             return of_ranks([each.as_dict() for each in self.ranks])
-        state = {
-            "epoch": self.epoch,
-            "ended": self.ended,
-            "seed": self.seed,
-            "draw_seed": self.draw_seed,
-            "order": self.order,
-            "early": list(self.early),
-            "streams": [position.as_dict() for position in self.streams],
-            "turn": self.turn if self.streams else 0,
-            "dataset_epoch": self.dataset_epoch,
-            "virtual": None if self.virtual is None else list(self.virtual),
-        }
+        state = {name: getattr(self, name) for name in _FIELDS}
+        state["early"] = list(self.early)
+        state["streams"] = [position.as_dict() for position in self.streams]
+        state["turn"] = self.turn if self.streams else 0
+        state["virtual"] = None if self.virtual is None else list(self.virtual)
         return {FORMAT: VERSION, SAVED_BY: feedline.__version__, **state, "checksum": _checksum(state)}
 
     @classmethod
@@ -94,25 +87,25 @@ class Snapshot:
             )
         check_format(state, "a loader", known=VERSION)
         if "ranks" in state:
-            snapshots = tuple(cls.from_dict(each) for each in _checked_ranks(state))
+            ranks = state["ranks"]
+            if not isinstance(ranks, (list, tuple)) or not ranks:
+                raise BadState(_CHANGED)
+            if any(not isinstance(each, Mapping) or "ranks" in each for each in ranks):
+                raise BadState(_CHANGED)
+            snapshots = tuple(map(cls.from_dict, ranks))
+            if state.get("checksum") != _checksum_of(ranks):
+                raise BadState(_CHANGED)
             return replace(snapshots[0], ranks=snapshots)
         if not _is_intact(state):
             raise BadState(_CHANGED)
-        return cls(
-            epoch=state["epoch"],
-            ended=state["ended"],
-            seed=state["seed"],
-            draw_seed=state["draw_seed"],
-            order=dict(state["order"]),
-            early=tuple(state["early"]),
-            streams=tuple(map(Position.from_dict, state["streams"])),
-            turn=state["turn"],
-            dataset_epoch=state["dataset_epoch"],
-            virtual=None if state["virtual"] is None else (state["virtual"][0], state["virtual"][1]),
-        )
+        values = {name: state[name] for name in _FIELDS}
+        values["order"], values["early"] = dict(state["order"]), tuple(state["early"])
+        values["streams"] = tuple(map(Position.from_dict, state["streams"]))
+        values["virtual"] = None if state["virtual"] is None else (state["virtual"][0], state["virtual"][1])
+        return cls(**values)
 
 
-_FIELDS = ("epoch", "ended", "seed", "draw_seed", "order", "early", "streams", "turn", "dataset_epoch", "virtual")
+_FIELDS = tuple(each.name for each in fields(Snapshot) if each.name != "ranks")
 
 _OF_USERS = {"parts", "held", "dataset", "iterator"}
 """Parts of an order or a stream that may hold anything, because the user's sampler or dataset made them."""
@@ -159,17 +152,3 @@ def of_ranks(states: Sequence[Mapping[str, Any]]) -> State:
 
 def _checksum_of(ranks: Sequence[Mapping[str, Any]]) -> int:
     return zlib.crc32(_encoded([state["checksum"] for state in ranks]).encode())
-
-
-def _checked_ranks(state: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the states of the single ranks that a merged state consists of."""
-    ranks = state["ranks"]
-    if not isinstance(ranks, (list, tuple)) or not ranks:
-        raise BadState(_CHANGED)
-    for each in ranks:
-        if not isinstance(each, Mapping) or "ranks" in each:
-            raise BadState(_CHANGED)
-        check_format(each, "a loader", known=VERSION)
-    if any("checksum" not in each for each in ranks) or state.get("checksum") != _checksum_of(ranks):
-        raise BadState(_CHANGED)
-    return ranks

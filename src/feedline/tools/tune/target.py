@@ -111,8 +111,6 @@ def make_some(target: Target, *, seconds: float) -> Made:
     except (Exception, SystemExit) as exc:  # raised by user code, or by feedline because of it
         text = f"A batch could not be made: {type(exc).__name__}: {words(exc)}. Fix that, then run again."
         raise DatasetFailed(text, "raises", users_traceback(exc)) from exc
-    finally:
-        clock.close()
     if not sizes:
         raise DatasetFailed("The dataset is empty: it has no samples.", "empty")
     return Made(took_s / len(sizes), min(computed_s, took_s) / len(sizes), max(sizes))

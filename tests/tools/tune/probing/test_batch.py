@@ -12,11 +12,7 @@ from feedline.tools.tune.probing.batch import try_batch
 
 
 def try_samples(samples: list[Any], collate: Any = None) -> Batch | None:
-    clock = Clock()
-    try:
-        return try_batch(samples, collate, clock)
-    finally:
-        clock.close()
+    return try_batch(samples, collate, Clock())
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])

@@ -58,10 +58,7 @@ def run_sampling(
 ) -> tuple[Samples, list[Any]]:
     clock = Clock() if clock is None else clock
     run = Sampling(ask, indices, keep)
-    try:
-        return run.run(time.monotonic() + seconds, clock, can_repeat=True), run.kept
-    finally:
-        clock.close()
+    return run.run(time.monotonic() + seconds, clock, can_repeat=True), run.kept
 
 
 def test_leaves_have_the_names_of_their_fields() -> None:

@@ -68,11 +68,7 @@ def test_only_generators_that_were_used_are_listed() -> None:
 
 
 def try_pickling(dataset: Any, most_s: float = 60.0) -> dict[str, Any]:
-    clock = Clock()
-    try:
-        return pickled(dataset, most_s, clock)
-    finally:
-        clock.close()
+    return pickled(dataset, most_s, Clock())
 
 
 class _Large:
