@@ -75,6 +75,7 @@ DATASETS: dict[str, Callable[[], Any]] = {
     "expanded": lambda: TensorDataset(tensor_of(1, 3).expand(12, 3)),
     "negative bit": lambda: TensorDataset((tensor_of(12, dtype=torch.complex64) * 1j).conj().imag),
     "a tensor": lambda: tensor_of(12, 3),
+    "a bfloat16 tensor": lambda: tensor_of(12, 3, dtype=torch.bfloat16),
     "an array": lambda: tensor_of(12, 3).numpy(),
     "fortran array": lambda: np.asfortranarray(tensor_of(12, 3).numpy()),
     "foreign bytes": lambda: tensor_of(12, 3).numpy().astype(">f4"),

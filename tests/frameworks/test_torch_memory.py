@@ -16,7 +16,7 @@ import torch
 import torch.utils.dlpack
 
 from feedline.abc import memory
-from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of, tensor_over
+from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
 from feedline.memory.codec import SlotWriter
 from tests import program_server
 
@@ -30,7 +30,7 @@ def test_a_tensor_of_any_type_in_the_slot(dtype: torch.dtype, shape: tuple[int, 
     writer = SlotWriter(backing, backing.__array_interface__["data"][0])
     memory.set_current(writer)
     try:
-        tensor = slot_tensor(shape, torch.empty(1, dtype=dtype))
+        tensor = slot_tensor(shape, dtype)
     finally:
         memory.set_current(None)
     assert tensor is not None
@@ -44,13 +44,10 @@ def test_a_tensor_of_any_type_in_the_slot(dtype: torch.dtype, shape: tuple[int, 
 SIZE = 1 << 16
 
 
-def make(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, weakref.ref[Any]]:
+def make() -> tuple[torch.Tensor, weakref.ref[Any]]:
     """Return a tensor of ones over an array, and a weak reference to the array."""
     array = np.zeros(SIZE, np.uint8)
-    if dtype is torch.bfloat16:
-        tensor = tensor_over(array, 0, (SIZE // 2,), dtype, SIZE // 2)
-    else:
-        tensor = tensor_of(np.ndarray((SIZE // 4,), np.float32, array, 0))
+    tensor = tensor_of(np.ndarray((SIZE // 4,), np.float32, array, 0))
     tensor.fill_(1)
     return tensor, weakref.ref(array)
 

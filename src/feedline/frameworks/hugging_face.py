@@ -8,9 +8,9 @@ Test: tests/frameworks/test_hugging_face.py
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -30,40 +30,18 @@ None if these samples have to be read one by one.
 """
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Some rows of a column, as stored in memory."""
-
-    values: Any
-    """An array with a row per sample; for strings, a pyarrow array; for lists, the numbers of all lists."""
-    offsets: NDArray[np.int32] | NDArray[np.int64] | None = None
-    """Where each list starts and ends among the numbers."""
-
-
 _Part = tuple[int, Indices, Indices]
 """A chunk's number, the positions in the batch that it fills, and its rows for these positions."""
+
+_Take = Callable[[list[_Part], int], object]
+"""Returns a column of a batch; None if its values do not fit together."""
 
 
 def _parts(rows: Indices, starts: NDArray[np.int64]) -> list[_Part]:
     """Group rows by the chunk they are in; `starts` has the first row of each chunk."""
     owners = np.searchsorted(starts, rows, side="right") - 1
-    order = np.argsort(owners, kind="stable")
-    present, firsts = np.unique(owners[order], return_index=True)
-    places = np.split(order, firsts[1:])
-    return [(owner, own, rows[own] - starts[owner]) for owner, own in zip(present.tolist(), places, strict=True)]
-
-
-def ranks_of_stream(dataset: object) -> int | None:
-    """Return the number of ranks that a Hugging Face streaming dataset is split over; None for any other dataset.
-
-    Such a dataset splits itself over the workers of a torch loader, with `get_worker_info()`, and over ranks if it
-    comes from `split_dataset_by_node`.
-    """
-    kind = getattr(sys.modules.get("datasets.iterable_dataset"), "IterableDataset", None)
-    if kind is None or not isinstance(dataset, kind):
-        return None
-    split = dataset._distributed  # not public
-    return 1 if split is None else int(split.world_size)
+    places = [(owner, np.flatnonzero(owners == owner)) for owner in np.unique(owners).tolist()]
+    return [(owner, own, rows[own] - starts[owner]) for owner, own in places]
 
 
 def columns_of(dataset: Any) -> tuple[str | None, ReadColumns] | None:
@@ -76,104 +54,86 @@ def columns_of(dataset: Any) -> tuple[str | None, ReadColumns] | None:
         return None
     table = dataset.data.table
     chosen = set(dataset.column_names if form["columns"] is None else form["columns"])
-    columns: dict[str, _Column] = {}
-    for name in table.column_names:
-        if name in chosen:
-            column = _Column.of(package, dataset.features[name], table.column(name), form["type"])
-            if column is None:
-                return None
-            columns[name] = column
+    names = [name for name in table.column_names if name in chosen]
+    takes: dict[str, _Take] = {}
+    cuts: list[int] = []
+    for name in names:
+        column = table.column(name)
+        take = _column(package, dataset.features[name], column, form["type"])
+        lengths = [len(chunk) for chunk in column.chunks if len(chunk)]
+        if take is None or (takes and lengths != cuts):
+            return None
+        takes[name], cuts = take, lengths
     rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy().astype(np.int64, copy=False)
     count = len(dataset)
+    starts = np.cumsum([0, *cuts])
 
     def read(indices: Indices) -> dict[str, object] | None:
         if len(indices) == 0 or indices.min() < -count or indices.max() >= count:
             return None  # the dataset itself raises the right error
         own = indices % count if rows is None else rows[indices]
-        parts: dict[bytes, list[_Part]] = {}  # most columns have the same chunks
-        found = {}
-        for name, column in columns.items():
-            cut = column.starts.tobytes()
-            if cut not in parts:
-                parts[cut] = _parts(own, column.starts)
-            values = column.take(parts[cut], len(own))
-            if values is None:
-                return None
-            found[name] = values
-        return found
+        parts = _parts(own, starts)
+        found = {name: take(parts, len(own)) for name, take in takes.items()}
+        return None if any(values is None for values in found.values()) else found
 
-    return (form["type"], read) if columns else None
+    return (form["type"], read) if takes else None
 
 
-@dataclass(frozen=True, eq=False)
-class _Column:
-    """One column of a dataset."""
+def _column(package: ModuleType, feature: object, column: Any, form: str | None) -> _Take | None:
+    """Return how to take values of one column; None if it has to be read sample by sample."""
+    chunks = [chunk for chunk in column.chunks if len(chunk)]
+    kind = _kind(package, feature, column.type)
+    if kind is None or not chunks or any(chunk.null_count for chunk in chunks):
+        return None
+    if kind == "text":
+        return functools.partial(_texts, chunks, form)
+    is_list = kind == "list"
+    if is_list and (form is None or any(chunk.values.null_count for chunk in chunks)):
+        return None  # without a format, torch collates lists position by position
+    values = [(chunk.values if is_list else chunk).to_numpy(zero_copy_only=False) for chunk in chunks]
+    dtype = _batch_dtype(values[0].dtype, form) if len({array.dtype for array in values}) == 1 else None
+    if dtype is None:
+        return None
+    if is_list:
+        return functools.partial(_lists, values, [chunk.offsets.to_numpy() for chunk in chunks], dtype)
+    return functools.partial(_numbers, values, dtype)
 
-    _chunks: list[_Chunk]
-    starts: NDArray[np.int64]
-    """The first row of each chunk, then the number of all rows."""
-    _dtype: np.dtype[np.generic] | None
-    """Type of the numbers in a batch; None for strings."""
-    _form: str | None
-    """The format of the dataset."""
 
-    @classmethod
-    def of(cls, package: ModuleType, feature: object, column: Any, form: str | None) -> _Column | None:
-        chunks = [chunk for chunk in column.chunks if len(chunk)]
-        starts = np.zeros(len(chunks) + 1, np.int64)
-        np.cumsum([len(chunk) for chunk in chunks], out=starts[1:])
-        kind = _kind(package, feature, column.type)
-        if kind is None or not chunks or any(chunk.null_count for chunk in chunks):
+def _numbers(chunks: list[NDArray[Any]], dtype: np.dtype[Any], parts: list[_Part], count: int) -> object:
+    out = memory.empty((count,), dtype)
+    for owner, own, inside in parts:
+        out[own] = chunks[owner][inside]
+    return out
+
+
+def _texts(chunks: list[Any], form: str | None, parts: list[_Part], count: int) -> object:
+    texts: list[object] = [None] * count
+    for owner, own, inside in parts:
+        for place, row in zip(own.tolist(), inside.tolist(), strict=True):
+            texts[place] = chunks[owner][row].as_py()
+    if form is None:
+        return texts
+    array = np.asarray(texts)  # as the package does, which loses NUL characters at the end of a string
+    return list(array) if form == "numpy" else array.tolist()
+
+
+def _lists(
+    chunks: list[NDArray[Any]],
+    offsets: list[NDArray[np.integer[Any]]],
+    dtype: np.dtype[Any],
+    parts: list[_Part],
+    count: int,
+) -> object:
+    """Return lists as rows of an array; None if they differ in length, or are empty."""
+    first, _, inside = parts[0]
+    width = int(offsets[first][inside[0] + 1] - offsets[first][inside[0]])
+    out = memory.empty((count, width), dtype)
+    for owner, own, rows in parts:
+        begins = offsets[owner][rows]
+        if width == 0 or (offsets[owner][rows + 1] - begins != width).any():
             return None
-        if kind == "text":
-            return cls([_Chunk(chunk) for chunk in chunks], starts, None, form)
-        if kind == "number":
-            prepared = [_Chunk(chunk.to_numpy(zero_copy_only=False)) for chunk in chunks]
-        elif form is None or any(chunk.values.null_count for chunk in chunks):
-            return None  # without a format, torch collates lists position by position
-        else:
-            prepared = [_Chunk(one.values.to_numpy(zero_copy_only=False), one.offsets.to_numpy()) for one in chunks]
-        dtypes = {chunk.values.dtype for chunk in prepared}
-        dtype = _batch_dtype(dtypes.pop(), form) if len(dtypes) == 1 else None
-        return None if dtype is None else cls(prepared, starts, dtype, form)
-
-    def take(self, where: list[_Part], count: int) -> object:
-        """Return the column of a batch; None if its rows do not fit together."""
-        parts = [(self._chunks[owner], own, inside) for owner, own, inside in where]
-        if self._dtype is None:
-            return self._texts(parts, count)
-        if self._chunks[0].offsets is not None:
-            return self._lists(parts, count)
-        out = memory.empty((count,), self._dtype)
-        for chunk, own, inside in parts:
-            out[own] = chunk.values[inside]
-        return out
-
-    def _texts(self, parts: list[tuple[_Chunk, Indices, Indices]], count: int) -> object:
-        texts: list[object] = [None] * count
-        for chunk, own, inside in parts:
-            for place, row in zip(own.tolist(), inside.tolist(), strict=True):
-                texts[place] = chunk.values[row].as_py()
-        if self._form is None:
-            return texts
-        array = np.asarray(texts)  # as the package does, which loses NUL characters at the end of a string
-        return list(array) if self._form == "numpy" else array.tolist()
-
-    def _lists(self, parts: list[tuple[_Chunk, Indices, Indices]], count: int) -> object:
-        first, _, inside = parts[0]
-        assert self._dtype is not None
-        assert first.offsets is not None
-        width = int(first.offsets[inside[0] + 1] - first.offsets[inside[0]])
-        if width == 0:
-            return None
-        out = memory.empty((count, width), self._dtype)
-        for chunk, own, rows in parts:
-            assert chunk.offsets is not None
-            begins = chunk.offsets[rows]
-            if (chunk.offsets[rows + 1] - begins != width).any():
-                return None
-            out[own] = chunk.values[begins[:, None] + np.arange(width)]
-        return out
+        out[own] = chunks[owner][begins[:, None] + np.arange(width)]
+    return out
 
 
 def _kind(package: ModuleType, feature: Any, kind: Any) -> str | None:
@@ -191,12 +151,12 @@ def _kind(package: ModuleType, feature: Any, kind: Any) -> str | None:
     return None
 
 
-def _batch_dtype(dtype: np.dtype[np.generic] | None, form: str | None) -> np.dtype[np.generic] | None:
+def _batch_dtype(dtype: np.dtype[np.generic], form: str | None) -> np.dtype[np.generic] | None:
     """Return the type of numbers in a batch; None if it is unsupported.
 
     Integers become int64; floats become float64 without a format, else float32.
     """
-    if dtype is None or dtype == np.uint64:  # values above the int64 range fit no type
+    if dtype == np.uint64:  # values above the int64 range fit no type
         return None
     if dtype == np.bool_:
         return np.dtype(np.bool_)

@@ -20,9 +20,7 @@ from feedline.abc.framework import Gather, Reducer
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
 from feedline.frameworks.torch_memory import tensor_of
-from feedline.frameworks.torch_pipes import seed_pipe
 from feedline.frameworks.torch_sending import array_in, place, read, reduce_storage, reduce_tensor
-from feedline.system import openmp
 from feedline.types import CollateFunction, WorkerIdentity
 
 
@@ -157,10 +155,7 @@ class TorchFramework:
         def copy() -> object:
             if _mode_count():
                 return None
-            tensors = [
-                tensor_of(array.copy()) if dtype is None else tensor_of(array.copy()).view(dtype)
-                for array, dtype in arrays
-            ]
+            tensors = [tensor_of(array.copy(), dtype) for array, dtype in arrays]
             return tensors[0] if single else _formed(tensors, form)
 
         return copy
@@ -170,6 +165,8 @@ class TorchFramework:
         dataset = worker.dataset
         if worker.threaded:
             dataset = self.reset_worker(dataset, shared_seed)
+            from feedline.system import openmp
+
             torch.get_num_threads()  # torch sets a thread's limit on the first such call, so ours has to come later
             openmp.limit_this_thread()
             _install()
@@ -187,6 +184,8 @@ class TorchFramework:
     def reset_worker(self, dataset: object, shared_seed: int | None) -> object:
         if shared_seed is None:
             return dataset
+        from feedline.frameworks.torch_pipes import seed_pipe
+
         return seed_pipe(dataset, shared_seed)
 
     def worker_info_was_read(self) -> bool:

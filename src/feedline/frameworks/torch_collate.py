@@ -55,7 +55,7 @@ def collate_tensors(
     is_small = not current.crosses and elem.nbytes * len(batch) < _SMALL_BYTES
     if is_small or type(elem) is not torch.Tensor or elem.is_quantized:
         return torch.stack(batch, 0)
-    out = slot_tensor((len(batch), *elem.shape), elem) if current.has_space else None
+    out = slot_tensor((len(batch), *elem.shape), elem.dtype) if current.has_space else None
     if out is None:
         stacked = torch.stack(batch, 0)
         is_plain = type(stacked) is torch.Tensor and stacked.dtype is elem.dtype and not stacked.requires_grad

@@ -16,6 +16,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from feedline.abc.framework import Gather
 from feedline.frameworks.gathering import Indices, Read, joined, reader_of, rows_of, selected
+from feedline.frameworks.torch_collate import registrations_untouched
 from feedline.frameworks.torch_memory import AS_NUMPY, tensor_of
 
 # Any, throughout: datasets and columns of any kind.
@@ -24,20 +25,33 @@ from feedline.frameworks.torch_memory import AS_NUMPY, tensor_of
 def gather_for(dataset: object) -> Gather | None:
     """Return a function that makes the batch of some indices; None if `dataset` does not consist of columns."""
     read = _reader(dataset)
-    return None if read is None else _Gather(read)
+    return None if read is None else _Gather(read, dataset.tensors if isinstance(dataset, TensorDataset) else None)
 
 
 class _Gather:
     """Makes batches of tensors from the columns that `read` returns."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, tensors: tuple[torch.Tensor, ...] | None) -> None:
         self._read = read
+        self._tensors = tensors
+        self._forms = _forms_of(tensors or ())
         read_quickly: Read | None = getattr(read, "quick", None)
         self.quick = None if read_quickly is None else functools.partial(_converted, read_quickly, torch.from_numpy)
         """See `feedline.abc.framework.Gather`."""
 
     def __call__(self, indices: Indices) -> object:
         return _converted(self._read, _adopted, indices)
+
+    def is_current(self, dataset: Any) -> bool:
+        """True if a new function for the same dataset would be the same."""
+        if self._tensors is None or dataset.tensors is not self._tensors or not registrations_untouched():
+            return False
+        return _forms_of(self._tensors) == self._forms
+
+
+def _forms_of(tensors: tuple[torch.Tensor, ...]) -> list[object]:
+    """Return what may change of tensors in place, and matters here."""
+    return [(tensor.data_ptr(), tensor.shape, tensor.requires_grad) for tensor in tensors]
 
 
 def _converted(read: Read, convert: Callable[[NDArray[Any]], torch.Tensor], indices: Indices) -> object:
@@ -65,7 +79,7 @@ def _reader(dataset: Any, *, only_arrays: bool = False) -> Read | None:
     if kind is TensorDataset:
         return _rows_of(dataset.tensors)
     if kind is torch.Tensor:
-        return rows_of(_as_array(dataset))
+        return rows_of(_as_array(dataset)) if dataset.dtype in AS_NUMPY else None
     if kind is Subset:
         return selected(_reader(dataset.dataset, only_arrays=only_arrays), dataset.indices)
     if kind is ConcatDataset:
@@ -80,7 +94,7 @@ def _rows_of(tensors: tuple[torch.Tensor, ...]) -> Read | None:
         return rows
 
     def read(indices: Indices) -> tuple[torch.Tensor, ...]:
-        return tuple([tensor_of(one).view(dtype) for one, dtype in zip(rows(indices), dtypes, strict=True)])
+        return tuple([tensor_of(one, dtype) for one, dtype in zip(rows(indices), dtypes, strict=True)])
 
     return read
 
@@ -92,8 +106,7 @@ def _as_array(tensor: torch.Tensor) -> object:
         return None
     if tensor.dtype in AS_NUMPY:
         return tensor.numpy()
-    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.view(integers[tensor.element_size()]).numpy()
+    return tensor.view(getattr(torch, f"int{8 * tensor.itemsize}")).numpy()
 
 
 def _from_parts(dataset: ConcatDataset[object]) -> Read | None:

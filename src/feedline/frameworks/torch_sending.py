@@ -7,7 +7,6 @@ flag.
 
 from __future__ import annotations
 
-import math
 from multiprocessing.context import get_spawning_popen
 
 import numpy as np
@@ -17,12 +16,12 @@ from torch.multiprocessing.reductions import reduce_storage as share_storage
 from torch.multiprocessing.reductions import reduce_tensor as reduce_shared
 
 from feedline.abc import memory
-from feedline.frameworks.torch_memory import AS_NUMPY, tensor_of, tensor_over
+from feedline.frameworks.torch_memory import AS_NUMPY, numpy_type, tensor_of
 
 _OTHERS = "bfloat16 uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"
 _DTYPES = [*AS_NUMPY, *(getattr(torch, name) for name in _OTHERS.split() if hasattr(torch, name))]
-_NUMPY_BY_CODE = list(AS_NUMPY.values())
-_NUMPY_COUNT = len(_NUMPY_BY_CODE)
+_NUMPY_BY_CODE = list(map(numpy_type, _DTYPES))
+_VIEWED_AS = [None if dtype in AS_NUMPY else dtype for dtype in _DTYPES]
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 Leaf = tuple[int, int, tuple[int, ...]]
@@ -51,22 +50,15 @@ def read(leaf: Leaf, reader: memory.Reader) -> torch.Tensor:
     code, offset, shape = leaf
     if offset < 0:
         return torch.empty(shape, dtype=_DTYPES[code])
-    if code < _NUMPY_COUNT:
-        return tensor_of(reader.array(offset, shape, _NUMPY_BY_CODE[code]))
-    dtype, count = _DTYPES[code], math.prod(shape)
-    return tensor_over(*reader.take(offset, count * dtype.itemsize), shape, dtype, count)
+    return tensor_of(reader.array(offset, shape, _NUMPY_BY_CODE[code]), _VIEWED_AS[code])
 
 
 def array_in(view: NDArray[np.uint8], leaf: Leaf) -> tuple[NDArray[np.generic], torch.dtype | None]:
     """Return the array of a leaf in `view`, and the type to view its tensor as if NumPy lacks that type."""
     code, offset, shape = leaf
-    if code < _NUMPY_COUNT:
-        dtype, viewed_as = _NUMPY_BY_CODE[code], None
-    else:
-        viewed_as = _DTYPES[code]
-        dtype = np.dtype(f"i{viewed_as.itemsize}")
+    dtype = _NUMPY_BY_CODE[code]
     array: NDArray[np.generic] = np.empty(shape, dtype) if offset < 0 else np.ndarray(shape, dtype, view, offset)
-    return array, viewed_as
+    return array, _VIEWED_AS[code]
 
 
 def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> object:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from feedline.system.optional import is_tensor
 from feedline.system.ranks import Share
-from feedline.types.position import Position
+from feedline.types.position import Position as Position
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,8 +8,8 @@ from functools import partial
 from time import monotonic  # by name: it is called for every batch, however short
 from typing import TYPE_CHECKING, Protocol
 
+from feedline.abc.source import Acknowledged
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.delivery.driver.acknowledgements import Acknowledgements
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.machine.batch_indices import count_of
 from feedline.delivery.machine.counters import Counters
@@ -21,11 +21,11 @@ from feedline.faults.policy import policy_of
 from feedline.memory.local_buffers import LocalBuffers
 from feedline.randomness import scope as randomness
 from feedline.randomness.scope import TRANSFORM
-from feedline.system import interrupts
 from feedline.system.failures import is_interrupt
 from feedline.types import DatasetKind, Draw, IndexBlock, Result, ResultKind, Span, Task
 
 if TYPE_CHECKING:
+    from feedline.delivery.driver.acknowledgements import Acknowledgements
     from feedline.delivery.driver.driver import Prepare, RowParts
     from feedline.memory.arena import Arena
     from feedline.workers.runner import Runner
@@ -106,18 +106,25 @@ class InlineBatches(OneCallerBatches):
         """A faster way to make small batches than a task, if there is one."""
         self._plan = plan
         if checkpoint.live is not None or not plan.goes_ahead:  # else it keeps nothing of the user's open
+            from feedline.system import interrupts
+
             weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
         self.checkpoint = checkpoint
         self.progress = progress
         self._ordinal = progress.delivered
-        self._acknowledgements = Acknowledgements(spec.dataset)
+        self._acknowledgements: Acknowledgements | None = None
+        """For a stream that is notified which of its samples were consumed."""
+        if runner.streams and isinstance(spec.dataset, Acknowledged):
+            from feedline.delivery.driver.acknowledgements import Acknowledgements
+
+            self._acknowledgements = Acknowledgements(spec.dataset)
 
     def _next(self) -> object:
         if self.leaving:
             raise StopIteration
         if self._spent_at is not None:
             self._fault_budget.check()
-        if self._acknowledgements.are_held:
+        if self._acknowledgements is not None:
             self._acknowledgements.acknowledge()
         observer = self._observer
         is_seen, asked_s = observer.got, monotonic()
@@ -242,7 +249,7 @@ class InlineBatches(OneCallerBatches):
         place = None
         if self._runner.streams:
             place = self._runner.stream.place
-            if not failed:
+            if self._acknowledgements is not None and not failed:
                 self._acknowledgements.hold(self._runner.take_receipts())
         if ordinal == progress.delivered and not progress.early:
             progress.delivered = ordinal + 1  # what `note` would do, but cheaper
@@ -279,7 +286,7 @@ class InlineBatches(OneCallerBatches):
             self._buffer.close()
         if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
             raise result.payload
-        if result.notes is not None:
+        if result.notes is not None and self._acknowledgements is not None:
             self._acknowledgements.hold(result.notes.receipts)
         return self._with_faults_noted(result, treated)
 
