@@ -141,7 +141,7 @@ def test_a_loader_without_workers_loads_no_engine(answers: dict[str, Any]) -> No
     assert not parts_in(
         answers["inline"], "workers.portable", "workers.processes", "workers.ray.cluster", "workers.threads"
     )
-    assert len(answers["inline"]) < 190, answers["inline"]  # 175
+    assert len(answers["inline"]) < 90, answers["inline"]  # 85
 
 
 def test_a_loader_with_workers_loads_no_optional_part(answers: dict[str, Any]) -> None:

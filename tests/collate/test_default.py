@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch.utils.data import default_collate
 
-from feedline import DataLoader, Loader
 from feedline.collate import default
 from feedline.errors import CollateError, EmptyBatch
 from feedline.frameworks.torch import TorchFramework
-from feedline.types import EngineName
 
 to_numpy = default.bound_to("numpy")
 to_torch = default.bound_to("torch")
@@ -135,12 +133,6 @@ def test_numbers(values: list[Any], dtype: str) -> None:
     assert batch.tolist() == [np.asarray(value).tolist() for value in values]
 
 
-def test_types_are_promoted_without_changing_values() -> None:
-    batch = to_numpy([np.array([1], np.uint8), np.array([300], np.int16), np.array([0.5], np.float32)])
-    assert batch.dtype == np.float32
-    assert batch.tolist() == [[1], [300], [0.5]]
-
-
 def test_tensors_become_arrays_when_bound_to_numpy() -> None:
     batch = to_numpy([{"x": torch.ones(2)}, {"x": torch.zeros(2)}])
     assert isinstance(batch["x"], np.ndarray)
@@ -177,29 +169,6 @@ def test_errors_name_nested_fields_from_the_outside_in() -> None:
 def test_rejects_samples_that_cannot_be_stacked(samples: list[Any], message: str) -> None:
     with pytest.raises(CollateError, match=message):
         to_numpy(samples)
-
-
-class Rows:
-    """An iterable dataset."""
-
-    def __iter__(self) -> Any:
-        return iter(LATE)
-
-
-LATE = [{"a": np.zeros(3)}, {"a": np.zeros(3), "b": 2}]
-"""Samples with a field that only a later sample has."""
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
-@pytest.mark.parametrize("dataset", [LATE, Rows()])
-def test_a_field_that_only_later_samples_have_is_not_lost(dataset: Any, engine: EngineName) -> None:
-    """Also if batches are made in shared memory. With torch's rules it is left out, as in torch's loader."""
-    loader = Loader(dataset, 2, engine=engine, workers=0 if engine == "inline" else 1)
-    with pytest.raises(CollateError, match="the fields 'a', 'b', and sample 0 has 'a'"):
-        list(loader)
-    torchs: Any = DataLoader(LATE, 2)
-    assert list(next(iter(torchs))) == ["a"]
 
 
 def test_rejects_an_empty_batch() -> None:

@@ -63,11 +63,3 @@ def test_samples_may_be_dicts_or_longer_tuples() -> None:
 def test_rejects_samples_without_the_image_field(samples: list[Any]) -> None:
     with pytest.raises(CollateError, match="no field 0 with the image"):
         detection()(samples)
-
-
-def test_rejects_a_field_that_only_later_samples_have() -> None:
-    image = np.zeros((3, 4, 4))
-    with pytest.raises(CollateError, match=r"Sample 1 .*'boxes'"):
-        detection(image="image")([{"image": image}, {"image": image, "boxes": np.zeros((1, 4))}])
-    with pytest.raises(CollateError, match="Sample 1"):
-        detection()([(image,), (image, {})])

@@ -1,21 +1,37 @@
-"""The command line of the drill."""
+"""The command line of the drill. Each round runs in a forked process of its own: no earlier failure has affected it."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import faulthandler
+import gc
 import itertools
 import json
+import multiprocessing
 import os
 import random
+import resource
 import signal
 import sys
-from collections.abc import Iterable
+import tempfile
+import time
+from collections import Counter
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO
 
-from tests.drill.soak import Listener, Plan, soak
-from tests.drill.summary import Summary
+from tests.drill.round import Outcome, play
+from tests.drill.script import Script, draw_script
 
-_FOREVER_S = 1e9
+_CLEANUP_S = 30.0
+"""How long a round may take beyond the time after which it should have ended itself."""
+
 _LINE_EVERY_S = 30.0
+_TAIL_CHARS = 6000
+
+_ENOUGH = 10
+"""Failures after which the drill ends: more would add nothing new."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -29,9 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--round", type=int, help="run only this round: it is the same as in the whole drill")
     parser.add_argument("--times", type=int, default=1, help="how often to run each round (races need more than one)")
     parser.add_argument("--hang", type=float, default=120.0, metavar="SECONDS", help="how long a round may take")
-    parser.add_argument("--json", action="store_true", help="write the summary as JSON")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="ROUND", help="start with this round")
-    parser.add_argument("--report-to", type=int, help=argparse.SUPPRESS)  # the drill starts itself with this
     return parser
 
 
@@ -40,44 +54,85 @@ def main() -> int:
     options = _parser().parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     first, count = (options.first, options.rounds) if options.round is None else (options.round, 1)
-    minutes = options.minutes if options.minutes is not None else (5.0 if count is None else None)
-    plan = Plan(seed, _FOREVER_S if minutes is None else minutes * 60, first, count, options.times, options.hang)
-    if options.report_to is not None:
-        return _run_rounds(plan, options.report_to)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the process that runs the rounds, too
+    minutes = options.minutes or (5.0 if count is None else float("inf"))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # hundreds of workers crash
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the round, too
     sys.stderr.write(f"seed {seed}\n")
-    summary = soak(plan, _listener())
-    sys.stdout.write((json.dumps(summary.as_json(), indent=2) if options.json else summary.as_text()) + "\n")
-    return 0 if summary.is_good and summary.rounds else 1
+    gc.freeze()
+    began_s = said_s = time.monotonic()
+    counts: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    with contextlib.suppress(KeyboardInterrupt):
+        for number in itertools.count(first) if count is None else range(first, first + count):
+            for _ in range(options.times):
+                if time.monotonic() - began_s > minutes * 60 or counts["failures"] >= _ENOUGH:
+                    break
+                script = draw_script(seed, number)
+                outcome = run(script, options.hang)
+                counts.update(rounds=1, failures=bool(outcome.problems), **outcome.counts)
+                faults.update(outcome.faults)
+                _print_failure(script, outcome)
+                if time.monotonic() - said_s > _LINE_EVERY_S:
+                    said_s = time.monotonic()
+                    sys.stderr.write(_figures(counts, faults, ", ") + "\n")
+            else:
+                continue
+            break
+    is_good = counts["rounds"] and not counts["failures"]
+    sys.stdout.write(f"seed {seed}, {time.monotonic() - began_s:.0f} s\n{_figures(counts, faults, chr(10))}\n")
+    sys.stdout.write("nothing is lost, repeated or left behind\n" if is_good else "THE DRILL HAS FAILED\n")
+    return 0 if is_good else 1
 
 
-def _listener() -> Listener:
-    """Return a listener that prints a line at intervals, and after each failure."""
-    printed_s, failures = 0.0, 0
-
-    def print_line(summary: Summary) -> None:
-        nonlocal printed_s, failures
-        if summary.seconds - printed_s < _LINE_EVERY_S and len(summary.failures) == failures:
-            return
-        printed_s, failures = summary.seconds, len(summary.failures)
-        faults = sum(summary.faults.values())
-        sys.stderr.write(
-            f"{summary.rounds} rounds, {faults:,} faults, {summary.samples:,} samples, {failures} failures\n"
-        )
-
-    return print_line
+def _figures(counts: Counter[str], faults: Counter[str], separator: str) -> str:
+    return separator.join(f"{count:,} {name}" for name, count in [*counts.items(), *sorted(faults.items())])
 
 
-def _run_rounds(plan: Plan, file: int) -> int:
-    from tests.drill.runner import Assignment, run  # imports torch, which the process that watches has no use for
+def _print_failure(script: Script, outcome: Outcome) -> None:
+    if outcome.problems:
+        lines = [f"FAILED: {script.command}", f"  settings: {json.dumps(script.settings())}"]
+        lines += [f"  {problem}".replace("\n", "\n  ").rstrip() for problem in outcome.problems]
+        sys.stdout.write("\n".join(lines) + "\n\n")
+        sys.stdout.flush()
 
-    numbers: Iterable[int] = itertools.count(plan.first)
-    if plan.count is not None:
-        numbers = range(plan.first, plan.first + plan.count)
-    repeated = (number for number in numbers for _ in range(plan.times))
-    with os.fdopen(file, "w") as out:
-        run(Assignment(plan.seed, repeated, plan.seconds, plan.hang_s), out)
-    return 0
+
+def run(script: Script, hang_s: float) -> Outcome:
+    """Play a script in a forked process, which is killed with all its workers if it hangs."""
+    near, far = multiprocessing.Pipe(duplex=False)
+    with (
+        near,
+        tempfile.TemporaryDirectory(prefix="feedline-drill-") as folder,
+        Path(folder, "errors.txt").open("w+") as errors,
+    ):
+        fork = multiprocessing.get_context("fork")
+        process = fork.Process(target=_play, args=(script, far, errors, folder, hang_s))
+        process.start()
+        far.close()
+        try:
+            process.join(hang_s + _CLEANUP_S)
+            if process.exitcode == 0 and near.poll():
+                outcome: Outcome = near.recv()
+                return outcome
+            how = "hung" if process.exitcode is None else f"ended with exit code {process.exitcode}"
+            errors.seek(0)
+            output = errors.read()[-_TAIL_CHARS:]
+            return Outcome(problems=[f"The process {how} in the middle of the round:\n{output}"])
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid or 0, signal.SIGKILL)
+            process.join()
+
+
+def _play(script: Script, report_to: Connection, errors: IO[str], folder: str, hang_s: float) -> None:
+    os.setsid()
+    tempfile.tempdir = os.environ["TMPDIR"] = folder  # files of an aborted round are deleted with the folder
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for standard in (1, 2):
+        os.dup2(errors.fileno(), standard)
+    faulthandler.dump_traceback_later(hang_s, exit=True, file=errors)
+    outcome = play(script)
+    faulthandler.cancel_dump_traceback_later()
+    report_to.send(outcome)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import tempfile
-import time
 import traceback
 import warnings
+from collections import Counter
+from dataclasses import dataclass, field
 
 from feedline.errors import WorkerWarning
 from tests.conftest import GRACE_S, Surroundings
-from tests.drill.outcome import Outcome
 from tests.drill.saboteur import Saboteur
 from tests.drill.script import Script
 from tests.drill.stage import Stage
@@ -22,11 +21,22 @@ from tests.drill.troubles import Troubles
 _EXPECTED_WARNINGS = ("This DataLoader will create", "is multi-threaded, use of fork")
 
 
+@dataclass
+class Outcome:
+    """The outcome of a round."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """Batches, samples and workers; samples that were lost, repeated or corrupted."""
+    faults: Counter[str] = field(default_factory=Counter)
+    """How often each fault happened."""
+    problems: list[str] = field(default_factory=list)
+    """What is wrong."""
+
+
 def play(script: Script, *, grace_s: float = GRACE_S) -> Outcome:
     """Run a round and check what it leaves behind; processes and threads have `grace_s` to end."""
-    outcome = Outcome(script.number, script.settings(), script.command)
+    outcome = Outcome()
     before = Surroundings.now()
-    begun = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="feedline-drill-") as folder,
         warnings.catch_warnings(record=True) as caught,
@@ -41,17 +51,15 @@ def play(script: Script, *, grace_s: float = GRACE_S) -> Outcome:
                 del stage
             except Exception as exc:
                 outcome.problems.append(_description(exc))
-        outcome.faults = dict(troubles.happened() + saboteur.happened)
+        outcome.faults = troubles.happened() + saboteur.happened
     for warning in caught:
         text = str(warning.message)
         if warning.category is WorkerWarning:
-            outcome.restarts += 1
+            outcome.counts["workers replaced"] += 1
         elif not any(expected in text for expected in _EXPECTED_WARNINGS):
             outcome.problems.append(f"warned of {warning.category.__name__}: {text}")
     caught.clear()
-    outcome.leaks += _leftovers(before, grace_s)
-    outcome.seconds = time.monotonic() - begun
-    outcome.rss_bytes = _resident_bytes()
+    outcome.problems += [f"left behind: {what}" for what in _leftovers(before, grace_s)]
     return outcome
 
 
@@ -71,11 +79,3 @@ def _leftovers(before: Surroundings, grace_s: float) -> list[str]:
     found = [what for what in before.leftovers() if what in first or not what.startswith("/dev/shm")]
     before.kill_leftover_processes()
     return found
-
-
-def _resident_bytes() -> int:
-    """Return the memory of this process, after releasing all that can be released."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -8,17 +8,19 @@ import json
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feedline.loader.base import session_of
 from feedline.workers import abilities
 from tests.drill.digests import Digest, digest_of, samples_of
 from tests.drill.loaders import build_dataset, build_loader, sample_of
-from tests.drill.outcome import Outcome
 from tests.drill.saboteur import Saboteur
 from tests.drill.script import CLOSE, KEEP, RAISE, RESUME, SPLIT_STREAMS, WHOLE, Act, Attack, Crew, Script
 from tests.drill.take import ERROR, Take, complaints, difference, lost
 from tests.drill.troubles import FLAKY, BadSample, Troubles, UnpicklableSample
+
+if TYPE_CHECKING:
+    from tests.drill.round import Outcome
 
 _abilities: Any = abilities
 _can_share_arenas = abilities.can_share_arenas
@@ -150,16 +152,15 @@ class Stage:
 
     def _check(self, number: int, act: Act, take: Take) -> None:
         outcome, script = self.outcome, self.script
-        outcome.batches += len(take.entries) - take.entries.count(ERROR)
-        outcome.samples += sum(take.indices.values())
-        outcome.corrupted += take.corrupted
+        outcome.counts["batches"] += len(take.entries) - take.entries.count(ERROR)
+        outcome.counts["samples"] += sum(take.indices.values())
         where = f"iteration {number} ({act.ending})"
+        if take.corrupted:
+            outcome.problems.append(f"{where}: corrupted: {take.corrupted} samples were none of the dataset's")
         if repeated := take.repeated(script):
-            outcome.repeated += len(repeated)
             outcome.problems.append(f"{where}: repeated {repeated}")
         if take.ended:
             if missing := lost(take, script):
-                outcome.lost += missing
                 outcome.problems.append(f"{where}: lost {missing} of {take.missing(script)}")
             outcome.problems += [f"{where}: {text}" for text in (*complaints(take, script), *self._wrong_log())]
         for batch, entry in self.kept:
@@ -189,7 +190,7 @@ class Stage:
             self.outcome.problems.append(f"{where}: {text}")
 
     def _leave_loader(self) -> None:
-        self.outcome.recycled += self.loader.stats()["recycled_workers"]
+        self.outcome.counts["workers recycled"] += self.loader.stats()["recycled_workers"]
         self.loader.close()
 
     def let_go(self) -> None:
@@ -197,12 +198,12 @@ class Stage:
         self.kept.clear()
         self.iterators.clear()
         gc.collect()  # exceptions refer to frames, and these to batches
-        arena = session_of(self.loader)._arena
+        arena = session_of(self.loader).resources._arena
         if self.crew.persistent or arena is None:
             return
         busy, leased = arena.busy_count, arena.leased_count
         if busy or leased:
-            self.outcome.leaks.append(f"{busy} slots were not given back, {leased} are leased")
+            self.outcome.problems.append(f"left behind: {busy} slots were not given back, {leased} are leased")
 
     def close(self) -> None:
         """Close the loader."""

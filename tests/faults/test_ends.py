@@ -196,41 +196,6 @@ def test_workers_end_whatever_they_are_stuck_in(way: str) -> None:
         assert program.errors() == ""
 
 
-ENDS = {
-    "end of the program": ("", 0, ""),
-    "sys.exit in the loop": ("for batch in batches:\n    sys.exit(7)", 7, ""),
-    "exception in the loop": ("for batch in batches:\n    raise RuntimeError('in the loop')", 1, "in the loop"),
-    "interrupt": ("os.killpg(0, signal.SIGINT)\nnext(batches)", -signal.SIGINT, "KeyboardInterrupt"),
-}
-
-STUCK_PROGRAM = """
-loader = Loader(Stuck(globals()[sys.argv[1]]), 2, workers=2, engine=sys.argv[2])
-batches = iter(loader)
-next(batches), next(batches)
-os.read(reached[0], 1)
-say(*worker_pids())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["process", "thread"])
-@pytest.mark.parametrize("end", ENDS)
-def test_a_program_ends_even_if_its_workers_are_stuck(end: str, engine: str) -> None:
-    text, code, message = ENDS[end]
-    stuck = {"end of the program": "stuck_in_read", "sys.exit in the loop": "stuck_in_a_loop"}.get(end, "stuck_in_wait")
-    # The loop waits for a batch that never comes, so its body must run before.
-    text = text.replace("for batch in batches:\n   ", "for batch in [0]:\n   ")
-    with running(STUCK_SAMPLES + STUCK_PROGRAM + text, stuck or "stuck_in_wait", engine) as program:
-        pids = program.line()
-        if engine == "process":
-            program.watch(pids)
-        assert program.end() == code, program.errors()
-        assert program.watched_are_gone()
-        errors = program.errors()
-    assert message in errors
-    assert errors.count("Traceback (most recent call last)") == bool(message), errors
-
-
 # -- interrupts ---
 
 EPOCHS = """

@@ -15,7 +15,6 @@ from tests.faults.loaders import (
     Augmented,
     Numbers,
     StatefulStream,
-    Stream,
     batches_of,
     make,
     mostly_dataloader,
@@ -99,20 +98,6 @@ def test_inherited_memory_does_not_count(loader_kind: str) -> None:
     assert list(itertools.chain(*batches_of(loader))) == list(range(40))
     assert loader.stats()["recycled_workers"] == 0
     assert ballast[0] == 1
-
-
-@pytest.mark.slow
-@mostly_dataloader
-@pytest.mark.parametrize("shard", [True, False])
-def test_workers_that_reread_a_stream_are_kept_after_a_warning(loader_kind: str, shard: bool) -> None:
-    """A new worker uses as much memory after rereading the stream, so it is kept, with a warning."""
-    most = limit_for(loader_kind)
-    stream = Stream(Leaking(), splits=False)
-    loader = make(loader_kind, stream, workers=1, shard=shard, seed=3, max_memory_per_worker=most)
-    with pytest.warns(WorkerWarning, match="Raise max_memory_per_worker"):
-        batches = batches_of(loader)
-    assert batches == batches_of(make(loader_kind, Stream(Augmented(COUNT), splits=False), shard=shard, seed=3))
-    assert 1 <= loader.stats()["recycled_workers"] <= 4
 
 
 @mostly_loader

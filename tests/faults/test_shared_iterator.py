@@ -236,28 +236,3 @@ def test_next_inside_a_dataset_raises() -> None:
         with pytest.raises(ReentrantCall, match=r"same thread is inside its next\(\).*iter\(loader\)"):
             next(dataset.batches)
         assert plain(next(dataset.batches)) == [4, 5], "the sample failed like any other that raises"
-
-
-@pytest.mark.parametrize("engine", ["process", "thread"])
-def test_next_inside_a_signal_handler_raises(engine: str) -> None:
-    """The interrupted call continues."""
-    refused: list[BaseException] = []
-
-    def sampler() -> Iterator[int]:
-        yield from range(8)
-        signal.raise_signal(signal.SIGUSR1)
-        yield from range(8, 16)
-
-    def ask(number: int, frame: Any) -> None:
-        try:
-            next(batches)
-        except ReentrantCall as exc:
-            refused.append(exc)
-
-    before = signal.signal(signal.SIGUSR1, ask)
-    try:
-        batches = iter(make("Loader", Numbers(16), 1, sampler=Sampling(sampler), prefetch=1, **on(engine)))
-        assert [sample for batch in batches for sample in plain(batch)] == list(range(16))
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert len(refused) == 1

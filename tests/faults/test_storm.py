@@ -193,33 +193,6 @@ def alarm() -> Iterator[int]:
     signal.signal(signal.SIGUSR1, before)
 
 
-class Interrupted(Numbers):
-    """Gets a signal while sample 5 is made for the first time."""
-
-    came = False
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 5 and not self.came:
-            self.came = True
-            signal.raise_signal(signal.SIGUSR1)
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
-@pytest.mark.parametrize("on_error", ["raise", None])
-def test_without_workers_the_next_batch_follows(loader_kind: str, on_error: str | None, alarm: int) -> None:
-    """The state still says that the interrupted one was not delivered."""
-    loader = make(loader_kind, Interrupted(12), on_error=on_error)
-    batches = iter(loader)
-    assert plain(next(batches)) == [0, 1, 2, 3]
-    with pytest.raises(Late):
-        next(batches)
-    assert plain(next(batches)) == [8, 9, 10, 11]
-    loader.load_state_dict(loader.state_dict())
-    assert [plain(batch) for batch in loader] == [[4, 5, 6, 7]]
-    assert len(loader.faults) == 0, "the sample is not to blame"
-
-
 def options_of(engine: str) -> dict[str, Any]:
     return {} if engine == "inline" else {**on(engine), "prefetch": 1}
 

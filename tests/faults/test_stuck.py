@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
 import re
@@ -92,38 +91,6 @@ def test_the_error_says_what_the_worker_is_doing(loader_kind: str, engine: str, 
         assert list(itertools.chain(*rest)) == list(range(4, 20)), "late, but not lost"
 
 
-class InC(Numbers):
-    """Sample 5 waits in C while holding the GIL, until a pipe is written to."""
-
-    def __init__(self, fd: int) -> None:
-        super().__init__(8)
-        self.fd = fd
-
-    def __getitem__(self, index: int) -> int:
-        if index == 5:
-            stuck_in_c(self.fd)
-        return index
-
-
-def stuck_in_c(fd: int) -> None:
-    ctypes.PyDLL(None).read(fd, ctypes.create_string_buffer(1), 1)
-
-
-@mostly_loader
-def test_the_error_has_the_stack_of_a_worker_that_holds_the_gil(loader_kind: str) -> None:
-    read, write = os.pipe()
-    try:
-        batches = iter(make(loader_kind, InC(read), workers=1, timeout_s=TIMEOUT_S))
-        next(batches)
-        with pytest.raises(WorkerTimeout, match="stuck_in_c"):
-            next(batches)
-        os.write(write, b".")
-        assert batches_of(batches) == [[4, 5, 6, 7]]
-    finally:
-        os.close(read)
-        os.close(write)
-
-
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
     """Stop a process for the duration of the block, as a debugger or job control does."""
@@ -134,22 +101,6 @@ def stopped(pid: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-@mostly_dataloader
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_stopped_worker_is_late_and_continues(loader_kind: str, kind: str) -> None:
-    dataset: Any = Augmented(40)
-    if kind != "map":
-        dataset = Stream(dataset, splits=False)
-    expected = batches_of(make(loader_kind, dataset, seed=3, **options_for(kind)))
-    loader = make(loader_kind, dataset, workers=1, prefetch=1, timeout_s=TIMEOUT_S, seed=3, **options_for(kind))
-    iterator = iter(loader)
-    batches = [plain(next(iterator))]
-    with stopped(pids_of(iterator)[0]), pytest.raises(WorkerTimeout, match="Its stack is not available"):
-        batches.extend(plain(batch) for batch in iterator)
-    batches += batches_of(iterator)
-    assert batches == expected
 
 
 class StopsItself(Augmented):

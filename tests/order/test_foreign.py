@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -42,10 +43,11 @@ def plan_of(indices: Stateful, **options: Any) -> ForeignPlan:
 
 def test_draw_keys_differ_on_all_ranks_and_survive_a_resumption() -> None:
     def keys(consumed: int, numbers: range) -> list[int]:
+        shares = [functools.partial(Share, rank, 3) for rank in range(3)]
         return [
-            ForeignPlan(iter(()), draw_key=5, share=Share(rank, 3), consumed=consumed).draw(number).key
+            ForeignPlan(iter(()), draw_key=5, share=share, consumed=consumed).draw(number).key
             for number in numbers
-            for rank in range(3)
+            for share in shares
         ]
 
     assert len(set(keys(0, range(10)))) == 30

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 
 from feedline.errors import BadOption
 from feedline.samplers.buckets import BucketBatches, LengthBucketBatchSampler, TokenBudgetBatchSampler, lengths_of
-from feedline.types import Key
 from tests.sampling import examples
 
 LOG_NORMAL = np.random.default_rng(0).lognormal(5, 1, 20_000).astype(int)
@@ -48,33 +45,6 @@ def test_each_sample_comes_once(name: str, lengths: list[float], drop_last: bool
         assert drop_last or sorted(indices) == list(range(len(lengths)))
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=examples(40))
-@given(lengths=length_lists, data=st.data())
-def test_batches_by_number_equal_those_of_iteration(name: str, lengths: list[float], data: st.DataObject) -> None:
-    sampler = MAKERS[name](lengths, seed=3)
-    epochs = [list(sampler), list(sampler)]
-    fresh = MAKERS[name](lengths, seed=3)
-    for number, epoch in data.draw(
-        st.lists(st.tuples(st.integers(0, len(sampler) - 1), st.integers(0, 1)), max_size=10)
-    ):
-        batch = fresh.batch(number, Key(3, epoch))
-        assert batch.dtype == np.int64
-        assert batch.tolist() == epochs[epoch][number]
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_epochs_differ_and_are_reproducible_by_seed(name: str) -> None:
-    sampler = MAKERS[name](LOG_NORMAL[:2000], seed=1)
-    epochs = [list(sampler) for _ in range(3)]
-    assert epochs[0] != epochs[1] != epochs[2]
-    assert {frozenset(batch) for batch in epochs[0]} != {frozenset(batch) for batch in epochs[1]}
-    sampler.set_epoch(1)
-    assert list(sampler) == epochs[1]
-    assert list(MAKERS[name](LOG_NORMAL[:2000], seed=1)) == epochs[0]
-    assert list(MAKERS[name](LOG_NORMAL[:2000], seed=2)) != epochs[0]
-
-
 def test_buckets_leave_little_padding() -> None:
     without = LengthBucketBatchSampler(LOG_NORMAL, 32, boundaries=[]).padding()
     by_length = LengthBucketBatchSampler(LOG_NORMAL, 32)
@@ -99,19 +69,6 @@ def test_buckets_leave_little_padding() -> None:
 def test_rejects_invalid_lengths(lengths: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         lengths_of(lengths)
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_pickle_and_description(name: str) -> None:
-    sampler = MAKERS[name](LOG_NORMAL[:500], seed=1)
-    list(sampler)
-    sampler.set_epoch(0)
-    twin = pickle.loads(pickle.dumps(sampler))
-    assert list(twin) == list(sampler)
-    described = json.dumps(sampler.describe())
-    assert described == json.dumps(twin.describe())
-    others = [MAKERS[name](LOG_NORMAL[1:501]), MAKERS[name](LOG_NORMAL[:500], shuffle=False)]
-    assert all(json.dumps(other.describe()) != described for other in others)
 
 
 @given(

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.samplers import (
     InfiniteSampler,
@@ -18,8 +17,7 @@ from feedline.samplers import (
     TokenBudgetBatchSampler,
     WeightedRandomSampler,
 )
-from feedline.samplers.seeded import Seeded, SeededBatches
-from feedline.types import Key
+from feedline.samplers.seeded import Seeded
 
 torch = pytest.importorskip("torch")
 
@@ -57,22 +55,6 @@ def test_without_a_seed_torchs_default_generator_decides() -> None:
         assert again != first
 
 
-class Two(SeededBatches):
-    def size(self) -> int:
-        return 2
-
-    def batch(self, number: int, key: Key) -> IndexArray:
-        self._check_number(number)
-        return np.array([number])
-
-    def __repr__(self) -> str:
-        return f"Two({self._options().removeprefix(', ')})"
-
-
-def make(**options: Any) -> Two:
-    return Two(**{"drop_last": False, "shuffle": True, "seed": None, "generator": None, **options})
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -83,7 +65,7 @@ def make(**options: Any) -> Two:
 )
 def test_rejects_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
-        make(**options)
+        StratifiedBatchSampler([0, 1], 2, **options)
 
 
 @pytest.mark.parametrize("make", [LengthBucketBatchSampler, StratifiedBatchSampler, TokenBudgetBatchSampler])

@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption
-from feedline.samplers.stratified import Mode, StratifiedBatchSampler
-from feedline.types import Key
-from tests.sampling import examples
+from feedline.samplers.stratified import StratifiedBatchSampler
 
 label_lists = st.lists(st.integers(0, 9) | st.just(0), min_size=1, max_size=150)
 batch_sizes = st.integers(1, 40)
@@ -54,35 +52,6 @@ def test_every_batch_has_each_class(labels: list[int], batch_size: int, shuffle:
     # Places beyond one per class are divided in proportion.
     counts = np.array([counts_of(labels, batch) for batch in batches])
     assert (counts.max(axis=0) - counts.min(axis=0)).max() <= 1
-
-
-@settings(max_examples=examples(40))
-@given(label_lists, st.integers(10, 40), st.sampled_from(["proportional", "each"]), st.data())
-def test_batches_by_number_equal_those_of_iteration(
-    labels: list[int], batch_size: int, mode: Mode, data: st.DataObject
-) -> None:
-    sampler = StratifiedBatchSampler(labels, batch_size, mode=mode, seed=3)
-    epochs = [list(sampler), list(sampler)]
-    fresh = StratifiedBatchSampler(labels, batch_size, mode=mode, seed=3)
-    for number, epoch in data.draw(
-        st.lists(st.tuples(st.integers(0, len(sampler) - 1), st.integers(0, 1)), max_size=10)
-    ):
-        batch = fresh.batch(number, Key(3, epoch))
-        assert batch.dtype == np.int64
-        assert batch.tolist() == epochs[epoch][number]
-        batch[:] = -1  # the array belongs to the caller
-
-
-def test_epochs_differ_and_are_reproducible_by_seed() -> None:
-    labels = [0] * 60 + [1] * 30 + [2] * 10
-    sampler, twin = (StratifiedBatchSampler(labels, 10, seed=7) for _ in range(2))
-    epochs = [list(sampler) for _ in range(3)]
-    assert epochs == [list(twin) for _ in range(3)]
-    assert epochs[0] != epochs[1] != epochs[2]
-    assert {frozenset(batch) for batch in epochs[0]} != {frozenset(batch) for batch in epochs[1]}
-    sampler.set_epoch(1)
-    assert list(sampler) == epochs[1]
-    assert list(StratifiedBatchSampler(labels, 10, seed=8)) != epochs[0]
 
 
 def test_left_out_samples_differ_from_epoch_to_epoch() -> None:

@@ -143,7 +143,7 @@ PLANTED_BUGS = [
         "_after",
         "read = (last.read or 0) + count",
         "read = (last.read or 0) + count + 1",
-        seed=5,
+        drawn={"kind": OWN},
     ),
     PlantedBug(
         "a moved task is given to both workers",

@@ -62,7 +62,7 @@ def test_drawn_worlds_cover_every_event() -> None:
     counts = dict.fromkeys(("restarts", "recycled", "relieved", "run ahead", "without slot"), 0)
     raised: set[str] = set()
     moves = looks = 0
-    for seed in range(40):
+    for seed in range(60):
         run = simulate(draw_scenario(seed, samples=40), events=300)
         counts = {name: count + run.counts[name] for name, count in counts.items()}
         raised |= set(run.raised)

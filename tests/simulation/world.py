@@ -89,6 +89,7 @@ class World(Driver):
             seed=scenario.seed if scenario.moves else None,
             memory_budget=scenario.budget_bytes,
             restarts=scenario.restarts if scenario.kills_stuck else None,
+            snapshot_every=3 if scenario.stateful else 0,
             scheduler=scheduler_of(scenario, random.Random(dice.random())) if scheduler is None else scheduler,
         )
         most = workers if most_workers is None else most_workers

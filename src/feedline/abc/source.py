@@ -412,9 +412,7 @@ def changes_with_epoch(dataset: object) -> bool:
 
     Most wrappers have none themselves, and the user calls that of the dataset inside.
     """
-    for layer in layers_of_dataset(dataset):
-        if isinstance(layer, EpochAware):
-            return layer.changes_with_epoch
-        if callable(getattr(layer, "set_epoch", None)):
-            return True
-    return False
+    return any(
+        layer.changes_with_epoch if isinstance(layer, EpochAware) else callable(getattr(layer, "set_epoch", None))
+        for layer in layers_of_dataset(dataset)
+    )

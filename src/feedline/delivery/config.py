@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from multiprocessing.context import BaseContext
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from feedline.abc.deferred import Placement, hands_on_images
 from feedline.abc.scheduler import Scheduler
@@ -15,10 +16,11 @@ from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import outlives_epoch
 from feedline.errors import BadOption
 from feedline.schedulers import InOrder, Unordered
-from feedline.system.limits import memory_limit
 from feedline.system.ranks import local_rank_count
 from feedline.types import CollateFunction, EngineName
-from feedline.workers.ray.options import RayOptions
+
+if TYPE_CHECKING:
+    from feedline.workers.ray.options import RayOptions
 
 DEFAULT_DEPTH = 2
 """Torch's default. An explicit 2 cannot be distinguished from the default, because frameworks rebuild a loader from its
@@ -98,7 +100,7 @@ class Config:
     """Private memory that a worker may use before it is replaced."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.engine, RayOptions) and self.engine not in ENGINES:
+        if not self.is_for_ray and self.engine not in ENGINES:
             raise BadOption(
                 f"engine={self.engine!r} is not one of {', '.join(map(repr, ENGINES))}, nor RayOptions(...)."
             )
@@ -124,7 +126,7 @@ class Config:
     @cached_property
     def engine_name(self) -> str:
         """The name of the engine, with "auto" resolved."""
-        if isinstance(self.engine, RayOptions):
+        if self.is_for_ray:
             return "ray"
         if self.engine != AUTO:
             return self.engine
@@ -134,9 +136,15 @@ class Config:
         return "thread" if isinstance(process, type) and issubclass(process, threading.Thread) else "process"
 
     @property
+    def is_for_ray(self) -> bool:
+        """True if the engine is given by options for Ray, which only those import who use them."""
+        module = sys.modules.get("feedline.workers.ray.options")
+        return module is not None and isinstance(self.engine, module.RayOptions)
+
+    @property
     def ray(self) -> RayOptions | None:
         """The Ray options, if given."""
-        return self.engine if isinstance(self.engine, RayOptions) else None
+        return self.engine if self.is_for_ray else None  # type: ignore[return-value]  # it has no other options
 
     @property
     def max_workers(self) -> int:
@@ -196,6 +204,8 @@ class Config:
         """Return the maximum memory for slots."""
         if self.memory_budget is not None:
             return self.memory_budget
+        from feedline.system.limits import memory_limit
+
         return memory_limit() // 4 // local_rank_count()
 
     # -- the dataset -------------------------------------------------------------------------------------------------

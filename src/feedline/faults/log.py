@@ -10,7 +10,6 @@ from feedline.abc.faults import ACTIONS, Fault, index_key
 from feedline.abc.stateful import check_format
 from feedline.errors import BadState
 from feedline.system.failures import words
-from feedline.system.shown import counted
 from feedline.types import State
 
 MOST_ENTRIES = 10_000
@@ -178,6 +177,8 @@ class FaultLog(Sequence[Fault]):
         total = len(self) + self.dropped
         counts = ", ".join(f"{count} {action}" for action, count in self._counts.items() if count)
         kept = f"; the last {len(self)} in detail" if self.dropped else ""
+        from feedline.system.shown import counted
+
         held = f"; {counted(len(self._quarantined), 'sample')} in quarantine" if self._quarantined else ""
         head = f"FaultLog of {counted(total, 'fault')}{': ' if counts else ''}{counts}{kept}{held}"
         more = ["  ..."] if total > _SHOWN else []

@@ -17,6 +17,7 @@ from typing import Any
 from feedline.abc.framework import Rebuilding, TorchLoader
 from feedline.errors import BadOption, OptionWarning, StateWarning, warn_user
 from feedline.frameworks.substitution import substitute
+from feedline.frameworks.torch_samplers import sampler_behind, skipped_by
 from feedline.system.optional import when_imported
 from feedline.system.ranks import own_share
 from feedline.types import State
@@ -27,31 +28,6 @@ _KEEPS = "Call feedline.install() at the start of the program to keep at least f
 def keep_loaders(kind: type[TorchLoader], rebuilding: Rebuilding) -> None:
     """Keep loaders of this class and its subclasses feedline's when Accelerate prepares them."""
     when_imported("accelerate.data_loader", functools.partial(_wrap_functions, kind, rebuilding))
-
-
-def skipped_by(batch_sampler: Any) -> tuple[Any, int]:
-    """Return the batch sampler whose first batches Accelerate skips, and how many; itself and 0 if it skips none.
-
-    The loader starts the order at that batch instead of iterating over the skipped ones. So the remaining batches are
-    the same as without skipping, including the random numbers of their samples.
-    """
-    skips = 0
-    while _is_a("SkipBatchSampler", batch_sampler):
-        skips += batch_sampler.skip_batches
-        batch_sampler = batch_sampler.batch_sampler
-    return batch_sampler, skips
-
-
-def sampler_behind(batch_sampler: Any) -> Any:
-    """Return the sampler of a batch sampler that Accelerate splits over the ranks; None for other batch samplers."""
-    if not _is_a("BatchSamplerShard", batch_sampler):
-        return None
-    return getattr(batch_sampler.batch_sampler, "sampler", None)
-
-
-def _is_a(name: str, batch_sampler: object) -> bool:
-    kind = type(batch_sampler)
-    return kind.__name__ == name and kind.__module__.startswith("accelerate.")
 
 
 def _wrap_functions(kind: type[TorchLoader], rebuilding: Rebuilding, module: ModuleType) -> None:

@@ -5,6 +5,7 @@ The result equals fetching sample by sample and collating, bit for bit. Test: te
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 
 from feedline.abc import memory
 from feedline.abc.source import Columnar, ColumnSource, Selection, checking
-from feedline.frameworks.hugging_face import columns_of
 
 Indices = NDArray[np.int64]
 
@@ -40,8 +40,11 @@ def reader_of(dataset: Any, inner: Callable[[Any], Read | None], *, only_arrays:
         return selected(inner(dataset.dataset), dataset.indices)
     if isinstance(dataset, ColumnSource):
         return None if only_arrays else dataset.read_columns
-    if (table := columns_of(dataset)) is not None:
-        return None if only_arrays else table[1]
+    if "datasets" in sys.modules:  # of Hugging Face
+        from feedline.frameworks.hugging_face import columns_of
+
+        if (table := columns_of(dataset)) is not None:
+            return None if only_arrays else table[1]
     return checking(dataset, rows_of(dataset.columns())) if isinstance(dataset, Columnar) else None
 
 

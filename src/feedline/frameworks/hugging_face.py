@@ -44,19 +44,6 @@ def _parts(rows: Indices, starts: NDArray[np.int64]) -> list[_Part]:
     return [(owner, own, rows[own] - starts[owner]) for owner, own in places]
 
 
-def ranks_of_stream(dataset: object) -> int | None:
-    """Return the number of ranks that a Hugging Face streaming dataset is split over; None for any other dataset.
-
-    Such a dataset splits itself over the workers of a torch loader, with `get_worker_info()`, and over ranks if it
-    comes from `split_dataset_by_node`.
-    """
-    kind = getattr(sys.modules.get("datasets.iterable_dataset"), "IterableDataset", None)
-    if kind is None or not isinstance(dataset, kind):
-        return None
-    split = dataset._distributed  # not public
-    return 1 if split is None else int(split.world_size)
-
-
 def columns_of(dataset: Any) -> tuple[str | None, ReadColumns] | None:
     """Return a dataset's format and a function that reads its columns; None if samples have to be read one by one."""
     package = sys.modules.get("datasets")

@@ -19,7 +19,7 @@ from feedline.system.optional import when_imported
 from feedline.types import State
 
 
-def keep_places(kind: type[TorchLoader], rebuilding: Rebuilding) -> None:
+def keep_loaders(kind: type[TorchLoader], rebuilding: Rebuilding) -> None:
     """Make checkpoints save the position of loaders of this class and its subclasses."""
     for package in ("lightning.pytorch", "pytorch_lightning"):
         when_imported(f"{package}.loops.fit_loop", functools.partial(_wrap_loop, kind, rebuilding))

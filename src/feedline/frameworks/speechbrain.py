@@ -12,7 +12,7 @@ from feedline.abc.framework import Rebuilding
 
 
 # Any: a class of loaders.
-def keep_places(kind: Any, rebuilding: Rebuilding) -> None:
+def keep_loaders(kind: Any, rebuilding: Rebuilding) -> None:
     """Make loaders of this class and its subclasses resume where SpeechBrain's checkpoint was saved."""
 
     def skipped(loader: object) -> int | None:

@@ -20,9 +20,7 @@ from feedline.abc.framework import Gather, Reducer
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
 from feedline.frameworks.torch_memory import tensor_of
-from feedline.frameworks.torch_pipes import seed_pipe
 from feedline.frameworks.torch_sending import array_in, place, read, reduce_storage, reduce_tensor
-from feedline.system import openmp
 from feedline.types import CollateFunction, WorkerIdentity
 
 
@@ -167,6 +165,8 @@ class TorchFramework:
         dataset = worker.dataset
         if worker.threaded:
             dataset = self.reset_worker(dataset, shared_seed)
+            from feedline.system import openmp
+
             torch.get_num_threads()  # torch sets a thread's limit on the first such call, so ours has to come later
             openmp.limit_this_thread()
             _install()
@@ -184,6 +184,8 @@ class TorchFramework:
     def reset_worker(self, dataset: object, shared_seed: int | None) -> object:
         if shared_seed is None:
             return dataset
+        from feedline.frameworks.torch_pipes import seed_pipe
+
         return seed_pipe(dataset, shared_seed)
 
     def worker_info_was_read(self) -> bool:

@@ -16,6 +16,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from feedline.abc.framework import Gather
 from feedline.frameworks.gathering import Indices, Read, joined, reader_of, rows_of, selected
+from feedline.frameworks.torch_collate import registrations_untouched
 from feedline.frameworks.torch_memory import AS_NUMPY, tensor_of
 
 # Any, throughout: datasets and columns of any kind.
@@ -24,20 +25,33 @@ from feedline.frameworks.torch_memory import AS_NUMPY, tensor_of
 def gather_for(dataset: object) -> Gather | None:
     """Return a function that makes the batch of some indices; None if `dataset` does not consist of columns."""
     read = _reader(dataset)
-    return None if read is None else _Gather(read)
+    return None if read is None else _Gather(read, dataset.tensors if isinstance(dataset, TensorDataset) else None)
 
 
 class _Gather:
     """Makes batches of tensors from the columns that `read` returns."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, tensors: tuple[torch.Tensor, ...] | None) -> None:
         self._read = read
+        self._tensors = tensors
+        self._forms = _forms_of(tensors or ())
         read_quickly: Read | None = getattr(read, "quick", None)
         self.quick = None if read_quickly is None else functools.partial(_converted, read_quickly, torch.from_numpy)
         """See `feedline.abc.framework.Gather`."""
 
     def __call__(self, indices: Indices) -> object:
         return _converted(self._read, _adopted, indices)
+
+    def is_current(self, dataset: Any) -> bool:
+        """True if a new function for the same dataset would be the same."""
+        if self._tensors is None or dataset.tensors is not self._tensors or not registrations_untouched():
+            return False
+        return _forms_of(self._tensors) == self._forms
+
+
+def _forms_of(tensors: tuple[torch.Tensor, ...]) -> list[object]:
+    """Return what may change of tensors in place, and matters here."""
+    return [(tensor.data_ptr(), tensor.shape, tensor.requires_grad) for tensor in tensors]
 
 
 def _converted(read: Read, convert: Callable[[NDArray[Any]], torch.Tensor], indices: Indices) -> object:

@@ -159,6 +159,31 @@ def remembering(sampler: Any, items: Iterable[object], origin: dict[str, object]
 _NOTHING = object()
 
 
+def skipped_by(batch_sampler: Any) -> tuple[Any, int]:
+    """Return the batch sampler whose first batches Accelerate skips, and how many; itself and 0 if it skips none.
+
+    The loader starts the order at that batch instead of iterating over the skipped ones. So the remaining batches are
+    the same as without skipping, including the random numbers of their samples.
+    """
+    skips = 0
+    while _is_a("SkipBatchSampler", batch_sampler):
+        skips += batch_sampler.skip_batches
+        batch_sampler = batch_sampler.batch_sampler
+    return batch_sampler, skips
+
+
+def sampler_behind(batch_sampler: Any) -> Any:
+    """Return the sampler of a batch sampler that Accelerate splits over the ranks; None for other batch samplers."""
+    if not _is_a("BatchSamplerShard", batch_sampler):
+        return None
+    return getattr(batch_sampler.batch_sampler, "sampler", None)
+
+
+def _is_a(name: str, batch_sampler: object) -> bool:
+    kind = type(batch_sampler)
+    return kind.__name__ == name and kind.__module__.startswith("accelerate.")
+
+
 def is_sequential(sampler: object) -> bool:
     """True for torch's own sequential sampler."""
     return type(sampler) is SequentialSampler

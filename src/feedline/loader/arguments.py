@@ -21,14 +21,12 @@ from feedline.abc.source import ShardedSource, StreamSource
 from feedline.delivery.config import is_auto
 from feedline.errors import BadOption, OptionWarning, warn_user
 from feedline.faults.actions import Replace, Retry
-from feedline.frameworks.torch_notes import explain
 from feedline.system.failures import INSTEAD_OF_PATH
-from feedline.system.sizes import byte_count
 from feedline.types import DatasetKind, is_finite
-from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
     from feedline.delivery.driver.tuning import Tuning
+    from feedline.workers.ray.options import RayOptions
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -60,6 +58,8 @@ def named(init: Init) -> Init:
         try:
             init(*arguments, **options)
         except (TypeError, ValueError) as exc:
+            from feedline.frameworks.torch_notes import explain
+
             explain(exc, {**dict(zip(known, arguments[1:], strict=False)), **options})
             raise
 
@@ -112,10 +112,13 @@ def _looks_like_path(text: str) -> bool:
 _LONGEST_PATH = 4096
 
 
-def budget_of(memory_budget: int | str | None) -> int | None:
-    """Return the memory for batches in bytes; reject a size that is too small, such as gigabytes without a unit."""
-    least = 0 if memory_budget == 0 else _LEAST_BUDGET
-    return byte_count("memory_budget", memory_budget, least=least)
+def bytes_of(name: str, size: int | str | None, *, least: int = 1) -> int | None:
+    """Return a size in bytes, None if it was not given; reject one below `least`."""
+    if size is None:
+        return None
+    from feedline.system.sizes import byte_count
+
+    return byte_count(name, size, least=least)
 
 
 _LEAST_BUDGET = 1024
@@ -301,9 +304,9 @@ def fixed_options(
         "shard": shard,
         "engine": engine,
         "scheduler": scheduler,
-        "memory_budget": budget_of(memory_budget),
+        "memory_budget": bytes_of("memory_budget", memory_budget, least=0 if memory_budget == 0 else _LEAST_BUDGET),
         "restarts": restarts,
-        "worker_bytes": byte_count("max_memory_per_worker", max_memory_per_worker),
+        "worker_bytes": bytes_of("max_memory_per_worker", max_memory_per_worker),
         "snapshot_every": snapshot_every_n_steps or 0,
         "device": device,
         "device_transform": device_transform,

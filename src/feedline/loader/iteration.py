@@ -9,8 +9,8 @@ import time
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from feedline.abc.deferred import Target
 from feedline.abc.sampler import draw_seed
@@ -18,9 +18,9 @@ from feedline.abc.stateful import check_restorable, restore_end, resumed_after
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.inline_batches import InlineBatches
+from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.delivery.state.epochs import Start
-from feedline.delivery.state.ranks import own_snapshot
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.config import LoaderConfig
 from feedline.loader.session import Listener, Session
@@ -41,8 +41,7 @@ watchers: list[Callable[[LoaderBase], None]] = []
 """Callbacks that get a loader before each of its epochs starts. Used by `feedline profile`."""
 
 
-@dataclass(frozen=True)
-class Seeds:
+class Seeds(NamedTuple):
     """The seeds that determine an epoch."""
 
     order: int | None
@@ -86,7 +85,6 @@ class Iteration(Iterator[Any]):
         start = _start_of(session, config, order)
         self.seeds = self._enter(session, config, order, start, first=True)
         self.spec = self._spec(session, config, start)
-        self._before_batches(session, config)
         if not config.worker_count:
             checkpoint = self._checkpoint(session, config, order, start)
             self._batches = InlineBatches(
@@ -128,7 +126,7 @@ class Iteration(Iterator[Any]):
 
     @abstractmethod
     def _spec(self, session: Session, config: Any, start: Start) -> WorkerSpec:
-        """Return the spec for the workers."""
+        """Return the spec for the workers, and prepare the dataset for them."""
 
     def _announce(self, session: Session, config: LoaderConfig, order: Order, start: Start) -> None:
         """Notify the fault budget and the dataset that an epoch starts."""
@@ -146,10 +144,6 @@ class Iteration(Iterator[Any]):
             broadcast.call("set_epoch", start.epoch)
         elif epoch is not None and broadcast.last_set_epoch is None and hasattr(dataset, "set_epoch"):
             broadcast.call("set_epoch", epoch)
-
-    # Any: the config of this kind of loader.
-    def _before_batches(self, session: Session, config: Any) -> None:
-        """Run before any batch can be made."""
 
     def _before_workers(self, session: Session, config: Any, order: Order, start: Start) -> None:
         """Run after workers start and before their first task."""
@@ -317,8 +311,13 @@ def order_state(start: Start) -> dict[str, object]:
 
 def _begin(session: Session, config: LoaderConfig, order: Order) -> Start:
     """Return which epoch is next, and where this rank resumes with its current workers if a state was loaded."""
-    max_workers = config.max_workers
-    return session.epochs.begin(order, lambda state: own_snapshot(state, share_if_known(), max_workers, config.dataset))
+
+    def own(state: Snapshot) -> Snapshot:
+        from feedline.delivery.state.ranks import own_snapshot  # only for a loaded state
+
+        return own_snapshot(state, share_if_known(), config.max_workers, config.dataset)
+
+    return session.epochs.begin(order, own)
 
 
 def _start_of(session: Session, config: LoaderConfig, order: Order) -> Start:

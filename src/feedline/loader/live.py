@@ -16,16 +16,29 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.insight.batch_rows import Totals
 from feedline.system.ranks import share_if_known
 from feedline.system.shown import printable
 
-if TYPE_CHECKING:
-    from feedline.loader.session import Session
-
 _EVERY_S = 5.0
+
+
+class Shown(Protocol):
+    """What is shown of a loader: its session."""
+
+    view: LiveView | None
+    shows_epochs: bool
+    fault_budget: FaultBudget
+
+    @property
+    def counters(self) -> Counters: ...
+
+    @property
+    def worker_count(self) -> int: ...
 
 
 class LiveView:
@@ -37,7 +50,7 @@ class LiveView:
         is_for_epoch: True to stop at the end of an epoch.
     """
 
-    def __init__(self, name: str, session: Session, *, is_for_epoch: bool = False) -> None:
+    def __init__(self, name: str, session: Shown, *, is_for_epoch: bool = False) -> None:
         self._name = name
         self._is_for_epoch = is_for_epoch
         self._ended = threading.Event()
@@ -49,9 +62,9 @@ class LiveView:
         self._thread = threading.Thread(target=self._run, name="feedline-live", daemon=True)
         self._thread.start()
 
-    def follow(self, session: Session) -> None:
+    def follow(self, session: Shown) -> None:
         """Read the loader's current measurements, which a change of its arguments replaces."""
-        self._counters, self._worker_count = session.counters, session.resources.worker_count
+        self._counters, self._worker_count = session.counters, session.worker_count
         self._faults = session.fault_budget.log
 
     @property
@@ -124,7 +137,7 @@ def write(text: str) -> None:
 
 
 @contextmanager
-def live(name: str, session: Session) -> Iterator[None]:
+def live(name: str, session: Shown) -> Iterator[None]:
     """Show a loader; see `LoaderBase.live`."""
     before, session.view = session.view, LiveView(name, session)
     try:
@@ -134,7 +147,7 @@ def live(name: str, session: Session) -> Iterator[None]:
         session.view = before
 
 
-def show_epoch(name: str, session: Session) -> None:
+def show_epoch(name: str, session: Shown) -> None:
     """Show a loader whose epoch begins, on the first rank of a program that shows all its loaders."""
     if session.view is not None and session.view.is_running:
         session.view.follow(session)

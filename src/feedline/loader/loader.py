@@ -44,10 +44,10 @@ from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.system.optional import require
 from feedline.system.ranks import Tail
 from feedline.types import CollateFunction, DatasetKind, EngineName, StreamSharding, is_arrays
-from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
     from feedline.loader.iteration import NumpyBatches
+    from feedline.workers.ray.options import RayOptions
 
 
 _READ = (
@@ -93,7 +93,7 @@ class NumpyConfig(LoaderConfig):
             return StreamOrder(size) if sharding is None else SpanOrder(sharding)
         if batch_sampler is not None:
             order = order_of(batch_sampler, None, drop_last=False)
-            return order or ForeignOrder(batch_sampler, share=self.share())
+            return order or ForeignOrder(batch_sampler, share=self.share)
         sampler = self.sampler
         order = order_of(sampler, size, drop_last=drop_last)
         if order is not None:
@@ -103,7 +103,7 @@ class NumpyConfig(LoaderConfig):
             None if size is None else lambda _: CutIndices(sampler, size, drop_last=drop_last),
             inner=sampler if size is not None else None,
             batch_size=size,
-            share=self.share(),
+            share=self.share,
         )
 
     def sharing(self, sharding: StreamSharding | None) -> Sharing:
@@ -330,7 +330,7 @@ class Loader(LoaderBase):
                     self._iterator = iterator
             return iterator
 
-        return session.create(begin)
+        return session.running.create(begin, session.free)
 
     def __len__(self) -> int:
         session, config = self._feedline_session, config_of(self)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 from typing import Any, TypeVar
 
 import torch.utils.data
@@ -15,11 +16,11 @@ from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Seque
 from feedline import samplers
 from feedline.abc.framework import Rebuilding, TorchLoader
 from feedline.abc.sampler import Ordered
-from feedline.frameworks import accelerate, lightning, ray_train, speechbrain
 from feedline.loader.base import LoaderBase, config_of, session_of
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import warn_of_two_shares
 from feedline.order.torch_order import sampler_of
+from feedline.system.optional import when_imported
 from feedline.system.ranks import own_share
 
 # Any, here and below: a `feedline.DataLoader`, whose file imports this one.
@@ -80,15 +81,28 @@ class TorchRebuilding(Rebuilding):
 REBUILDING = TorchRebuilding()
 
 
+_FRAMEWORKS = {
+    "accelerate": "accelerate",
+    "ray.train": "ray_train",
+    "lightning.pytorch": "lightning",
+    "pytorch_lightning": "lightning",
+    "speechbrain": "speechbrain",
+}
+"""Packages, and for each the module of `feedline.frameworks` that keeps loaders in it."""
+
+
 def keep_in_frameworks(kind: type[TorchLoader]) -> None:
     """Make frameworks keep the class of these loaders when they rebuild them, and their positions in checkpoints.
 
     This applies to frameworks that are imported later, too.
     """
-    accelerate.keep_loaders(kind, REBUILDING)
-    ray_train.keep_loaders(kind, REBUILDING)
-    lightning.keep_places(kind, REBUILDING)
-    speechbrain.keep_places(kind, REBUILDING)
+
+    @functools.cache
+    def keep(name: str) -> None:
+        importlib.import_module(f"feedline.frameworks.{name}").keep_loaders(kind, REBUILDING)
+
+    for package, name in _FRAMEWORKS.items():
+        when_imported(package, lambda _, name=name: keep(name))
 
 
 def _with(loader: L, parts: dict[str, object], rank_watch: RankWatch | None = None) -> L:

@@ -14,10 +14,8 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.machine.counters import Counters
 from feedline.insight.observer import Observer
 from feedline.loader.config import LoaderConfig
-from feedline.system import interrupts
 from feedline.system.timing import TaskCpu
 from feedline.types import DatasetKind
-from feedline.workers import abilities
 from feedline.workers.runner import Runner
 
 if TYPE_CHECKING:
@@ -69,6 +67,8 @@ class Resources:
 
         None if the system does not support such memory: each batch then has memory of its own.
         """
+        from feedline.workers import abilities
+
         config = self.config
         shared = config.engine_name == "process"
         if not (abilities.can_share_arenas() if shared else abilities.can_map_sparsely()):
@@ -76,6 +76,7 @@ class Resources:
         arena = self._arena
         if arena is None or arena.pid != os.getpid():
             from feedline.memory.arena import Arena
+            from feedline.system import interrupts
 
             workers = max(1, config.worker_count)
             with interrupts.put_off(starts_process=False):  # otherwise a file could stay open without an owner
@@ -134,6 +135,9 @@ class Resources:
         from feedline.delivery.driver.tuning import TunedDriver
         from feedline.delivery.machine.machine import Machine
         from feedline.delivery.machine.recovery import Recovery
+
+        if spec.kind is DatasetKind.ITERABLE:
+            import feedline.workers.fetch.spans  # noqa: F401  here: otherwise each forked worker would import it
 
         self._tuned, config = tuning, self.config
         memory = None if config.engine_name == "ray" else self.arena()

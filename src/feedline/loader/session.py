@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from feedline.abc.description import check_description, description_of
 from feedline.abc.faults import ErrorPolicy
 from feedline.abc.framework import Framework
 from feedline.abc.worker_spec import WorkerSpec
@@ -25,7 +24,7 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.epochs import Epochs
 from feedline.loader.config import LoaderConfig, attributes_of
 from feedline.loader.resources import Resources
-from feedline.order.order import Order, SampleOrder
+from feedline.order.order import Order
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import sharding_of
 from feedline.system.ranks import share_if_known
@@ -168,7 +167,7 @@ class Session:
         self._spec: tuple[tuple[object, ...], WorkerSpec] | None = None
         """The spec of the last epoch, and what it was made of."""
         self._order: tuple[tuple[object, ...], Order] | None = None
-        """The last order, if it keeps nothing from epoch to epoch, and what it was made of."""
+        """The last order, and what it was made of."""
         self.running = Running()
         self._looks = _LOOKS
         self.listener: Listener | None = None
@@ -246,19 +245,26 @@ class Session:
         if parts is None:
             return config.order_of(self.stream_sharding)
         last, made_of = self._order, (config, *parts)
-        if last is not None and all(map(operator.is_, made_of, last[0])):
-            return last[1]
-        order = config.order_of(self.stream_sharding)
-        if type(order) is SampleOrder:
+        order = last[1] if last is not None and all(map(operator.is_, made_of, last[0])) else None
+        if order is None:
+            order = config.order_of(self.stream_sharding)
             self._order = made_of, order
-        return order
+        again = order.anew()
+        if again is None:
+            self._order = None
+        return again or order
 
     def prepare(self, loader: Any, order: Order | None) -> tuple[Any, Order]:
         """Return the arguments and the order of an iteration that begins now; `order` replaces the loader's own."""
         config = self.refresh(loader)
         if order is None:
             order = self.epochs.order_of(self.order(config))
-            self._check_ranks(config)
+            last = self.epochs.checkpoint
+            has_ended = last is not None and last.entry.progress.ended
+            if self._looks or has_ended:
+                self._looks = max(0, self._looks - 1)
+                sharing = config.sharing(self.stream_sharding)
+                self.rank_watch.begin(config.dataset, sharing, config.share, has_ended=has_ended)
         if self.skips and config.is_map:
             order = copy.copy(order)  # the next epoch may have the same
             order.skips, self.skips = order.skips + self.skips, 0
@@ -279,7 +285,7 @@ class Session:
             spec = self.spec(config, config.dataset, 0, config.init)
             auto.begin(self.tuning, config, spec, config.batch_size, has_indices=config.is_map)
             config = self.config_of(loader)
-        if config.seeded and config.engine_name == "thread" and not self._is_probed:
+        if config.seed is not None and config.engine_name == "thread" and not self._is_probed:
             from feedline.workers.thread_safety import must_leave_threads
 
             self._is_probed = True
@@ -293,15 +299,6 @@ class Session:
                 self.resources = Resources(config)
             self.resources.config = config
         return config
-
-    def _check_ranks(self, config: LoaderConfig) -> None:
-        """Warn if ranks get the same samples."""
-        last = self.epochs.checkpoint
-        has_ended = last is not None and last.entry.progress.ended
-        if self._looks or has_ended:
-            self._looks = max(0, self._looks - 1)
-            sharing = config.sharing(self.stream_sharding)
-            self.rank_watch.begin(config.dataset, sharing, config.share, has_ended=has_ended)
 
     def spec(
         self,
@@ -338,16 +335,13 @@ class Session:
 
     # -- iterations and measurements ---------------------------------------------------------------------------------
 
-    def create(self, make: Callable[[], T]) -> T:
-        """Return the iteration that `make` creates; see `Running.create`."""
-        return self.running.create(make, self._free)
-
     def close(self) -> None:
         """End iterations and workers, and free their memory."""
         self.running.close()
-        self._free()
+        self.free()
 
-    def _free(self) -> None:
+    def free(self) -> None:
+        """Free the memory, if there is any; see `Resources.close`."""
         if "resources" in vars(self):
             self.resources.close(is_used=self.running.is_beginning())
 
@@ -355,6 +349,11 @@ class Session:
     def counters(self) -> Counters:
         """Event counts and measurements since the workers were last changed."""
         return self.resources.counters
+
+    @property
+    def worker_count(self) -> int:
+        """The number of workers, also before they are started."""
+        return self.resources.worker_count
 
     @property
     def worker_pids(self) -> list[int]:
@@ -379,6 +378,8 @@ class Session:
         )
         last = self.epochs.checkpoint
         faults = self.fault_budget.state(None if last is None else last.entry.progress.faults)
+        from feedline.abc.description import description_of
+
         parts = {"dataset": description_of(config.dataset), "faults": faults}
         return {**state, **{name: part for name, part in parts.items() if part}}
 
@@ -392,6 +393,8 @@ class Session:
         config.check_draws(_part_of(own, "order"))
         any_rank = ranks[0] if isinstance(ranks, list) and ranks else state
         if isinstance(any_rank, Mapping) and "feedline" in any_rank:
+            from feedline.abc.description import check_description, description_of
+
             check_description(any_rank.get("dataset"), description_of(config.dataset))
         faults = _part_of(own, "faults")
         self.fault_budget.copy().restore(faults)  # first on a copy, before anything changes: the state may be damaged

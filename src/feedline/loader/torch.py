@@ -23,7 +23,6 @@ from feedline.abc.source import IterableSource
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
 from feedline.frameworks.torch_compile import run_untraced
-from feedline.frameworks.torch_notes import explain
 from feedline.loader.arguments import (
     check_not_batches,
     check_unordered,
@@ -39,12 +38,12 @@ from feedline.loader.arguments import (
 from feedline.loader.base import LoaderBase, config_of
 from feedline.system.ranks import Tail
 from feedline.types import EngineName, MapStyle
-from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
     from feedline.loader.torch_batches import TorchBatches
     from feedline.loader.torch_config import TorchConfig
     from feedline.order.order import Order
+    from feedline.workers.ray.options import RayOptions
 
 S_co = TypeVar("S_co", covariant=True, default=Any)
 """The type of a sample. Any: a dataset without annotations."""
@@ -87,6 +86,13 @@ class _Config:
         from feedline.loader.torch_config import TorchConfig
 
         return TorchConfig
+
+
+def _explain(exc: Exception, loader: object) -> None:
+    """Add a note to one of torch's errors about arguments."""
+    from feedline.frameworks.torch_notes import explain
+
+    explain(exc, vars(loader))
 
 
 # Any: a class of loaders, and a loader without its attributes.
@@ -408,7 +414,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
                 length = None if sharding is None else steps_of(self.dataset, sharding)
             return super().__len__() if length is None else length
         except TypeError as exc:
-            explain(exc, vars(self))
+            _explain(exc, self)
             raise
 
     # -- iteration ---------------------------------------------------------------------------------------------------
@@ -433,9 +439,11 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     def _new_iterator(self, order: Order | None) -> TorchBatches[B_co]:
         session = self._feedline_session
         try:
-            return session.create(lambda: _batches_class()(session, *session.prepare(self, order), self))
+            return session.running.create(
+                lambda: _batches_class()(session, *session.prepare(self, order), self), session.free
+            )
         except (TypeError, ValueError) as exc:
-            explain(exc, vars(self))
+            _explain(exc, self)
             raise
 
     @property

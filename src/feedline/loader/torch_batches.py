@@ -18,7 +18,6 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.state.epochs import Start
 from feedline.errors import warn_user
 from feedline.frameworks.torch_compile import run_untraced
-from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.loader.base import session_of
 from feedline.loader.iteration import Iteration, Seeds, order_state
 from feedline.loader.session import Session
@@ -90,13 +89,16 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
     def _spec(self, session: Session, config: TorchConfig, start: Start) -> WorkerSpec:
         dataset, init = self._dataset, config.init
         if self._num_workers and config.is_pipe:
+            from feedline.frameworks.torch_pipes import shard_in_worker
+
             world_size, rank = _distributed_settings()
             init = functools.partial(shard_in_worker, init, world_size, rank)
-        return session.spec(config, dataset, _base_seed(config, self.seeds.draw, start.epoch), init, self._shared_seed)
+        elif config.is_pipe:
+            from feedline.frameworks.torch_pipes import shard_pipe
 
-    def _before_batches(self, session: Session, config: TorchConfig) -> None:
-        if not self._num_workers and config.is_pipe:
-            shard_pipe(self._dataset, *_distributed_settings())
+            shard_pipe(dataset, *_distributed_settings())
+        seed = _base_seed(config, self.seeds.draw, start.epoch) if self._num_workers else 0  # otherwise nobody reads it
+        return session.spec(config, dataset, seed, init, self._shared_seed)
 
     def _before_workers(self, session: Session, config: TorchConfig, order: Order, start: Start) -> None:
         # torch draws the pipe's seed and the order again before the first task. Doing the same leaves the caller's
@@ -109,6 +111,8 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
         """Draw the seed that a data pipe shares across workers and ranks."""
         if not (config.is_pipe and isinstance(self._dataset, IterDataPipe)):
             return None
+        from feedline.frameworks.torch_pipes import seed_pipe
+
         if first and dist.is_available() and dist.is_initialized():
             self._group = dist.new_group(backend="gloo")
         seed = torch.empty((), dtype=torch.int64).random_(generator=config.generator)
@@ -134,7 +138,7 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
                 self.begin_again(session, config, own)
             return self
 
-        session.create(begin)
+        session.running.create(begin, session.free)
 
     @property
     def _num_yielded(self) -> int:  # type: ignore[override]  # an attribute there

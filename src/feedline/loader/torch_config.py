@@ -9,26 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.data
-from torch.utils.data import BatchSampler, IterableDataset, IterDataPipe, MapDataPipe
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    IterDataPipe,
+    MapDataPipe,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from feedline.abc.deferred import Placement
 from feedline.abc.source import ShardedSource
 from feedline.delivery.config import DEFAULT_DEPTH
 from feedline.delivery.state import Snapshot
 from feedline.errors import BadOption
-from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_samplers import SeedSource
 from feedline.loader.config import LoaderConfig
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
-from feedline.order.sharding import rank_count
+from feedline.order.sharding import rank_count, ranks_of_stream
 from feedline.order.torch_order import torch_order
 from feedline.types import StreamSharding
-from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
     from feedline.abc.deferred import Target
+    from feedline.workers.ray.options import RayOptions
 
 
 _ATTRIBUTES = (
@@ -157,7 +163,8 @@ class TorchConfig(LoaderConfig):
         if type(batch_sampler) is not BatchSampler:
             return None
         sampler = batch_sampler.sampler
-        return sampler, batch_sampler.batch_size, batch_sampler.drop_last, getattr(sampler, "data_source", None)
+        attributes = vars(sampler) if type(sampler) in (RandomSampler, SequentialSampler) else {}
+        return sampler, batch_sampler.batch_size, batch_sampler.drop_last, *attributes.values()
 
     def sharing(self, sharding: StreamSharding | None) -> Sharing:
         if not self.is_map:

@@ -6,10 +6,9 @@ import mmap
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from feedline.memory.reading import Bytes
-
 if TYPE_CHECKING:
     from feedline.memory.arena import Arena
+    from feedline.memory.reading import Bytes
 
 _PAGE = mmap.PAGESIZE
 

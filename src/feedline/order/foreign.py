@@ -84,7 +84,7 @@ class ForeignOrder(Order):
         inner: object = None,
         origin: GeneratorOrigin | None = None,
         batch_size: int | None = None,
-        share: Share | None = None,
+        share: Callable[[], Share] = Share,
         make_twin: Callable[[], Order] | None = None,
     ) -> None:
         self._sampler = sampler
@@ -92,9 +92,14 @@ class ForeignOrder(Order):
         self._iterate = iterate
         self._origin = origin
         self._batch_size = batch_size
-        self._share = share or Share()
+        self._share = share
         self._parts: list[Any] = [sampler] if inner is None or inner is sampler else [sampler, inner]
         self._stateful: list[Stateful] = [part for part in self._parts if is_stateful(part)]
+        self._epochal: Any = None
+        """The sampler that has `set_epoch`, like torch's DistributedSampler."""
+        for part in self._parts:
+            if self._epochal is None and hasattr(part, "set_epoch") and isinstance(getattr(part, "epoch", None), int):
+                self._epochal = part
         self._epoch: int | None = None
         self._begun_with: int | None = None
         """The sampler's epoch when an iteration had begun. Some samplers increment it themselves meanwhile."""
@@ -102,6 +107,13 @@ class ForeignOrder(Order):
         self._noted: dict[str, object] = {}
         self._is_prepared = False
         self._is_drawn = False
+
+    def anew(self) -> ForeignOrder | None:
+        if self._make_twin is None:
+            return None
+        order = object.__new__(ForeignOrder)
+        vars(order).update(vars(self), _indices=None, _is_prepared=False, _is_settled=False)
+        return order
 
     def prepare(self, order: dict[str, object]) -> None:
         if self._is_drawn and order.get("sampler_state") is None:
@@ -118,13 +130,6 @@ class ForeignOrder(Order):
             self._origin.begin(order)
         self._enter(order)
 
-    def _epochal(self) -> Any:
-        """Return the sampler that has `set_epoch`, like torch's DistributedSampler; None if there is none."""
-        for part in self._parts:
-            if hasattr(part, "set_epoch") and isinstance(getattr(part, "epoch", None), int):
-                return part
-        return None
-
     def followers(self) -> list[Sampler | BatchSampler]:
         if self._make_twin is not None:
             return []
@@ -137,30 +142,31 @@ class ForeignOrder(Order):
         return all(mine is theirs for mine, theirs in zip(self._parts, other._parts, strict=True))
 
     def epoch_set_by_user(self) -> int | None:
-        sampler = self._epochal()
+        sampler = self._epochal
         if self._begun_with is None:  # feedline's samplers, inside another one, record whether `set_epoch` was called
             return sampler.epoch if getattr(sampler, "epoch_was_set", False) else None
         return int(sampler.epoch) if self.is_stale() else None
 
     def is_stale(self) -> bool:
         # Only whether it has changed counts, not its value: the loader counts epochs of its own.
-        return self._begun_with is not None and self._epochal().epoch != self._begun_with
+        return self._begun_with is not None and self._epochal.epoch != self._begun_with
 
     def mark_epoch_begun(self, epoch: int) -> None:
-        sampler = self._epochal()
+        sampler = self._epochal
         if self.is_stale():
             sampler.set_epoch(self._begun_with)
         self._begun_with = getattr(sampler, "epoch", None)
 
     def _enter(self, order: State) -> None:
         if "sampler_epoch" in order and not order.get("finish"):
-            sampler = self._epochal()
+            sampler = self._epochal
             if sampler is not None and sampler.epoch != order["sampler_epoch"]:
                 sampler.set_epoch(order["sampler_epoch"])
-        self._epoch = getattr(self._epochal(), "epoch", None)
+        self._epoch = getattr(self._epochal, "epoch", None)
         self._begun_with = None
-        states = copy.deepcopy(order.get("sampler_state"))  # the sampler may keep and change it
+        states = order.get("sampler_state")
         if states is not None:
+            states = copy.deepcopy(states)  # the sampler may keep and change it
             for part, state in zip(self._stateful, states["parts"], strict=True):
                 part.load_state_dict(state)
         self._noted = {} if self._origin is None else self._origin.found_in(order)
@@ -201,7 +207,7 @@ class ForeignOrder(Order):
             consumed=entry.consumed,
             origin=None if self._origin is None else self._noted,
             entered=_entered(entry.order),
-            find_snapshot=functools.partial(_find_snapshot, self._stateful, indices),
+            find_snapshot=None if self._make_twin else functools.partial(_find_snapshot, self._stateful, indices),
             entries=self._entries(),
             after=None if self._origin is None else self._origin.after,
             drawing=self.drawing,
@@ -233,7 +239,7 @@ class ForeignOrder(Order):
         begun = order.get("consumed", 0) > 0
         if self._origin is not None:
             self._origin.check(order)
-        for name, needed in {"sampler_state": self._stateful, "sampler_epoch": self._epochal()}.items():
+        for name, needed in {"sampler_state": self._stateful, "sampler_epoch": self._epochal}.items():
             if begun and needed and name not in order:
                 raise BadState(
                     f"The state has no order.{name}, which this loader's sampler needs to resume. Use the sampler that "
@@ -250,8 +256,9 @@ class ForeignOrder(Order):
     def expected(self) -> State:
         entries: dict[str, object] = {"unit": self.unit, "batch_size": self._batch_size}
         entries["length"] = _length(self._sampler)
-        if self._share.world_size > 1:
-            entries["world_size"] = self._share.world_size
+        world_size = self._share().world_size
+        if world_size > 1:
+            entries["world_size"] = world_size
         return entries
 
 
@@ -286,7 +293,7 @@ class ForeignPlan(Plan):
         indices: Iterator[object],
         *,
         draw_key: int = 0,
-        share: Share | None = None,
+        share: Callable[[], Share] = Share,
         consumed: int = 0,
         origin: dict[str, object] | None = None,
         find_snapshot: Callable[[], Callable[[], object] | None] | None = None,
@@ -298,7 +305,9 @@ class ForeignPlan(Plan):
         entry: Entry | None = None,
     ) -> None:
         self._indices = indices
-        self._share = share or Share()
+        self._find_share = share
+        self._share: Share | None = None
+        """The share of this rank, once it was needed."""
         self._draw_key = draw_key
         self._consumed = consumed
         self._origin = origin
@@ -316,8 +325,7 @@ class ForeignPlan(Plan):
         """States of a stateful sampler, each with the number of batches it follows."""
         self._last: int | None = None
         """The number of batches, once it is known that there are no more."""
-        held = (entered or {}).get("held", [])
-        self._held: list[object] = copy.deepcopy(held)
+        self._held: list[object] = [] if entered is None else copy.deepcopy(entered.get("held", []))
         """The first batch, if the sampler had yielded it before its state was saved."""
         self._first: list[object] = list(self._held)
         """The first batch, kept for a state from before it."""
@@ -366,7 +374,10 @@ class ForeignPlan(Plan):
             self._states.popleft()
 
     def draw(self, ordinal: int) -> Draw:
-        number = (self._consumed + ordinal) * self._share.world_size + self._share.rank
+        share = self._share
+        if share is None:
+            share = self._share = self._find_share()
+        number = (self._consumed + ordinal) * share.world_size + share.rank
         return Draw(mix(self._draw_key, number))
 
     def state(self, done: int) -> State:

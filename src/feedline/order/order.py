@@ -9,16 +9,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.errors import BadState
 from feedline.order.plan import Plan
 from feedline.order.progress import Progress
 from feedline.order.seekable import BatchPlan, SamplePlan
-from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.samplers.steps import Steps
 from feedline.system.ranks import Share, share_if_known
 from feedline.types import Key, State, StreamSharding
+
+if TYPE_CHECKING:
+    from feedline.order.streams import SpanPlan, StreamPlan
 
 _WHOLE = Share()
 """The share of the only rank."""
@@ -55,6 +58,10 @@ class Order(ABC):
     """Batches to skip at the beginning of every epoch."""
     drawing: Callable[[], AbstractContextManager[None]] = nullcontext
     """Entered while a third-party sampler draws the beginning of an epoch."""
+
+    def anew(self) -> Order | None:
+        """Return the order for another iteration over the same samplers; None if it has to be made anew."""
+        return None
 
     def followers(self) -> list[Sampler | BatchSampler]:
         """Return feedline's samplers inside a third-party one: they follow the loader's seed and its epochs."""
@@ -215,6 +222,9 @@ class SampleOrder(_SamplerOrder):
             return None
         return Steps(size, self._batch_size or 1, self.sampler.share, drop_last=self._drop_last).count
 
+    def anew(self) -> SampleOrder:
+        return self
+
     def without_end(self, share: Share) -> SampleOrder:
         return SampleOrder(
             self.sampler, self._batch_size, drop_last=self._drop_last, endless=self.sampler.share or share
@@ -276,6 +286,8 @@ class SpanOrder(Order):
         return self._sharding.batch_size, self._sharding.share.rank, self._sharding.share.world_size
 
     def plan(self, entry: Entry) -> SpanPlan:
+        from feedline.order.streams import SpanPlan  # only for iterable datasets
+
         return SpanPlan(self._sharding, draw_key=entry.draw_key, consumed=entry.consumed)
 
     def common_seed(self) -> int | None:
@@ -294,9 +306,13 @@ class StreamOrder(Order):
         self.batch_size = batch_size
 
     def plan(self, entry: Entry) -> StreamPlan:
+        from feedline.order.streams import StreamPlan
+
         return StreamPlan(self.batch_size, entry.draw_key, share_if_known())
 
     def draw_next(self) -> State:
+        from feedline.order.streams import StreamPlan
+
         return StreamPlan(self.batch_size, 0, share_if_known()).after()
 
     def expected(self) -> State:

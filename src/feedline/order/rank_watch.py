@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from feedline.abc.source import layers_of_dataset
 from feedline.errors import DataWarning, warn_user
-from feedline.frameworks.hugging_face import ranks_of_stream
-from feedline.order.sharding import layers_of, rank_count
+from feedline.order.sharding import layers_of, rank_count, ranks_of_stream
 from feedline.system.ranks import Share
 
 _KNOWS_RANKS = re.compile(

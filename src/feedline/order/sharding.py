@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sized
 from typing import Any
 
 from feedline.abc.source import ShardedSource, StreamSource
 from feedline.errors import BadOption, DataWarning, warn_user
-from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.samplers.steps import Steps
 from feedline.system.ranks import TAILS, Share, own_share
 from feedline.types import StreamSharding
+
+
+def ranks_of_stream(dataset: object) -> int | None:
+    """Return the number of ranks that a Hugging Face streaming dataset is split over; None for any other dataset.
+
+    Such a dataset splits itself over the workers of a torch loader, with `get_worker_info()`, and over ranks if it
+    comes from `split_dataset_by_node`.
+    """
+    kind = getattr(sys.modules.get("datasets.iterable_dataset"), "IterableDataset", None)
+    if kind is None or not isinstance(dataset, kind):
+        return None
+    split = dataset._distributed  # not public
+    return 1 if split is None else int(split.world_size)
 
 
 def sharding_of(

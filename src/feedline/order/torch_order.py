@@ -12,8 +12,15 @@ from torch.utils.data import BatchSampler
 
 from feedline import samplers
 from feedline.abc import sampler as contract
-from feedline.frameworks.accelerate import sampler_behind, skipped_by
-from feedline.frameworks.torch_samplers import GeneratorOrigin, index_blocks, is_sequential, origin_of, remembering
+from feedline.frameworks.torch_samplers import (
+    GeneratorOrigin,
+    index_blocks,
+    is_sequential,
+    origin_of,
+    remembering,
+    sampler_behind,
+    skipped_by,
+)
 from feedline.order.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.samplers.sequential import SequentialSampler
 from feedline.system.ranks import Share, share_if_known
@@ -56,10 +63,10 @@ def _of_batches(batch_sampler: Any, share: Callable[[], Share]) -> Order:
             batch_sampler.sampler, batch_sampler, batch_sampler.batch_size, share, drop_last=batch_sampler.drop_last
         )
     order = order_of(batch_sampler, None, drop_last=False)
-    return order or _of_foreign(batch_sampler, share())
+    return order or _of_foreign(batch_sampler, share)
 
 
-def _of_foreign(batch_sampler: Iterable[object], share: Share) -> ForeignOrder:
+def _of_foreign(batch_sampler: Iterable[object], share: Callable[[], Share]) -> ForeignOrder:
     """Return the order of an unknown batch sampler; the sampler behind it may be known."""
     from feedline.order.foreign import ForeignOrder  # only where there is one, as below
 
@@ -99,7 +106,7 @@ def _of_sampler(
     from feedline.order.foreign import CutIndices, ForeignOrder
 
     origin = origin_of(sampler)
-    options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": share()}
+    options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": share}
     if index_blocks(sampler, {}) is not None:
 
         def twin() -> Order:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
+from feedline.randomness.bijection import index_at
 from feedline.randomness.keys import epoch_key, mix
 from feedline.samplers.labels import refuse_dataset
 from feedline.samplers.seeded import SeededBatches, check_count, refuse_sampler, shuffled_passes
@@ -31,9 +32,6 @@ _LEAST_BATCHES = 4
 """Minimum number of batches of a bucket: in smaller ones the same few samples would meet in every epoch. It costs
 padding if there are few samples: of 3,000 lengths (sigma 0.5), 4 % with 2, 8 % with 4, 19 % with 16.
 """
-
-_BLOCK = 1 << 10
-"""Batches whose order is computed at a time; ten times as many take hardly longer than one."""
 
 Lengths = NDArray[np.int64] | NDArray[np.float64]
 
@@ -72,7 +70,6 @@ class BucketBatches(SeededBatches):
         """The batch size of each bucket."""
         counts = self._sizes // self.batch_sizes if self.drop_last else -(-self._sizes // self.batch_sizes)
         self._batches = np.cumsum(counts)
-        self._block: tuple[int, int, IndexArray] | None = None
 
     def size(self) -> int:
         return int(self._batches[-1])
@@ -80,8 +77,8 @@ class BucketBatches(SeededBatches):
     def batch(self, number: int, key: Key) -> IndexArray:
         self._check_number(number)
         secret = epoch_key(key.seed, key.epoch)
-        if self.shuffle:
-            number = self._shuffled(number, secret)
+        if self.shuffle:  # the batches are numbered bucket by bucket
+            number = index_at(number, len(self), secret)
         bucket = int(np.searchsorted(self._batches, number, side="right"))
         if bucket:
             number -= int(self._batches[bucket - 1])
@@ -90,15 +87,6 @@ class BucketBatches(SeededBatches):
         if self.shuffle:
             places = shuffled_passes(places, size, mix(secret, bucket))
         return self._table[places + (int(self._ends[bucket]) - size)]
-
-    def _shuffled(self, number: int, secret: int) -> int:
-        """Return which batch, numbered bucket by bucket, comes in place of batch `number`."""
-        first = number - number % _BLOCK
-        block = self._block  # read once: another thread may replace it
-        if block is None or block[:2] != (secret, first):
-            places = np.arange(first, min(first + _BLOCK, self.size()))
-            block = self._block = (secret, first, shuffled_passes(places, len(self), secret))
-        return int(block[2][number - first])
 
     def padding(self) -> float:
         """Return the share of the batches of an epoch that is padding; it hardly differs between epochs.
@@ -122,9 +110,6 @@ class BucketBatches(SeededBatches):
     @cached_property
     def _checksum(self) -> int:
         return crc32(self._ends.data, crc32(self.batch_sizes.data, crc32(self._table.data)))
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_block": None}
 
     def describe(self) -> dict[str, object]:
         return {**super().describe(), "shuffle": self.shuffle, "checksum": self._checksum}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from pathlib import Path
+import os
+import re
 
 _OPENMP, _OPENBLAS = "libgomp", "openblas"
 _OMP_PAUSE_HARD = 2
@@ -17,14 +18,15 @@ _FORKED = 0x40  # PF_FORKNOEXEC, a flag in /proc/self/stat: forked, and no other
 
 def _loaded(*names: str) -> list[str]:
     """Return the paths of every copy of these libraries that this process has loaded; packages bring their own."""
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            text = maps.read()
+    except FileNotFoundError:
         return []
-    lines = maps.read_text().splitlines()
-    paths = {line[line.find("/") :] for name in names for line in lines if name in line}
     # By the name of the file: one library may be in a folder that is named after another.
-    found = [path for path in paths if any(name in path.rpartition("/")[2] for name in names)]
-    return sorted(path for path in found if not path.endswith("(deleted)"))
+    names_of_files = f"/[^\\n]*/[^/\\n]*(?:{'|'.join(names)})[^/\\n]*$"
+    found = set(re.findall(names_of_files.encode(), text, re.MULTILINE))
+    return sorted(os.fsdecode(path) for path in found if not path.endswith(b"(deleted)"))
 
 
 def prepare_fork() -> list[ctypes.c_int]:
@@ -44,7 +46,7 @@ def prepare_fork() -> list[ctypes.c_int]:
     limits: list[ctypes.c_int] = []
     for path in _loaded(_OPENMP, _OPENBLAS):
         library = ctypes.CDLL(path)
-        if _OPENBLAS in Path(path).name:
+        if _OPENBLAS in os.path.basename(path):
             with contextlib.suppress(ValueError):  # built without OpenMP: it handles forks itself
                 limits.append(ctypes.c_int.in_dll(library, "blas_omp_number_max"))
         elif not keeps_pool and hasattr(library, "omp_pause_resource_all"):
@@ -60,5 +62,9 @@ def limit_this_thread() -> None:
 
 def is_forked() -> bool:
     """True if this process was forked from another, and has executed no other program since."""
-    stat = Path("/proc/self/stat")
-    return stat.exists() and bool(int(stat.read_bytes().rpartition(b")")[2].split()[6]) & _FORKED)
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+    except FileNotFoundError:
+        return False
+    return bool(int(fields[6]) & _FORKED)

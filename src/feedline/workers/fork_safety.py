@@ -91,12 +91,17 @@ def read_positions() -> dict[int, int]:
     """
     positions = {}
     others = os.O_WRONLY | os.O_RDWR | getattr(os, "O_PATH", 0)  # O_PATH does not even allow reading
-    with contextlib.suppress(OSError):  # no /proc
-        for fd in map(int, os.listdir(_FILES)):
-            with contextlib.suppress(OSError):  # closed since, such as the one used for the listing
-                is_only_read = fd > 2 and not fcntl.fcntl(fd, fcntl.F_GETFL) & others
-                if is_only_read and stat.S_ISREG(os.fstat(fd).st_mode):
-                    positions[fd] = os.lseek(fd, 0, os.SEEK_CUR)
+    try:
+        files = os.listdir(_FILES)
+    except OSError:  # no /proc
+        return {}
+    for fd in map(int, files):
+        try:
+            is_only_read = fd > 2 and not fcntl.fcntl(fd, fcntl.F_GETFL) & others
+            if is_only_read and stat.S_ISREG(os.fstat(fd).st_mode):
+                positions[fd] = os.lseek(fd, 0, os.SEEK_CUR)
+        except OSError:  # closed since, such as the one used for the listing
+            continue
     return positions
 
 

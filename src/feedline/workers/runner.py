@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feedline.abc import memory
 from feedline.abc.deferred import place
@@ -15,19 +15,20 @@ from feedline.abc.source import Acknowledged, ShardedSource
 from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness import scope as randomness
-from feedline.randomness.agreement import Agreement
 from feedline.randomness.global_states import globals_kept
 from feedline.system.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
 from feedline.system.timing import TaskCpu
 from feedline.types import Call, DatasetKind, Draw, Notes, Position, Result, ResultKind, Task, WorkerIdentity
 from feedline.workers.fetch import Fetcher, fetcher_for
-from feedline.workers.fetch.announcing import announcer_of
 from feedline.workers.fetch.awaiting import asks_together, is_awaited
-from feedline.workers.fetch.failure_notes import notes_on, place_of_failed
-from feedline.workers.fetch.fetcher import GatheringFetcher, is_plain
+from feedline.workers.fetch.fetcher import GatheringFetcher, is_reusable
 from feedline.workers.fetch.guard import Guard, NothingLeft, Pause, plain
-from feedline.workers.fetch.streams import Stream, begin_and_leave
 from feedline.workers.task_clock import TaskClock
+
+if TYPE_CHECKING:
+    from feedline.randomness.agreement import Agreement
+    from feedline.workers.fetch.announcing import Announcer
+    from feedline.workers.fetch.streams import Stream
 
 
 class StillReading(BaseException):
@@ -93,8 +94,12 @@ class Runner:
                     spec.init(worker.id)
         except Exception as exc:
             self.trouble = self.unready = exc
-        self.announcer = None if self.streams or worker is None else announcer_of(self._dataset)
+        self.announcer: Announcer | None = None
         """Tells the dataset what comes next; None if the dataset does not fetch ahead."""
+        if not self.streams and worker is not None:
+            from feedline.workers.fetch.announcing import announcer_of
+
+            self.announcer = announcer_of(self._dataset)
 
     def attempt(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
         """Run a task and return its result: DONE with the batch, FAILED with the exception, EMPTY, ENDED."""
@@ -149,6 +154,8 @@ class Runner:
         if self.trouble is not None or type(indices) is Call:
             return None
         stage, index = self._where(exc, indices)
+        from feedline.workers.fetch.failure_notes import notes_on
+
         samples, self._scope.unfit = self._scope.unfit, None
         for note in notes_on(exc, stage, index, self._dataset, self._spec, self._worker, samples or ()):
             add_note(exc, note)
@@ -177,6 +184,8 @@ class Runner:
     def _place_of_failed(self, exc: BaseException, items: list[object]) -> int | None:
         if is_stateful(self._dataset) or is_awaited(self._dataset) or is_interrupt(exc):
             return None  # fetching again would change what comes next, or take an unknown time
+        from feedline.workers.fetch.failure_notes import place_of_failed
+
         with nullcontext() if self._threaded else globals_kept():
             return place_of_failed(exc, self._dataset, items)
 
@@ -253,6 +262,8 @@ class Runner:
         missed = range(0 if self._epoch is None else self._epoch + 1, task.epoch)
         if not (self.streams and missed) or (task.resume is not None and task.resume.dataset is not None):
             return
+        from feedline.workers.fetch.streams import begin_and_leave
+
         self._scope.begin(task.draw)
         before = randomness.enter(self._scope)
         try:
@@ -288,7 +299,7 @@ class Runner:
     @property
     def is_begun(self) -> bool:
         """True if `begin` would change nothing: another epoch of samples that are requested one by one or together."""
-        return self._fetch is not None and self._guard is None and is_plain(self._fetch)
+        return self._fetch is not None and self._guard is None and is_reusable(self._fetch, self._dataset)
 
     def _make_guard(self) -> Guard | None:
         policy = self._spec.on_error
@@ -341,10 +352,11 @@ class Runner:
         # A last batch that is short is not as many samples as others.
         has_ended = getattr(self._fetch, "has_ended", False)
         has_digests = self.streams and bool(self.stream.digests)
-        if not (task.snapshot or self._acknowledged or faults or has_ended or has_digests or self._watches_split):
-            return None
         # A feed does not redeliver acknowledged samples, so those since an older state cannot be counted off.
         position = self._saved_position() if task.snapshot or self._acknowledged else None
+        says_more = self._acknowledged or faults or has_ended or has_digests or self._watches_split
+        if position is None and not says_more:
+            return None
         notes = Notes(position, faults=faults, receipts=self.take_receipts())
         if self._watches_split:
             self._watches_split = False

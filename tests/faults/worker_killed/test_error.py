@@ -12,7 +12,6 @@ import pytest
 
 from feedline import Loader
 from feedline.errors import WorkerDied
-from feedline.loader.base import session_of
 from tests.contracts.gate import Gate
 from tests.faults.deaths import WAYS
 from tests.faults.loaders import (
@@ -56,31 +55,6 @@ def test_the_error_names_the_process_and_the_cause(way: str, kind: str, in_order
     assert are_gone(pids)
     with pytest.raises(WorkerDied):
         next(batches)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("restarts", [0, 8])
-def test_deaths_leak_no_slots(restarts: int) -> None:
-    """Slots of batches that had arrived when a worker died are released, and so are those of its tasks."""
-    loader = Loader(Deadly(64, {30}), 1, workers=2, in_order=False, prefetch=4, restarts=restarts, on_error="skip")
-    for _ in range(2 if restarts else 5):
-        if restarts:
-            loader.faults.clear()
-            assert len(list(loader)) == 63
-        else:
-            with pytest.raises(WorkerDied):
-                list(loader)
-    assert free_slots(loader) == session_of(loader).resources.arena().slot_count  # type: ignore[union-attr]  # it has one
-
-
-# Any: the loader's memory is not public.
-def free_slots(loader: Any) -> int:
-    arena = session_of(loader).resources.arena()
-    assert arena is not None
-    free = 0
-    while arena.acquire() >= 0:
-        free += 1
-    return free
 
 
 class Held(Numbers):

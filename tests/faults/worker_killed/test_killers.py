@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from feedline.errors import BadOption, WorkerDied
-from feedline.faults import Failure, Replace
+from feedline.errors import WorkerDied
 from tests.faults.deaths import COUNT, Once, die
 from tests.faults.loaders import (
     Augmented,
@@ -90,33 +89,6 @@ def test_the_error_names_a_sample_that_kills(loader_kind: str, batch_size: int) 
         assert re.search(r"pid\(s\) \d+", str(outcome))
     assert indices_of(loader.faults) == [20, 44]
     assert {(fault.action, fault.stage) for fault in loader.faults} == {("raise", "worker")}
-
-
-@mostly_loader
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["raises", "nonsense", "same sample", "no neighbour"])
-def test_a_policy_that_fails_for_a_sample_that_kills_raises(loader_kind: str, how: str) -> None:
-    """The exception is raised in place of the batch, and iteration continues."""
-
-    def decide(failure: Failure) -> Any:
-        if how == "raises":
-            raise ArithmeticError("in the policy")
-        return "perhaps"
-
-    policies: dict[str, Any] = {
-        "raises": decide,
-        "nonsense": decide,
-        "same sample": Replace(by=lambda index: index),
-        "no neighbour": "replace",
-    }
-    dataset: Any = Deadly(16, {6})
-    options: dict[str, Any] = {}
-    if how == "no neighbour":
-        dataset, options = Named(16, {6}), {"sampler": [f"name {index}" for index in range(16)]}
-    loader = make(loader_kind, dataset, workers=2, on_error=policies[how], restarts=64, **options)
-    outcomes = outcomes_of(loader, most=10)
-    assert isinstance(outcomes.pop(1), {"raises": ArithmeticError, "no neighbour": WorkerDied}.get(how, BadOption))
-    assert [int(sample[0]) for batch in outcomes for sample in batch] == [0, 1, 2, 3, *range(8, 16)]
 
 
 class Named(Deadly):

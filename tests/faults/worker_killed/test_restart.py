@@ -20,7 +20,6 @@ from feedline import Loader
 from feedline.delivery.machine import prefetch
 from feedline.errors import WorkerWarning
 from feedline.types import Task
-from feedline.workers import abilities
 from feedline.workers.processes.engine import ProcessEngine
 from tests.contracts.gate import Gate
 from tests.faults.deaths import COUNT, WAYS, Mortal, Once, die
@@ -30,7 +29,6 @@ from tests.faults.loaders import (
     Numbers,
     Stream,
     batches_of,
-    indices_of,
     kill_worker,
     make,
     mostly_dataloader,
@@ -221,20 +219,3 @@ def test_a_call_that_dies_with_its_worker_is_not_lost(loader_kind: str, tmp_path
         assert {number // 500 for number in numbers} == {0, 1}
         assert numbers[-1] == 539
         loader.close()
-
-
-@pytest.mark.slow
-@mostly_dataloader
-def test_the_portable_engine_replaces_workers_too(
-    loader_kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """It is used on other systems."""
-    monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
-    dataset = Deadly(COUNT, {11, 30}, once=Once(tmp_path))
-    loader = make(loader_kind, dataset, workers=2, seed=7, shuffle=True, start_method="fork")
-    assert [batches_of(loader)] == clean(loader_kind)
-    assert loader.stats()["restarted_workers"] == 2
-    loader = make(loader_kind, Deadly(COUNT, {20}, bad={5}), 8, workers=2, seed=7, on_error="skip", start_method="fork")
-    same = make(loader_kind, Augmented(COUNT, {5, 20}), 8, seed=7, on_error="skip")
-    assert batches_of(loader) == batches_of(same)
-    assert indices_of(loader.faults) == indices_of(same.faults)

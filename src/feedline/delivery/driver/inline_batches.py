@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from feedline.abc.source import Acknowledged
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.delivery.driver.acknowledgements import Acknowledgements
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.machine.batch_indices import count_of
 from feedline.delivery.machine.counters import Counters
@@ -22,11 +21,11 @@ from feedline.faults.policy import policy_of
 from feedline.memory.local_buffers import LocalBuffers
 from feedline.randomness import scope as randomness
 from feedline.randomness.scope import TRANSFORM
-from feedline.system import interrupts
 from feedline.system.failures import is_interrupt
 from feedline.types import DatasetKind, Draw, IndexBlock, Result, ResultKind, Span, Task
 
 if TYPE_CHECKING:
+    from feedline.delivery.driver.acknowledgements import Acknowledgements
     from feedline.delivery.driver.driver import Prepare, RowParts
     from feedline.memory.arena import Arena
     from feedline.workers.runner import Runner
@@ -109,6 +108,8 @@ class InlineBatches(OneCallerBatches):
         """A faster way to make small batches than a task, if there is one."""
         self._plan = checkpoint.plan
         if checkpoint.live is not None or not checkpoint.plan.goes_ahead:  # else it keeps nothing of the user's open
+            from feedline.system import interrupts
+
             weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
         self.checkpoint = checkpoint
         self.progress = progress
@@ -116,6 +117,8 @@ class InlineBatches(OneCallerBatches):
         self._acknowledgements: Acknowledgements | None = None
         """For a stream that is notified which of its samples were consumed."""
         if runner.streams and isinstance(spec.dataset, Acknowledged):
+            from feedline.delivery.driver.acknowledgements import Acknowledgements
+
             self._acknowledgements = Acknowledgements(spec.dataset)
 
     def _next(self) -> object:

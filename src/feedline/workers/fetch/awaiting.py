@@ -19,7 +19,6 @@ from feedline.abc.source import Selection
 from feedline.errors import BadOption
 from feedline.randomness.scope import Items, Scope, enter_task
 from feedline.workers.fetch.guard import Guard
-from feedline.workers.fetch.loop import loop_of
 
 _GETTERS = ("__getitem__", "__getitems__")
 
@@ -97,6 +96,8 @@ class Reader:
         def awaited(indices: object) -> Items:
             asked = items(indices)
             known = () if self._guard is None else self._guard.skip
+            from feedline.workers.fetch.loop import loop_of  # for async datasets only
+
             self._ready = {}  # samples of a batch that failed
             wanted = {place: item for place, item in enumerate(asked) if place not in known}
             self._ready = loop_of(self._below).run(self._answers(wanted))
@@ -109,6 +110,8 @@ class Reader:
         place = self._scope.place
         answer = self._ready.pop(place, None)
         if answer is None:
+            from feedline.workers.fetch.loop import loop_of
+
             answer = loop_of(self._below).run(self._answer(place, item, contextlib.nullcontext()))
         sample, error = answer
         if error is None:

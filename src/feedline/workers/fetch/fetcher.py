@@ -22,10 +22,7 @@ from feedline.randomness.global_states import GlobalStates, globals_kept, seed_g
 from feedline.randomness.scope import Scope, Timed
 from feedline.types import CollateFunction, DatasetKind, IndexBlock, MapStyle, Position
 from feedline.workers.fetch.awaiting import Reader, batch_getter, is_awaited
-from feedline.workers.fetch.cutting import StreamFetcher
 from feedline.workers.fetch.guard import Asking, Guard, listed
-from feedline.workers.fetch.spans import SpanFetcher
-from feedline.workers.fetch.streams import Stream, begin_and_leave
 
 Fetcher = Callable[[object], Any]
 """Makes the batch for an entry of the plan; raises StopIteration when an iterable dataset has ended."""
@@ -45,13 +42,15 @@ def fetcher_for(
         check_restorable(dataset)
         anew = resume.is_before and spec.kind is DatasetKind.ITERABLE
         dataset = (resumed_after if anew else resumed)(dataset, resume.dataset)
-        if resume.is_left:
-            begin_and_leave(dataset)
     if spec.kind is DatasetKind.ITERABLE:
+        from feedline.workers.fetch.cutting import StreamFetcher  # most loaders have no stream
+        from feedline.workers.fetch.spans import SpanFetcher
+        from feedline.workers.fetch.streams import Stream, begin_and_leave
+
+        if resume is not None and resume.is_left:
+            begin_and_leave(dataset)
         stream = Stream(dataset, scope, resume, guard)
-        if spec.sharding is not None:
-            return SpanFetcher(stream, collate, spec, scope, guard)
-        return StreamFetcher(stream, collate, spec, scope, guard)
+        return (StreamFetcher if spec.sharding is None else SpanFetcher)(stream, collate, spec, scope, guard)
     reader = Reader(dataset, scope, guard, batched=spec.batched) if is_awaited(dataset) else None
     several = batch_getter(dataset) if spec.batched else None
     together = several is not None if reader is None else reader.is_together
@@ -71,8 +70,10 @@ def fetcher_for(
     return fetch if gather is None else GatheringFetcher(gather, fetch, scope, guard)
 
 
-def is_plain(fetcher: Fetcher) -> bool:
-    """True if a fetcher only calls the dataset's own methods: it remembers nothing of the dataset or of an epoch."""
+def is_reusable(fetcher: Fetcher, dataset: object) -> bool:
+    """True if a fetcher remembers nothing of an epoch, nor anything of the dataset that has changed."""
+    if isinstance(fetcher, GatheringFetcher):
+        return fetcher.is_current(dataset)
     return isinstance(fetcher, types.FunctionType)
 
 
@@ -121,6 +122,8 @@ class GatheringFetcher:
 
     def __init__(self, gather: Gather, slow: Fetcher, scope: Scope, guard: Guard | None) -> None:
         self._gather = gather
+        self.is_current: Callable[[object], bool] = getattr(gather, "is_current", lambda _: False)
+        """True if the gathering function still fits the dataset."""
         quick: Gather | None = getattr(gather, "quick", None)
         self._quick = quick
         self.quick = quick if guard is None else None
