@@ -111,8 +111,6 @@ def place(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-# -- laws ---
-
 # -- kinds of samples
 
 

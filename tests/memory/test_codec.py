@@ -171,33 +171,18 @@ def batches(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-LAW = settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
-@LAW
-@given(batches(tensors() | arrays()))
-def test_any_batch_arrives_unchanged(batch: Any) -> None:
-    assert same(round_trip(TORCH, batch), batch)
-
-
-@LAW
-@given(batches(arrays()))
-def test_any_batch_arrives_unchanged_without_torch(batch: Any) -> None:
-    assert same(round_trip(NUMPY, batch), batch)
-
-
-@pytest.mark.filterwarnings("ignore:ComplexHalf")
-@LAW
-@given(batches(tensors() | arrays()), st.integers(0, 600))
-def test_a_batch_fits_or_raises_slot_full(batch: Any, size: int) -> None:
+@pytest.mark.parametrize("codec", [TORCH, NUMPY], ids=["torch", "numpy"])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), size=st.integers(0, 600) | st.just(1 << 20))
+def test_any_batch_arrives_unchanged_or_raises_slot_full(codec: Codec, data: st.DataObject, size: int) -> None:
+    batch = data.draw(batches(tensors() | arrays() if codec is TORCH else arrays()))
     slot = Slot(size)
     try:
-        arrived = round_trip(TORCH, batch, slot)
+        assert same(round_trip(codec, batch, slot), batch)
     except SlotFull:
         assert slot.untouched_behind()
-    else:
-        assert same(arrived, batch)
+        assert size < 1 << 20
 
 
 # -- special batches ---
@@ -301,10 +286,8 @@ def test_a_codec_keeps_no_reference_to_batch_or_slot() -> None:
     "batch",
     [
         ["x" * 100_000],
-        [str(number) for number in range(20_000)],
         [torch.full((1,), number) for number in range(3_000)],
         {str(number): torch.full((1,), number) for number in range(3_000)},
-        [np.full(1, number) for number in range(3_000)],
         {"bytes": b"y" * 100_000, "array": np.arange(5), "tensor": torch.arange(5)},
     ],
 )
@@ -332,8 +315,7 @@ class MadeOnTheFly:
         self.__dict__.update(state)
 
 
-@pytest.mark.parametrize("count", [8000, 50_000])
-@pytest.mark.parametrize("size", [100_000, 300_000, 500_000])
+@pytest.mark.parametrize(("size", "count"), [(100_000, 8000), (500_000, 50_000)])
 def test_a_long_header_is_not_mistaken_for_a_freed_tensor_at_its_address(size: int, count: int) -> None:
     for _ in range(5):
         slot = Slot(4 << 20)
@@ -358,15 +340,7 @@ def deep(levels: int) -> list[Any]:
     return nested
 
 
-@pytest.mark.parametrize(
-    ("batch", "named"),
-    [
-        (lambda: 1, "a function"),
-        ([threading.Lock()], "lock"),
-        ({"stream": (number for number in range(3))}, "generator"),
-        (deep(100_000), "recursion"),
-    ],
-)
+@pytest.mark.parametrize(("batch", "named"), [(lambda: 1, "a function"), (deep(100_000), "recursion")])
 def test_the_error_about_unpicklable_batches_names_the_object_and_a_workaround(batch: Any, named: str) -> None:
     with pytest.raises(NotPicklable, match=r"(?s)training loop.*engine='thread'") as caught:
         round_trip(TORCH, batch)

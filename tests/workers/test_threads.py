@@ -23,14 +23,14 @@ from tests.contracts.gate import Gate
 
 
 class TestThreads(EngineContract):
-    replaces_workers = tells_stacks = True
+    tells_stacks = True
 
     def make_engine(self) -> Engine:
         return ThreadEngine(2)
 
 
 class TestThreadsWithAnArena(EngineContract):
-    replaces_workers = tells_stacks = True
+    tells_stacks = True
 
     def make_engine(self) -> Engine:
         return ThreadEngine(2, Arena(4, shared=False, budget=1 << 20))

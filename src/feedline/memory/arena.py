@@ -186,7 +186,11 @@ class Arena:
         self._process()
 
     def finish(self, slot: int) -> None:
-        """End the leasing of parts of a slot: it becomes free when the last lease dies."""
+        """End the leasing of parts of a slot: it becomes free when the last lease dies.
+
+        Args:
+            slot: its number; negative if a batch needed none: memory that is kept for others may no longer be needed.
+        """
         self._requests.append((slot, 0, True))
         self._process()
         if self._table.is_closed:
@@ -196,11 +200,6 @@ class Arena:
     def is_warm(self) -> bool:
         """True if memory is kept for future batches."""
         return bool(self._table.warm or self._dropped)
-
-    def pass_by(self) -> None:
-        """Note that a batch needed no slot: the memory kept for others may no longer be needed."""
-        self._requests.append((-1, 0, True))  # counted under the lock: workers that are threads come here at once
-        self._process()
 
     def note_refused(self) -> None:
         """Count a batch that was made in this process without a slot."""

@@ -75,28 +75,23 @@ class SlotWriter:
         self._spans: list[tuple[int, int]] = []
 
     def allocate(self, size: int) -> tuple[Bytes, int] | None:
+        try:
+            return self.view, self._reserve(size)
+        except SlotFull:
+            return None
+
+    def _reserve(self, size: int) -> int:
+        """Reserve `size` bytes and return their offset. Raises SlotFull."""
         # A large array shares no page with another, so that its memory can be given back while the other is kept.
         alignment = ALIGNMENT if size < LARGE_BYTES else _PAGE
         start = -(-self.used // alignment) * alignment
         if start + size > self._end:
-            return None
+            raise SlotFull
         if size >= HUGE_PAGES_FROM and self._prepare is not None:
             self._prepare()
             self._prepare = None
         self.used = start + size
-        return self.view, start
-
-    def place(self, size: int) -> int:
-        """Reserve `size` bytes and return their offset.
-
-        Raises:
-            SlotFull: there is not enough space.
-        """
-        place = self.allocate(size)
-        if place is None:
-            raise SlotFull
-        self._spans.append((place[1], size))
-        return place[1]
+        return start
 
     def offset_of(self, address: int, size: int) -> int | None:
         """Return the offset of memory at `address` if it was allocated or copied here, else None."""
@@ -123,33 +118,32 @@ class SlotWriter:
         """Forget which arrays the batch consists of, before it is encoded in another way."""
         self._spans.clear()
 
-    def remember(self, address: int, size: int, offset: int) -> None:
-        """Note that memory was copied to `offset`, so that views of it become views of the copy.
-
-        The memory must not change or be freed until the batch is written, so it must not be temporary.
-        """
-        if len(self._copied) < _REMEMBERED:
-            self._copied.append((address, address + size, offset))
-
     def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
-        """Copy memory into the slot, unless it is there already; returns its offset. `lasting`: see `remember`.
+        """Copy memory into the slot, unless it is there already; returns its offset.
+
+        Args:
+            address: where the memory starts.
+            size: its bytes.
+            lasting: True if the memory neither changes nor is freed until the batch is written, so it is not temporary:
+                views of it then become views of the copy.
 
         Raises:
             SlotFull: there is not enough space.
         """
-        offset = self.offset_of(address, size)
-        if offset is None:
-            offset = self.place(size)
-            memmove(self.address + offset, address, size)
-            if lasting:
-                self.remember(address, size, offset)
-        return offset
+        if self.used and (known := self.offset_of(address, size)) is not None:
+            return known
+        start = self._reserve(size)
+        memmove(self.address + start, address, size)
+        self._spans.append((start, size))
+        if lasting and len(self._copied) < _REMEMBERED:
+            self._copied.append((address, address + size, start))
+        return start
 
     def write_anew(self, data: bytes) -> int:
         """Copy bytes into the slot even if memory at their address was copied before: it may have been freed since."""
-        offset = self.place(len(data))
-        self.view[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
-        return offset
+        start = self._reserve(len(data))
+        self.view[start : start + len(data)] = np.frombuffer(data, np.uint8)
+        return start
 
 
 class MessageWriter(SlotWriter):
@@ -164,30 +158,6 @@ class MessageWriter(SlotWriter):
 
     def allocate(self, size: int) -> None:
         return None
-
-    def place(self, size: int) -> int:
-        start = -(-self.used // ALIGNMENT) * ALIGNMENT
-        if start + size > self._end:
-            raise SlotFull
-        self.used = start + size
-        self._spans.append((start, size))
-        return start
-
-    def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
-        """Do the same as in a slot, in one call: for a small batch, the calls dominate."""
-        copied = self._copied
-        if copied and (known := self.offset_of(address, size)) is not None:
-            return known
-        start = -(-self.used // ALIGNMENT) * ALIGNMENT
-        end = start + size
-        if end > self._end:
-            raise SlotFull
-        memmove(self.address + start, address, size)
-        self.used = end
-        self._spans.append((start, size))
-        if lasting and len(copied) < _REMEMBERED:
-            copied.append((address, address + size, start))
-        return start
 
     def contents(self) -> bytes:
         """Return the bytes written so far."""

@@ -74,7 +74,5 @@ class LocalBuffers:
         self._is_refused = False
         self._used = 0
         slot, self._slot = self._slot, -1  # first: after an interrupt, the slot may belong to another task
-        if self._arena is not None and slot >= 0:
+        if self._arena is not None and (slot >= 0 or self._arena.is_warm):
             self._arena.finish(slot)
-        elif self._arena is not None and self._arena.is_warm:
-            self._arena.pass_by()

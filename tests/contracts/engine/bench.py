@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-import unittest
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,9 +25,6 @@ class EngineBench:
 
     has_processes: bool = False
     """True if each worker is a process of its own: it has a process id and can be killed."""
-
-    replaces_workers: bool = False
-    """True if a worker that died can be replaced."""
 
     tells_stacks: bool = False
     """True if the engine can return the stack of a worker."""
@@ -82,10 +78,6 @@ class EngineBench:
             yield engine
         finally:
             engine.close()
-
-    def _need_replacements(self) -> None:
-        if not self.replaces_workers:
-            raise unittest.SkipTest("replaces_workers is False")
 
     def _submit(self, engine: Engine, worker: int, id: int, indices: object, epoch: int = 0) -> None:  # noqa: A002
         engine.submit(worker, Task(id, indices, self.slot_for(worker), epoch))

@@ -3,8 +3,6 @@
 Define in a subclass how your engine is created and what it can do:
 
     class TestMyEngine(EngineContract):
-        replaces_workers = True
-
         def make_engine(self) -> Engine:
             return MyEngine(worker_count=2)
 
@@ -80,15 +78,6 @@ class StreamChapter(EngineBench):
                 kinds = [result.kind for result in answers]
                 assert kinds == [ResultKind.DONE] * 3 + [ResultKind.ENDED] * 2
                 assert [self.batch_of(result).tolist() for result in answers[:3]] == [[5, 4], [3, 2], [1]]
-
-    def test_a_stream_without_its_last_short_batch(self) -> None:
-        with self._at_work(Countdown(5), streams=True, drop_last=True) as engine:
-            answers = [self._ask(engine, number, 2) for number in range(3)]
-            assert [result.kind for result in answers] == [ResultKind.DONE, ResultKind.DONE, ResultKind.ENDED]
-
-    def test_an_empty_stream_ends_at_once(self) -> None:
-        with self._at_work(Countdown(0), streams=True) as engine:
-            assert self._ask(engine, 0, 2).kind is ResultKind.ENDED
 
     def test_a_new_epoch_begins_the_stream_again(self) -> None:
         with self._at_work(Countdown(3), streams=True) as engine:

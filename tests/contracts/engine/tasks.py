@@ -61,11 +61,6 @@ class TaskChapter(EngineBench):
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
-    def test_collect_returns_nothing_when_the_time_is_up(self) -> None:
-        with self._at_work(Numbers()) as engine:
-            assert engine.collect(0.0) == []
-            assert engine.collect(0.02) == []
-
     def test_collect_gives_up_while_a_worker_is_busy(self) -> None:
         with self._gate() as gate, self._at_work(Numbers(gate, held=(0,))) as engine:
             self._submit(engine, 0, 0, [0])
@@ -109,24 +104,6 @@ class TaskChapter(EngineBench):
             (result,) = self._collect(engine, 1)
             assert result.task_id == 100
             self._nothing_comes(engine)
-
-    def test_revoke_without_waiting_tasks(self) -> None:
-        with self._at_work(Numbers()) as engine:
-            assert engine.revoke(0) is None
-            self._ask(engine, 0, [0])
-            assert engine.revoke(0) is None
-            assert self._numbers_of(self._ask(engine, 1, [1])) == [1]
-
-    def test_a_task_taken_back_can_be_given_to_another_worker(self) -> None:
-        with self._gate() as gate, self._at_work(Numbers(gate, held=(0,))) as engine:
-            self._submit(engine, 0, 0, [0])
-            gate.wait_until_reached()
-            self._submit(engine, 0, 1, [1])
-            assert engine.revoke(0) == 1
-            result = self._ask(engine, 1, [1], worker=1)
-            assert self._numbers_of(result) == [1]
-            gate.open()
-            self._collect(engine, 1)
 
     def test_a_task_is_either_answered_or_taken_back(self) -> None:
         """Starting and revoking race for every task; each time exactly one of them wins."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import unittest
 
-from feedline.errors import WorkerDied, WorkerStartError
+from feedline.errors import WorkerDied
 from feedline.types import ResultKind
 from tests.contracts.engine.bench import EngineBench
 from tests.contracts.engine.workload import Countdown, Numbers, RefuseOnce, WriteNumber, refuse_as_first
@@ -16,7 +16,6 @@ class WorkerChapter(EngineBench):
     """Workers start and end without affecting the others."""
 
     def test_another_worker_takes_the_place_of_one_that_died(self) -> None:
-        self._need_replacements()
         with self._gate() as gate, self._folder() as folder:
             journal = Journal(folder / "journal")
             with self._at_work(Numbers(gate, held=(5,)), init=RefuseOnce(journal)) as engine:
@@ -37,7 +36,6 @@ class WorkerChapter(EngineBench):
                 assert sorted(journal.read()) == ["0", "0", "1"], "no other worker may be restarted"
 
     def test_another_worker_takes_the_place_of_one_that_is_idle(self) -> None:
-        self._need_replacements()
         with self._folder() as folder:
             journal = Journal(folder / "journal")
             with self._at_work(Numbers(), init=WriteNumber(journal)) as engine:
@@ -50,7 +48,6 @@ class WorkerChapter(EngineBench):
                 assert sorted(journal.read()) == ["0", "0", "1"]
 
     def test_a_worker_can_be_replaced_again_and_again(self) -> None:
-        self._need_replacements()
         with self._at_work(Numbers(), init=refuse_as_first) as engine:
             for number in range(3):
                 if number:
@@ -61,7 +58,6 @@ class WorkerChapter(EngineBench):
             assert self._numbers_of(self._ask(engine, 3, [3], worker=1)) == [3]
 
     def test_a_worker_is_added_and_retired_without_the_others_noticing(self) -> None:
-        self._need_replacements()
         with self._gate() as gate, self._folder() as folder:
             journal = Journal(folder / "journal")
             with self._at_work(Numbers(gate, held=(5,)), init=WriteNumber(journal)) as engine:
@@ -83,32 +79,13 @@ class WorkerChapter(EngineBench):
                 assert [self._numbers_of(result) for result in self._collect(engine, 2)] == [[5], [6]]
                 assert sorted(journal.read()) == ["0", "1", "1", "2"], "no other worker may be restarted"
 
-    def test_an_engine_is_closed_while_workers_are_retired(self) -> None:
-        self._need_replacements()
-        with self._at_work(Numbers()) as engine:
-            self._ask(engine, 0, [0])
-            self._ask(engine, 1, [1], worker=1)
-            engine.retire(1)
-            engine.close()
-            assert engine.pids == []
-
     def test_a_new_worker_begins_its_stream_from_the_start(self) -> None:
-        self._need_replacements()
         with self._at_work(Countdown(5), streams=True) as engine:
             first = [self._ask(engine, worker, 2, worker=worker) for worker in range(2)]
             engine.replace(0)
             second = [self._ask(engine, 2 + worker, 2, worker=worker) for worker in range(2)]
             assert [self.batch_of(result).tolist() for result in first] == [[5, 4], [5, 4]]
             assert [self.batch_of(result).tolist() for result in second] == [[5, 4], [3, 2]]
-
-    def test_an_engine_that_never_replaces_workers_says_so(self) -> None:
-        if self.replaces_workers:
-            raise unittest.SkipTest("replaces_workers is True")
-        with self._at_work(Numbers()) as engine:
-            self._ask(engine, 0, [0])
-            with unittest.TestCase().assertRaises(WorkerStartError):  # noqa: PT027  pytest need not be there
-                engine.replace(0)
-            assert self._numbers_of(self._ask(engine, 1, [1])) == [1]
 
     # -- stacks, process ids and killing -----------------------------------------------------------------------------
 
@@ -136,11 +113,10 @@ class WorkerChapter(EngineBench):
                 return
             assert None not in pids
             assert len({*pids, os.getpid()}) == engine.worker_count + 1
-            if self.replaces_workers:
-                engine.replace(0)
-                self._ask(engine, 9, [9])  # the process id of a remote worker is known only after a while
-                assert engine.pid(0) not in (None, *pids)
-                assert engine.pid(1) == pids[1]
+            engine.replace(0)
+            self._ask(engine, 9, [9])  # the process id of a remote worker is known only after a while
+            assert engine.pid(0) not in (None, *pids)
+            assert engine.pid(1) == pids[1]
 
     def test_workers_can_be_waited_for_when_the_engine_is_closed(self) -> None:
         with self._at_work(Numbers()) as engine:
@@ -172,6 +148,5 @@ class WorkerChapter(EngineBench):
             assert type(death.payload) is WorkerDied
             assert death.payload.was_ready, "the worker was ready"
             assert self._numbers_of(self._ask(engine, 2, [2], worker=1)) == [2], "the other worker must continue"
-            if self.replaces_workers:
-                engine.replace(0)
-                assert self._numbers_of(self._ask(engine, 3, [3])) == [3]
+            engine.replace(0)
+            assert self._numbers_of(self._ask(engine, 3, [3])) == [3]

@@ -44,7 +44,7 @@ def batch_of(result: Result) -> Any:
 
 
 class PortableContract(EngineContract):
-    has_processes = replaces_workers = True
+    has_processes = True
     start_method = "fork"
 
     def make_engine(self) -> Engine:

@@ -39,7 +39,7 @@ SLOTS = 300
 class ProcessContract(EngineContract):
     """The contract, with an arena for the batches."""
 
-    has_processes = replaces_workers = tells_stacks = True
+    has_processes = tells_stacks = True
     start_method = "fork"
     arena: Arena | None = None
     _codec = Codec(NumpyFramework())

@@ -30,4 +30,4 @@ def test_a_view_of_a_closed_arena_is_sent_without_its_descriptor(
         assert other.fileno() == fd, "another file has the number now"
         copy = pickle.loads(ForkingPickler.dumps(view))
     assert sent == []
-    assert copy.writer(Task(0, [0])).place(SMALL_BYTES) == 0
+    assert copy.writer(Task(0, [0])).write_anew(bytes(SMALL_BYTES)) == 0

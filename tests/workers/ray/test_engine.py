@@ -23,7 +23,7 @@ pytestmark = [
 
 
 class TestRay(EngineContract):
-    has_processes = replaces_workers = True
+    has_processes = True
 
     def make_engine(self) -> Engine:
         return RayEngine(2, RayOptions(num_cpus=1))
