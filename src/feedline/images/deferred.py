@@ -83,7 +83,7 @@ class DeferredImage(DeferredField):
 
     @classmethod
     def collate_torch(cls, items: Sequence[DeferredImage]) -> object:
-        from feedline.frameworks.torch_memory import tensor_of  # needs torch
+        from feedline.frameworks.torch_tensors import tensor_of  # needs torch
 
         batch = collate_images(items)
         if isinstance(batch, DeferredImages):
