@@ -28,11 +28,11 @@ pytestmark = pytest.mark.sample(2)
 def test_a_tensor_of_any_type_in_the_slot(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     backing = np.zeros(4096, np.uint8)
     writer = SlotWriter(backing, backing.__array_interface__["data"][0])
-    memory.set_current(writer)
+    memory.announced.to_write = writer
     try:
         tensor = slot_tensor(shape, dtype)
     finally:
-        memory.set_current(None)
+        memory.announced.to_write = None
     assert tensor is not None
     assert (tensor.dtype, tuple(tensor.shape)) == (dtype, shape)
     assert tensor.is_contiguous()

@@ -247,11 +247,11 @@ def test_decoded_arrays_are_writable() -> None:
 def test_a_tensor_that_is_already_in_the_slot_is_not_copied(rest: tuple[str, ...]) -> None:
     slot = Slot()
     writer = slot.writer()
-    memory.set_current(writer)
+    memory.announced.to_write = writer
     try:
         tensor = torch.from_numpy(memory.empty((10, 100), np.dtype(np.float32)))
     finally:
-        memory.set_current(None)
+        memory.announced.to_write = None
     tensor.fill_(5)
     used = writer.used
     header = TORCH.encode([tensor, tensor[3:5], *rest], writer)

@@ -32,22 +32,12 @@ class Placement(enum.Enum):
     """On the device, which also decodes the files."""
 
 
-class _Current(threading.local):
+class _Announced(threading.local):
     placement = Placement.DATASET
+    """Where fields that this thread makes are finished."""
 
 
-_current = _Current()
-
-
-def placement() -> Placement:
-    """Return where fields that this thread makes are finished."""
-    return _current.placement
-
-
-def place(placement: Placement) -> Placement:
-    """Set where fields that this thread makes are finished from now on; return the previous place."""
-    before, _current.placement = _current.placement, placement
-    return before
+announced = _Announced()
 
 
 class DeferredField(ABC):

@@ -65,41 +65,24 @@ class Reader(Protocol):
         """Return a part of the batch as an array."""
 
 
-class _Current(threading.local):
-    memory: Memory | None = None
-    being_read: Reader | None = None
+class _Announced(threading.local):
+    """What a thread has announced. Attributes rather than functions: these are needed for every batch."""
+
+    to_write: Memory | None = None
+    """The memory of the task that the thread runs, if there is one."""
+    to_read: Reader | None = None
+    """The memory of the batch that the thread reads, if it reads one."""
 
 
-_current = _Current()
-
-
-def current() -> Memory | None:
-    """Return the memory of the task running on this thread, if there is one."""
-    return _current.memory
-
-
-def set_current(memory: Memory | None) -> None:
-    """Announce `memory` for the task that starts now on this thread; pass None when it ends."""
-    _current.memory = memory
+announced = _Announced()
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
     """Create an uninitialised array: in the memory of the current task if there is space, else as usual."""
-    memory = _current.memory
+    memory = announced.to_write
     if memory is not None and not dtype.hasobject:
         size = math.prod(shape) * dtype.itemsize
         place = memory.allocate(size) if size else None
         if place is not None:
             return np.ndarray(shape, dtype, place[0], place[1])
     return np.empty(shape, dtype)
-
-
-def being_read() -> Reader:
-    """Return the memory of the batch being read on this thread."""
-    assert _current.being_read is not None
-    return _current.being_read
-
-
-def set_being_read(reader: Reader | None) -> None:
-    """Announce the memory that a batch is read from on this thread; pass None when it has been read."""
-    _current.being_read = reader

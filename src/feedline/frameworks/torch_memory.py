@@ -22,7 +22,7 @@ def numpy_type(dtype: torch.dtype) -> np.dtype[np.generic]:
 
 def slot_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
     """Return an uninitialised tensor in the slot of the current task, or None if there is no slot or no space in it."""
-    current = memory.current()
+    current = memory.announced.to_write
     size = math.prod(shape) * dtype.itemsize
     place = None if current is None or size == 0 else current.allocate(size)
     return None if place is None else tensor_of(np.ndarray(shape, numpy_type(dtype), *place), dtype)

@@ -93,7 +93,8 @@ def reduce_storage(storage: torch.UntypedStorage, writer: memory.Writer) -> obje
 
 
 def _read_pickled(leaf: Leaf, shape: tuple[int, ...] | None = None, strides: tuple[int, ...] = ()) -> torch.Tensor:
-    tensor = read(leaf, memory.being_read())
+    assert memory.announced.to_read is not None
+    tensor = read(leaf, memory.announced.to_read)
     return tensor if shape is None else tensor.as_strided(shape, strides)
 
 
