@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from feedline.abc import memory
-from feedline.abc.deferred import place
 from feedline.abc.faults import Failure, Fault
 from feedline.abc.framework import Gather
 from feedline.abc.source import Acknowledged, ShardedSource
@@ -219,8 +218,7 @@ class Runner:
         self._scope.begin(draw)
         if randomness.ranges is not None and (self._worker is None or self._threaded):
             self._scope.show("fetch")
-        memory.set_current(buffer)
-        finished_by = place(self._spec.placement)
+        outside = memory.set_current(buffer, self._spec.placement)
         before = randomness.enter(self._scope)
         try:
             return self._fetch(indices)
@@ -234,8 +232,7 @@ class Runner:
         finally:
             randomness.enter(before)
             self._scope.end()
-            place(finished_by)
-            memory.set_current(None)
+            memory.set_current(*outside)
 
     def _begin_epoch(self, task: Task) -> None:
         if self._agreement is not None:
