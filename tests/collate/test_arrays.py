@@ -30,9 +30,9 @@ class Room:
 @pytest.fixture
 def room(request: pytest.FixtureRequest) -> Any:
     room = Room(getattr(request, "param", 1 << 10))
-    memory.announced.to_write = room
+    memory.set_current(room)
     yield room
-    memory.announced.to_write = None
+    memory.set_current(None)
 
 
 def test_arrays_are_stacked_in_the_slot(room: Room) -> None:

@@ -148,11 +148,11 @@ class Room:
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_the_batch_is_written_into_the_slot(framework: str) -> None:
     room = Room()
-    memory.announced.to_write = room
+    memory.set_current(room)
     try:
         padded, _ = pad().bound_to(framework)([np.arange(3.0), np.arange(5.0)])
     finally:
-        memory.announced.to_write = None
+        memory.set_current(None)
     assert np.shares_memory(np.asarray(padded), room.buffer)
 
 

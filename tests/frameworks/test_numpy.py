@@ -65,11 +65,11 @@ def test_unusual_arrays_are_not_vectorised(array: NDArray[Any]) -> None:
 
 def test_a_large_batch_is_made_in_the_slot() -> None:
     backing = np.zeros(1 << 18, np.uint8)
-    memory.announced.to_write = SlotWriter(backing, backing.__array_interface__["data"][0])
+    memory.set_current(SlotWriter(backing, backing.__array_interface__["data"][0]))
     try:
         batch = gather({"x": np.full((4, 1 << 13), [[0], [1], [2], [3]], float), "y": np.arange(4)}, 1, 2)
     finally:
-        memory.announced.to_write = None
+        memory.set_current(None)
     assert all(np.shares_memory(part, backing) for part in batch.values())
     assert batch["x"][:, 0].tolist() == [1, 2]
 

@@ -16,7 +16,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from feedline.abc import memory
 from feedline.frameworks import torch_collate as ours
-from feedline.frameworks.torch_memory import AS_NUMPY
+from feedline.frameworks.torch_tensors import AS_NUMPY
 from feedline.memory.arena import Arena
 from feedline.memory.codec import MessageWriter, SlotWriter
 from feedline.memory.local_buffers import LocalBuffers
@@ -44,39 +44,39 @@ def in_ordinary_memory() -> Iterator[None]:
 @contextmanager
 def in_a_slot() -> Iterator[None]:
     backing = np.zeros(1 << 20, np.uint8)
-    memory.announced.to_write = SlotWriter(backing, backing.__array_interface__["data"][0])
+    memory.set_current(SlotWriter(backing, backing.__array_interface__["data"][0]))
     try:
         yield
     finally:
-        memory.announced.to_write = None
+        memory.set_current(None)
 
 
 @contextmanager
 def in_a_full_slot() -> Iterator[None]:
-    memory.announced.to_write = SlotWriter(np.zeros(8, np.uint8), 0)
+    memory.set_current(SlotWriter(np.zeros(8, np.uint8), 0))
     try:
         yield
     finally:
-        memory.announced.to_write = None
+        memory.set_current(None)
 
 
 @contextmanager
 def in_a_message() -> Iterator[None]:
     backing = np.zeros(1 << 14, np.uint8)
-    memory.announced.to_write = MessageWriter(backing, backing.__array_interface__["data"][0])
+    memory.set_current(MessageWriter(backing, backing.__array_interface__["data"][0]))
     try:
         yield
     finally:
-        memory.announced.to_write = None
+        memory.set_current(None)
 
 
 @contextmanager
 def in_local_buffers() -> Iterator[None]:
-    memory.announced.to_write = LocalBuffers(functools.partial(Arena, 2, shared=False, budget=1 << 20))
+    memory.set_current(LocalBuffers(functools.partial(Arena, 2, shared=False, budget=1 << 20)))
     try:
         yield
     finally:
-        memory.announced.to_write = None
+        memory.set_current(None)
 
 
 PLACES = [in_ordinary_memory, in_a_slot, in_a_full_slot, in_a_message, in_local_buffers]
@@ -215,11 +215,11 @@ def test_gradients_flow_through_a_batch_in_local_buffers() -> None:
 def test_a_batch_is_made_in_the_slot(samples: list[Any]) -> None:
     backing = np.zeros(1 << 16, np.uint8)
     writer = SlotWriter(backing, backing.__array_interface__["data"][0])
-    memory.announced.to_write = writer
+    memory.set_current(writer)
     try:
         batch = ours.default_collate(samples)
     finally:
-        memory.announced.to_write = None
+        memory.set_current(None)
     assert writer.offset_of(batch.data_ptr(), batch.nbytes) == 0
     assert writer.used == batch.nbytes
 

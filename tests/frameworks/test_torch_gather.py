@@ -212,11 +212,11 @@ def test_a_large_batch_is_written_directly_into_the_slot(name: str, indices: lis
     writer = SlotWriter(memory_of_slot, memory_of_slot.__array_interface__["data"][0])
     dataset = DATASETS[name]()
     make = fetch(dataset)
-    memory.announced.to_write = writer
+    memory.set_current(writer)
     try:
         batch = make(indices)
     finally:
-        memory.announced.to_write = None
+        memory.set_current(None)
     assert describe(batch) == describe(one_by_one(dataset)(indices))
     inside = [writer.offset_of(part.data_ptr(), part.nbytes) is not None for part in batch]
     assert inside == ([True] if name == "large rows" else [False, False]), "small batches are cheaper to copy"

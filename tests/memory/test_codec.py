@@ -19,8 +19,7 @@ from feedline.abc import memory
 from feedline.errors import NotPicklable
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
-from feedline.memory.codec import ALIGNMENT, Codec, MessageWriter, SlotFull, SlotWriter
-from feedline.memory.reading import Bytes, Views
+from feedline.memory.codec import ALIGNMENT, Bytes, Codec, MessageWriter, SlotFull, SlotWriter, Views
 from tests.sampling import examples
 
 # -- how to compare ---
@@ -247,11 +246,11 @@ def test_decoded_arrays_are_writable() -> None:
 def test_a_tensor_that_is_already_in_the_slot_is_not_copied(rest: tuple[str, ...]) -> None:
     slot = Slot()
     writer = slot.writer()
-    memory.announced.to_write = writer
+    memory.set_current(writer)
     try:
         tensor = torch.from_numpy(memory.empty((10, 100), np.dtype(np.float32)))
     finally:
-        memory.announced.to_write = None
+        memory.set_current(None)
     tensor.fill_(5)
     used = writer.used
     header = TORCH.encode([tensor, tensor[3:5], *rest], writer)

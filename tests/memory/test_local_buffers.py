@@ -29,11 +29,11 @@ def test_small_arrays_come_from_the_ordinary_heap() -> None:
 def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
     arena = make_arena(1)
     buffer = LocalBuffers(lambda: arena)
-    memory.announced.to_write = buffer
+    memory.set_current(buffer)
     try:
         first, second = (memory.empty((LARGE,), np.dtype(np.uint8)) for _ in range(2))
     finally:
-        memory.announced.to_write = None
+        memory.set_current(None)
         buffer.close()
         buffer.close()
     first[:], second[:] = 1, 2

@@ -30,7 +30,7 @@ class RecordsBuffers:
         return 10
 
     def __getitem__(self, index: int) -> int:
-        self.buffers.append(memory.announced.to_write)
+        self.buffers.append(memory.current())
         if index == 9:
             raise ValueError("nine")
         if index == 8:

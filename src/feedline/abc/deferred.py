@@ -10,34 +10,11 @@ The core knows only these contracts; `feedline.images` implements them.
 
 from __future__ import annotations
 
-import enum
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from feedline.abc.source import Selection
-
-
-class Placement(enum.Enum):
-    """Where deferred fields are finished."""
-
-    DATASET = "dataset"
-    """In the dataset: nothing is deferred."""
-    COLLATE = "collate"
-    """In the collate function."""
-    DEVICE = "device"
-    """On the device, from pixels: one byte per value."""
-    DECODE = "decode"
-    """On the device, which also decodes the files."""
-
-
-class _Announced(threading.local):
-    placement = Placement.DATASET
-    """Where fields that this thread makes are finished."""
-
-
-announced = _Announced()
 
 
 class DeferredField(ABC):

@@ -1,20 +1,34 @@
-"""Where the current batch is written to or read from.
+"""Where the current batch is written to or read from, and where its deferred fields are finished.
 
 A worker that has a slot announces it here for the duration of one task. Collate functions allocate from it and fill it
-directly, so the batch is not copied again. Outside a task there is no current memory and allocations work as usual.
-The announcement belongs to one thread.
+directly, so the batch is not copied again. Outside a task there is no current memory, allocations work as usual, and
+nothing is deferred. The announcement belongs to one thread.
 
 The memory that a batch is read from is announced in the same way, for functions that a header names.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 import threading
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Placement(enum.Enum):
+    """Where deferred fields are finished; see `feedline.abc.deferred`."""
+
+    DATASET = "dataset"
+    """In the dataset: nothing is deferred."""
+    COLLATE = "collate"
+    """In the collate function."""
+    DEVICE = "device"
+    """On the device, from pixels: one byte per value."""
+    DECODE = "decode"
+    """On the device, which also decodes the files."""
 
 
 class Memory(Protocol):
@@ -65,24 +79,53 @@ class Reader(Protocol):
         """Return a part of the batch as an array."""
 
 
-class _Announced(threading.local):
-    """What a thread has announced. Attributes rather than functions: these are needed for every batch."""
-
-    to_write: Memory | None = None
-    """The memory of the task that the thread runs, if there is one."""
-    to_read: Reader | None = None
-    """The memory of the batch that the thread reads, if it reads one."""
+class _Current(threading.local):
+    memory: Memory | None = None
+    placement = Placement.DATASET
+    being_read: Reader | None = None
 
 
-announced = _Announced()
+_current = _Current()
+
+
+def current() -> Memory | None:
+    """Return the memory of the task running on this thread, if there is one."""
+    return _current.memory
+
+
+def placement() -> Placement:
+    """Return where fields that this thread makes are finished."""
+    return _current.placement
+
+
+def set_current(memory: Memory | None, placement: Placement = Placement.DATASET) -> tuple[Memory | None, Placement]:
+    """Announce the memory and the placement of the task that starts now on this thread.
+
+    Returns:
+        The previous ones: announce them when the task ends.
+    """
+    before = _current.memory, _current.placement
+    _current.memory, _current.placement = memory, placement
+    return before
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
     """Create an uninitialised array: in the memory of the current task if there is space, else as usual."""
-    memory = announced.to_write
+    memory = _current.memory
     if memory is not None and not dtype.hasobject:
         size = math.prod(shape) * dtype.itemsize
         place = memory.allocate(size) if size else None
         if place is not None:
             return np.ndarray(shape, dtype, place[0], place[1])
     return np.empty(shape, dtype)
+
+
+def being_read() -> Reader:
+    """Return the memory of the batch being read on this thread."""
+    assert _current.being_read is not None
+    return _current.being_read
+
+
+def set_being_read(reader: Reader | None) -> None:
+    """Announce the memory that a batch is read from on this thread; pass None when it has been read."""
+    _current.being_read = reader

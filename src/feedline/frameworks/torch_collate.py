@@ -21,7 +21,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from feedline.abc import memory
 from feedline.abc.deferred import DeferredField
-from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
+from feedline.frameworks.torch_tensors import AS_NUMPY, slot_tensor, tensor_of
 from feedline.types import CollateFunction
 
 _SMALL_BYTES = 64 << 10
@@ -47,7 +47,7 @@ def collate_tensors(
 
     Outside a task, this calls torch's function, which in a task would create a shared-memory file per tensor.
     """
-    current = memory.announced.to_write
+    current = memory.current()
     elem = batch[0]
     if current is None or not elem.is_cpu or elem.layout is not torch.strided or elem.is_nested:
         result: torch.Tensor = _tensor_collate(batch, collate_fn_map=collate_fn_map)
@@ -156,7 +156,7 @@ def _collate_numbers(code: str, dtype: torch.dtype, batch: Sequence[Any]) -> tor
     if values is None:
         result: torch.Tensor = torch_collate.default_collate(batch)
         return result
-    current = memory.announced.to_write
+    current = memory.current()
     place = current.allocate(8 * len(values)) if current is not None else None
     if place is None:
         return torch.frombuffer(values, dtype=dtype)

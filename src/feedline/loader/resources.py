@@ -216,7 +216,6 @@ class Resources:
 
         config, counters, arena, workers = self.config, self.counters, self._arena, self.worker_count
         epoch, last, total = counters.observer.totals(counters.batches)
-        settled = counters.observer.settled(total)
         everything = period_of(total, workers)
         watch = self.watch()
         return Stats(
@@ -250,7 +249,6 @@ class Resources:
             },
             slowest_samples=counters.observer.slowest(),
             memory=() if watch is None else tuple(watch.memory()),
-            settled=None if settled is None else period_of(settled, workers),
         )
 
 

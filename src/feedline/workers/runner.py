@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from feedline.abc import deferred, memory
+from feedline.abc import memory
 from feedline.abc.faults import Failure, Fault, plain_index
 from feedline.abc.framework import Gather
 from feedline.abc.source import Acknowledged, ShardedSource
@@ -237,9 +237,7 @@ class Runner:
         self._scope.begin(draw)
         if randomness.ranges is not None and (self._worker is None or self._threaded):
             self._scope.show("fetch")
-        memory.announced.to_write = buffer
-        placement = deferred.announced.placement
-        deferred.announced.placement = self._spec.placement
+        outside = memory.set_current(buffer, self._spec.placement)
         before = randomness.enter(self._scope)
         try:
             return self._fetch(indices)
@@ -253,8 +251,7 @@ class Runner:
         finally:
             randomness.enter(before)
             self._scope.end()
-            deferred.announced.placement = placement
-            memory.announced.to_write = None
+            memory.set_current(*outside)
 
     def _begin_epoch(self, task: Task) -> None:
         if self._agreement is not None:

@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.memory.reading import Reader, segment_reader
+from feedline.memory.codec import Reader, segment_reader
 from feedline.workers import session
 from feedline.workers.heap import Heap
 from feedline.workers.portable.segments import IN_SEGMENT, Inbox, Outbox, remove_segment

@@ -22,7 +22,7 @@ import numpy as np
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import TooManyOpenFiles
 from feedline.memory.arena import Arena
-from feedline.memory.reading import Reader
+from feedline.memory.codec import Reader
 from feedline.system import interrupts
 from feedline.workers import lifetime
 from feedline.workers.processes import link, start

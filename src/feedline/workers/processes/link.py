@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feedline.errors import TooManyOpenFiles, TransportError
-from feedline.memory.codec import Codec, MessageWriter, SlotFull, SlotWriter
-from feedline.memory.reading import SMALL_BYTES, Bytes
+from feedline.memory.codec import SMALL_BYTES, Bytes, Codec, MessageWriter, SlotFull, SlotWriter
 from feedline.memory.sparse import advise_huge_pages, create_memfd, map_again, map_file, why_no_more
 from feedline.types import Task
 from feedline.workers.failure import pack_failure

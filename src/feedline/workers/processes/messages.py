@@ -14,7 +14,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from feedline.memory.reading import Reader
+from feedline.memory.codec import Reader
 from feedline.types import NO_TIMES, TIMES, Draw, IndexBlock, Notes, Result, ResultKind, SlotBatch, Task, TaskNotes
 from feedline.workers.failure import unpack_failure
 

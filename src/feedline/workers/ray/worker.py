@@ -16,8 +16,7 @@ import numpy as np
 
 from feedline.abc.framework import Framework
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.memory.codec import Codec, SlotFull, SlotWriter
-from feedline.memory.reading import Bytes
+from feedline.memory.codec import Bytes, Codec, SlotFull, SlotWriter
 from feedline.types import Task, WorkerIdentity
 from feedline.workers import session
 from feedline.workers.failure import pack_failure

@@ -16,7 +16,7 @@ import torch
 import torch.utils.dlpack
 
 from feedline.abc import memory
-from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
+from feedline.frameworks.torch_tensors import AS_NUMPY, slot_tensor, tensor_of
 from feedline.memory.codec import SlotWriter
 from tests import program_server
 
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.sample(2)
 def test_a_tensor_of_any_type_in_the_slot(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     backing = np.zeros(4096, np.uint8)
     writer = SlotWriter(backing, backing.__array_interface__["data"][0])
-    memory.announced.to_write = writer
+    memory.set_current(writer)
     try:
         tensor = slot_tensor(shape, dtype)
     finally:
-        memory.announced.to_write = None
+        memory.set_current(None)
     assert tensor is not None
     assert (tensor.dtype, tuple(tensor.shape)) == (dtype, shape)
     assert tensor.is_contiguous()
@@ -115,7 +115,7 @@ THROUGH_A_QUEUE = """
 import sys, torch
 from feedline import DataLoader
 from feedline.types import EngineName
-from tests.frameworks.test_torch_memory import Images
+from tests.frameworks.test_torch_tensors import Images
 
 context = torch.multiprocessing.get_context("fork")
 queue, answers = context.SimpleQueue(), context.SimpleQueue()
