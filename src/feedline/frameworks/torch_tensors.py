@@ -184,7 +184,7 @@ def rebuild(description: Any, reader: memory.Reader) -> Any:
 
 
 def makes_usual_arrays() -> bool:
-    """False in modes of torch: FakeTensorMode rejects tensors made outside; those of inference mode cannot be trained."""
+    """False in modes of torch: FakeTensorMode rejects tensors from outside; those of inference mode cannot train."""
     return not _mode_count() and not torch.is_inference_mode_enabled()
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from feedline.abc import memory
-from feedline.abc.deferred import DeferredBatch, DeferredField, Placement, Sources, placement
+from feedline.abc.deferred import DeferredBatch, DeferredField, Sources
+from feedline.abc.memory import Placement, placement
 from feedline.errors import CollateError
 from feedline.images.decoding import decode_image
 from feedline.images.finish import Finish

@@ -48,7 +48,7 @@ class Lateness:
         if scheduler.in_order and epoch.kind.awaits_one:
             due = epoch.in_flight.get(epoch.numbers.delivered)
         if due is not None:
-            pause_s = flights.workers[due.worker].since_s + scheduler.grace_s(self._pace.typical_s()) - now_s
+            pause_s = flights.workers[due.worker].since_s + self._pace.grace_s() - now_s
             if pause_s > 0:
                 worker = due.worker
             else:
@@ -77,7 +77,7 @@ class Lateness:
                 self._check_move(epoch, source, target)
                 if source not in flights.drained and self._may_move_from(source):
                     flights.decisions.append((TAKE_BACK, source, target))
-                    return scheduler.grace_s(typical_s)
+                    return self._pace.grace_s()
         while epoch.limits.runs_ahead and any(not view.outstanding for view in flights.active):
             is_full = epoch.sent - epoch.done >= epoch.limits.window * RUN_AHEAD
             if is_full or not (flights.slots.left(flights.count) or not flights.is_busy):
@@ -85,7 +85,7 @@ class Lateness:
             if not flights.give_next(epoch):
                 break
             flights.counters.run_ahead += 1
-        return scheduler.grace_s(typical_s)
+        return self._pace.grace_s()
 
     def _views_for_relief(self, epoch: Epoch, idle: list[int]) -> list[WorkerView]:
         """Return the workers between which work may move.
