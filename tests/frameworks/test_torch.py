@@ -16,8 +16,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
 from feedline.frameworks.torch import TorchFramework
-from feedline.memory.codec import SlotWriter
-from feedline.memory.reading import Views
+from feedline.memory.codec import SlotWriter, Views
 from feedline.types import WorkerIdentity
 
 FRAMEWORK = TorchFramework()

@@ -16,7 +16,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from feedline.abc import memory
 from feedline.frameworks import torch_collate as ours
-from feedline.frameworks.torch_memory import AS_NUMPY
+from feedline.frameworks.torch_tensors import AS_NUMPY
 from feedline.memory.arena import Arena
 from feedline.memory.codec import MessageWriter, SlotWriter
 from feedline.memory.local_buffers import LocalBuffers

@@ -823,7 +823,11 @@ _FILES = [
     ),
     value_in("lmdb", samples()[4]["image"].tobytes(), lambda path: all_of(LMDBDataset(path))),
     Target("sqlite", _sqlite_file, at(".db"), _sql("sqlite"), (TRUNCATE,)),
-    Target("duckdb", _duckdb_file, at(".duckdb"), _sql("duckdb"), ALL),
+    *(
+        [Target("duckdb", _duckdb_file, at(".duckdb"), _sql("duckdb"), ALL)]
+        if importlib.util.find_spec("duckdb")
+        else []
+    ),
     Target("store", _store_file, at(f"/{FILE}"), lambda path: all_of(PrecomputedDataset(path.parent)), ALL),
     Target("csv", _csv_file, at(".csv"), lambda path: all_of(CSVDataset(path))),
     Target("csv.gz", _csv_packed, at(".csv.gz"), lambda path: all_of(CSVDataset(path)), ALL),

@@ -86,7 +86,7 @@ def test_the_slowest_samples_are_named(engine: str) -> None:
 
 
 def test_the_cpu_time_of_every_batch_is_known(engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in ("workers.runner", "loader.session"):
+    for module in ("workers.runner", "loader.resources"):
         monkeypatch.setattr(f"feedline.{module}.TaskCpu", KnownCpu)
     loader = loader_of(Slow(), engine)
     with feedline.record(loader, tmp_path / "run.json"):

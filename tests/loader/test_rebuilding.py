@@ -133,7 +133,8 @@ def test_frameworks_keep_a_loader_that_was_made_in_another_process() -> None:
     """They are prepared for feedline's loaders with the first one, not with the class."""
     data = pickle.dumps(DataLoader(list(range(4)), 2))
     program = (
-        "import pickle, sys, torch.utils.data\nfrom feedline import DataLoader\n"
+        "import pickle, sys, types, torch.utils.data\nfrom feedline import DataLoader\n"
+        "sys.modules['speechbrain'] = types.ModuleType('speechbrain')\n"
         "assert not hasattr(DataLoader, '_speechbrain_recovery_skip_to')\n"
         f"loader = pickle.loads({data!r})\n"
         "assert hasattr(DataLoader, '_speechbrain_recovery_skip_to')\n"

@@ -17,9 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from feedline.errors import TooManyOpenFiles
 from feedline.memory.arena import Arena
-from feedline.memory.reading import Bytes
-from feedline.memory.slot import Device
-from feedline.memory.slot_table import SLACK_BYTES
+from feedline.memory.codec import Bytes
+from feedline.memory.slot_table import SLACK_BYTES, Device
 from tests.faults.limits import descriptors_left
 from tests.sampling import examples
 

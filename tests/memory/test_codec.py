@@ -19,8 +19,7 @@ from feedline.abc import memory
 from feedline.errors import NotPicklable
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
-from feedline.memory.codec import ALIGNMENT, Codec, MessageWriter, SlotFull, SlotWriter
-from feedline.memory.reading import Bytes, Views
+from feedline.memory.codec import ALIGNMENT, Bytes, Codec, MessageWriter, SlotFull, SlotWriter, Views
 from tests.sampling import examples
 
 # -- how to compare ---

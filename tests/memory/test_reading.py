@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.memory.reading import LARGE_BYTES, Bytes, Reader, Views, overlapping, segment_reader
+from feedline.memory.codec import LARGE_BYTES, Bytes, Reader, Views, overlapping, segment_reader
 
 PAGE = 4096
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feedline.memory.usage import Usage
+from feedline.memory.slot_table import Usage
 
 
 def deliver(usage: Usage, *sizes: int) -> None:

@@ -155,8 +155,8 @@ def test_samples_before_a_failure_have_drawn_the_same_numbers(on_error: Any, sha
     assert len(found) >= 14
 
 
-class Flaky:
-    """An iterator that continues after a failure; it is seeded per sample, so a failure changes no other sample."""
+class Flaky(feedline.abc.Repeatable):
+    """An iterator that gives a sample at another attempt; it is seeded per sample, so a failure changes no other."""
 
     def __init__(self, n: int, fails: int) -> None:
         self.n, self.place, self.fails = n, 0, fails
@@ -167,12 +167,16 @@ class Flaky:
     def __next__(self) -> Any:
         if self.place >= self.n:
             raise StopIteration
-        drawn = datasets.draw_everywhere()
-        if self.place == 10 and self.fails:
+        drawn, place = datasets.draw_everywhere(), self.place
+        self.place += 1
+        if place == 10 and self.fails:
             self.fails -= 1
             raise OSError("now and then")
-        self.place += 1
-        return np.array([self.place - 1, *drawn])
+        return np.array([place, *drawn])
+
+    def try_again(self) -> bool:
+        self.place -= 1
+        return True
 
 
 def test_an_iterator_that_can_be_retried_is_seeded_for_every_sample() -> None:

@@ -45,7 +45,7 @@ def total_of(loader: Any) -> torch.Tensor:
 
 
 def assert_same(parity: Parity, code: Callable[[Side], object]) -> None:
-    """torch's own Python warns of what it cannot trace when it starts a process: its side's warnings do not count."""
+    """torch's side is not compiled: once CUDA is in use, a worker that torch's loader forks cannot trace anything."""
     expected, actual = parity.both(code)
     assert expected.failure is None, expected.failure.report
     assert actual.failure is None, actual.failure.report
@@ -57,7 +57,7 @@ def assert_same(parity: Parity, code: Callable[[Side], object]) -> None:
 def test_a_loop_over_a_loader(parity: Parity, kind: str) -> None:
     def code(side: Side) -> object:
         loader = side.loader(KINDS[kind](), batch_size=2)
-        loop = compiled(total_of)
+        loop = compiled(total_of) if side.is_feedline else total_of
         return loop(loader), loop(loader)
 
     assert_same(parity, code)
@@ -69,8 +69,8 @@ def test_next_in_a_compiled_function(parity: Parity) -> None:
             return next(batches)["x"] + 1
 
         batches = iter(side.loader(KINDS["dicts"](), batch_size=2))
-        compiled_step = compiled(step)
-        return [compiled_step(batches) for _ in range(3)]
+        taken = compiled(step) if side.is_feedline else step
+        return [taken(batches) for _ in range(3)]
 
     assert_same(parity, code)
 

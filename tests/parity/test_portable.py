@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from feedline.errors import WorkerTimeout
-from feedline.loader.session import Session
+from feedline.loader.resources import Resources
 from feedline.workers import abilities
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
@@ -25,19 +25,18 @@ def build(side: Side, *args: Any, **options: Any) -> Any:
 
 
 def test_the_engine_is_the_portable_one(process_parity: Parity, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = []
-    choose = Session._engine
+    arenas, choose = [], Resources._engine
 
-    def noting(session: Session) -> Any:
-        chosen.append(choose(session))
-        return chosen[-1]
+    def noting(resources: Resources, arena: Any) -> Any:
+        engine: Any = choose(resources, arena)
+        assert type(engine._transport).__name__ == "PipeTransport"
+        arenas.append(arena)
+        return engine
 
-    monkeypatch.setattr(Session, "_engine", noting)
+    monkeypatch.setattr(Resources, "_engine", noting)
     loader = build(process_parity.feedline, datasets.Squares(4))
     assert len(list(loader)) == 4
-    ((engine, arena),) = chosen
-    assert type(engine._transport).__name__ == "PipeTransport"
-    assert arena is None
+    assert arenas == [None]
     stats = loader.stats()
     assert (stats["engine"], stats["batches"], stats["overflowed_batches"]) == ("process", 4, 0)
 

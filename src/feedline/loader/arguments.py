@@ -202,7 +202,7 @@ def check_policy(policy: ErrorPolicy, *, is_map: bool) -> None:
         if isinstance(action, Replace) or (isinstance(action, Retry) and isinstance(action.then, Replace)):
             raise BadOption(
                 "on_error='replace' needs the index of another sample, but the dataset is iterable: its samples have "
-                "none. Use 'skip', or 'retry', which calls next() on it again."
+                "none. Use 'skip', or 'retry' if its iterator is a feedline.abc.Repeatable."
             )
 
 

@@ -41,9 +41,8 @@ from collections.abc import Callable
 import numpy as np
 
 from feedline.memory import forks
-from feedline.memory.reading import LARGE_BYTES, Bytes, Reader
-from feedline.memory.slot import Device, Lease, Slot
-from feedline.memory.slot_table import SlotTable
+from feedline.memory.codec import LARGE_BYTES, Bytes, Reader
+from feedline.memory.slot_table import Device, Lease, Slot, SlotTable
 from feedline.memory.sparse import map_sparse
 from feedline.system import interrupts
 

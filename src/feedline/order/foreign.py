@@ -112,7 +112,7 @@ class ForeignOrder(Order):
         if self._make_twin is None:
             return None
         order = object.__new__(ForeignOrder)
-        vars(order).update(vars(self), _indices=None, _is_prepared=False, _is_settled=False)
+        vars(order).update(vars(self), _indices=None, _is_prepared=False, _is_drawn=False)
         return order
 
     def prepare(self, order: dict[str, object]) -> None:

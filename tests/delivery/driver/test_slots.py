@@ -15,8 +15,7 @@ from feedline.delivery.machine.counters import Counters
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
 from feedline.memory.arena import Arena
-from feedline.memory.codec import Codec, MessageWriter, SlotWriter
-from feedline.memory.reading import LARGE_BYTES, Reader
+from feedline.memory.codec import LARGE_BYTES, Codec, MessageWriter, Reader, SlotWriter
 from feedline.types import Result, ResultKind, SlotBatch
 
 CODEC = Codec(NumpyFramework())

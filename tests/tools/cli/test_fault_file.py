@@ -119,7 +119,7 @@ def test_a_pickle_is_rejected_without_unpickling_it(tmp_path: Path, protocol: in
         (b"[1, 2]", "contains no state"),
         (b'{"model": {}}', "contains no state"),
         (b'{"feedline": 99}', "format 99"),
-        (json.dumps({**POSITION.as_dict(), "faults": {"entries": [{}]}}).encode(), "a fault without 'index'"),
+        (json.dumps({**POSITION.as_dict(), "faults": {"entries": [{}]}}).encode(), "{} is not a fault"),
     ],
 )
 def test_files_that_are_not_a_state_are_rejected_with_the_reason(tmp_path: Path, content: bytes, message: str) -> None:

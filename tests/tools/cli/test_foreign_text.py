@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.system.test_screen import FOREIGN
 
 from feedline import Loader
 from feedline.tools.bench import rows
@@ -22,6 +21,7 @@ from feedline.tools.packing import Stage
 from feedline.tools.screen import Screen
 from feedline.tools.tune.finding import Finding
 from tests.tools.report.recordings import recording_of
+from tests.tools.test_screen import FOREIGN
 
 
 @pytest.fixture(autouse=True)

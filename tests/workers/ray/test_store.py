@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from feedline.memory.reading import Bytes
+from feedline.memory.codec import Bytes
 from feedline.workers.ray.store import Store
 
 SIZE = 1 << 20

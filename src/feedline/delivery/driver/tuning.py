@@ -209,7 +209,6 @@ class TunedDriver(Driver):
         )
         self._pause()
         has_changed = tuning.decide(period)
-        self._observer.settle(self.counters.batches, is_settled=tuning.is_settled)
         if has_changed:
             self._flights.now_s = now_s
             machine.crew.resize(tuning.count, tuning.depth)

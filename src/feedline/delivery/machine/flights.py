@@ -88,6 +88,10 @@ class Pace:
             self._typical_s = recent[len(recent) // 2] / 1e9 if recent else None
         return _UNKNOWN_S if self._typical_s is None else self._typical_s
 
+    def grace_s(self) -> float:
+        """Return how long a worker may take for a task before it counts as late."""
+        return 2.0 * self.typical_s() + 0.005
+
 
 class Flights:
     """The tasks of a set of workers.

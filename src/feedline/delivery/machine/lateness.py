@@ -59,7 +59,7 @@ class Lateness:
                 self._check_move(epoch, source, target)
                 if source not in flights.drained and self._may_move_from(source):
                     flights.decisions.append((TAKE_BACK, source, target))
-                    return scheduler.grace_s(typical_s)
+                    return self._flights.pace.grace_s()
         while epoch.limits.runs_ahead and any(not view.outstanding for view in flights.active):
             is_full = epoch.sent - epoch.done >= epoch.limits.window * RUN_AHEAD
             if is_full or not (flights.slots.left(flights.count) or not flights.is_busy):
@@ -67,7 +67,7 @@ class Lateness:
             if not flights.give_next(epoch):
                 break
             flights.counters.run_ahead += 1
-        return scheduler.grace_s(typical_s)
+        return self._flights.pace.grace_s()
 
     def _views_for_relief(self, epoch: Epoch, idle: list[int]) -> list[WorkerView]:
         """Return the workers between which work may move.

@@ -177,7 +177,7 @@ class Machine:
         if epoch.awaits_one and epoch.scheduler.in_order:
             due = epoch.in_flight.get(epoch.numbers.delivered)
         if due is not None:
-            grace_s = epoch.scheduler.grace_s(flights.pace.typical_s())
+            grace_s = flights.pace.grace_s()
             pause_s = flights.workers[due.worker].since_s + grace_s - flights.now_s
             if pause_s > 0:
                 worker = due.worker

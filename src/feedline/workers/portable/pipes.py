@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import pickle
 import secrets
@@ -20,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.memory.reading import Reader, segment_reader
+from feedline.memory.codec import Reader, segment_reader
 from feedline.workers import session
 from feedline.workers.heap import Heap
 from feedline.workers.portable.segments import IN_SEGMENT, Inbox, Outbox, remove_segment
@@ -137,8 +138,10 @@ class PipeLink(Link):
         self._pipe = pipe
 
     def next_message(self, heap: Heap) -> Message | None:
-        while os.name == "posix" and not self._pipe.poll(_IDLE_S):  # no heap to look after on Windows
-            heap.rested()
+        for waits in itertools.count(1):
+            if os.name != "posix" or self._pipe.poll(_IDLE_S):  # no heap to look after on Windows
+                break
+            heap.rested(waits)
         try:
             return unpacked(self._pipe.recv_bytes())
         except (EOFError, OSError):

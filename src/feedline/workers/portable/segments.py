@@ -19,8 +19,7 @@ from multiprocessing.shared_memory import SharedMemory
 import numpy as np
 
 from feedline.errors import TooManyOpenFiles
-from feedline.memory.codec import Codec, SlotFull, SlotWriter
-from feedline.memory.reading import Bytes
+from feedline.memory.codec import Bytes, Codec, SlotFull, SlotWriter
 from feedline.types import Task
 from feedline.workers.processes.messages import Kind, Message
 from feedline.workers.processes.worker import BatchMemory

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerDied
-from feedline.memory.reading import Reader
+from feedline.memory.codec import Reader
 from feedline.system.references import References
 from feedline.workers.processes.messages import Message
 

@@ -20,8 +20,7 @@ import numpy as np
 from feedline.abc.framework import Framework
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import TransportError
-from feedline.memory.codec import Codec, SlotFull, SlotWriter
-from feedline.memory.reading import Views
+from feedline.memory.codec import Codec, SlotFull, SlotWriter, Views
 from feedline.memory.sparse import map_again, map_file, why_no_more
 from feedline.workers import session
 

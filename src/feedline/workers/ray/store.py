@@ -10,7 +10,7 @@ import weakref
 
 import numpy as np
 
-from feedline.memory.reading import Bytes, Reader, Views
+from feedline.memory.codec import Bytes, Reader, Views
 
 
 class Store:

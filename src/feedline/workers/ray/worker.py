@@ -16,8 +16,7 @@ import numpy as np
 
 from feedline.abc.framework import Framework
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.memory.codec import Codec, SlotFull, SlotWriter
-from feedline.memory.reading import Bytes
+from feedline.memory.codec import Bytes, Codec, SlotFull, SlotWriter
 from feedline.types import Task, WorkerIdentity
 from feedline.workers import session
 from feedline.workers.failure import pack_failure
@@ -129,7 +128,8 @@ class RayWorker:
             found = answers(self._runner, self._codec, self._outbox, self._number, task)
             messages = [packed(message) for message in found]
         self._reads_since_s = math.inf
-        self._heap.worked()
+        if time.monotonic() >= self._heap.due_s:
+            self._heap.worked()
         return messages, self._outbox.take()
 
 

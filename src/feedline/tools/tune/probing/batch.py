@@ -16,8 +16,7 @@ from feedline.abc.framework import Framework
 from feedline.collate import default, pad
 from feedline.errors import NotPicklable
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.memory.codec import Codec, SlotFull, SlotWriter
-from feedline.memory.reading import Views
+from feedline.memory.codec import Codec, SlotFull, SlotWriter, Views
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor
 from feedline.system.timing import Clock

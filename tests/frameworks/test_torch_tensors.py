@@ -16,7 +16,7 @@ import torch
 import torch.utils.dlpack
 
 from feedline.abc import memory
-from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
+from feedline.frameworks.torch_tensors import AS_NUMPY, slot_tensor, tensor_of
 from feedline.memory.codec import SlotWriter
 from tests import program_server
 
@@ -115,7 +115,7 @@ THROUGH_A_QUEUE = """
 import sys, torch
 from feedline import DataLoader
 from feedline.types import EngineName
-from tests.frameworks.test_torch_memory import Images
+from tests.frameworks.test_torch_tensors import Images
 
 context = torch.multiprocessing.get_context("fork")
 queue, answers = context.SimpleQueue(), context.SimpleQueue()
