@@ -14,9 +14,8 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.machine.counters import Counters
 from feedline.insight.observer import Observer
 from feedline.loader.config import LoaderConfig
-from feedline.system.timing import TaskCpu
 from feedline.types import DatasetKind
-from feedline.workers.runner import Runner
+from feedline.workers.runner import Runner, TaskCpu
 
 if TYPE_CHECKING:
     from feedline.abc.engine import Engine

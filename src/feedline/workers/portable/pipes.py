@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import pickle
 import secrets
@@ -137,8 +138,10 @@ class PipeLink(Link):
         self._pipe = pipe
 
     def next_message(self, heap: Heap) -> Message | None:
-        while os.name == "posix" and not self._pipe.poll(_IDLE_S):  # no heap to look after on Windows
-            heap.rested()
+        for waits in itertools.count(1):
+            if os.name != "posix" or self._pipe.poll(_IDLE_S):  # no heap to look after on Windows
+                break
+            heap.rested(waits)
         try:
             return unpacked(self._pipe.recv_bytes())
         except (EOFError, OSError):

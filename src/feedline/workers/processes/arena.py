@@ -27,8 +27,8 @@ from feedline.system import interrupts
 from feedline.workers import lifetime
 from feedline.workers.processes import link, start
 from feedline.workers.processes.channel import Channel, Transport
+from feedline.workers.processes.link import receive, send, set_receive_timeout
 from feedline.workers.processes.messages import Kind, Message, apart
-from feedline.workers.processes.packets import receive, send, set_receive_timeout
 from feedline.workers.processes.payload import Payload
 from feedline.workers.processes.stacks import Stacks
 

@@ -128,7 +128,8 @@ class RayWorker:
             found = answers(self._runner, self._codec, self._outbox, self._number, task)
             messages = [packed(message) for message in found]
         self._reads_since_s = math.inf
-        self._heap.worked()
+        if time.monotonic() >= self._heap.due_s:
+            self._heap.worked()
         return messages, self._outbox.take()
 
 
