@@ -21,10 +21,8 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver import driver
 from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.epoch import Epoch, Limits, Requests
 from feedline.delivery.machine.fault_budget import FaultBudget
-from feedline.delivery.machine.planned import Planned
-from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.machine.recovery import Recovery
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
@@ -294,10 +292,11 @@ class Run:
         self._entry.progress.early.update(() if snapshot is None else snapshot.early)
         self.driver.begin_epoch(
             Epoch(
-                Planned(plan, batched=spec.batched),
+                plan,
                 self._scheduler(),
                 Limits(case.workers * case.depth, case.depth),
                 self._entry.progress,
+                Requests(spec.batched),
                 self.fault_budget,
             )
         )

@@ -16,10 +16,8 @@ from feedline import DataLoader, Loader
 from feedline.abc import Engine
 from feedline.abc.scheduler import WorkerView
 from feedline.delivery.driver.driver import Driver
-from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.epoch import Epoch, Limits, Requests
 from feedline.delivery.machine.machine import Machine
-from feedline.delivery.machine.planned import Planned
-from feedline.delivery.machine.prefetch import Limits
 from feedline.errors import DataWarning, WorkerDied, WorkerStartError, WorkerTimeout
 from feedline.loader.base import session_of
 from feedline.order.foreign import ForeignPlan
@@ -39,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def begin(driver: Driver, count: int = 4) -> Delivered:
-    driver.begin_epoch(Epoch(Planned(ForeignPlan(iter(numbers(count)))), InOrder(), Limits(4, 2), Progress()))
+    driver.begin_epoch(Epoch(ForeignPlan(iter(numbers(count))), InOrder(), Limits(4, 2), Progress(), Requests()))
     return Delivered(driver)
 
 
@@ -74,7 +72,7 @@ def test_a_timeout_does_not_count_the_time_a_worker_waits_for_resources(clock: C
     def started(engine: SteppingEngine) -> Delivered:
         driver = driver_of(engine, now_s=clock.now_s)
         driver.begin_epoch(
-            Epoch(Planned(ForeignPlan(iter(numbers(2)))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress())
+            Epoch(ForeignPlan(iter(numbers(2))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress(), Requests())
         )
         return Delivered(driver)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from feedline.delivery.machine.decisions import LOOK_AT, TAKE_BACK, Decision
+from feedline.delivery.machine.flights import LOOK_AT, TAKE_BACK, Decision
 from feedline.types import Call, Position, Result, ResultKind
 from tests.delivery.machine.world import World
 
@@ -56,7 +56,7 @@ def test_tasks_wait_for_a_slot_while_anything_is_in_flight() -> None:
     assert world.given() == [[[0]], []]
     world.answer(0)
     assert world.machine.take() == 0
-    world.epoch.kind.pop(world.epoch, 0)  # the training loop keeps the batch and its slot
+    world.epoch.pop(0)  # the training loop keeps the batch and its slot
     world.machine.fill()
     assert world.given() == [[], [[1]]]
     assert world.tasks[1][0].slot == -1, "nothing else is in flight, so the task goes without a slot"
@@ -88,7 +88,7 @@ def let_relieve(world: World) -> list[Decision]:
     assert world.epoch.in_flight[world.epoch.numbers.delivered].worker == 0
     assert world.outstanding()[0] > 1
     world.machine.flights.now_s += 1000.0
-    world.machine.lateness.wait()
+    world.machine.wait()
     return world.decided()
 
 
@@ -107,7 +107,7 @@ def test_a_worker_with_nothing_to_take_back_is_not_asked_again_until_a_worker_an
     world = World(6)
     assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
     world.take_back(0, begun=2)
-    world.machine.lateness.wait()
+    world.machine.wait()
     assert world.given() == [[[0], [2], [4]], [[5]]], "tasks beyond the window are assigned instead"
     assert (world.counters.relieved, world.counters.run_ahead) == (0, 2)
     assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
@@ -122,7 +122,7 @@ def test_a_worker_with_only_one_task_does_not_keep_others_from_being_relieved() 
         world.answer(2)
         world.machine.flights.now_s += 1000.0
         while not world.tasks[2]:
-            world.machine.lateness.wait()
+            world.machine.wait()
             (move,) = world.decided()
             world.take_back(move[1])
             world.decided()
@@ -141,7 +141,7 @@ def test_a_scheduler_that_found_no_late_worker_is_not_asked_again_at_once(monkey
     began_s = world.machine.flights.now_s
     for pause_s in (0.0, 0.001, 0.001, 1.0):
         world.machine.flights.now_s += pause_s
-        world.machine.lateness.wait()
+        world.machine.wait()
         world.decided()
     assert asked == [began_s, world.machine.flights.now_s]
 
@@ -180,7 +180,7 @@ def stop_all(world: World, moves: int) -> list[tuple[int, int]]:
     taken: list[tuple[int, int]] = []
     for _ in range(moves * 20):
         world.machine.flights.now_s += 0.1
-        world.machine.lateness.wait()
+        world.machine.wait()
         for what, worker, *_ in world.decided():
             if what is not TAKE_BACK or len(taken) == moves:
                 return taken
@@ -205,7 +205,7 @@ def test_a_task_moves_to_each_stopped_worker_once_and_its_last_holder_is_replace
     world = last_task(timeout_s=2.0, restarts=100)
     assert stop_all(world, 10) == [(0, 1), (1, 2)]
     for _ in range(100):
-        world.machine.lateness.wait()
+        world.machine.wait()
         world.machine.lateness.judge()
         looks = world.decided()
         if looks:

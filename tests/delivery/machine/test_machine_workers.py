@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feedline.delivery.machine.decisions import LOOK_AT, START, TAKE_BACK, Decision
+from feedline.delivery.machine.flights import LOOK_AT, START, TAKE_BACK, Decision
 from feedline.delivery.machine.recovery import Seen
 from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerTimeout, WorkerWarning
 from feedline.types import Call, Notes, Position, Result, ResultKind
@@ -138,7 +138,7 @@ def let_time_out(world: World) -> list[Decision]:
     """Let the timeout of a batch pass; return the decisions."""
     world.decided()
     world.machine.ask()
-    world.machine.lateness.wait()
+    world.machine.wait()
     world.machine.flights.now_s += 31.0
     world.machine.lateness.judge()
     return world.decided()
@@ -186,7 +186,7 @@ def test_a_worker_that_answers_tasks_of_an_abandoned_epoch_is_not_stuck() -> Non
     world.begin(1)
     world.machine.flights.now_s += 20.0
     world.machine.ask()
-    world.machine.lateness.wait()
+    world.machine.wait()
     for _ in range(3):
         world.machine.flights.now_s += 20.0
         world.answer(0)

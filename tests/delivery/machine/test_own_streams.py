@@ -13,10 +13,9 @@ from feedline.abc import Engine
 from feedline.abc.faults import Failure, Fault
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.driver import Driver
-from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.epoch import Limits, Requests
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.own_streams import OwnStreams
-from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.machine.recovery import Recovery
 from feedline.errors import DataWarning, TooManyBadSamples, WorkerDied
 from feedline.faults import Policy
@@ -124,11 +123,12 @@ def begin(
     driver = driver_of(engine, recovery=Recovery(restarts=restarts))
     limits = Limits(engine.worker_count * depth, depth, timeout_s, kills_stuck=bool(restarts))
     driver.begin_epoch(
-        Epoch(
-            OwnStreams(StreamPlan(4, 0), 4, snapshot_every=snapshot_every),
+        OwnStreams(
+            StreamPlan(4, 0),
             InOrder() if in_order else Unordered(),
             limits,
             progress or Progress(),
+            Requests(stream_count=4, snapshot_every=snapshot_every),
             fault_budget,
             restores=progress is not None,
         )
@@ -218,7 +218,7 @@ def test_a_new_worker_gets_the_last_state_and_the_samples_delivered_since() -> N
     batches, driver = begin(engine, 1, restarts=1)
     for _ in range(3):
         next(batches)
-    assert driver.epoch.kind.resume_for(0) == Position({"n": 2}, {"i": 2}, place=8, read=12, batches=3)
+    assert driver.epoch.resume_for(0) == Position({"n": 2}, {"i": 2}, place=8, read=12, batches=3)
 
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.delivery.machine.flight import Flight
-from feedline.delivery.machine.prefetch import Limits
+from feedline.delivery.machine.epoch import Flight, Limits
 from feedline.delivery.machine.recovery import (
     Recovery,
     Seen,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feedline.delivery.machine.decisions import RETIRE, START
+from feedline.delivery.machine.flights import RETIRE, START
 from feedline.errors import WorkerStartError
 from feedline.types import Call
 from tests.delivery.machine.world import World

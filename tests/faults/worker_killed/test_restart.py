@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from feedline import Loader
-from feedline.delivery.machine import prefetch
+from feedline.delivery.machine import machine
 from feedline.errors import WorkerWarning
 from feedline.types import Task
 from feedline.workers.processes.engine import ProcessEngine
@@ -65,7 +65,7 @@ def test_nothing_is_lost_however_a_worker_dies(loader_kind: str, way: str, tmp_p
 def test_nothing_is_lost_or_repeated_if_tasks_are_sent_together(
     fatal: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)  # however busy this machine is
+    monkeypatch.setattr(machine, "_SHORT_S", 10.0)  # however busy this machine is
     together: list[int] = []
     submit = ProcessEngine.submit_together
 
