@@ -17,6 +17,8 @@ from feedline.types import Draw, IndexBlock, Key, State
 _BLOCK = 1 << 14
 """Indices made at a time. Enough for the vectorised samplers to be quick, few enough to stay in the cache."""
 
+_NO_INDICES: NDArray[np.int64] = np.empty(0, np.int64)
+
 _WHOLE = Share()
 """The share of the only rank."""
 
@@ -59,7 +61,7 @@ class SamplePlan(Plan):
         left = None if self._size is None else max(0, self._size - consumed)
         self._steps = Steps(left, self._batch_size, self._share, drop_last=drop_last and not self._single)
         self._number = 0
-        self._block: NDArray[np.int64] = np.empty(0, np.int64)
+        self._block = _NO_INDICES
         self._cursor = 0
 
     def __len__(self) -> int:
