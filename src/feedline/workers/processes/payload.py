@@ -35,7 +35,7 @@ class Payload:
         self._framework = (kind.__module__, kind.__qualname__)  # by name: a worker imports it when it is its turn
         mapping, self._fd = map_file(_MOST_BYTES)
         view = np.frombuffer(mapping, np.uint8)
-        writer = SlotWriter(view, view.__array_interface__["data"][0])
+        writer = SlotWriter(view)
         collector = _Descriptors()
         previous = context.get_spawning_popen()
         context.set_spawning_popen(collector)  # type: ignore[arg-type]  # plays the part of a process
