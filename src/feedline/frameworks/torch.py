@@ -16,7 +16,7 @@ from torch.utils.data import graph_settings
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data.dataloader import _sharding_worker_init_fn
 
-from feedline.abc.framework import Gather, Reducer
+from feedline.abc.framework import Framework, Gather, Reducer
 from feedline.frameworks import torch_tensors
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
@@ -109,25 +109,17 @@ def shard_in_worker(init: Callable[[int], None] | None, world_size: int, rank: i
         init(worker)
 
 
-class TorchFramework:
+class TorchFramework(Framework):
     """Tensors in, tensors out, with torch's rules."""
 
     name = "torch"
     has_worker_info = True
 
     def gather_for(self, dataset: object, collate: CollateFunction) -> Gather | None:
-        if not is_default(collate) or not registrations_untouched():
-            return None
-        return gather_for(dataset)
+        return gather_for(dataset) if is_default(collate) and registrations_untouched() else None
 
     def bind_collate(self, collate: CollateFunction) -> CollateFunction:
-        if is_default(collate):
-            return default_collate
-        bind = getattr(collate, "bound_to", None)
-        if bind is None:
-            return collate
-        bound: CollateFunction = bind(self)
-        return bound
+        return default_collate if is_default(collate) else super().bind_collate(collate)
 
     def is_default_collate(self, collate: CollateFunction) -> bool:
         return is_default(collate)

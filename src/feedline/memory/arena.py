@@ -95,13 +95,6 @@ class Arena:
         """Finalizers of the users; see `serve`."""
         forks.watch(self)
 
-    def __repr__(self) -> str:
-        table = self._table
-        return (
-            f"Arena(slots={len(table.slots)}/{self.slot_count}, leased={self.leased_count}, "
-            f"resident_bytes={self.resident_bytes}, budget={table.budget}, shared={self.shared})"
-        )
-
     @property
     def budget(self) -> int:
         """Bytes of slots that may be in use at once."""
