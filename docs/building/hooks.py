@@ -28,9 +28,9 @@ DOCUMENTS = {
     "src/feedline/tools/bench/README.md": "project/bench-harness.md",
 }
 """Markdown files of the repository and their places in the site."""
-PROGRAMS = ("examples/*.py", *(f"examples/clusters/*{suffix}" for suffix in (".py", ".sbatch", ".yaml", ".json")))
+PROGRAMS = ("examples/*.py", *(f"examples/clusters/*{suffix}" for suffix in (".py", ".sbatch", ".yaml")))
 """Programs and the files of launchers, each of which gets a page that shows it."""
-LANGUAGES = {".py": "python", ".sbatch": "bash", ".yaml": "yaml", ".json": "json"}
+LANGUAGES = {".py": "python", ".sbatch": "bash", ".yaml": "yaml"}
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
 CODE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 

@@ -6,8 +6,8 @@ Every launcher sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; t
 
 Shows: the ranks agree after each step whether one of them got SIGTERM. Then all of them stop after the same step, and
 rank 0 saves the model, the optimizer and the loader's state. The file `stopped` and the exit status 75 mean "start me
-again". With `--metrics-port`, each rank serves `loader.stats().prometheus()` under `/metrics`, and `/healthz` for a
-probe.
+again". With `--metrics-port`, each rank serves `loader.stats().flat()` for Prometheus under `/metrics`, and `/healthz`
+for a probe.
 
 Look at: "stopped after step", and "continues after step" when you run the same command again.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -63,7 +64,8 @@ class Health:
 
     def update(self, stats: feedline.Stats) -> None:
         """Take in new figures; the loader calls this every few seconds."""
-        self.text = stats.prometheus()
+        figures = {re.sub("[^a-zA-Z0-9]", "_", name): value for name, value in stats.flat().items()}
+        self.text = "".join(f"{name} {value}\n" for name, value in figures.items())
 
     def answer(self, path: str) -> tuple[int, str]:
         """Return the status and the body for a request."""

@@ -11,7 +11,8 @@ import torch.utils.data
 
 import feedline
 from feedline import images, split
-from feedline.abc.deferred import Placement, hands_on_images, place, placement
+from feedline.abc.deferred import hands_on_images
+from feedline.abc.memory import Placement, placement, set_current
 from feedline.datasets import ArrayDataset, CachedDataset, SQLDataset, StreamDataset, mix
 from feedline.datasets.source import Source
 from feedline.datasets.streams.feed import Feed, Message
@@ -23,11 +24,11 @@ from tests.images.files import files
 
 def test_each_thread_has_its_own_placement() -> None:
     seen = []
-    before = place(Placement.COLLATE)
+    before = set_current(None, Placement.COLLATE)
     thread = threading.Thread(target=lambda: seen.append(placement()))
     thread.start()
     thread.join()
-    assert place(before) is Placement.COLLATE
+    assert set_current(*before) == (None, Placement.COLLATE)
     assert seen == [Placement.DATASET]
 
 

@@ -99,11 +99,6 @@ class RemembersTheLastEpoch(Broken):
         return super().take(ready, self.seen - 1)
 
 
-class WaitsForever(Broken):
-    def grace_s(self, typical_s: float) -> float:
-        return float("inf")
-
-
 class TakesWhatIsReady(Broken):
     def take(self, ready: Collection[int], expected: int) -> int | None:
         ordinal = super().take(ready, expected)

@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from feedline.frameworks import torch_pipes
+from feedline.frameworks import torch as torch_pipes
 
 ROUNDS = 200
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from feedline.abc.deferred import Placement
+from feedline.abc.memory import Placement
 from feedline.images.decoding import decode_image
 from feedline.images.deferred import DeferredImages
 from feedline.images.rendering import cut, dtype_of, finish_into

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from feedline import images
-from feedline.abc.deferred import Placement, place
+from feedline.abc.memory import Placement, set_current
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.images.compose import image_transform
 from feedline.images.deferred import DeferredImage
@@ -32,12 +32,12 @@ def in_place(placement: Placement, pipeline: images.Compose, image: Any, key: in
     """Transform an image as a source in a worker does, with the random numbers of this key."""
     scope = Scope()
     scope.begin(Draw(key))
-    before, was = enter(scope), place(placement)
+    before, was = enter(scope), set_current(None, placement)
     try:
         return pipeline.deferring()(image)
     finally:
         enter(before)
-        place(was)
+        set_current(*was)
 
 
 @pytest.mark.parametrize("form", ["bytes", "memoryview", "array", "pillow", "png"])
@@ -230,11 +230,11 @@ def test_an_image_that_the_device_cannot_decode_is_sent_as_pixels() -> None:
 
 
 def test_images_are_decoded_in_the_worker_with_decode_cpu() -> None:
-    before = place(Placement.DECODE)
+    before = set_current(None, Placement.DECODE)
     try:
         image = TRAIN.decoding("cpu").deferring()(encoded(photo()))
     finally:
-        place(before)
+        set_current(*before)
     assert image.pixels is not None
 
 
@@ -252,14 +252,14 @@ def test_decode_gpu_needs_a_device_in_a_loader() -> None:
 
 
 def test_only_sources_defer_images() -> None:
-    before = place(Placement.COLLATE)
+    before = set_current(None, Placement.COLLATE)
     try:
         assert isinstance(TRAIN(photo()), np.ndarray)
         assert isinstance(images.Resize(8)(photo()), np.ndarray)
         assert isinstance(image_transform(images.Resize(8))(photo()), DeferredImage)
         assert isinstance(image_transform(images.Compose([images.Resize(8), darker]))(photo()), np.ndarray)
     finally:
-        place(before)
+        set_current(*before)
     assert image_transform(darker) is darker
 
 

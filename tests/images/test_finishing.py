@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from feedline import DataLoader, images
-from feedline.abc.deferred import Placement
+from feedline.abc.memory import Placement
 from feedline.datasets import ImageFolder
 from feedline.device import nvjpeg
 from feedline.device.torch_target import Sources

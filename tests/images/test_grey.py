@@ -12,7 +12,7 @@ from PIL import Image
 
 import feedline
 from feedline import images
-from feedline.abc.deferred import Placement
+from feedline.abc.memory import Placement
 from feedline.datasets.source import Source
 from feedline.errors import BadOption
 from tests.images.decoders import INSTALLED, best_installed

@@ -10,7 +10,7 @@ import torch
 
 import feedline
 from feedline import images
-from feedline.abc.deferred import Placement
+from feedline.abc.memory import Placement
 from feedline.datasets import ImageFolder
 from feedline.datasets.source import Source
 from feedline.errors import BadOption

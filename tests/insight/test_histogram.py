@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,16 +33,6 @@ def test_merging_equals_a_histogram_of_both(first: list[int], second: list[int])
     merged.merge(counted(second))
     assert merged.spread() == counted(first + second).spread()
     assert merged.total == sum(first) + sum(second)
-
-
-@settings(deadline=None)  # other tests may use the cores
-@given(DURATIONS, DURATIONS)
-def test_since_returns_what_was_added(first: list[int], second: list[int]) -> None:
-    both = counted(first)
-    both.merge(counted(second))
-    since, expected = both.since(counted(first)), counted(second)
-    assert (since.count, since.total) == (expected.count, expected.total)
-    assert since.quantile(0.5) == pytest.approx(expected.quantile(0.5), rel=2 ** (1 / PER_OCTAVE) - 1)
 
 
 @settings(deadline=None)  # other tests may use the cores

@@ -171,27 +171,3 @@ def test_a_lock_held_during_a_fork_is_free_in_the_child() -> None:
             finally:
                 os._exit(2)  # also if it raises: this process must not run the other tests
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-# -- figures since "auto" settled---------------------------------------------------------------------------------------
-
-
-def test_a_recording_contains_the_time_at_which_auto_settled() -> None:
-    observer = Observer()
-    kept = observer.record()
-    loop = Loop(observer, step=10_000_000, wait=90_000_000)
-    loop.run(50)
-    observer.settle(loop.batches, is_settled=True)
-    loop.run(40, wait=1_000_000)
-    observer.end(loop.batches, loop.now)
-    observer.begin(1, loop.now, loop.batches)
-    loop.run(20, wait=1_000_000)
-    settled = observer.settled(observer.totals(loop.batches)[2])
-    assert settled is not None
-    recording = observer.recorded(kept)
-    recording.counters["workers"] = 2
-    stats = recording.stats()
-    assert stats.settled is not None
-    assert stats.judged is stats.settled
-    assert (stats.settled.batches, settled.batches) == (60, 60)
-    assert stats.settled.stall == pytest.approx(period_of(settled, 2).stall, rel=0.02)

@@ -58,17 +58,6 @@ def test_flat_contains_only_numbers_by_name() -> None:
     assert STATS.flat("")["epoch/stall"] == 3.5 / 9.5
 
 
-def test_prometheus_text_has_one_type_per_name_and_escaped_labels() -> None:
-    lines = STATS.prometheus().splitlines()
-    assert 'feedline_wait_seconds_total{cause="fetch"} 3' in lines
-    assert 'feedline_faults_total{action="skip"} 3' in lines
-    assert 'feedline_stage_seconds{stage="my \\"stage\\"",quantile="0.99"} 0.2' in lines
-    pattern = r'(# TYPE \w+ (counter|gauge)|\w+(\{\w+="(\\.|[^"\\])*"(,\w+="[^"]*")*\})? [-+.e\d]+)'
-    assert all(re.fullmatch(pattern, line) for line in lines)
-    types = [line for line in lines if line.startswith("#")]
-    assert len(types) == len(set(types))
-
-
 def test_the_table_shows_the_figures() -> None:
     text = str(STATS)
     assert text.startswith("process, 2 workers\n")

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from feedline.abc import Scheduler
-from feedline.delivery.machine.epoch import Epoch
-from feedline.delivery.machine.planned import Planned
-from feedline.delivery.machine.prefetch import Limits
+from feedline.delivery.machine.epoch import Epoch, Limits, Requests
 from feedline.delivery.machine.recovery import Recovery
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
@@ -57,14 +55,16 @@ class Bench:
         for view in self.machine.flights.workers:
             view.since_s = 0.0  # they started long ago
         self.window = workers * depth
-        kind = Planned(
-            ForeignPlan(iter(numbers(count)) if plan is None else plan) if spans is None else spans,
-            stream_count=0 if spans is None else 2,
-            keeps_states=snapshots,
-        )
         progress = Progress(early=set(already), positions=dict(resumes or {}), turn=turn)
         limits = Limits(self.window, depth, timeout_s, kills_stuck=kills_stuck)
-        self.epoch = Epoch(kind, scheduler or InOrder(), limits, progress, restores=resumes is not None)
+        self.epoch = Epoch(
+            ForeignPlan(iter(numbers(count)) if plan is None else plan) if spans is None else spans,
+            scheduler or InOrder(),
+            limits,
+            progress,
+            Requests(stream_count=0 if spans is None else 2, snapshot_every=int(snapshots)),
+            restores=resumes is not None,
+        )
         self.batches = Delivered(self.driver)
         try:
             self.driver.begin_epoch(self.epoch)

@@ -10,7 +10,7 @@ import pytest
 
 from feedline.memory import forks
 from feedline.memory.arena import Arena
-from feedline.memory.reading import Bytes
+from feedline.memory.codec import Bytes
 from tests import program_server
 from tests.faults.limits import descriptors_left
 

@@ -20,8 +20,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.machine import Machine
-from feedline.delivery.machine.prefetch import DEEP, RUN_AHEAD
+from feedline.delivery.machine.lateness import RUN_AHEAD
+from feedline.delivery.machine.machine import DEEP, Machine
 from feedline.simulation.scenario import LawBroken
 from tests.simulation.slots import CountedSlots
 from tests.simulation.worker import Worker

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from feedline.delivery.machine.crew import Crew
+from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.flights import Flights
 from feedline.delivery.machine.lateness import Lateness
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.own_streams import OwnStreams
-from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.recovery import Recovery
 from feedline.faults import Policy
 from feedline.simulation.scenario import IN_ORDER
@@ -162,7 +162,7 @@ PLANTED_BUGS = [
         drawn={"kind": MAP, "order": IN_ORDER, "late": 0.1, "depth": 4, "workers": 3, "habits": Habits(call=0.3)},
     ),
     PlantedBug(
-        "batches delivered early are made again", Planned, "next", "while self._already and", "while False and", seed=2
+        "batches delivered early are made again", Epoch, "next", "while self._already and", "while False and", seed=2
     ),
     PlantedBug("streams start with the wrong turn", OwnStreams, "open", "deque(in_turn *", "deque(active *", seed=30),
     PlantedBug(

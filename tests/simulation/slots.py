@@ -6,7 +6,7 @@ import sys
 
 from feedline.delivery.driver.slots import Slots
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.prefetch import DEEP
+from feedline.delivery.machine.machine import DEEP
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.simulation.scenario import LawBroken
 from feedline.types import Result, SlotBatch

@@ -14,7 +14,7 @@ import torch  # noqa: F401  (it keeps files open from its import on, which a tes
 
 import feedline
 from feedline import images
-from feedline.abc.deferred import Placement
+from feedline.abc.memory import Placement
 from feedline.datasets import ArrayDataset, HDF5Dataset, ImageFolder, LMDBDataset, ParquetDataset, TarDataset
 from feedline.loader.base import config_of
 from tests.images.pictures import encoded, photo

@@ -49,12 +49,13 @@ class Bench:
         for _ in range(round(seconds / every_s)):
             self.now_s += every_s
             self.simulated.need(need)
-            self.heap.worked()
+            if self.now_s >= self.heap.due_s:
+                self.heap.worked()
 
     def rest(self, waits: int) -> None:
-        for _ in range(waits):
+        for wait in range(waits):
             self.now_s += 0.2
-            self.heap.rested()
+            self.heap.rested(wait + 1)
 
 
 # -- at work ---

@@ -10,44 +10,11 @@ The core knows only these contracts; `feedline.images` implements them.
 
 from __future__ import annotations
 
-import enum
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from feedline.abc.source import Selection
-
-
-class Placement(enum.Enum):
-    """Where deferred fields are finished."""
-
-    DATASET = "dataset"
-    """In the dataset: nothing is deferred."""
-    COLLATE = "collate"
-    """In the collate function."""
-    DEVICE = "device"
-    """On the device, from pixels: one byte per value."""
-    DECODE = "decode"
-    """On the device, which also decodes the files."""
-
-
-class _Current(threading.local):
-    placement = Placement.DATASET
-
-
-_current = _Current()
-
-
-def placement() -> Placement:
-    """Return where fields that this thread makes are finished."""
-    return _current.placement
-
-
-def place(placement: Placement) -> Placement:
-    """Set where fields that this thread makes are finished from now on; return the previous place."""
-    before, _current.placement = _current.placement, placement
-    return before
 
 
 class DeferredField(ABC):

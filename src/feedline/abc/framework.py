@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -22,8 +23,8 @@ Reducer = Callable[[Any, Writer], Any]
 """Reduces an array for pickling: takes the array and the slot writer, returns what `__reduce__` would."""
 
 
-class Framework(Protocol):
-    """An array library: how its arrays are made, sent and seeded.
+class Framework(ABC):
+    """An array library: how its arrays are made, sent and seeded. The defaults suit arrays that pickle sends well.
 
     Instances are stateless and picklable; the consumer and every worker use them.
 
@@ -35,9 +36,10 @@ class Framework(Protocol):
     """
 
     name: str
-    has_worker_info: bool
+    has_worker_info: bool = False
     """True if a dataset can query its worker id from the library."""
 
+    @abstractmethod
     def gather_for(self, dataset: Any, collate: CollateFunction) -> Gather | None:
         """Return a vectorised fetch for `dataset`, or None if it has to be read sample by sample."""
 
@@ -46,12 +48,17 @@ class Framework(Protocol):
 
         A collate function that serves every framework has a method `bound_to`, which takes this framework.
         """
+        bind = getattr(collate, "bound_to", None)
+        bound: CollateFunction = collate if bind is None else bind(self)
+        return bound
 
     def is_default_collate(self, collate: CollateFunction) -> bool:
         """True for the library's own default collate function, which is known to draw no random numbers."""
+        return bool(getattr(collate, "is_default", False))
 
     def reducers(self) -> dict[type, Reducer]:
-        """Return how arrays of exact types are written into a slot."""
+        """Return how arrays of exact types are written into a slot, if not as pickle sends them: beside the header."""
+        return {}
 
     def describe(self, batch: Any, writer: Writer) -> Any:
         """Place a batch of a common form in the slot and describe it in values that `marshal` can write.
@@ -59,19 +66,24 @@ class Framework(Protocol):
         A shortcut that saves small batches the cost of a pickle. Returns None for a batch of any other form, which is
         then pickled; data placed by then stays valid.
         """
+        return None
 
     def rebuild(self, description: Any, reader: Reader) -> object:
         """Recreate the batch that `describe` placed, over the memory that `reader` returns for each array."""
+        raise NotImplementedError
 
     def makes_usual_arrays(self) -> bool:
         """False if arrays created now differ from the usual ones, as in a special mode of the library."""
+        return True
 
     def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], object]:
         """Return a function that recreates the described batch from the contents of `view` at the time of the call.
 
         Each array gets its own memory. The function returns None if this batch needs `rebuild`.
         """
+        raise NotImplementedError
 
+    @abstractmethod
     def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> object:
         """Seed this worker and register it with the library; returns the dataset for the worker to use.
 
@@ -83,11 +95,13 @@ class Framework(Protocol):
 
     def reset_worker(self, dataset: Any, shared_seed: int | None) -> object:
         """Start another epoch in a persistent worker; returns the dataset to use."""
+        return dataset
 
     def worker_info_was_read(self) -> bool:
         """True if code in this worker has queried its worker id, as a dataset that splits itself does."""
+        return False
 
-    def reset_worker_info_read(self) -> None:
+    def reset_worker_info_read(self) -> None:  # noqa: B027  without worker ids there is nothing to record
         """Reset `worker_info_was_read`."""
 
 

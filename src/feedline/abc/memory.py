@@ -1,20 +1,34 @@
-"""Where the current batch is written to or read from.
+"""Where the current batch is written to or read from, and where its deferred fields are finished.
 
 A worker that has a slot announces it here for the duration of one task. Collate functions allocate from it and fill it
-directly, so the batch is not copied again. Outside a task there is no current memory and allocations work as usual.
-The announcement belongs to one thread.
+directly, so the batch is not copied again. Outside a task there is no current memory, allocations work as usual, and
+nothing is deferred. The announcement belongs to one thread.
 
 The memory that a batch is read from is announced in the same way, for functions that a header names.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 import threading
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Placement(enum.Enum):
+    """Where deferred fields are finished; see `feedline.abc.deferred`."""
+
+    DATASET = "dataset"
+    """In the dataset: nothing is deferred."""
+    COLLATE = "collate"
+    """In the collate function."""
+    DEVICE = "device"
+    """On the device, from pixels: one byte per value."""
+    DECODE = "decode"
+    """On the device, which also decodes the files."""
 
 
 class Memory(Protocol):
@@ -67,6 +81,7 @@ class Reader(Protocol):
 
 class _Current(threading.local):
     memory: Memory | None = None
+    placement = Placement.DATASET
     being_read: Reader | None = None
 
 
@@ -78,9 +93,20 @@ def current() -> Memory | None:
     return _current.memory
 
 
-def set_current(memory: Memory | None) -> None:
-    """Announce `memory` for the task that starts now on this thread; pass None when it ends."""
-    _current.memory = memory
+def placement() -> Placement:
+    """Return where fields that this thread makes are finished."""
+    return _current.placement
+
+
+def set_current(memory: Memory | None, placement: Placement = Placement.DATASET) -> tuple[Memory | None, Placement]:
+    """Announce the memory and the placement of the task that starts now on this thread.
+
+    Returns:
+        The previous ones: announce them when the task ends.
+    """
+    before = _current.memory, _current.placement
+    _current.memory, _current.placement = memory, placement
+    return before
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:

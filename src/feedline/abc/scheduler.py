@@ -85,7 +85,3 @@ class Scheduler(ABC):
             (from, to), or None to move nothing. The first must have work, and the second none.
         """
         return None
-
-    def grace_s(self, typical_s: float) -> float:
-        """Return how long a worker may take for a task before it counts as late."""
-        return 2.0 * typical_s + 0.005

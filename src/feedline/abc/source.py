@@ -5,14 +5,10 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from feedline.errors import FeedlineError
-
-Take = TypeVar("Take", bound=Callable[[NDArray[np.int64]], Any])
 
 
 class IterableSource(ABC):
@@ -60,32 +56,6 @@ class Columnar(ABC):
         Called once per worker, after `columns`.
         """
         return None
-
-
-def checking(dataset: Columnar, take: Take | None) -> Take | None:
-    """Return `take`, preceded by the dataset's row check if it has one."""
-    check = None if take is None else dataset.row_check()
-    if take is None or check is None:
-        return take
-
-    # Any: another row-reading function, and batches of any form.
-    quick: Any = getattr(take, "quick", None)
-
-    def take_checked(indices: NDArray[np.int64]) -> Any:
-        check(indices)
-        return take(indices)
-
-    def quick_checked(indices: NDArray[np.int64]) -> Any:
-        try:
-            check(indices)
-        except FeedlineError:
-            return None  # `take_checked` raises the error later, where the task is known
-        return quick(indices)
-
-    found: Any = take_checked
-    if quick is not None:
-        found.quick = quick_checked
-    return cast("Take", found)
 
 
 class ColumnSource(ABC):

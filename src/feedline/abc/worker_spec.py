@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from feedline.abc.deferred import Placement
 from feedline.abc.faults import ErrorPolicy
 from feedline.abc.framework import Framework
+from feedline.abc.memory import Placement
 from feedline.types import CollateFunction, DatasetKind, StreamSharding
 
 

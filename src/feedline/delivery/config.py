@@ -10,7 +10,8 @@ from functools import cached_property
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, get_args
 
-from feedline.abc.deferred import Placement, hands_on_images
+from feedline.abc.deferred import hands_on_images
+from feedline.abc.memory import Placement
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import outlives_epoch

@@ -19,7 +19,7 @@ import torch
 
 from feedline.errors import TransportError
 from feedline.memory.arena import Arena
-from feedline.memory.slot import Device
+from feedline.memory.slot_table import Device
 
 _GRANULE = 2 << 20
 """Registration is rounded up to this size, so that batches of similar sizes do not register again and again."""

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from feedline.abc.deferred import DeferredBatch, Placement, Target
+from feedline.abc.deferred import DeferredBatch, Target
+from feedline.abc.memory import Placement
 from feedline.device import nvjpeg
 from feedline.device.pinning import settled
 from feedline.device.structure import mapped

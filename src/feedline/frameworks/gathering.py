@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc import memory
-from feedline.abc.source import Columnar, ColumnSource, Selection, checking
+from feedline.abc.source import Columnar, ColumnSource, Selection
+from feedline.errors import FeedlineError
 
 Indices = NDArray[np.int64]
 
@@ -45,7 +46,10 @@ def reader_of(dataset: Any, inner: Callable[[Any], Read | None], *, only_arrays:
 
         if (table := columns_of(dataset)) is not None:
             return None if only_arrays else table[1]
-    return checking(dataset, rows_of(dataset.columns())) if isinstance(dataset, Columnar) else None
+    if not isinstance(dataset, Columnar) or (rows := rows_of(dataset.columns())) is None:
+        return None
+    rows.check = dataset.row_check()
+    return rows
 
 
 def selected(read: Read | None, indices: object) -> Read | None:
@@ -95,8 +99,12 @@ class Rows:
         # `take` would copy any other array as a whole first.
         self._few = _LARGE_BYTES // row_bytes if all(map(_is_contiguous, arrays)) else 0
         """For fewer rows than this, a slot is not worth its cost."""
+        self.check: Callable[[Indices], None] | None = None
+        """Raises an exception if one of the rows that are about to be read is damaged."""
 
     def __call__(self, indices: Indices) -> Any:
+        if self.check is not None:
+            self.check(indices)
         if len(indices) < self._few:
             return self._formed([take(indices, 0) for take in self._takes])
         return self._formed([_take(array, indices) for array in self._arrays])
@@ -107,9 +115,11 @@ class Rows:
             return None
         columns = []
         try:
+            if self.check is not None:
+                self.check(indices)
             for take in self._takes:  # not a comprehension, which would cost another call
                 columns.append(take(indices, 0))
-        except IndexError:
+        except (IndexError, FeedlineError):  # raised again where the task is known
             return None
         return self._formed(columns)
 

@@ -1,4 +1,4 @@
-"""torch as a framework."""
+"""torch as a framework: its worker info, its seeds, its data pipes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.random  # otherwise loaded on first use, in every forked worker
 import torch
-from numpy.typing import NDArray
+from torch.utils.data import graph_settings
 from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data.dataloader import _sharding_worker_init_fn
 
-from feedline.abc import memory
-from feedline.abc.framework import Gather, Reducer
+from feedline.abc.framework import Framework, Gather, Reducer
+from feedline.frameworks import torch_tensors
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
-from feedline.frameworks.torch_memory import tensor_of
-from feedline.frameworks.torch_sending import array_in, place, read, reduce_storage, reduce_tensor
+from feedline.system.process import lock_of_process
 from feedline.types import CollateFunction, WorkerIdentity
 
 
@@ -84,81 +84,54 @@ def _seed(seed: int) -> None:
         sys.tracebacklimit = before
 
 
-_mode_count = torch._C._len_torch_dispatch_stack
+_turn = lock_of_process()
+"""Held while the graph of a data pipe is traversed: torch sets hooks on the pipe classes, which another thread
+that traverses or copies a pipe would run. Test: tests/frameworks/test_torch_pipes.py"""
 
 
-def _formed(tensors: list[torch.Tensor], form: bool | list[str]) -> object:
-    """Return tensors in their container: a list (`form` is False), a tuple (True) or a dict with these keys."""
-    if form is False:
-        return tensors
-    return tuple(tensors) if form is True else dict(zip(form, tensors, strict=True))
+def seed_pipe(pipe: Any, seed: int) -> Any:
+    """Seed the shufflers of a pipe."""
+    with _turn:
+        return graph_settings.apply_random_seed(pipe, torch.Generator().manual_seed(seed))
 
 
-class TorchFramework:
+def shard_pipe(pipe: Any, count: int, number: int) -> object:
+    """Make the sharding filters of a pipe keep one share of several."""
+    with _turn:
+        return graph_settings.apply_sharding(pipe, count, number)
+
+
+def shard_in_worker(init: Callable[[int], None] | None, world_size: int, rank: int, worker: int) -> None:
+    """Shard this worker's pipe as torch does, and call the user's `worker_init_fn`."""
+    with _turn:
+        _sharding_worker_init_fn(None, world_size, rank, worker)
+    if init is not None:
+        init(worker)
+
+
+class TorchFramework(Framework):
     """Tensors in, tensors out, with torch's rules."""
 
     name = "torch"
     has_worker_info = True
 
     def gather_for(self, dataset: object, collate: CollateFunction) -> Gather | None:
-        if not is_default(collate) or not registrations_untouched():
-            return None
-        return gather_for(dataset)
+        return gather_for(dataset) if is_default(collate) and registrations_untouched() else None
 
     def bind_collate(self, collate: CollateFunction) -> CollateFunction:
-        if is_default(collate):
-            return default_collate
-        bind = getattr(collate, "bound_to", None)
-        if bind is None:
-            return collate
-        bound: CollateFunction = bind(self)
-        return bound
+        return default_collate if is_default(collate) else super().bind_collate(collate)
 
     def is_default_collate(self, collate: CollateFunction) -> bool:
         return is_default(collate)
 
     def reducers(self) -> dict[type, Reducer]:
-        return {torch.Tensor: reduce_tensor, torch.UntypedStorage: reduce_storage}
+        return {torch.Tensor: torch_tensors.reduce_tensor, torch.UntypedStorage: torch_tensors.reduce_storage}
 
-    def describe(self, batch: Any, writer: memory.Writer) -> Any:
-        kind = type(batch)
-        if kind is torch.Tensor:
-            return place(batch, writer)
-        values = batch.values() if kind is dict else batch
-        if kind is not list and kind is not tuple and (kind is not dict or any(type(key) is not str for key in batch)):
-            return None
-        if len({id(value) for value in values}) != len(batch):
-            return None  # one tensor in two places: a pickle keeps it one object
-        leaves = []
-        for value in values:
-            leaf = place(value, writer) if type(value) is torch.Tensor else None
-            if leaf is None:
-                return None
-            leaves.append(leaf)
-        return [leaves, kind is tuple] if kind is not dict else [leaves, list(batch)]
-
-    def rebuild(self, description: Any, reader: memory.Reader) -> Any:
-        if type(description) is tuple:
-            return read(description, reader)
-        leaves, form = description
-        return _formed([read(leaf, reader) for leaf in leaves], form)
-
-    def makes_usual_arrays(self) -> bool:
-        # FakeTensorMode, for example, rejects tensors made outside; those made in inference mode cannot be trained.
-        return not _mode_count() and not torch.is_inference_mode_enabled()
-
-    def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], object]:
-        single = type(description) is tuple
-        leaves, form = ([description], False) if single else description
-        arrays = [array_in(view, leaf) for leaf in leaves]
-
-        def copy() -> object:
-            if _mode_count():
-                return None
-            tensors = [tensor_of(array.copy(), dtype) for array, dtype in arrays]
-            return tensors[0] if single else _formed(tensors, form)
-
-        return copy
+    # Without a method in between, which would cost a call for every batch.
+    describe = staticmethod(torch_tensors.describe)
+    rebuild = staticmethod(torch_tensors.rebuild)
+    copier = staticmethod(torch_tensors.copier)
+    makes_usual_arrays = staticmethod(torch_tensors.makes_usual_arrays)
 
     def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> object:
         install_collate()
@@ -182,11 +155,7 @@ class TorchFramework:
         return dataset
 
     def reset_worker(self, dataset: object, shared_seed: int | None) -> object:
-        if shared_seed is None:
-            return dataset
-        from feedline.frameworks.torch_pipes import seed_pipe
-
-        return seed_pipe(dataset, shared_seed)
+        return dataset if shared_seed is None else seed_pipe(dataset, shared_seed)
 
     def worker_info_was_read(self) -> bool:
         return _thread.worker_info_was_read

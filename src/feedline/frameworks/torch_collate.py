@@ -21,7 +21,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from feedline.abc import memory
 from feedline.abc.deferred import DeferredField
-from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
+from feedline.frameworks.torch_tensors import AS_NUMPY, slot_tensor, tensor_of
 from feedline.types import CollateFunction
 
 _SMALL_BYTES = 64 << 10

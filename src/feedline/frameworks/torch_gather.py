@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 from feedline.abc.framework import Gather
 from feedline.frameworks.gathering import Indices, Read, joined, reader_of, rows_of, selected
 from feedline.frameworks.torch_collate import registrations_untouched
-from feedline.frameworks.torch_memory import AS_NUMPY, tensor_of
+from feedline.frameworks.torch_tensors import AS_NUMPY, tensor_of
 
 # Any, throughout: datasets and columns of any kind.
 

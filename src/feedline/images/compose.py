@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from feedline.abc.deferred import Placement
+from feedline.abc.memory import Placement
 from feedline.errors import BadOption
 from feedline.images.decoding import check_mode
 from feedline.images.geometry import View

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from feedline.abc import memory
-from feedline.abc.deferred import DeferredBatch, DeferredField, Placement, Sources, placement
+from feedline.abc.deferred import DeferredBatch, DeferredField, Sources
+from feedline.abc.memory import Placement, placement
 from feedline.errors import CollateError
 from feedline.images.decoding import decode_image
 from feedline.images.finish import Finish
@@ -83,7 +84,7 @@ class DeferredImage(DeferredField):
 
     @classmethod
     def collate_torch(cls, items: Sequence[DeferredImage]) -> object:
-        from feedline.frameworks.torch_memory import tensor_of  # needs torch
+        from feedline.frameworks.torch_tensors import tensor_of  # needs torch
 
         batch = collate_images(items)
         if isinstance(batch, DeferredImages):

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from feedline.abc.deferred import Placement, placement
+from feedline.abc.memory import Placement, placement
 from feedline.errors import BadOption
 from feedline.images.field import image_field, stored_bytes
 from feedline.images.fields import replaced

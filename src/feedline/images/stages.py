@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.deferred import Placement
+from feedline.abc.memory import Placement
 from feedline.errors import BadOption
 from feedline.images.decoding import CHANNELS
 from feedline.images.deferred import DeferredImage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from feedline.abc.deferred import Placement
+from feedline.abc.memory import Placement
 from feedline.errors import BadOption
 from feedline.images.compose import Compose
 from feedline.images.geometry import View

@@ -295,18 +295,3 @@ class Totals:
         self.is_sampled |= other.is_sampled
         for worker, spent in other.busy.items():
             self.busy[worker] = self.busy.get(worker, 0) + spent
-
-    def since(self, earlier: Totals) -> Totals:
-        """Return the difference from an earlier copy of these totals."""
-        later = Totals()
-        later.elapsed = self.nanoseconds - earlier.nanoseconds
-        later.is_sampled = self.is_sampled
-        for name in _SUMS:
-            setattr(later, name, max(0, getattr(self, name) - getattr(earlier, name)))
-        before, now = earlier._shared_out(), self._shared_out()
-        later._waits = {cause: max(0, waited - before[cause]) for cause, waited in now.items()}
-        for name, histogram in self.stages.items():
-            later.stages[name] = histogram.since(earlier.stages.get(name, Histogram()))
-        later.body = self.body.since(earlier.body)
-        later.busy = {worker: max(0, spent - earlier.busy.get(worker, 0)) for worker, spent in self.busy.items()}
-        return later

@@ -71,14 +71,6 @@ class Histogram:
         self._least = min(self._least, other._least)
         self._most = max(self._most, other._most)
 
-    def since(self, earlier: Histogram) -> Histogram:
-        """Return the counts that were added since an earlier copy of this histogram."""
-        later = Histogram()
-        later._counts = np.maximum(self._counts - earlier._counts, 0)
-        later.count, later.total = int(later._counts.sum()), max(0, self.total - earlier.total)
-        later._least, later._most = self._least, self._most
-        return later
-
     @property
     def mean(self) -> float:
         """The exact mean; 0 if the histogram is empty."""

@@ -1,11 +1,12 @@
 """Machine figures during a recording: CPU, memory, disk, GPU.
 
-They come from psutil if it is installed, else from `/proc`; for NVIDIA GPUs from pynvml if it is installed. None of
-these is required: a figure that is not available is None.
+They come from Linux's `/proc`, and for NVIDIA GPUs from pynvml if it is installed. A figure that is not available is
+None.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import threading
@@ -45,7 +46,6 @@ class MachineFigures:
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._gpu = _Gpu()
-        self._psutil = _optional("psutil")
         self._last: tuple[float, float] | None = None
         self._begun = self._pid = 0
 
@@ -115,15 +115,11 @@ class MachineFigures:
 
     def _cpu(self) -> float | None:
         """Return the load since the last reading, as a share of all cores."""
-        if self._psutil is not None:
-            times = self._psutil.cpu_times()
-            idle, total = times.idle + getattr(times, "iowait", 0.0), float(sum(times[:8]))
-        else:
-            lines = _lines("/proc/stat")
-            if not lines:
-                return None
-            numbers = [float(word) for word in lines[0].split()[1:9]]
-            idle, total = numbers[3] + numbers[4], sum(numbers)
+        lines = _lines("/proc/stat")
+        if not lines:
+            return None
+        numbers = [float(word) for word in lines[0].split()[1:9]]
+        idle, total = numbers[3] + numbers[4], sum(numbers)
         last, self._last = self._last, (idle, total)
         if last is None or total <= last[1]:
             return None
@@ -131,9 +127,6 @@ class MachineFigures:
 
     def _memory_and_disk(self) -> tuple[float | None, float | None]:
         """Return the memory in use, and the bytes read from disks since the machine started."""
-        if self._psutil is not None:
-            memory, disk = self._psutil.virtual_memory(), self._psutil.disk_io_counters()
-            return float(memory.total - memory.available), None if disk is None else float(disk.read_bytes)
         total, free = physical_bytes()
         used = None if total is None or free is None else float(total - free)
         fields = [line.split() for line in _lines("/proc/diskstats")]
@@ -146,8 +139,10 @@ class _Gpu:
     """The NVIDIA GPUs of this machine, if there are any, read through pynvml."""
 
     def __init__(self) -> None:
-        self._nvml = _optional("pynvml")
         self._handles: list[object] = []
+        self._nvml: ModuleType | None = None
+        with contextlib.suppress(ImportError):
+            self._nvml = importlib.import_module("pynvml")
         if self._nvml is not None:
             try:
                 self._nvml.nvmlInit()
@@ -172,13 +167,6 @@ class _Gpu:
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
             self._nvml = None
-
-
-def _optional(name: str) -> ModuleType | None:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
 
 
 def _lines(path: str) -> list[str]:

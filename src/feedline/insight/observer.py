@@ -175,9 +175,6 @@ class Observer:
         """Seconds, index and worker, by the `repr` of the index, which need not be hashable itself."""
         self._kept: list[Kept] = []
         """Recordings that are running and not full."""
-        self._before_settled: Totals | None = None
-        """With "auto": the sums when the number of workers was found; None before that."""
-        self._settled_at = 0
         _observers.add(self)
 
     @property
@@ -293,26 +290,6 @@ class Observer:
         total.merge(epoch)
         return epoch, last, total
 
-    def settle(self, batches: int, *, is_settled: bool) -> None:
-        """Note whether "auto" has found the number of workers: `settled` counts from then on.
-
-        Args:
-            batches: the number of batches delivered so far.
-            is_settled: False while "auto" is searching, also if it has started to search again.
-        """
-        if is_settled != (self._before_settled is not None):
-            self._before_settled = self.totals(batches)[2] if is_settled else None
-            self._settled_at = time.monotonic_ns()
-
-    def settled(self, total: Totals) -> Totals | None:
-        """Return the sums since "auto" found the number of workers; None if it has not.
-
-        Args:
-            total: the sums of all epochs.
-        """
-        before = self._before_settled
-        return None if before is None else total.since(before)
-
     def slowest(self) -> tuple[SlowSample, ...]:
         """Return the samples that took longest to fetch, slowest first."""
         from feedline.insight.stats import SlowSample
@@ -348,8 +325,6 @@ class Observer:
             rows[name] = np.where(rows[name] != 0, rows[name] - kept.origin, 0)
         recording = Recording(started=kept.started, epochs=kept.epochs, rows=rows, stages=kept.stages)
         recording.slow_samples = list(self.slowest())
-        if self._before_settled is not None:
-            recording.settled = max(0, self._settled_at - kept.origin)
         return recording
 
     # -- adding up; the lock is held ---------------------------------------------------------------------------------

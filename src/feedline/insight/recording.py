@@ -80,8 +80,6 @@ class Recording:
     counters: JsonObject = field(default_factory=dict)
     """The counters of `loader.stats()` at the end."""
     memory: list[WorkerMemory] = field(default_factory=list)
-    settled: int | None = None
-    """With "auto": when the number of workers was found, in nanoseconds. None if it was not found, or was given."""
 
     # -- its figures -------------------------------------------------------------------------------------------------
 
@@ -101,32 +99,16 @@ class Recording:
             settings=self.settings,
             slowest_samples=tuple(self.slow_samples),
             memory=tuple(self.memory),
-            settled=None if self.settled is None else self._settled(self.settled, workers),
             is_recorded=True,
         )
 
-    def _settled(self, since: int, workers: int) -> Period:
-        """Return the measurements since the number of workers was found."""
-        total = Totals()
-        for totals in self._totals(since):
-            total.merge(totals)
-        return period_of(total, workers)
-
-    def _totals(self, since: int | None = None) -> list[Totals]:
-        """Add up the rows of each epoch, of batches delivered after `since`.
-
-        By default everything counts: an epoch may have begun before the recording did, while `iter(loader)` ran.
-        """
-        found, got = [], self.rows["got"]
-        in_order = bool(self.settings.get("in_order", True))
+    def _totals(self) -> list[Totals]:
+        """Add up the rows of each epoch; one may have begun before the recording did, while `iter(loader)` ran."""
+        found, in_order = [], bool(self.settings.get("in_order", True))
         for number, span in enumerate(self.epochs, 1):
-            end = self.epochs[number].row if number < len(self.epochs) else len(got)
-            begin = span.row + (0 if since is None else int((got[span.row : end] <= since).sum()))
-            if since is not None and begin == end:
-                continue
-            totals = Totals(span.begun if since is None else max(span.begun, since))
-            if since is None or span.begun >= since:
-                totals.open(span.opened)
+            begin, end = span.row, self.epochs[number].row if number < len(self.epochs) else len(self.rows["got"])
+            totals = Totals(span.begun)
+            totals.open(span.opened)
             totals.fold({name: column[begin:end] for name, column in self.rows.items()}, in_order=in_order)
             for name, pairs in self.stages.items():
                 for row, duration in pairs:
@@ -188,39 +170,18 @@ class Recording:
         return cls(**content | kept)
 
 
-_MOST_TIMES = 32
-_ALWAYS_BYTES = 1 << 24
-"""A compressed file may expand to this many times its size, and in any case to this many bytes. Recordings compress to
-about a third of their size."""
-
-
-def _unpacked(data: bytes) -> bytes:
-    """Decompress gzip data. Raises EOFError, zlib.error, or ValueError: it expands far more than a recording."""
-    most = max(_ALWAYS_BYTES, _MOST_TIMES * len(data))
-    unpacker = zlib.decompressobj(31)
-    text = unpacker.decompress(data, most)
-    if not unpacker.eof:
-        if unpacker.unconsumed_tail and unpacker.decompress(unpacker.unconsumed_tail, 1):
-            raise ValueError(f"its {len(data):,} bytes decompress to more than {most:,}, so decompression was stopped")
-        if not unpacker.eof:
-            raise EOFError
-    if unpacker.unused_data:
-        raise ValueError("there are extra bytes after the compressed data")
-    return text
-
-
 def _read(path: Path) -> JsonObject:
     """Return the content of a file, if it is an undamaged recording of this version."""
     try:
         data = path.read_bytes()
-        data = _unpacked(data) if data[:2] == b"\x1f\x8b" else data
+        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
         first, _, body = data.partition(b"\n")
         header = json.loads(first)
-    except (EOFError, zlib.error) as exc:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
         raise _cut_off(path) from exc
     except OSError as exc:
         raise BadRecording(f"{path} cannot be read: {exc.strerror or exc}. Pass the path of a recording.") from exc
-    except (ValueError, RecursionError) as exc:  # neither JSON nor text, or it expands too much
+    except (ValueError, RecursionError) as exc:  # neither JSON nor text
         raise _none(path, f"{words(exc)}") from exc
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise _none(path, f'its "format" is not {FORMAT!r}')

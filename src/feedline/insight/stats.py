@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from feedline.errors import BadOption
 from feedline.insight.histogram import Spread
 from feedline.insight.period import Period
 from feedline.insight.verdict import FEW, cores_of, moves_of, verdict_of
@@ -78,8 +76,6 @@ class Stats(Mapping[str, Any]):
     """The ten that took longest, slowest first. Empty while samples take so little time that they are not timed."""
     memory: tuple[WorkerMemory, ...] = ()
     """Of worker processes that are alive, where the system reports it."""
-    settled: Period | None = None
-    """With `num_workers="auto"`: the measurements since the number of workers was found; None if it was not."""
     is_recorded: bool = False
     """True for the statistics of a recording, whose verdict is about all of it."""
 
@@ -103,11 +99,7 @@ class Stats(Mapping[str, Any]):
         """The period that the verdict is about: this epoch, or all epochs while this one has few batches.
 
         For a recording, it is all that was recorded.
-
-        With `num_workers="auto"`, it is the time since the number of workers was found, once that has enough batches.
         """
-        if self.settled is not None and self.settled.batches >= FEW:
-            return self.settled
         few = self.epoch.batches < FEW and self.total.batches > self.epoch.batches
         return self.total if few or self.is_recorded else self.epoch
 
@@ -125,7 +117,6 @@ class Stats(Mapping[str, Any]):
             "epoch": self.epoch.as_dict(),
             "last_epoch": None if self.last_epoch is None else self.last_epoch.as_dict(),
             "total": self.total.as_dict(),
-            "settled": None if self.settled is None else self.settled.as_dict(),
             "counters": dict(self.counters),
             "settings": dict(self.settings),
             "slowest_samples": [
@@ -136,7 +127,7 @@ class Stats(Mapping[str, Any]):
         }
 
     def flat(self, prefix: str = "feedline/") -> dict[str, float]:
-        """Return only the numbers, each under one name: for W&B, MLflow, TensorBoard.
+        """Return only the numbers, each under one name: for W&B, MLflow, TensorBoard, Prometheus.
 
         Example:
             >>> from feedline import Loader
@@ -146,47 +137,8 @@ class Stats(Mapping[str, Any]):
             2
         """
         values = {"epoch": self.epoch.as_dict(), "total": self.total.as_dict(), "counters": dict(self.counters)}
+        values["pss_bytes"] = {str(one.worker): one.pss_bytes for one in self.memory}
         return dict(_numbers(values, prefix))
-
-    def prometheus(self, prefix: str = "feedline") -> str:
-        """Return the figures of the whole run in Prometheus's text format.
-
-        Raises:
-            BadOption: the prefix is not valid in a Prometheus name.
-        """
-        if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", prefix):
-            raise BadOption(f"prefix={prefix!r} is not valid for Prometheus. Use letters, digits, _ and :.")
-        total = self.total
-        lines: list[str] = []
-
-        def add(name: str, kind: str, values: Mapping[str, float]) -> None:
-            if values:
-                lines.append(f"# TYPE {prefix}_{name} {kind}")
-                shown = {
-                    labels: value if isinstance(value, int) else f"{value:.9g}" for labels, value in values.items()
-                }
-                lines.extend(f"{prefix}_{name}{labels} {value}" for labels, value in shown.items())
-
-        add("batches_total", "counter", {"": total.batches})
-        add("samples_total", "counter", {"": total.samples})
-        add("seconds_total", "counter", {"": total.seconds})
-        waits = {f'{{cause="{_label(cause)}"}}': waited for cause, waited in total.waits.items()}
-        add("wait_seconds_total", "counter", waits)
-        for name in ("failures", "restarted_workers", "recycled_workers"):
-            add(f"{name}_total", "counter", {"": self.counters.get(name, 0)})
-        add("faults_total", "counter", {f'{{action="{_label(action)}"}}': n for action, n in self.faults.items()})
-        add("stall", "gauge", {"": self.epoch.stall})
-        add("prefetch_occupancy", "gauge", {"": self.epoch.prefetch_occupancy})
-        used = {f'{{worker="{number}"}}': share for number, share in enumerate(self.epoch.worker_utilisation)}
-        add("worker_utilisation", "gauge", used)
-        add("arena_bytes", "gauge", {"": self.counters.get("arena_bytes", 0)})
-        add("worker_pss_bytes", "gauge", {f'{{worker="{one.worker}"}}': one.pss_bytes for one in self.memory})
-        stages: dict[str, float] = {}
-        for stage, spread in {**total.stages, "body": total.body}.items():
-            for share, value in (("0.5", spread.p50), ("0.9", spread.p90), ("0.99", spread.p99)):
-                stages[f'{{stage="{_label(stage)}",quantile="{share}"}}'] = value
-        add("stage_seconds", "gauge", stages)
-        return "\n".join(lines) + "\n"
 
     def __repr__(self) -> str:
         return f"<Stats: {self.total.batches} batches, {self.verdict}>"
@@ -320,7 +272,3 @@ def plain(index: object) -> object:
     index = item() if callable(item) and getattr(index, "size", 1) == 1 else index
     is_plain = isinstance(index, (int, str, bool, type(None))) or (isinstance(index, float) and math.isfinite(index))
     return index if is_plain else repr(index)
-
-
-def _label(value: str) -> str:
-    return re.sub(r'(["\\])', r"\\\1", value).replace("\n", "\\n")

@@ -14,9 +14,8 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.machine.counters import Counters
 from feedline.insight.observer import Observer
 from feedline.loader.config import LoaderConfig
-from feedline.system.timing import TaskCpu
 from feedline.types import DatasetKind
-from feedline.workers.runner import Runner
+from feedline.workers.runner import Runner, TaskCpu
 
 if TYPE_CHECKING:
     from feedline.abc.engine import Engine
@@ -217,7 +216,6 @@ class Resources:
 
         config, counters, arena, workers = self.config, self.counters, self._arena, self.worker_count
         epoch, last, total = counters.observer.totals(counters.batches)
-        settled = counters.observer.settled(total)
         everything = period_of(total, workers)
         watch = self.watch()
         return Stats(
@@ -251,7 +249,6 @@ class Resources:
             },
             slowest_samples=counters.observer.slowest(),
             memory=() if watch is None else tuple(watch.memory()),
-            settled=None if settled is None else period_of(settled, workers),
         )
 
 

@@ -17,6 +17,7 @@ from typing_extensions import TypeVar  # torch depends on it, too
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.state.epochs import Start
 from feedline.errors import warn_user
+from feedline.frameworks.torch import seed_pipe, shard_in_worker, shard_pipe
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.base import session_of
 from feedline.loader.iteration import Iteration, Seeds, order_state
@@ -89,13 +90,9 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
     def _spec(self, session: Session, config: TorchConfig, start: Start) -> WorkerSpec:
         dataset, init = self._dataset, config.init
         if self._num_workers and config.is_pipe:
-            from feedline.frameworks.torch_pipes import shard_in_worker
-
             world_size, rank = _distributed_settings()
             init = functools.partial(shard_in_worker, init, world_size, rank)
         elif config.is_pipe:
-            from feedline.frameworks.torch_pipes import shard_pipe
-
             shard_pipe(dataset, *_distributed_settings())
         seed = _base_seed(config, self.seeds.draw, start.epoch) if self._num_workers else 0  # otherwise nobody reads it
         return session.spec(config, dataset, seed, init, self._shared_seed)
@@ -111,8 +108,6 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
         """Draw the seed that a data pipe shares across workers and ranks."""
         if not (config.is_pipe and isinstance(self._dataset, IterDataPipe)):
             return None
-        from feedline.frameworks.torch_pipes import seed_pipe
-
         if first and dist.is_available() and dist.is_initialized():
             self._group = dist.new_group(backend="gloo")
         seed = torch.empty((), dtype=torch.int64).random_(generator=config.generator)

@@ -18,7 +18,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from feedline.abc.deferred import Placement
+from feedline.abc.memory import Placement
 from feedline.abc.source import ShardedSource
 from feedline.delivery.config import DEFAULT_DEPTH
 from feedline.delivery.state import Snapshot

@@ -41,9 +41,8 @@ from collections.abc import Callable
 import numpy as np
 
 from feedline.memory import forks
-from feedline.memory.reading import LARGE_BYTES, Bytes, Reader
-from feedline.memory.slot import Device, Lease, Slot
-from feedline.memory.slot_table import SlotTable
+from feedline.memory.codec import LARGE_BYTES, Bytes, Reader
+from feedline.memory.slot_table import Device, Lease, Slot, SlotTable
 from feedline.memory.sparse import map_sparse
 from feedline.system import interrupts
 
@@ -95,13 +94,6 @@ class Arena:
         self._users: list[weakref.finalize[..., object]] = []
         """Finalizers of the users; see `serve`."""
         forks.watch(self)
-
-    def __repr__(self) -> str:
-        table = self._table
-        return (
-            f"Arena(slots={len(table.slots)}/{self.slot_count}, leased={self.leased_count}, "
-            f"resident_bytes={self.resident_bytes}, budget={table.budget}, shared={self.shared})"
-        )
 
     @property
     def budget(self) -> int:

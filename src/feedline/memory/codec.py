@@ -1,10 +1,14 @@
 """How a batch is written into memory and read out of it again.
 
 A batch becomes a small header (a pickle, protocol 5) and large buffers beside it. Arrays that a collate function
-already placed in the slot are only referenced; other large data is copied into the slot once. The reader decides
-whether arrays are read as views or copies (see `reading.py`).
+already placed in the slot are only referenced; other large data is copied into the slot once. A header that is too
+large for a message goes into the slot as well, after the buffers.
 
-A header that is too large for a message goes into the slot as well, after the buffers.
+A program that keeps a label must not keep the images stored beside it. So no array that is read keeps another alive:
+
+- a small array is copied; it never holds a slot;
+- a large array is a view with its own lease, and the memory beside it can go back to the system;
+- arrays that overlap, such as a tensor and a view of it, still share one piece of memory.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import marshal
 import mmap
 import pickle
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ctypes import memmove, string_at
 from typing import Any
 
@@ -25,9 +29,18 @@ from numpy.typing import NDArray
 from feedline.abc.framework import Framework, Reducer
 from feedline.abc.memory import set_being_read
 from feedline.errors import NotPicklable
-from feedline.memory.reading import LARGE_BYTES, Bytes, Reader, overlapping
 from feedline.memory.sparse import HUGE_PAGES_FROM
 from feedline.system.failures import words
+
+Bytes = NDArray[np.uint8]
+
+LARGE_BYTES = 64 << 10
+"""Arrays of at least this size are not copied when their batch is delivered. A copy of this size takes about as long as
+the lease that it saves (4 us), and a page lost at each end is small beside a larger array."""
+
+SMALL_BYTES = 16 << 10
+"""A batch up to this size can be sent inside its message: all of its arrays are copied anyway, and a slot would have to
+be found, read and given back. The size is a guess; half of it and twice as much were not tried."""
 
 ALIGNMENT = 64
 """The alignment of every array in a slot: a cache line, which also suits vector instructions and devices."""
@@ -56,7 +69,7 @@ class SlotWriter:
 
     Args:
         view: the memory.
-        address: where it starts, to recognise arrays that are already in it.
+        address: where it starts, if that is known.
         prepare: called before the first array that is large enough for huge pages is written.
     """
 
@@ -65,10 +78,10 @@ class SlotWriter:
     crosses = True
     has_space = True
 
-    def __init__(self, view: Bytes, address: int, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(self, view: Bytes, address: int | None = None, prepare: Callable[[], None] | None = None) -> None:
         self._prepare = prepare
         self.view = view
-        self.address = address
+        self.address: int = view.__array_interface__["data"][0] if address is None else address
         self.used = 0
         self._end = view.nbytes
         self._copied: list[tuple[int, int, int]] = []
@@ -162,6 +175,105 @@ class MessageWriter(SlotWriter):
     def contents(self) -> bytes:
         """Return the bytes written so far."""
         return string_at(self.address, self.used)
+
+
+def overlapping(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Merge overlapping ranges (start, size); returns those that were merged from several."""
+    joined: list[tuple[int, int]] = []
+    first, end, several = 0, 0, False
+    for start, size in sorted(spans):
+        if start < end:
+            end, several = max(end, start + size), True
+            continue
+        if several:
+            joined.append((first, end - first))
+        first, end, several = start, start + size, False
+    if several:
+        joined.append((first, end - first))
+    return joined
+
+
+class Reader:
+    """Hands out the memory of the arrays of one batch.
+
+    Args:
+        view: the memory of the batch.
+        lease: returns a part (start, size) of this memory that may be kept; called for large parts. None to copy
+            everything, because the memory is reused at once.
+    """
+
+    __slots__ = ("_joined", "_lease", "_view")
+
+    def __init__(self, view: Bytes, lease: Callable[[int, int], Bytes] | None = None) -> None:
+        self._view = view
+        self._lease = lease
+        self._joined: dict[tuple[int, int], Bytes | None] | None = None
+
+    @property
+    def copies(self) -> bool:
+        """True if all arrays are copies."""
+        return self._lease is None
+
+    def join(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Note ranges (start, size) that several arrays share."""
+        self._joined = dict.fromkeys(spans) or None
+
+    def take(self, start: int, size: int) -> tuple[Bytes, int]:
+        """Return memory that contains the `size` bytes of the batch from `start` on, and their offset in it.
+
+        An array built on this memory keeps it alive, and nothing else of the batch.
+        """
+        if self._joined:
+            for span, known in self._joined.items():
+                if span[0] <= start and start + size <= span[0] + span[1]:
+                    part = self._joined[span] = self._part(*span) if known is None else known
+                    return part, start - span[0]
+        return self._part(start, size), 0
+
+    # Any: the type of the elements.
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
+        """Return an array of the batch that begins at `start`."""
+        array: NDArray[np.generic] = np.ndarray(shape, dtype, self._view, start)
+        if self._joined is None and (self._lease is None or array.nbytes < LARGE_BYTES):
+            return array.copy()
+        return np.ndarray(shape, dtype, *self.take(start, array.nbytes))
+
+    def peek(self, start: int, size: int) -> memoryview:
+        """Return bytes that the caller reads at once and does not keep."""
+        return self._view[start : start + size].data
+
+    def _part(self, start: int, size: int) -> Bytes:
+        """Return the memory of one array, or of several that overlap."""
+        if self._lease is None or size < LARGE_BYTES:
+            return self._view[start : start + size].copy()
+        return self._lease(start, size)
+
+
+class Views(Reader):
+    """Returns everything as a view: for memory that is not reused."""
+
+    __slots__ = ()
+
+    def take(self, start: int, size: int) -> tuple[Bytes, int]:
+        return self._view, start
+
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
+        return np.ndarray(shape, dtype, self._view, start)
+
+
+def segment_reader(view: Bytes, most_held: float = 1.25) -> Reader:
+    """Read memory that can only be freed as a whole: an array that makes up nearly all of it is a view.
+
+    Args:
+        view: the memory of the batch.
+        most_held: how many times its own size a view may keep alive.
+    """
+
+    def lease(start: int, size: int) -> Bytes:
+        part = view[start : start + size]
+        return part if most_held * size >= view.nbytes else part.copy()
+
+    return Reader(view, lease)
 
 
 def _reduce_array(array: NDArray[np.generic]) -> object:

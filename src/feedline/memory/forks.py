@@ -19,15 +19,14 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from feedline.system.references import References
 
 if os.name == "posix":
     import fcntl
 
-if TYPE_CHECKING:
-    from feedline.memory.arena import Arena
+Arena = Any  # `feedline.memory.arena.Arena`, whose file imports this one
 
 _CHECK_INTERVAL_S = 0.05
 """The shortest interval between checks of the witnesses: each takes a system call."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from feedline.memory.arena import Arena
-    from feedline.memory.reading import Bytes
+    from feedline.memory.codec import Bytes
 
 _PAGE = mmap.PAGESIZE
 

@@ -1,18 +1,141 @@
-"""The slots of an arena: which are free, busy or held, which one is next, and which of their pages exist."""
+"""The slots of an arena: which are free, busy or held, which one is next, and which of their pages exist.
+
+Also the state of one slot, the leases of its parts, and the interface to a device that copies from slots.
+"""
 
 from __future__ import annotations
 
 import mmap
+import weakref
 
-from feedline.memory.slot import Device, Lease, Slot
+from feedline.memory.codec import Bytes
 from feedline.memory.sparse import HUGE_PAGES_FROM, advise_huge_pages
-from feedline.memory.usage import Usage
 
 SLACK_BYTES = 16 << 20
 """Idle memory that is always kept: freeing less is not worth a system call."""
 
 _PAGE = mmap.PAGESIZE
 _HUGE_PAGE = 2 << 20
+
+_SPAN_WINDOWS = 2
+_SHORTEST_SPAN = 16
+
+_IN_THE_LOOP = 2
+"""Batches that the training loop holds at a time: the current one, and the previous one until it is replaced."""
+
+
+class Slot:
+    """The state of one slot. Only its arena changes it."""
+
+    __slots__ = ("idle", "lent", "live", "number", "owner", "parts", "reach", "resident", "worker")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.owner: object = None
+        self.worker = -1
+        """The worker that wrote it last, and has its pages mapped."""
+        self.parts: dict[int, Lease] = {}
+        """Leases, by their start."""
+        self.live = 0
+        """Bytes of pages under living leases."""
+        self.lent = False
+        """True if parts were leased since it was last free."""
+        self.reach = 0
+        """How far it has been written since its pages were last freed."""
+        self.resident = 0
+        """Bytes of its pages that exist, at most."""
+        self.idle = 0
+        """The part of `resident` that is unused."""
+
+    def gaps(self, end: int) -> list[tuple[int, int]]:
+        """Return the ranges of pages (start, end) that no living lease covers."""
+        gaps, start = [], 0
+        for first, lease in sorted(self.parts.items()):
+            if first > start:
+                gaps.append((start, first))
+            start = max(start, first + lease.size)
+        return [*gaps, (start, end)] if end > start else gaps
+
+
+class Lease(weakref.ref[Bytes]):
+    """Reports the death of the last array over a part of a slot."""
+
+    __slots__ = ("size", "slot", "start")
+
+    slot: Slot
+    start: int
+    size: int
+    """In whole pages."""
+
+
+class Device:
+    """A device that copies from slots. Subclass and override."""
+
+    def on_growth(self, slot: int, size: int) -> None:
+        """React to a batch that reaches further into a slot than any before: `size` bytes."""
+
+    def on_release(self, slot: int) -> None:
+        """React to the training loop dropping the batch in a slot."""
+
+    def may_reuse(self, slot: int) -> bool:
+        """True if no copy from the slot is running, so that it may be written again."""
+        return True
+
+    def shrink(self, slot: int) -> bool:
+        """Unregister a slot whose pages are returned to the system; False if that is not possible now."""
+        return True
+
+
+class Usage:
+    """How much memory batches have needed recently, and so how much is worth keeping warm.
+
+    The largest batch, and the most batches in flight, are remembered for two spans of deliveries, each of two windows.
+    So after one large batch there is memory for more of them, until none has come for a while.
+
+    Args:
+        window: how many batches are normally in flight.
+    """
+
+    __slots__ = ("_before", "_count", "_now", "_span", "_window", "expected_bytes")
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._span = max(_SHORTEST_SPAN, _SPAN_WINDOWS * window)
+        self._count = 0
+        self._now = [0, 0]
+        """In this span: bytes of the largest batch, and the most batches in flight."""
+        self._before = [0, 0]
+        self.expected_bytes = 0
+        """The largest expected size of the next batch; 0 before the first one."""
+
+    @property
+    def window_bytes(self) -> int:
+        """Memory of the batches that are normally in flight."""
+        return self._window * self.expected_bytes
+
+    def note(self, size: int) -> None:
+        """Record the size of a batch that was made."""
+        if size > self._now[0]:
+            self._now[0] = size
+            self.expected_bytes = max(size, self._before[0])
+
+    def begin(self, in_flight: int) -> None:
+        """Record the number of batches in flight, including one that is about to be made."""
+        if in_flight > self._now[1]:
+            self._now[1] = in_flight
+
+    def end(self) -> None:
+        """Count a delivered batch."""
+        self._count += 1
+        if self._count >= self._span:
+            self._count = 0
+            self._before, self._now = self._now, [0, 0]
+            self.expected_bytes = self._before[0]
+
+    def spare_bytes(self, in_flight: int) -> int:
+        """Return how much memory that is unused now will probably be used soon."""
+        usual = max(self._window, self._now[1], self._before[1]) + _IN_THE_LOOP
+        return max(0, usual - in_flight) * self.expected_bytes
 
 
 class SlotTable:

@@ -14,8 +14,6 @@ class Plan(ABC):
     Used from the consumer's thread only.
     """
 
-    can_move = True
-    """False if a task must stay with the worker that it was assigned to."""
     goes_ahead = False
     """True if requesting batches early has no visible effect: the order follows from private numbers of the plan."""
 

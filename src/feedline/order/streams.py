@@ -56,8 +56,6 @@ class SpanPlan(Plan):
         consumed: samples of the stream that all ranks together have consumed already.
     """
 
-    can_move = False  # a worker's stream cannot go back to the position of another worker's
-
     def __init__(self, sharding: StreamSharding, *, draw_key: int = 0, consumed: int = 0) -> None:
         self._stride = sharding.batch_size * sharding.share.world_size
         self._rank = sharding.share.rank

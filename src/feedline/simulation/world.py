@@ -15,8 +15,7 @@ from feedline.delivery.driver.batches import new_epoch
 from feedline.delivery.driver.driver import Driver
 from feedline.delivery.driver.slots import Slots
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.machine import Machine
-from feedline.delivery.machine.prefetch import DEEP
+from feedline.delivery.machine.machine import DEEP, Machine
 from feedline.delivery.machine.recovery import Recovery
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.frameworks.numpy import NumpyFramework

@@ -35,54 +35,6 @@ class Clock:
         return max(now - before[0] - self._cost_s, 1e-7), max(computed - before[1], 0.0)
 
 
-_APART_NS = 300_000
-"""The run queue is read after tasks that spent more than this not computing: reading it takes about 8 us."""
-
-
-class TaskCpu:
-    """CPU time of one task after the other, and how long each was ready to run and had no core.
-
-    The second is 0 for tasks that compute nearly all the time, and where the system does not report it (not Linux).
-    The thread that runs the task calls `begin` and `spent`. Each takes less than a microsecond, or about 10 us where
-    tasks wait.
-
-    Args:
-        of_process: count the time of all threads of this process, not of the calling thread alone.
-
-    Example:
-        >>> cpu = TaskCpu()
-        >>> cpu.begin()
-        >>> computed_ns, queued_ns = cpu.spent(busy_ns=1000)
-        >>> computed_ns >= 0, queued_ns
-        (True, 0)
-    """
-
-    __slots__ = ("_began_ns", "_cpu_ns", "_queued_ns", "_reads_queue")
-
-    def __init__(self, *, of_process: bool = False) -> None:
-        self._cpu_ns = time.process_time_ns if of_process else time.thread_time_ns
-        self._began_ns = self._queued_ns = 0
-        self._reads_queue = True
-        """True if the last task did something other than compute."""
-
-    def begin(self) -> None:
-        """Begin a task."""
-        if self._reads_queue:
-            self._queued_ns = queued_ns()
-        self._began_ns = self._cpu_ns()
-
-    def spent(self, busy_ns: int) -> tuple[int, int]:
-        """Return the CPU time since the task began, and how long it had no core; it has taken `busy_ns` so far."""
-        computed = self._cpu_ns() - self._began_ns
-        apart = busy_ns - computed
-        self._reads_queue = apart > _APART_NS
-        if not self._reads_queue:
-            return computed, 0
-        # If `begin` did not read it, this counts from an earlier reading. It cannot exceed the rest of the task.
-        before, self._queued_ns = self._queued_ns, queued_ns()
-        return computed, min(max(self._queued_ns - before, 0), apart)
-
-
 def queued_ns() -> int:
     """Return how long this thread has been ready to run without a core, in all; 0 if the system does not report it."""
     try:

@@ -83,11 +83,3 @@ class SchedulerContract:
         scheduler = self.make_scheduler()
         scheduler.open(2, 0)
         assert scheduler.depth >= 1
-
-    def test_the_grace_is_a_time(self) -> None:
-        scheduler = self.make_scheduler()
-        scheduler.open(2, 2)
-        for typical_s in (0.0, 1e-6, 1.0, 3600.0):
-            grace_s = scheduler.grace_s(typical_s)
-            assert math.isfinite(grace_s)
-            assert grace_s > 0

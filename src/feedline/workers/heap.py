@@ -16,6 +16,7 @@ has. It does nothing with another C library or allocator, which have policies of
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import time
 from collections.abc import Callable
@@ -23,9 +24,10 @@ from typing import Protocol
 
 _MUCH_BYTES = 32 << 20
 """Less than this is not worth returning. It is also the largest block that glibc keeps in its heap."""
-_LOOK_S = 1.0
-"""How often to check at work, and how many tasks have to be done in between."""
-_LOOK_TASKS = 4
+_LOOK_S = 0.25
+"""How long `Heap.worked` has nothing to do after a call."""
+_LOOK_CALLS = 4
+"""How many calls make a check: it is due after a second, and long tasks must have been at it several times."""
 _MOST_PATIENCE = 32
 """Idle waits before free memory is returned, at most; the first time it is one."""
 
@@ -79,9 +81,9 @@ class Heap:
         self._usual = 0
         """Memory that batches take above that, again and again."""
         self._is_learning = False
-        self._tasks = 0
-        self._look_s = clock() + _LOOK_S
-        self._waits = 0
+        self._calls = 0
+        self.due_s = math.inf if allocator is None else clock() + _LOOK_S
+        """When `worked` should be called next, after a task: before, it would do nothing."""
         self._patience = 1
         if allocator is not None:
             # Memory that the training process had freed when it forked, or that is left over from the setup.
@@ -90,13 +92,12 @@ class Heap:
             self._floor = allocator.resident_bytes()
 
     def worked(self) -> None:
-        """Record that a task is done."""
-        self._waits = 0
-        self._tasks += 1
-        if self._allocator is None or self._tasks < _LOOK_TASKS or (now := self._clock()) < self._look_s:
+        """Record that a task is done; to be called when `due_s` has come."""
+        self.due_s = self._clock() + _LOOK_S
+        self._calls += 1
+        if self._allocator is None or self._calls < _LOOK_CALLS:
             return
-        self._tasks = 0
-        self._look_s = now + _LOOK_S
+        self._calls = 0
         excess = self._excess(self._allocator)
         needed = 2 * self._usual + _MUCH_BYTES
         if self._is_learning:
@@ -105,10 +106,9 @@ class Heap:
         elif excess > needed and self._allocator.free_bytes() > needed:
             self._give_back(self._allocator)
 
-    def rested(self) -> None:
-        """Record a wait without work; called again and again while the worker is idle."""
-        self._waits += 1
-        if self._allocator is None or self._waits != self._patience:
+    def rested(self, waits: int) -> None:
+        """Record a wait without work; called again and again while the worker is idle, with their number so far."""
+        if self._allocator is None or waits != self._patience:
             return
         if self._excess(self._allocator) > _MUCH_BYTES and self._allocator.free_bytes() > _MUCH_BYTES:
             self._give_back(self._allocator)

@@ -16,16 +16,14 @@ from feedline import DataLoader, Loader
 from feedline.abc import Engine
 from feedline.abc.scheduler import WorkerView
 from feedline.delivery.driver.driver import Driver
-from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.epoch import Epoch, Limits, Requests
 from feedline.delivery.machine.machine import Machine
-from feedline.delivery.machine.planned import Planned
-from feedline.delivery.machine.prefetch import Limits
 from feedline.errors import DataWarning, WorkerDied, WorkerStartError, WorkerTimeout
 from feedline.loader.base import session_of
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.schedulers import InOrder, LeastLoaded
-from feedline.types import Call, Result, ResultKind, Task
+from feedline.types import Call, Task
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.epochs import Bench, numbers, slow_at
 from tests.loader.stepping import Clock, SteppingEngine
@@ -39,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def begin(driver: Driver, count: int = 4) -> Delivered:
-    driver.begin_epoch(Epoch(Planned(ForeignPlan(iter(numbers(count)))), InOrder(), Limits(4, 2), Progress()))
+    driver.begin_epoch(Epoch(ForeignPlan(iter(numbers(count))), InOrder(), Limits(4, 2), Progress(), Requests()))
     return Delivered(driver)
 
 
@@ -74,7 +72,7 @@ def test_a_timeout_does_not_count_the_time_a_worker_waits_for_resources(clock: C
     def started(engine: SteppingEngine) -> Delivered:
         driver = driver_of(engine, now_s=clock.now_s)
         driver.begin_epoch(
-            Epoch(Planned(ForeignPlan(iter(numbers(2)))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress())
+            Epoch(ForeignPlan(iter(numbers(2))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress(), Requests())
         )
         return Delivered(driver)
 
@@ -83,26 +81,6 @@ def test_a_timeout_does_not_count_the_time_a_worker_waits_for_resources(clock: C
     with pytest.raises(WorkerTimeout):
         next(started(Placing(1, clock, lambda _: 90.0)))
     assert clock.now_s == pytest.approx(1054.0)
-
-
-class Torn(Exception):
-    pass
-
-
-class Fails(SteppingEngine):
-    def _result(self, worker: int, task: Task) -> Result:
-        return Result(ResultKind.FAILED, worker, task.id, Torn())
-
-
-def test_results_sent_before_a_worker_died_are_delivered() -> None:
-    death = (5.0, 0, WorkerDied("worker 0 is gone"))
-    with Bench(death=death, restarts=1, count=4) as bench:
-        next(bench.batches)
-        bench.clock.now_s += 100.0  # it has finished all its tasks and is dead
-        with warnings.catch_warnings(record=True):
-            warnings.simplefilter("always")
-            assert bench.run() == numbers(4)[1:]
-        assert len({task.indices[0] for _, task in bench.engine.submitted}) == len(bench.engine.submitted)
 
 
 class Plain(SteppingEngine):
@@ -159,13 +137,6 @@ def test_a_leaving_driver_does_not_wait_for_its_workers() -> None:
     with Bench(slow_at(0, slow_s=1e6), count=4) as bench:
         bench.driver.leaving = True
         assert bench.run() == []
-
-
-def test_a_driver_that_is_dropped_ends_the_workers(clock: Clock) -> None:
-    engine = SteppingEngine(2, clock, lambda _: 1.0)
-    driver = driver_of(engine)
-    del driver
-    assert engine.closed
 
 
 class Forgetful(InOrder):

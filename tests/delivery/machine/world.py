@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.decisions import GIVE, START, TAKE_BACK, Decision
-from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.epoch import Epoch, Limits, Requests
+from feedline.delivery.machine.flights import GIVE, START, TAKE_BACK, Decision
 from feedline.delivery.machine.machine import Machine
-from feedline.delivery.machine.planned import Planned
-from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.machine.recovery import Recovery
 from feedline.errors import WorkerDied
 from feedline.order.foreign import ForeignPlan
@@ -78,7 +76,7 @@ class World:
         """Begin an epoch with the batches [0], [1], ..."""
         plan = ForeignPlan(iter([[number] for number in range(batches)]))
         self.epoch = Epoch(
-            Planned(plan), InOrder(), self.limits, Progress(positions=resumes or {}), restores=resumes is not None
+            plan, InOrder(), self.limits, Progress(positions=resumes or {}), Requests(), restores=resumes is not None
         )
         self.machine.begin(self.epoch)
 
@@ -131,10 +129,10 @@ class World:
         """Deliver the next batch and release it; negative if it is not ready."""
         ordinal = self.machine.take()
         if ordinal >= 0:
-            result = self.epoch.kind.pop(self.epoch, ordinal)
+            result = self.epoch.pop(ordinal)
             self.slots.discard(result)
             self.machine.fill()
-            self.epoch.kind.note(self.epoch, ordinal, result.worker, result.position)
+            self.epoch.note(ordinal, result.worker, result.position)
         return ordinal
 
     def outstanding(self) -> list[int]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from feedline import Loader
-from feedline.delivery.machine import prefetch
+from feedline.delivery.machine import machine
 from feedline.errors import WorkerWarning
 from feedline.types import Task
 from feedline.workers.processes.engine import ProcessEngine
@@ -65,7 +65,7 @@ def test_nothing_is_lost_however_a_worker_dies(loader_kind: str, way: str, tmp_p
 def test_nothing_is_lost_or_repeated_if_tasks_are_sent_together(
     fatal: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)  # however busy this machine is
+    monkeypatch.setattr(machine, "_SHORT_S", 10.0)  # however busy this machine is
     together: list[int] = []
     submit = ProcessEngine.submit_together
 
@@ -93,17 +93,6 @@ def test_the_warning_says_what_happened(loader_kind: str, tmp_path: Path) -> Non
     for part in (f"pid(s) {pid}", "worker 0", "SIGKILL", "batch 1", "4, 5, 6, 7", "restart 1 of 32"):
         assert part in text
     assert warning.filename == __file__, "it points to the training loop"
-
-
-@pytest.mark.parametrize("shard", [False, True])
-def test_the_warning_about_a_stream_names_no_samples(shard: bool, tmp_path: Path) -> None:
-    """Its tasks hold the number of samples or the step, neither of which is a sample."""
-    stream = Stream(Deadly(12, {9}, once=Once(tmp_path)), splits=False)
-    with pytest.warns(WorkerWarning) as caught:
-        list(Loader(stream, 4, workers=1, shard=shard))
-    text = " ".join(str(one.message) for one in caught)
-    assert "(samples" not in text
-    assert "Span" not in text
 
 
 @pytest.mark.slow

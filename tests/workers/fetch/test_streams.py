@@ -130,35 +130,6 @@ def test_a_failure_while_reading_many_samples_has_the_right_place(place: int, is
     assert [sample for batch in rest_of(fetch, 3) for sample in batch] == rest
 
 
-def test_samples_read_before_an_interrupt_are_in_the_next_batch() -> None:
-    dataset = FailsAt(5, KeyboardInterrupt(), is_generator=False)
-    fetch = fetcher(dataset)
-    assert fetch(3) == [0, 1, 2]
-    with pytest.raises(KeyboardInterrupt):
-        fetch(3)
-    assert fetch.stream.place == 5
-    dataset.place = -1
-    assert rest_of(fetch, 3) == [[3, 4, 6], [7, 8]], "the iterator has moved past the sample that was interrupted"
-
-
-def test_an_interrupt_between_two_samples_does_not_end_the_stream() -> None:
-    """The generator does not see such an interrupt."""
-
-    class Interrupting(list[Any]):
-        def extend(self, samples: Any) -> None:
-            super().extend(samples)
-            raise KeyboardInterrupt
-
-    stream, samples = Stream(Numbers(5), Scope(), None), Interrupting()
-    with pytest.raises(KeyboardInterrupt):
-        stream.fill(samples, 3)
-    assert (samples, stream.place) == ([0, 1, 2], 3)
-    more: list[Any] = []
-    with pytest.raises(StopIteration):
-        stream.fill(more, 9)
-    assert (more, stream.place) == ([3, 4], 5)
-
-
 # -- states ---
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.memory.codec import Codec
-from feedline.memory.reading import Bytes, Reader
+from feedline.memory.codec import Bytes, Codec, Reader
 from feedline.types import Task
 from feedline.workers.portable import segments
 from feedline.workers.portable.segments import IN_SEGMENT, Inbox, Outbox

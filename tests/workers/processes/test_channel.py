@@ -10,8 +10,8 @@ import pytest
 from feedline.types import Task
 from feedline.workers.processes.arena import SocketChannel
 from feedline.workers.processes.channel import passed_on
+from feedline.workers.processes.link import receive
 from feedline.workers.processes.messages import Kind, Message, joined, task_message
-from feedline.workers.processes.packets import receive
 from tests.parity.children import in_a_child
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from feedline.memory.arena import Arena
-from feedline.memory.reading import SMALL_BYTES
+from feedline.memory.codec import SMALL_BYTES
 from feedline.types import Task
 from feedline.workers.processes.link import ArenaView
 

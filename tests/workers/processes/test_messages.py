@@ -18,6 +18,7 @@ from feedline.errors import TooManyOpenFiles
 from feedline.memory.sparse import create_memfd
 from feedline.types import TIMES, Call, Draw, IndexBlock, Position, Span, Task
 from feedline.workers.failure import unpack_failure
+from feedline.workers.processes.link import receive, send
 from feedline.workers.processes.messages import (
     Kind,
     Message,
@@ -26,7 +27,6 @@ from feedline.workers.processes.messages import (
     read_task,
     task_message,
 )
-from feedline.workers.processes.packets import receive, send
 from tests.faults.limits import descriptors_left
 
 Pair = tuple[socket.socket, socket.socket]

@@ -58,6 +58,18 @@ def test_only_shared_tensors_stay_shared() -> None:
     assert arrived[0][0] == 5
 
 
+def test_a_worker_that_starts_later_gets_the_file_that_the_dataset_had(tmp_path: Path) -> None:
+    near, far = multiprocessing.Pipe()
+    with near, payload_of(far) as payload:
+        number = far.fileno()
+        far.close()
+        with open(tmp_path / "other", "wb") as other:
+            assert other.fileno() == number, "another file has the number now"
+            with payload.open(0).dataset as arrived:
+                arrived.send("hello")
+        assert near.recv() == "hello"
+
+
 # -- what cannot ---
 
 

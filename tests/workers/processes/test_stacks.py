@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from feedline.workers.processes.arena import Stacks
 from feedline.workers.processes.link import STACK_SIGNAL
-from feedline.workers.processes.stacks import Stacks
 
 
 @pytest.fixture

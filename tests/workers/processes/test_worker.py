@@ -26,12 +26,10 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.arena import Arena
 from feedline.types import DatasetKind, Task, WorkerIdentity
 from feedline.workers.failure import unpack_failure
-from feedline.workers.processes.arena import SocketChannel
+from feedline.workers.processes.arena import SocketChannel, Stacks
 from feedline.workers.processes.channel import passed_on
-from feedline.workers.processes.link import ArenaLink, ArenaView
+from feedline.workers.processes.link import ArenaLink, ArenaView, receive, send
 from feedline.workers.processes.messages import Kind, Message, task_message
-from feedline.workers.processes.packets import receive, send
-from feedline.workers.processes.stacks import Stacks
 from feedline.workers.processes.worker import init_worker, serve
 from tests.parity.children import in_a_child
 

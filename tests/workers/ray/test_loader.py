@@ -22,7 +22,7 @@ from feedline.datasets import RayRows
 from feedline.errors import WorkerWarning
 from feedline.loader.base import session_of
 from feedline.workers.ray import engine as engine_module
-from feedline.workers.ray.store import Store
+from feedline.workers.ray.engine import Store
 from tests.holding import Hold, Whereabouts
 
 pytestmark = [

@@ -7,15 +7,18 @@ import pickle
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.memory.codec import Bytes
 from feedline.types import DatasetKind, Position, Task
 from feedline.workers.fetch import streams
 from feedline.workers.heap import Heap
 from feedline.workers.processes.messages import Kind, unpacked
 from feedline.workers.ray import worker as module
+from feedline.workers.ray.engine import Store
 from feedline.workers.ray.worker import RayWorker, pack_spec
 from tests.workers.test_heap import SimulatedHeap
 
@@ -56,3 +59,26 @@ def test_an_actor_returns_memory_that_no_batch_needs(monkeypatch: pytest.MonkeyP
         worker.work(pickle.dumps(Task(number, [number])))
     assert simulated.trims == 1
     assert simulated.resident_bytes() == simulated.used
+
+
+# -- memory of the object store ---
+
+SIZE = 1 << 20
+
+
+def read_only_array() -> Bytes:
+    array = np.full(SIZE, 7, np.uint8)
+    array.flags.writeable = False
+    return array
+
+
+def test_a_batch_counts_until_it_is_delivered_and_may_be_changed() -> None:
+    store = Store(3 * SIZE)
+    reader = store.open(read_only_array())
+    assert store.held == SIZE
+    assert store.capacity(before_known=1) == 2
+    array = reader.array(0, (SIZE,), np.dtype(np.uint8))
+    del reader
+    assert store.held == 0
+    array += 1
+    assert (array == 8).all()

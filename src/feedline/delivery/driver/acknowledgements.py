@@ -13,18 +13,12 @@ class Acknowledgements:
     """The receipts of the batch that the training loop is working with.
 
     Args:
-        dataset: receives the acknowledgements, if it implements `Acknowledged`.
+        dataset: receives the acknowledgements.
     """
 
-    # object: any dataset, which defines its own receipts.
-    def __init__(self, dataset: object) -> None:
-        self._dataset = dataset if isinstance(dataset, Acknowledged) else None
+    def __init__(self, dataset: Acknowledged) -> None:
+        self._dataset = dataset
         self._held: list[object] = []
-
-    @property
-    def are_held(self) -> bool:
-        """True if there are receipts to acknowledge."""
-        return bool(self._held)
 
     def hold(self, receipts: object) -> None:
         """Keep the receipts of a batch that is being delivered."""
@@ -34,6 +28,5 @@ class Acknowledgements:
     def acknowledge(self) -> None:
         """Acknowledge the held receipts. If the dataset raises an exception, they stay held."""
         while self._held:
-            assert self._dataset is not None
             self._dataset.acknowledge(self._held[0])
             del self._held[0]

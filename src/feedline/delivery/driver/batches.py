@@ -14,12 +14,10 @@ from feedline.delivery.config import Config
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.driver import Driver
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.epoch import Epoch, Kind
+from feedline.delivery.machine.epoch import Epoch, Limits, Requests
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.own_streams import OwnStreams
-from feedline.delivery.machine.planned import Planned
-from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, WorkerError
@@ -71,17 +69,24 @@ def new_epoch(
         restores = bool(streams) and not before.is_complete  # workers are ahead of what was delivered
     assert checkpoint.plan is not None
     progress.positions.update(_positions(spec, streams, len(machine.flights.workers)))
-    kind: Kind
-    if isinstance(checkpoint.plan, StreamPlan):
-        kind = OwnStreams(
-            checkpoint.plan, checkpoint.batch_size, spec.batched, shared_seed, snapshot_every=settings.snapshot_every
-        )
-    else:
-        count = 0 if spec.sharding is None else spec.sharding.batch_size
-        keeps_states = spec.sharding is not None or is_stateful(spec.dataset)
-        kind = Planned(checkpoint.plan, count, spec.batched, keeps_states=keeps_states)
-    scheduler = settings.make_scheduler()
-    epoch = Epoch(kind, scheduler, limits, progress, fault_budget, entry.key.epoch, restores=restores)
+    snapshot_every = settings.snapshot_every
+    if not isinstance(checkpoint.plan, StreamPlan):
+        snapshot_every = 1 if spec.sharding is not None or is_stateful(spec.dataset) else 0
+    epoch = (OwnStreams if isinstance(checkpoint.plan, StreamPlan) else Epoch)(
+        checkpoint.plan,
+        settings.make_scheduler(),
+        limits,
+        progress,
+        Requests(
+            spec.batched,
+            stream_count=checkpoint.batch_size if spec.kind is DatasetKind.ITERABLE else 0,
+            snapshot_every=snapshot_every,
+            shared_seed=shared_seed,
+        ),
+        fault_budget,
+        entry.key.epoch,
+        restores=restores,
+    )
     epoch.checkpoint = checkpoint
     return epoch
 

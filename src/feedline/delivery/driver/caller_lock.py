@@ -20,7 +20,7 @@ an exception is treated as an answer: as that of a sample, a target, or a task t
 - Without workers and streams, only the interrupted batch is given up: the next request gets the next one, as in torch.
 
 **The mechanism.** Counting needs one moment at which a batch is delivered. It is the assignment at the end of
-`Kind.note` (with workers), of `InlineBatches._note`, or of `DeviceBatches._next`. *From that line to the return of
+`Epoch.note` (with workers), of `InlineBatches._note`, or of `DeviceBatches._next`. *From that line to the return of
 `__next__`, nothing may be called and nothing may loop*, so that no handler runs: not `next(batches)` but
 `batches.__next__()`, after which Python does not look for signals; the end of an epoch is an assignment in an `except`
 clause. The owner of the lock is cleared the same way, in a `finally` that was entered before it was set, and only if

@@ -85,7 +85,7 @@ class DeviceBatches(OneCallerBatches):
         self._fault_budget = fault_budget
         # Batches that the training loop makes itself are made on request. Requesting one from a source that
         # acknowledges its samples reports the previous batch as consumed, so that must not happen early.
-        self._runs_ahead = isinstance(batches, WorkerBatches) and not batches.driver.wants_receipts
+        self._runs_ahead = isinstance(batches, WorkerBatches) and batches.driver.acknowledgements is None
         self._items: deque[_Item] = deque()
         """Batches that were requested and not delivered yet."""
         self._to_prepare: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()

@@ -18,8 +18,8 @@ from feedline.delivery.driver.acknowledgements import Acknowledgements
 from feedline.delivery.driver.caller_lock import CallerLock
 from feedline.delivery.driver.memory_watch import MemoryWatch
 from feedline.delivery.driver.slots import Slots
-from feedline.delivery.machine.decisions import GIVE, LOOK_AT, RETIRE, START, TAKE_BACK
 from feedline.delivery.machine.epoch import NOTHING, Epoch
+from feedline.delivery.machine.flights import GIVE, LOOK_AT, RETIRE, START, TAKE_BACK
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.recovery import Seen
 from feedline.errors import WorkerWarning, warn_user
@@ -83,9 +83,7 @@ class Driver:
         self._watch = watch or MemoryWatch(engine)
         self._prepare = prepare
         self._rest = rest
-        self._acknowledgements = Acknowledgements(dataset)
-        self.wants_receipts = isinstance(dataset, Acknowledged)
-        """True if the dataset is notified which of its samples were consumed."""
+        self.acknowledgements = Acknowledgements(dataset) if isinstance(dataset, Acknowledged) else None
         self.pid = os.getpid()
         self.caller_lock = CallerLock()
         """Protects the bookkeeping: held by the thread that waits for a batch, or that calls a method in the workers.
@@ -133,8 +131,8 @@ class Driver:
         """
         machine, epoch = self.machine, self._flights.epoch
         assert epoch is not None
-        if self._acknowledgements.are_held:
-            self._acknowledgements.acknowledge()
+        if self.acknowledgements is not None:
+            self.acknowledgements.acknowledge()
         self._flights.now_s = self._asked_s = self._clock()
         machine.ask()
         if epoch.held is not NOTHING:
@@ -147,12 +145,13 @@ class Driver:
             if ordinal >= 0:
                 return self._hand_out(epoch, ordinal)
             if not machine.decisions:
-                pause_s, worker = machine.lateness.wait()
+                pause_s, worker = machine.wait()
                 if not machine.decisions:
                     self._collect(pause_s, worker)
                     if machine.crew.fatal is not None:
                         self._give_up()
-                    machine.lateness.judge()
+                    if machine.lateness.deadline_s is not None:
+                        machine.lateness.judge()
             if machine.decisions:
                 self._perform()
             if epoch.held is not NOTHING:
@@ -166,7 +165,7 @@ class Driver:
 
     def _hand_out(self, epoch: Epoch, ordinal: int) -> Any:
         machine, now_s = self.machine, self._flights.now_s
-        result = epoch.kind.pop(epoch, ordinal)
+        result = epoch.pop(ordinal)
         worker, notes, position = result.worker, result.notes, result.position
         observer = self._observer
         is_seen = observer.got or now_s - self._asked_s > _LONG_S
@@ -184,11 +183,11 @@ class Driver:
                     self._perform()
         except BaseException as exc:
             if not is_interrupt(exc):  # else the state still says that it was not delivered
-                epoch.kind.note(epoch, ordinal, worker, position)
+                epoch.note(ordinal, worker, position)
                 epoch.progress.missing += 1
             raise
-        if notes is not None:
-            self._acknowledgements.hold(notes.receipts)
+        if notes is not None and self.acknowledgements is not None:
+            self.acknowledgements.hold(notes.receipts)
         if row_parts is not None:
             self._write(row_parts)
         else:
@@ -199,7 +198,7 @@ class Driver:
                 observer.late_s += now_s - asked_s
             if self.counters.batches >= observer.due:
                 observer.got = int(delivered_s * 1e9)
-        epoch.kind.note(epoch, ordinal, worker, position)
+        epoch.note(ordinal, worker, position)
         return batch
 
     def _row_parts_of(self, epoch: Epoch, ordinal: int, result: Result) -> RowParts | None:

@@ -15,8 +15,7 @@ from typing import Any
 from feedline.abc.framework import Framework
 from feedline.delivery.machine.counters import Counters
 from feedline.memory.arena import Arena
-from feedline.memory.codec import Codec
-from feedline.memory.reading import LARGE_BYTES, SMALL_BYTES
+from feedline.memory.codec import LARGE_BYTES, SMALL_BYTES, Codec
 from feedline.types import Result, SlotBatch
 
 _IN_MESSAGES = 96 << 10

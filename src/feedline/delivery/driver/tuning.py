@@ -176,7 +176,7 @@ class TunedDriver(Driver):
         self._due = self._asked + 1
 
     def _look(self) -> None:
-        machine, tuning = self.machine, self.tuning
+        machine, tuning, pace = self.machine, self.tuning, self._flights.pace
         self._due = self._asked + _EVERY
         if not self._is_warm:
             self._is_warm = machine.crew.have_all_answered
@@ -185,11 +185,14 @@ class TunedDriver(Driver):
             return
         now_s = time.monotonic()
         if self._since is None:
-            self._start, self._since = self._asked, (now_s, self._waited_s, *machine.pace.work(), *self._scheduled_s())
+            self._start, self._since = (
+                self._asked,
+                (now_s, self._waited_s, *pace.work(), *self._scheduled_s()),
+            )
             return
         begun_s, waited_s, tasks, busy_ns, computed_before_s, queued_before_s = self._since
         batches, seconds = self._asked - self._start, now_s - begun_s
-        answered, worked_ns = machine.pace.work()
+        answered, worked_ns = pace.work()
         if batches < max(_LEAST_BATCHES, 2 * tuning.count) or seconds < _LEAST_S or answered == tasks:
             return
         busy_s = (worked_ns - busy_ns) / 1e9
@@ -206,7 +209,6 @@ class TunedDriver(Driver):
         )
         self._pause()
         has_changed = tuning.decide(period)
-        self._observer.settle(self.counters.batches, is_settled=tuning.is_settled)
         if has_changed:
             self._flights.now_s = now_s
             machine.crew.resize(tuning.count, tuning.depth)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feedline.delivery.machine.decisions import GIVE, RETIRE, START, TAKE_BACK
-from feedline.delivery.machine.flight import Flight
-from feedline.delivery.machine.flights import Flights
+from feedline.delivery.machine.epoch import Flight
+from feedline.delivery.machine.flights import GIVE, RETIRE, START, TAKE_BACK, Flights
 from feedline.delivery.machine.recovery import Recovery, Redone
 from feedline.errors import FeedlineWarning, WorkerError, WorkerStartError, WorkerTimeout, WorkerWarning
 from feedline.types import Call, Position, Result, ResultKind, Task
@@ -176,7 +175,7 @@ class Crew:
         view.since_s = flights.now_s + flights.start_up_s
         self.silent.add(worker)
         flights.drained.pop(worker, None)
-        resume = None if epoch is None else epoch.kind.resume_for(worker)
+        resume = None if epoch is None else epoch.resume_for(worker)
         if resume is not None:
             flights.owed[worker] = resume
         for flight in waiting:

@@ -1,4 +1,4 @@
-"""The table of flights: which worker has which task, and who owns its slot.
+"""The table of flights: which worker has which task, and who owns its slot; and the decisions about tasks and workers.
 
 These hold whenever a method of the machine or of its parts has returned:
 
@@ -12,14 +12,35 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from feedline.abc.scheduler import WorkerView
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.decisions import GIVE, Decision
-from feedline.delivery.machine.epoch import Epoch
-from feedline.delivery.machine.flight import Flight
+from feedline.delivery.machine.epoch import Epoch, Flight
 from feedline.types import Call, Notes, Position, Result, ResultKind, Task
+
+GIVE = "give"
+"""(GIVE, worker, task): submit the task; call `not_given` if it cannot be sent."""
+
+TAKE_BACK = "take back"
+"""(TAKE_BACK, worker, target): revoke a task that it has not begun, for the worker `target`, or all of them if that is
+None, and call `taken_back`.
+"""
+
+START = "start"
+"""(START, worker): start a worker, replacing the previous one if any; call `started` or `not_started`."""
+
+RETIRE = "retire"
+"""(RETIRE, worker): end this idle worker without a replacement."""
+
+LOOK_AT = "look at"
+"""(LOOK_AT, worker, kills): inspect this unresponsive worker, kill it if `kills`, and call `seen`."""
+
+Decision = tuple[Any, ...]
+"""What a driver has to do: a tuple that begins with one of these words."""
+
+_UNKNOWN_S = 0.1
+"""Assumed duration of a task before any has been answered. A guess, not measured."""
 
 
 class SlotSource(Protocol):
@@ -39,6 +60,37 @@ class SlotSource(Protocol):
 
     def fit_messages(self) -> int:
         """Return how many batches of one worker can wait for the training loop in messages."""
+
+
+class Pace:
+    """How long the last tasks took."""
+
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque(maxlen=32)
+        self._answers = 0
+        self._busy_ns = 0
+        self._typical_s: float | None = None
+
+    def note(self, busy_ns: int) -> None:
+        """Record how long a worker was busy with a task."""
+        self._recent.append(busy_ns)
+        self._answers += 1
+        self._busy_ns += busy_ns
+
+    def work(self) -> tuple[int, int]:
+        """Return how many tasks were recorded, and their total time in nanoseconds."""
+        return self._answers, self._busy_ns
+
+    def typical_s(self) -> float:
+        """The median time of recent tasks."""
+        if self._answers & 15 == 1 or self._typical_s is None:  # sorting per batch would slow down small ones
+            recent = sorted(self._recent)
+            self._typical_s = recent[len(recent) // 2] / 1e9 if recent else None
+        return _UNKNOWN_S if self._typical_s is None else self._typical_s
+
+    def grace_s(self) -> float:
+        """Return how long a worker may take for a task before it counts as late."""
+        return 2.0 * self.typical_s() + 0.005
 
 
 class Flights:
@@ -83,6 +135,7 @@ class Flights:
         self.epoch: Epoch | None = None
         self.lacks_slots = False
         """True while tasks that fit in the window are not assigned because no slot is free."""
+        self.pace = Pace()
         self.slots = slots
         self.counters = counters
         self._last_id = 0
@@ -105,12 +158,12 @@ class Flights:
 
     def give_next(self, epoch: Epoch) -> bool:
         """Assign the next task of an epoch; False if there is none or no worker may have it."""
-        request = epoch.kind.next(epoch, self.active)
+        request = epoch.next(self.active)
         if request is None:
             return False
         indices, worker = request
         ordinal = epoch.sent
-        flight = epoch.in_flight[ordinal] = epoch.kind.flight(epoch, ordinal, indices, worker)
+        flight = epoch.in_flight[ordinal] = epoch.flight(ordinal, indices, worker)
         self.give(flight, self.slots.acquire(worker))
         epoch.sent = ordinal + 1
         return True
@@ -155,7 +208,7 @@ class Flights:
         if flight.trouble is not None and flight.trouble.faults:
             result.notes = result.notes or Notes()
             result.notes.faults = [*flight.trouble.faults, *result.notes.faults]
-        epoch.kind.arrived(epoch, flight, result)
+        epoch.arrived(flight, result)
 
     def drop(self, flight: Flight) -> None:
         """Take back the slot of a task that will not be answered."""

@@ -13,87 +13,60 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from feedline.abc.scheduler import WorkerView
-from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.epoch import Epoch, Flight
 from feedline.delivery.machine.fault_budget import Treated
-from feedline.delivery.machine.flight import Flight
-from feedline.delivery.machine.stream_check import StreamCheck
 from feedline.order.progress import Progress
 from feedline.order.streams import StreamPlan
 from feedline.types import Position, Result, ResultKind, Task
 
 
-class OwnStreams:
-    """Batches of the workers' own streams.
+class OwnStreams(Epoch):
+    """One pass over the workers' own streams, or the rest of one; `plan` says what their random numbers derive from."""
 
-    Args:
-        plan: says from which key the random numbers of each stream are derived.
-        stream_count: samples per batch.
-        batched: False if samples are delivered one by one.
-        shared_seed: for torch's data pipes.
-        snapshot_every: request the states of dataset and iterator with every n-th batch; 0 for never.
-    """
-
-    stays, can_move, deepens = True, False, False
+    plan: StreamPlan
     awaits_one = False  # no other worker could do its work; handling several answers at once is cheaper
+    reads_one_stream = False
 
-    def __init__(
-        self,
-        plan: StreamPlan,
-        stream_count: int,
-        batched: bool = True,
-        shared_seed: int | None = None,
-        *,
-        snapshot_every: int = 0,
-    ) -> None:
-        self.stream_count, self.batched = stream_count, batched
-        self.stream_check = StreamCheck(is_shared=False)
-        self._plan = plan
-        self._shared_seed = shared_seed
-        self._snapshot_every = snapshot_every
-
-    def open(self, epoch: Epoch, worker_count: int) -> None:
-        epoch.numbers = Progress()
-        positions, turn = epoch.progress.positions, epoch.progress.turn
+    def open(self, worker_count: int) -> None:
+        self.numbers = Progress()
+        positions, turn = self.progress.positions, self.progress.turn
         for worker in range(worker_count):
             positions.setdefault(worker, Position())
-        self._last = dict(positions)
-        """Where each worker is after its last answer: a worker that replaces it resumes there."""
+        super().open(worker_count)
         self._asked = [positions[worker].batches for worker in range(worker_count)]
         active = [worker for worker in range(worker_count) if not positions[worker].ended]
         in_turn = [worker for worker in active if worker >= turn] + [worker for worker in active if worker < turn]
-        self._to_ask = deque(in_turn * max(1, epoch.limits.depth))
+        self._to_ask = deque(in_turn * max(1, self.limits.depth))
         self._active = set(active)
-        epoch.end = None if active else 0
+        self.end = None if active else 0
 
-    def next(self, epoch: Epoch, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
+    def next(self, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
         to_ask = self._to_ask
         while to_ask and to_ask[0] not in self._active:
             to_ask.popleft()
-        if not to_ask or epoch.exhausted:
+        if not to_ask or self.exhausted:
             return None
-        return (self.stream_count if self.batched else None), to_ask.popleft()
+        return (self.requests.stream_count if self.requests.batched else None), to_ask.popleft()
 
-    def flight(
-        self, epoch: Epoch, ordinal: int, indices: object, worker: int, treated: Treated | None = None
-    ) -> Flight:
+    def flight(self, ordinal: int, indices: object, worker: int, treated: Treated | None = None) -> Flight:
         self._asked[worker] += 1
         task = Task(
             0,
             indices,
-            shared_seed=self._shared_seed,
-            draw=self._plan.draw_of(worker),
-            snapshot=bool(self._snapshot_every) and self._asked[worker] % self._snapshot_every == 0,
+            shared_seed=self.requests.shared_seed,
+            draw=self.plan.draw_of(worker),
+            snapshot=bool(self.requests.snapshot_every) and self._asked[worker] % self.requests.snapshot_every == 0,
         )
         return Flight(ordinal, worker, task, stays=True)
 
-    def arrived(self, epoch: Epoch, flight: Flight, result: Result) -> None:
-        worker, notes, count = result.worker, result.notes, self.stream_count if self.batched else 1
+    def arrived(self, flight: Flight, result: Result) -> None:
+        worker, notes, count = result.worker, result.notes, self.requests.stream_count if self.requests.batched else 1
         result.position = self._last[worker] = self._after(result, count)
         # A stream reads on in place of samples that failed.
         flight.samples = count if result.kind is ResultKind.DONE else 0
         if notes is not None:
             flight.samples += notes.left_out if result.kind is ResultKind.ENDED else len(notes.faults)
-        epoch.ready[flight.ordinal] = result
+        self.ready[flight.ordinal] = result
 
     def _after(self, result: Result, count: int) -> Position:
         """Return where a worker is after an answer: what it says, or so many samples after its last answer."""
@@ -104,41 +77,37 @@ class OwnStreams:
         read = (last.read or 0) + count if sent is None else sent.read
         return replace(states, read=last.read if ended else read, batches=last.batches + (not ended), ended=ended)
 
-    def pop(self, epoch: Epoch, ordinal: int) -> Result:
-        epoch.done += 1
-        result = epoch.ready.pop(ordinal)
+    def pop(self, ordinal: int) -> Result:
+        result = super().pop(ordinal)
         if result.kind is ResultKind.ENDED:
-            self._end_stream(epoch, ordinal, result)
+            self._end_stream(ordinal, result)
         else:
             self._to_ask.append(result.worker)
         return result
 
-    def _end_stream(self, epoch: Epoch, ordinal: int, result: Result) -> None:
+    def _end_stream(self, ordinal: int, result: Result) -> None:
         """Ask a worker for no more batches; its other answers are not wanted."""
         worker = result.worker
         assert result.position is not None
-        epoch.progress.positions[worker] = result.position
+        self.progress.positions[worker] = result.position
         self._active.discard(worker)
         if not self._active:
-            epoch.end = 0
-        epoch.numbers.note(ordinal)
-        for other, flight in list(epoch.in_flight.items()):
+            self.end = 0
+        self.numbers.note(ordinal)
+        for other, flight in list(self.in_flight.items()):
             if flight.worker == worker:  # it will report the end again
                 flight.wanted = False
-                del epoch.in_flight[other]
-                epoch.done += 1
-                epoch.numbers.note(other)
-        for other, ready in list(epoch.ready.items()):
+                del self.in_flight[other]
+                self.done += 1
+                self.numbers.note(other)
+        for other, ready in list(self.ready.items()):
             if ready.worker == worker:  # the end, reported again
-                del epoch.ready[other]
-                epoch.done += 1
-                epoch.numbers.note(other)
+                del self.ready[other]
+                self.done += 1
+                self.numbers.note(other)
 
-    def note(self, epoch: Epoch, ordinal: int, worker: int, position: Position | None) -> None:
+    def note(self, ordinal: int, worker: int, position: Position | None) -> None:
         assert position is not None
-        progress = epoch.progress
-        epoch.numbers.note(ordinal)
+        progress = self.progress
+        self.numbers.note(ordinal)
         progress.positions[worker], progress.turn = position, worker + 1
-
-    def resume_for(self, worker: int) -> Position | None:
-        return self._last[worker]

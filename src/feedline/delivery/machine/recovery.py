@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from feedline.abc.faults import NEIGHBOUR, ErrorPolicy, Failure, Fault, Verdict, index_key
 from feedline.delivery.machine.batch_indices import as_list, with_item
-from feedline.delivery.machine.flight import Flight, Trouble
-from feedline.delivery.machine.prefetch import Limits
+from feedline.delivery.machine.epoch import Flight, Limits, Trouble
 from feedline.errors import PACKAGE, WorkerDied, WorkerError, WorkerTimeout
 from feedline.system.failures import add_note, is_interrupt, samples_text
 from feedline.types import Draw, Notes, Result, ResultKind, Task

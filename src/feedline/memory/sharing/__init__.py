@@ -1,6 +1,5 @@
 """Lists and dicts that all workers share."""
 
-from feedline.memory.sharing.share import share
-from feedline.memory.sharing.shared import SharedDict, SharedList
+from feedline.memory.sharing.share import SharedDict, SharedList, share
 
 __all__ = ["SharedDict", "SharedList", "share"]

@@ -26,7 +26,7 @@ from feedline.system.sizes import bytes_text
 from feedline.tools.tune.measured import Measured, headroom_now
 from feedline.tools.tune.probing.process import ProbeMessage, Send, run, try_parts
 from feedline.workers.fork_safety import quiesce_threads
-from feedline.workers.processes.stacks import Stacks
+from feedline.workers.processes.arena import Stacks
 
 _POLL_S = 0.05
 _START_S = 30.0

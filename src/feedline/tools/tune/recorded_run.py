@@ -16,7 +16,7 @@ from feedline.insight.period import Period, period_of
 from feedline.insight.recording import Recording
 from feedline.insight.verdict import cores_of, moves_of
 from feedline.insight.worker_model import HANDOVER_S
-from feedline.memory.reading import SMALL_BYTES
+from feedline.memory.codec import SMALL_BYTES
 from feedline.simulation.scenario import contention
 
 _FEW = 10

@@ -6,10 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-from feedline.abc.source import Acknowledged
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness.scope import Scope
-from feedline.system.failures import is_interrupt
 from feedline.types import CollateFunction
 from feedline.workers.fetch.guard import Failed, Guard
 from feedline.workers.fetch.streams import Stream
@@ -65,27 +63,14 @@ class StreamFetcher(FetcherOfStream):
         self._drop_last = spec.drop_last
         self.has_ended = False
         """True if the stream has no sample after the last batch."""
-        self._keeps = not isinstance(spec.dataset, Acknowledged)  # such a dataset puts back what was not delivered
-        self._samples: list[object] = []
-        """Samples already read of an interrupted batch, which is completed at the next request."""
         self._first = 0
-        """Where that batch begins."""
+        """Where the last batch began."""
 
     def _make(self, count: int) -> object:
-        if not self._samples:
-            self._first = self.stream.next_place
-        samples: list[object] = self._samples
-        self._samples = []
-        try:
-            return self._make_of(samples, count if self._batched else 1)
-        except BaseException as exc:
-            if self._keeps and is_interrupt(exc):
-                self._samples = samples
-            raise
-
-    def _make_of(self, samples: list[object], count: int) -> object:
-        """Make a batch of samples already read and those that follow."""
-        if len(samples) < count and not self.has_ended:
+        count = count if self._batched else 1
+        self._first = self.stream.next_place
+        samples: list[object] = []
+        if not self.has_ended:
             try:
                 with self.stream.generators:
                     self._fill(samples, count)

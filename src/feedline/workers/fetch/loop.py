@@ -114,7 +114,8 @@ def _end_with(dataset: object, loop: Loop) -> None:
         util.Finalize(None, finalizer, exitpriority=1)
 
 
-def _twin_of(dataset: object) -> object:
+# Any, here and below: a dataset of any type.
+def _twin_of(dataset: Any) -> Any:
     """Return an object that shares the dataset's class and attributes, but does not keep the dataset alive.
 
     None if there is nothing to close.
@@ -126,13 +127,9 @@ def _twin_of(dataset: object) -> object:
     return twin
 
 
-def _end(key: int, loop: Loop, twin: object) -> None:
+def _end(key: int, loop: Loop, twin: Any) -> None:
     if _loops.get(key) is loop:
         del _loops[key]
     if not loop.is_alive:
         return
-    loop.close(*(() if twin is None else (_closing(twin),)))
-
-
-async def _closing(twin: Any) -> None:
-    await twin.aclose()
+    loop.close(*(() if twin is None else (twin.aclose(),)))

@@ -14,11 +14,11 @@ from typing import Any
 
 from feedline.abc.source import Acknowledged, Repeatable, StreamSource
 from feedline.abc.stateful import check_restorable, is_stateful, outlives_epoch, restore_end
-from feedline.errors import BadState, WorkerError
+from feedline.errors import BadState
 from feedline.memory.sharing.records import NotARecord, encode
 from feedline.randomness.global_states import UNCHANGED, seed_globals
 from feedline.randomness.scope import Scope
-from feedline.system.failures import broke_generator, is_interrupt, twin_of
+from feedline.system.failures import broke_generator, twin_of
 from feedline.types import Position
 from feedline.workers.fetch.guard import Failed, Guard
 
@@ -81,10 +81,6 @@ class Stream:
         self._skip_to = 0
         self.has_broken_off = False
         """True if no sample follows the last exception: it ended a generator, or the iterator reports it."""
-        self.interrupted_by: str | None = None
-        """The name of the exception that a signal handler raised inside a generator, which ended it: the stream cannot
-        continue.
-        """
         self.report_alive: Callable[[], None] | None = None
         """Called from time to time while the samples before those of a task are read."""
         self._reported_s = 0.0
@@ -210,7 +206,7 @@ class Stream:
         try:
             # Not islice, which calls `iter`: a user's iterator may start over then.
             samples.extend(map(next, itertools.repeat(self._iterator, count - len(samples))))
-        except BaseException as exc:
+        except Exception as exc:
             self._scope.place = self.place = first + len(samples)
             self._record_digests(samples, first)
             self._note(exc)
@@ -218,7 +214,6 @@ class Stream:
         self._scope.place = self.place = first + len(samples)
         self._record_digests(samples, first)
         if len(samples) < count:
-            self._check_end()
             raise StopIteration
 
     def _take_some(self, take: Callable[[int], list[object]], samples: list[object], count: int) -> None:
@@ -226,11 +221,10 @@ class Stream:
             self._scope.place = self.place
             try:
                 found = take(count - len(samples))
-            except BaseException as exc:
+            except Exception as exc:
                 self._note(exc)
                 raise
             if not found:
-                self._check_end()
                 raise StopIteration
             samples += found
             self.place += len(found)
@@ -263,9 +257,8 @@ class Stream:
         try:
             sample = next(self._iterator)
         except StopIteration:
-            self._check_end()
             raise
-        except BaseException as exc:
+        except Exception as exc:
             self._note(exc)
             raise
         if self.place >= self._digest_at:
@@ -294,26 +287,12 @@ class Stream:
             if digest is not None:
                 self.digests.append((place, digest))
 
-    def _check_end(self) -> None:
-        if self.interrupted_by is not None:
-            raise WorkerError(
-                f"This iteration was ended by {self.interrupted_by}, which a signal handler raised inside the iterator "
-                f"of {type(self._dataset).__name__}, a generator. Start another iteration. To continue where this one "
-                "was, call loader.load_state_dict(loader.state_dict()) first."
-            ) from None
-
-    def _note(self, exc: BaseException) -> None:
+    def _note(self, exc: Exception) -> None:
         """Record an exception that was raised in place of a sample."""
-        if is_interrupt(exc):  # it is unrelated to the sample
-            has_ended = (
-                inspect.isgenerator(self._iterator) and inspect.getgeneratorstate(self._iterator) == inspect.GEN_CLOSED
-            )
-            self.interrupted_by = type(exc).__name__ if has_ended else None
-        elif isinstance(exc, Exception):
-            self.place += 1  # the sample that could not be made counts too
-            self.has_broken_off = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
-                isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
-            )
+        self.place += 1  # the sample that could not be made counts too
+        self.has_broken_off = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
+            isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
+        )
 
     @property
     def is_stateful(self) -> bool:

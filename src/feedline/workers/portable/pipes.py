@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import pickle
 import secrets
@@ -16,15 +17,15 @@ import socket
 from ctypes import c_int
 from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.memory.reading import Reader, segment_reader
+from feedline.memory.codec import Reader, segment_reader
 from feedline.workers import session
 from feedline.workers.heap import Heap
 from feedline.workers.portable.segments import IN_SEGMENT, Inbox, Outbox, remove_segment
-from feedline.workers.processes import start
 from feedline.workers.processes.channel import Channel, Transport
 from feedline.workers.processes.messages import ANSWERS, Message, packed, unpacked
 from feedline.workers.processes.worker import Link
@@ -99,9 +100,8 @@ class PipeTransport(Transport):
         context: a multiprocessing context.
     """
 
-    # Any: the base class of contexts does not declare `Process`.
-    def __init__(self, context: Any) -> None:
-        self._context = context
+    def __init__(self, context: BaseContext) -> None:
+        super().__init__(context)
         self._inbox = Inbox()
         self._prefix = f"feedline_{secrets.token_hex(4)}_"  # macOS allows names of 30 characters
 
@@ -110,15 +110,18 @@ class PipeTransport(Transport):
             resource_tracker.ensure_running()  # one for all: a worker's own would remove segments when it ends
 
     def connect(self, number: int, generation: int = 0) -> PipeChannel:
-        return PipeChannel(number, generation, self._context, self._inbox, self._prefix)
+        return PipeChannel(number, generation, self.context, self._inbox, self._prefix)
+
+    def link(self, channel: Channel) -> PipeLink:
+        assert isinstance(channel, PipeChannel)
+        return PipeLink(channel.number, channel.far, channel.generation, channel.prefix)
+
+    def packed(self, spec: WorkerSpec) -> SentSpec:
+        return SentSpec(spec)
 
     def launch(self, channel: Channel, spec: WorkerSpec, limits: list[c_int]) -> BaseProcess:
-        assert isinstance(channel, PipeChannel)
-        link = PipeLink(channel.number, channel.far, channel.generation, channel.prefix)
         try:
-            if self._context.get_start_method() == "fork":
-                return start.start_forked(self._context, link, channel.far, spec, limits)
-            return start.start_fresh(self._context, link, SentSpec(spec))
+            return super().launch(channel, spec, limits)
         finally:
             channel.far.close()  # otherwise a message to a worker that has ended could wait in the pipe forever
 
@@ -137,8 +140,10 @@ class PipeLink(Link):
         self._pipe = pipe
 
     def next_message(self, heap: Heap) -> Message | None:
-        while os.name == "posix" and not self._pipe.poll(_IDLE_S):  # no heap to look after on Windows
-            heap.rested()
+        for waits in itertools.count(1):
+            if os.name != "posix" or self._pipe.poll(_IDLE_S):  # no heap to look after on Windows
+                break
+            heap.rested(waits)
         try:
             return unpacked(self._pipe.recv_bytes())
         except (EOFError, OSError):

@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
+import select
 import socket
 import threading
-from ctypes import c_int
 from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
 
 import numpy as np
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import TooManyOpenFiles
 from feedline.memory.arena import Arena
-from feedline.memory.reading import Reader
+from feedline.memory.codec import Reader
 from feedline.system import interrupts
-from feedline.workers import lifetime
-from feedline.workers.processes import link, start
+from feedline.workers.processes import link
 from feedline.workers.processes.channel import Channel, Transport
+from feedline.workers.processes.link import STACK_SIGNAL, receive, send, set_receive_timeout
 from feedline.workers.processes.messages import Kind, Message, apart
-from feedline.workers.processes.packets import receive, send, set_receive_timeout
 from feedline.workers.processes.payload import Payload
-from feedline.workers.processes.stacks import Stacks
 
 _LOOK_AROUND_S = 0.02
 """How often a wait for one worker is interrupted to check that it lives, and how late it is."""
@@ -107,9 +105,8 @@ class ArenaTransport(Transport):
     waits_for_one = True
 
     def __init__(self, arena: Arena, context: BaseContext) -> None:
+        super().__init__(context)
         self._view = link.ArenaView(arena)
-        self._context = context
-        self._method = lifetime.start_method(context)
         self._stacks: Stacks | None = None
         self._payload: Payload | None = None
         """The serialised specification, the same for all workers that are not forked."""
@@ -117,16 +114,16 @@ class ArenaTransport(Transport):
     def open(self, spec: WorkerSpec) -> None:
         with interrupts.put_off(starts_process=False):  # otherwise an open file could be lost track of
             self._stacks = Stacks()
-        if self._method != "fork":
-            self._payload = Payload(spec)
+        if not self.forks:
+            self.packed(spec)
 
     def connect(self, number: int, generation: int = 0) -> SocketChannel:
         return SocketChannel(number, generation)
 
-    def launch(self, channel: Channel, spec: WorkerSpec, limits: list[c_int]) -> BaseProcess:
+    def link(self, channel: Channel) -> link.ArenaLink:
         assert isinstance(channel, SocketChannel)
         assert self._stacks is not None
-        worker_link = link.ArenaLink(
+        return link.ArenaLink(
             channel.number,
             channel.far,
             self._view,
@@ -135,10 +132,11 @@ class ArenaTransport(Transport):
             channel.generation,
             threading.current_thread() is threading.main_thread(),
         )
-        if self._method == "fork":
-            return start.start_forked(self._context, worker_link, channel.far, spec, limits)
-        self._payload = self._payload or Payload(spec)
-        return start.start_fresh(self._context, worker_link, self._payload)
+
+    def packed(self, spec: WorkerSpec) -> Payload:
+        if self._payload is None:
+            self._payload = Payload(spec)
+        return self._payload
 
     def called(self) -> None:
         if self._payload is not None:  # the next worker gets the dataset as it is then
@@ -152,3 +150,61 @@ class ArenaTransport(Transport):
         for part in (self._payload, self._stacks):
             if part is not None:
                 part.close()
+
+
+# -- the stacks of workers ---
+
+_PATIENCE_S = 0.5
+"""How long a worker may take to write its stacks. It takes a millisecond, unless the process is swapped out."""
+
+
+class Stacks:
+    """A pipe into which an engine's workers write their stacks on request, one at a time."""
+
+    def __init__(self) -> None:
+        self._near, self.far = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        # The handler in the worker writes once and does not retry.
+        with contextlib.suppress(OSError):  # refused where a user has many pipes: then the usual 64 KB must do
+            fcntl.fcntl(self.far, fcntl.F_SETPIPE_SZ, 1 << 18)
+
+    def of(self, pid: int) -> str | None:
+        """Return the stacks of a worker; None if it does not answer."""
+        if not _listens(pid):
+            return None
+        self.read()  # discard late answers to earlier requests
+        try:
+            os.kill(pid, STACK_SIGNAL)
+        except ProcessLookupError:
+            return None
+        poll = select.poll()
+        poll.register(self._near, select.POLLIN)
+        text = ""
+        wait_s = _PATIENCE_S
+        while poll.poll(wait_s * 1000):
+            text += self.read()
+            wait_s = 0.02  # the rest follows at once
+        return text or None
+
+    def read(self) -> str:
+        """Return what was written and not read yet, for example by a worker that crashed."""
+        parts = []
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._near, 1 << 16):
+                parts.append(data)
+        return b"".join(parts).decode(errors="replace")
+
+    def close(self) -> None:
+        """Close the descriptors. May be called twice."""
+        for fd in {self._near, self.far} - {-1}:
+            os.close(fd)
+        self._near = self.far = -1
+
+
+def _listens(pid: int) -> bool:
+    """True if the worker has installed its handler, so that the signal does not end it."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            caught = next((line.split()[1] for line in file if line.startswith("SigCgt:")), "0")
+    except OSError:
+        return False
+    return bool(int(caught, 16) >> (STACK_SIGNAL - 1) & 1)

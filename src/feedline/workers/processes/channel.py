@@ -1,8 +1,17 @@
-"""One worker process, as seen from the training process, however the two are connected."""
+"""One worker process, as seen from the training process, however the two are connected; and how it is started.
+
+fork: the child inherits the specification and the mapping of the arena; nothing is serialised. The fork happens while
+no other thread holds a lock, and the child first cleans up what it inherited: locks, threads of libraries, connections
+of other workers.
+
+forkserver and spawn: the child is a fork of a bare server, or a new interpreter, and reads a serialised specification.
+Workers start in parallel.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import socket
@@ -12,11 +21,15 @@ from collections.abc import Iterator
 from ctypes import c_int
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerDied
-from feedline.memory.reading import Reader
+from feedline.memory.codec import Reader
 from feedline.system.references import References
+from feedline.workers import lifetime, session
+from feedline.workers.fork_safety import quiesce_threads, reset_in_child
+from feedline.workers.processes import worker
 from feedline.workers.processes.messages import Message
 
 End = socket.socket | Connection
@@ -98,10 +111,19 @@ class Channel(ABC):
 
 
 class Transport(ABC):
-    """How an engine's workers are started and connected."""
+    """How an engine's workers are started and connected.
+
+    Args:
+        context: a multiprocessing context.
+    """
 
     waits_for_one = False
     """True if a channel can be waited for alone, without keeping the other workers from their tasks."""
+
+    # Any: the base class of contexts does not declare `Process`.
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.forks = lifetime.start_method(context) == "fork"
 
     @abstractmethod
     def open(self, spec: WorkerSpec) -> None:
@@ -112,8 +134,28 @@ class Transport(ABC):
         """Return a channel for a worker that has not been started. It takes tasks already."""
 
     @abstractmethod
+    def link(self, channel: Channel) -> worker.Link:
+        """Return the worker's end of a channel."""
+
+    @abstractmethod
+    def packed(self, spec: WorkerSpec) -> worker.PackedSpec:
+        """Return the specification for a worker that inherits nothing."""
+
     def launch(self, channel: Channel, spec: WorkerSpec, limits: list[c_int]) -> BaseProcess:
         """Start the worker of a channel. A forked one sets each of `limits` to 1."""
+        link = self.link(channel)
+        process: BaseProcess
+        if self.forks:
+            process = self.context.Process(target=_forked, args=(link, spec, limits), daemon=True)
+            _check_descriptors()
+            with quiesce_threads(), passed_on(channel.far):
+                process.start()
+            return process
+        name, arguments = lifetime.process_name(channel.number), (link, self.packed(spec))
+        process = self.context.Process(target=worker.serve_fresh, args=arguments, name=name, daemon=True)
+        with session.without_file():
+            process.start()
+        return process
 
     def called(self) -> None:  # noqa: B027
         """Note that a method of the dataset is called in all workers, and in this process."""
@@ -124,6 +166,28 @@ class Transport(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Release everything. May be called twice, and without `open`."""
+
+
+def _check_descriptors() -> None:
+    """Raise OSError unless two pipes can be opened: Python's own start leaks the first if it gets no second one.
+
+    Test: tests/workers/processes/test_engine.py::test_a_start_that_finds_too_few_descriptors_leaks_none
+    """
+    found: list[int] = []
+    try:
+        for _ in range(2):
+            found += os.pipe()
+    finally:
+        for fd in found:
+            os.close(fd)
+
+
+def _forked(link: worker.Link, spec: WorkerSpec, blas_limits: list[c_int]) -> None:
+    reset_in_child(spec.dataset)
+    for limit in blas_limits:
+        limit.value = 1
+    gc.freeze()  # inherited objects are not garbage: each collection that visits them would copy their pages
+    worker.serve(link, spec)
 
 
 _channels: References[Channel] = References()

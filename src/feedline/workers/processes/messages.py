@@ -1,6 +1,6 @@
 """Messages between the training process and a worker: their kinds, and how they become bytes.
 
-A message is sent whole. On Linux it is one packet of a socket (`packets.py`), elsewhere one item of a pipe. A small
+A message is sent whole. On Linux it is one packet of a socket (`link.py`), elsewhere one item of a pipe. A small
 batch without a slot travels in the message itself. Short tasks may travel several to a message: each is a message of
 its own, with its length in the field where answers have their time.
 """
@@ -14,7 +14,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from feedline.memory.reading import Reader
+from feedline.memory.codec import Reader
 from feedline.types import NO_TIMES, TIMES, Draw, IndexBlock, Notes, Result, ResultKind, SlotBatch, Task, TaskNotes
 from feedline.workers.failure import unpack_failure
 

@@ -20,8 +20,7 @@ import numpy as np
 from feedline.abc.framework import Framework
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import TransportError
-from feedline.memory.codec import Codec, SlotFull, SlotWriter
-from feedline.memory.reading import Views
+from feedline.memory.codec import Codec, SlotFull, SlotWriter, Views
 from feedline.memory.sparse import map_again, map_file, why_no_more
 from feedline.workers import session
 
@@ -36,8 +35,9 @@ class Payload:
         self._framework = (kind.__module__, kind.__qualname__)  # by name: a worker imports it when it is its turn
         mapping, self._fd = map_file(_MOST_BYTES)
         view = np.frombuffer(mapping, np.uint8)
-        writer = SlotWriter(view, view.__array_interface__["data"][0])
+        writer = SlotWriter(view)
         collector = _Descriptors()
+        self._inherited = collector.fds
         previous = context.get_spawning_popen()
         context.set_spawning_popen(collector)  # type: ignore[arg-type]  # plays the part of a process
         try:
@@ -56,13 +56,13 @@ class Payload:
             context.set_spawning_popen(previous)
         self._size = max(writer.used, 1)
         os.ftruncate(self._fd, self._size)
-        self._inherited = collector.fds
 
     def close(self) -> None:
-        """Close the descriptor; workers that have started keep the memory."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Close the descriptors; workers that have started keep theirs."""
+        for fd in {self._fd, *self._inherited} - {-1}:
+            os.close(fd)
+        self._fd = -1
+        self._inherited.clear()
 
     def __getstate__(self) -> dict[str, object]:
         return {
@@ -103,13 +103,16 @@ _inherited: list[int] = []
 
 
 class _Descriptors:
-    """Stands in for the starting process during pickling: records which descriptors it would need."""
+    """Stands in for the starting process during pickling: keeps copies of the descriptors that it would need.
+
+    A worker that is replaced later needs them too, and by then the program may have closed its own.
+    """
 
     def __init__(self) -> None:
         self.fds: list[int] = []
 
     def duplicate_for_child(self, fd: int) -> int:
-        self.fds.append(fd)
+        self.fds.append(os.dup(fd))
         return len(self.fds) - 1
 
     def DupFd(self, index: int) -> _InheritedFd:  # noqa: N802  the name multiprocessing looks up

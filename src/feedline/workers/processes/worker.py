@@ -171,7 +171,8 @@ def _work(link: Link, runner: Runner, codec: Codec) -> None:
                 runner.announcer.announce(tasks[tasks.index(task) + 1 :] or link.waiting_tasks())
             for answer in answers(runner, codec, link.memory, link.number, task):
                 link.tell(answer)
-            heap.worked()
+            if time.monotonic() >= heap.due_s:
+                heap.worked()
 
 
 def answers(runner: Runner, codec: Codec, memory: BatchMemory, number: int, task: Task) -> list[Message]:
@@ -204,7 +205,7 @@ def _run(
             messages.append(Message(Kind.NOTES, task.id, pickle.dumps((result.notes, result.task_notes), 5)))
         if result.kind is ResultKind.DONE:
             answer = memory.answer(codec, result.payload, writer, task)
-            began, fetch, collate, _, _ = result.task_times
+            began, fetch, collate, _, _ = result.times
             answer.busy_ns = time.monotonic_ns() - began
             answer.times = TIMES.pack(began, fetch, collate, *runner.clock.cpu.spent(answer.busy_ns))
             return [*messages, answer]

@@ -11,6 +11,9 @@ or revoked, not both.
 
 An actor's result lies in the object store of its node, and Ray copies it to this node before the future completes. If
 either node is lost before that, the call fails and the worker counts as dead: its task goes to another one.
+
+A batch is copied out of the store when it is delivered: Ray's arrays are read-only, because several readers may share
+them, and training loops change batches in place. An object stays in the store while an array over it lives.
 """
 
 from __future__ import annotations
@@ -21,14 +24,18 @@ import pickle
 import queue
 import threading
 import time
+import weakref
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+import numpy as np
+
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import NotPicklable, TransportError, WorkerStartError, WorkerWarning, warn_user
+from feedline.memory.codec import Bytes, Reader
 from feedline.system import interrupts
 from feedline.system.failures import words
 from feedline.system.mailbox import Mailbox
@@ -39,7 +46,6 @@ from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.workers.processes.messages import Kind, result_of, unpacked
 from feedline.workers.ray import cluster
 from feedline.workers.ray.options import RayOptions
-from feedline.workers.ray.store import Store
 from feedline.workers.ray.worker import Place, RayWorker, machine_id, pack_spec
 
 _SAY_AFTER_S = 15.0
@@ -53,8 +59,9 @@ _STORE_SHARE = 0.5
 
 
 class _Phase(Enum):
-    """How far a worker is: Ray is placing it, it imports and reads the dataset, it works, it is gone."""
+    """How far a worker is: not started, placed by Ray, importing and reading the dataset, at work, gone."""
 
+    WAITING = 0
     PLACING = 1
     OPENING = 2
     READY = 3
@@ -66,17 +73,16 @@ class _Worker:
     """An actor, as seen from the training process."""
 
     number: int
-    generation: int
-    actor: Any
-    """Its handle."""
+    generation: int = 0
+    actor: Any = None
+    """Its handle, from its start to its end."""
     lane: deque[tuple[int, bytes]] = field(default_factory=deque)
-    current: int = -1
-    """The task that it is working on; -1 for none."""
-    data: bytes = b""
-    """The same, pickled."""
-    phase: _Phase = _Phase.PLACING
+    """The ids of tasks that wait for it, and the tasks, pickled."""
+    current: tuple[int, bytes] | None = None
+    """The task that it is working on."""
+    phase: _Phase = _Phase.WAITING
     is_retired: bool = False
-    since_s: float = field(default_factory=time.monotonic)
+    since_s: float = 0.0
     """When Ray was asked to start it."""
     alive_s: float = math.inf
     """When it was placed, or last reported that it is reading the samples before its task."""
@@ -114,8 +120,6 @@ class RayEngine(WorkerEngine):
         """A reference to the specification in the object store."""
         self._store = Store(0)
         self._workers: list[_Worker] = []
-        self._waiting: dict[int, deque[tuple[int, bytes]]] = {}
-        """Tasks of workers that have not been started yet."""
         self._over: queue.SimpleQueue[_Over | None] = queue.SimpleQueue()
         self._answers: Mailbox[Result] = Mailbox()
         self._lock = threading.Lock()
@@ -131,6 +135,7 @@ class RayEngine(WorkerEngine):
         self._store = Store(most if self._budget is None else min(most, self._budget))
         self._spec = spec
         self._packed = self._put()
+        self._workers = [_Worker(number) for number in range(self.worker_count)]
 
     def _put(self) -> object:
         """Put the specification into the object store."""
@@ -151,15 +156,15 @@ class RayEngine(WorkerEngine):
             ) from exc
 
     def start(self) -> None:
-        if self._workers or self._spec is None:
+        if self._thread is not None or self._spec is None:
             return
         with interrupts.put_off(starts_process=False):
             self._thread = threading.Thread(target=self._listen, name="feedline-ray", daemon=True)
             self._thread.start()
-            for number in range(self.worker_count):
-                self._workers.append(self._launch(number, 0))
+            for worker in self._workers:
+                self._launch(worker)
 
-    def _launch(self, number: int, generation: int) -> _Worker:
+    def _launch(self, worker: _Worker) -> None:
         self._check_connection()
         options = self._options
         actor_options: dict[str, object] = {
@@ -169,10 +174,9 @@ class RayEngine(WorkerEngine):
             "max_restarts": 0,  # the core replaces workers, and knows their pending tasks
             "max_task_retries": 0,
         }
-        actor = self._ray.remote(RayWorker).options(**actor_options).remote()
-        worker = _Worker(number, generation, actor, self._waiting.pop(number, deque()))
+        worker.actor = self._ray.remote(RayWorker).options(**actor_options).remote()
+        worker.phase, worker.since_s = _Phase.PLACING, time.monotonic()
         self._follow(worker, worker.actor.place.remote())
-        return worker
 
     def _check_connection(self) -> None:
         """Raise an error if the program has left the cluster of the actors.
@@ -197,7 +201,8 @@ class RayEngine(WorkerEngine):
             generation = self._workers[worker].generation + 1
         if self._has_called_workers:
             self._has_called_workers, self._packed = False, self._put()  # the dataset here has received the same calls
-        self._workers[worker : worker + 1] = [self._launch(worker, generation)]
+        self._workers[worker : worker + 1] = [_Worker(worker, generation)]
+        self._launch(self._workers[worker])
 
     @interrupts.put_off(starts_process=False)
     def retire(self, worker: int) -> None:
@@ -205,14 +210,14 @@ class RayEngine(WorkerEngine):
         self._workers[worker].is_retired = True
 
     def alive_s(self, worker: int) -> float:
-        return self._workers[worker].alive_s if worker < len(self._workers) else math.inf
+        return self._workers[worker].alive_s
 
     def _part_from(self, worker: _Worker) -> None:
         """Stop listening to a worker, and let it end. May be called twice."""
         with self._lock:
             worker.phase = _Phase.GONE
             worker.lane.clear()
-            worker.current = -1
+            worker.current = None
             actor, worker.actor = worker.actor, None
         if actor is not None and cluster.connection(self._ray) == self._joined:
             self._ray.kill(actor)
@@ -246,25 +251,19 @@ class RayEngine(WorkerEngine):
             raise unsendable(task.indices, exc) from exc
         if type(task.indices) is Call:
             self._has_called_workers = True
-        if worker >= len(self._workers):
-            self._waiting.setdefault(worker, deque()).append((task.id, data))
-            return
         with self._lock:
             self._workers[worker].lane.append((task.id, data))
             self._give_next(self._workers[worker])
 
     def _give_next(self, worker: _Worker) -> None:
         """Send the next task to a worker that is ready. The caller holds the lock."""
-        if worker.phase is _Phase.READY and worker.current < 0 and worker.lane:
+        if worker.phase is _Phase.READY and worker.current is None and worker.lane:
             self._check_connection()
-            worker.current, worker.data = worker.lane.popleft()
-            self._follow(worker, worker.actor.work.remote(worker.data))
+            worker.current = worker.lane.popleft()
+            self._follow(worker, worker.actor.work.remote(worker.current[1]))
 
     def revoke(self, worker: int) -> int | None:
-        if worker >= len(self._workers):
-            lane = self._waiting.get(worker)
-        else:
-            lane = self._workers[worker].lane
+        lane = self._workers[worker].lane
         with self._lock:
             return lane.popleft()[0] if lane else None
 
@@ -289,11 +288,13 @@ class RayEngine(WorkerEngine):
             failure = future.exception()
             if worker.phase is not _Phase.READY:
                 return self._begun(worker, failure, future)
+            assert worker.current is not None
+            task_id, data = worker.current
             if failure is None and not future.result()[0]:  # it is still reading
                 worker.alive_s = time.monotonic()
-                self._follow(worker, worker.actor.work.remote(worker.data))
+                self._follow(worker, worker.actor.work.remote(data))
                 return None
-            task_id, worker.current = worker.current, -1
+            worker.current = None
             if failure is not None and not cluster.is_trouble(self._ray, failure):
                 worker.phase = _Phase.GONE
                 return Result(
@@ -373,10 +374,57 @@ class RayEngine(WorkerEngine):
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_THREAD_PATIENCE_S)
         self._workers.clear()
-        self._waiting.clear()
         self._packed = None
         self._answers, self._over = Mailbox(), queue.SimpleQueue()  # drops the batches that were not collected
 
 
 def _put_over(over: queue.SimpleQueue[_Over | None], worker: _Worker, future: Future[Any]) -> None:
     over.put((worker, future))
+
+
+# -- the object store ---
+
+
+class Store:
+    """The memory that the batches of one loader take in the object store.
+
+    Args:
+        budget: bytes that they may take.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._batches: set[_Batch] = set()
+        """The batches in the store. One disappears when it was delivered, on any thread."""
+        self.largest = 0
+        """Bytes of the largest batch so far."""
+
+    @property
+    def held(self) -> int:
+        """Bytes of the batches in the store."""
+        return sum(batch.size for batch in list(self._batches))
+
+    def capacity(self, before_known: int) -> int:
+        """Return how many batches may be in flight; `before_known` until the size of a batch is known."""
+        return (self.budget - self.held) // self.largest if self.largest else before_known
+
+    def open(self, found: Bytes | None) -> Reader:
+        """Return a reader that copies the arrays of a batch out of the store."""
+        if found is None or not found.nbytes:
+            self.largest = max(self.largest, 1)
+            return Reader(np.empty(1, np.uint8))
+        self.largest = max(self.largest, found.nbytes)
+        batch = _Batch(found, self._batches.discard)
+        batch.size = found.nbytes
+        self._batches.add(batch)
+        return Reader(found)
+
+
+class _Batch(weakref.ref[Bytes]):
+    """A reference to a batch's memory. Compared by identity: arrays, and references to them, cannot be compared."""
+
+    __slots__ = ("size",)
+    size: int
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__

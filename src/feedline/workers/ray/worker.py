@@ -16,8 +16,7 @@ import numpy as np
 
 from feedline.abc.framework import Framework
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.memory.codec import Codec, SlotFull, SlotWriter
-from feedline.memory.reading import Bytes
+from feedline.memory.codec import Bytes, Codec, SlotFull, SlotWriter, Views
 from feedline.types import Task, WorkerIdentity
 from feedline.workers import session
 from feedline.workers.failure import pack_failure
@@ -25,7 +24,6 @@ from feedline.workers.heap import Heap, heap_of_this_process, keep_heap_warm
 from feedline.workers.portable.segments import Outbox
 from feedline.workers.processes.messages import Kind, Message, packed
 from feedline.workers.processes.worker import answers
-from feedline.workers.ray.store import SpecReader
 from feedline.workers.runner import Runner, StillReading
 
 _SLICE_S = 0.5
@@ -51,6 +49,33 @@ class PackedSpec:
         framework: Framework = getattr(importlib.import_module(module), name)()
         spec: WorkerSpec = Codec(framework).decode(self.header, SpecReader(self.memory))
         return spec
+
+
+class SpecReader(Views):
+    """The arrays of a dataset in the object store: read-only for NumPy, as Ray requires; writable for torch.
+
+    torch has no read-only tensors. Every process maps the store for reading and writing, and all workers of a node see
+    what one of them writes.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, view: Bytes) -> None:
+        super().__init__(np.asarray(_Writable(view)) if view.nbytes else view)
+
+    def take(self, start: int, size: int) -> tuple[Bytes, int]:
+        view = self._view[start : start + size]
+        view.flags.writeable = False
+        return view, 0
+
+
+class _Writable:
+    """The memory of a read-only array, as a writable buffer for NumPy: every array over it keeps that array alive."""
+
+    def __init__(self, array: Bytes) -> None:
+        self._array = array
+        address = array.__array_interface__["data"][0]
+        self.__array_interface__ = {"version": 3, "shape": array.shape, "typestr": "|u1", "data": (address, False)}
 
 
 @dataclass(frozen=True)
@@ -129,7 +154,8 @@ class RayWorker:
             found = answers(self._runner, self._codec, self._outbox, self._number, task)
             messages = [packed(message) for message in found]
         self._reads_since_s = math.inf
-        self._heap.worked()
+        if time.monotonic() >= self._heap.due_s:
+            self._heap.worked()
         return messages, self._outbox.take()
 
 
@@ -149,7 +175,7 @@ def pack_spec(spec: WorkerSpec, cloudpickle: ModuleType) -> PackedSpec:
     with session.by_value(cloudpickle) as override:
         while True:
             memory: Bytes = np.empty(size, np.uint8)
-            writer = SlotWriter(memory, memory.__array_interface__["data"][0])
+            writer = SlotWriter(memory)
             try:
                 header = Codec(spec.framework, override=override).encode_object(spec, writer)
             except SlotFull:

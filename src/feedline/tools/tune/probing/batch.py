@@ -16,8 +16,7 @@ from feedline.abc.framework import Framework
 from feedline.collate import default, pad
 from feedline.errors import NotPicklable
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.memory.codec import Codec, SlotFull, SlotWriter
-from feedline.memory.reading import Views
+from feedline.memory.codec import Codec, SlotFull, SlotWriter, Views
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor
 from feedline.system.timing import Clock
@@ -229,7 +228,7 @@ def _sent(batch: object, samples: list[object], size: int, clock: Clock) -> Json
     buffer = np.zeros(2 * len(whole) + _SPARE_BYTES, np.uint8)
 
     def write() -> bytes:
-        return codec.encode(batch, SlotWriter(buffer, buffer.__array_interface__["data"][0]))
+        return codec.encode(batch, SlotWriter(buffer))
 
     return {
         "bytes": size + object_bytes,

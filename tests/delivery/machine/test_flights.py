@@ -12,8 +12,8 @@ import torch.utils.data
 
 import feedline
 from feedline.abc import Scheduler
-from feedline.delivery.machine import prefetch
-from feedline.delivery.machine.prefetch import Limits, Pace, window_size
+from feedline.delivery.machine import machine
+from feedline.delivery.machine.flights import Pace
 from feedline.schedulers import InOrder, Unordered
 from tests.loader.epochs import Bench, numbers
 
@@ -61,17 +61,6 @@ def test_stragglers_cost_little_more_than_their_own_time() -> None:
 # -- a deeper window ---
 
 
-@pytest.mark.parametrize(
-    ("fit_messages", "depth", "expected"),
-    [(96, 2, 64), (12, 2, 24), (2, 2, 4), (0, 2, 4), (24, 8, 12)],
-)
-def test_the_window_of_fast_batches_is_as_deep_as_messages_allow(fit_messages: int, depth: int, expected: int) -> None:
-    limits = Limits(4, depth, deepens=True)
-    assert window_size(limits, 0.0, fit_messages) == expected
-    assert window_size(limits, 1.0, fit_messages) == 4, "slow batches keep the window"
-    assert window_size(Limits(4, depth), 0.0, fit_messages) == 4, "a fixed depth stays"
-
-
 class OwnSampler:
     """A custom sampler."""
 
@@ -99,7 +88,7 @@ class OwnSampler:
 def test_small_fast_batches_are_fetched_further_ahead(
     options: dict[str, Any], width: int, deep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)  # however busy this machine is
+    monkeypatch.setattr(machine, "_SHORT_S", 10.0)  # however busy this machine is
     dataset = torch.utils.data.TensorDataset(torch.zeros(2000, width))
     batches: Any = iter(feedline.DataLoader(dataset, 8, num_workers=2, **options))
     for _ in range(100):
@@ -109,7 +98,7 @@ def test_small_fast_batches_are_fetched_further_ahead(
 
 
 def test_a_deep_window_is_refilled_when_a_quarter_of_it_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)
+    monkeypatch.setattr(machine, "_SHORT_S", 10.0)
     batches: Any = iter(feedline.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 4)), 8, num_workers=2))
     for _ in range(100):
         next(batches)
