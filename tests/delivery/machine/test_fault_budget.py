@@ -15,7 +15,7 @@ from feedline.errors import EmptyBatch, TooManyBadSamples
 from feedline.faults import Failure, Fault, Policy
 from feedline.system.ranks import Share
 from feedline.types import IndexBlock, Notes, Result, ResultKind
-from tests.loader.dice import Case
+from tests.delivery.machine.dice import Case
 
 pytestmark = pytest.mark.sample(2)
 

@@ -1,19 +1,17 @@
 """Workers that die are replaced, their tasks are done by others, and a sample that kills workers is found.
 
-`tests/loader/dice.py` has the workers, which answer and die at random.
+`dice.py` has the workers, which answer and die at random. That samples which kill are skipped as if they had raised, in
+any plan, is a law of the simulation (`tests/simulation/expected.py`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from feedline.delivery.machine.epoch import Flight, Limits
 from feedline.delivery.machine.recovery import (
@@ -26,28 +24,10 @@ from feedline.faults import Policy, Retry
 from feedline.faults.policy import FunctionPolicy
 from feedline.types import Task
 from feedline.workers import runner
-from tests.loader.dice import Case, Run
-from tests.sampling import examples
+from tests.delivery.machine.dice import Case, Run
 
 RAISES = Policy()
 REPLACES = Policy(otherwise="replace", max_share=1.0)
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    count = draw(st.integers(1, 24))
-    some = draw(st.lists(st.integers(0, count - 1), unique=True))
-    cut = draw(st.integers(0, len(some)))
-    return Case(
-        count=count,
-        batch_size=draw(st.sampled_from([None, 1, 2, 3, 5, 8])),
-        bad=tuple(some[:cut]),
-        killers=tuple(some[cut:]),
-        lists=draw(st.booleans()),
-        workers=draw(st.integers(1, 4)),
-        depth=draw(st.integers(1, 4)),
-        dice=draw(st.integers(0, 1 << 30)),
-    )
 
 
 def numbers(batches: list[list[int]]) -> list[int]:
@@ -55,18 +35,6 @@ def numbers(batches: list[list[int]]) -> list[int]:
 
 
 # -- samples that kill workers ---
-
-
-@settings(deadline=None, max_examples=examples(60))
-@given(cases())
-def test_samples_that_kill_workers_are_skipped_as_if_they_had_raised(case: Case) -> None:
-    raising = replace(case, workers=0, bad=(*case.bad, *case.killers), killers=())
-    run = case.begin()
-    assert run.take() == raising.begin().take()
-    stages = {fault.index: fault.stage for fault in run.fault_budget.log}
-    assert stages == {**dict.fromkeys(case.bad, "fetch"), **dict.fromkeys(case.killers, "worker")}
-    assert len(run.fault_budget.log) == len(stages)
-    assert run.counters.restarts == len(run.said)
 
 
 @pytest.mark.parametrize("batch_size", [None, 4])
