@@ -81,9 +81,9 @@ def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
 
 @contextmanager
 def at_work(
-    dataset: Any, worker_count: int = 1, *, slots: int = 4, start_method: str = "fork", **options: Any
+    dataset: Any, worker_count: int = 1, *, start_method: str = "fork", portable: bool = False, **options: Any
 ) -> Iterator[ProcessEngine]:
-    arena = Arena(slots, shared=True, budget=1 << 30)
+    arena = None if portable else Arena(4, shared=True, budget=1 << 30)
     engine = ProcessEngine(worker_count, arena, multiprocessing.get_context(start_method))
     try:
         engine.open(spec_of(dataset, worker_count=worker_count, **options))
