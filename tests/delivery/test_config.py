@@ -55,11 +55,6 @@ def test_the_engine_follows_from_the_options(options: dict[str, Any], name: str)
     assert name in ENGINES
 
 
-@pytest.mark.parametrize(("workers", "depth", "window"), [(0, 2, 2), (1, 1, 1), (3, 2, 6), (4, 0, 1)])
-def test_the_window_is_workers_times_depth_but_at_least_one(workers: int, depth: int, window: int) -> None:
-    assert Config(worker_count=workers, depth=depth).window == window
-
-
 def test_the_scheduler_follows_from_the_options() -> None:
     mine = InOrder()
     assert Config(scheduler=mine, in_order=False).make_scheduler() is mine

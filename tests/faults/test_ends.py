@@ -1,8 +1,7 @@
 """However a loader ends: its workers end soon, its memory is freed, and nothing is printed.
 
-`test_leaving.py` and `test_interrupted.py` have the plain cases. Here: both loaders, stuck workers, interrupts at any
-moment, forks of the trainer, and how long it takes. Time is compared with what this machine takes in the same minute
-to start and end as many bare processes.
+`test_leaving.py` and `test_interrupted.py` have the plain cases. Here: both loaders, finalizers, stuck workers,
+and programs that ignore SIGCHLD.
 """
 
 from __future__ import annotations
@@ -11,10 +10,7 @@ import contextlib
 import gc
 import multiprocessing
 import os
-import random
-import signal
 import threading
-import time
 from collections.abc import Callable
 from multiprocessing import util
 from pathlib import Path
@@ -26,7 +22,7 @@ import pytest
 import feedline
 from feedline.workers import abilities, lifetime
 from tests.faults.loaders import LOADERS, make
-from tests.faults.programs import Program, running
+from tests.faults.programs import running
 
 pytestmark = pytest.mark.sample(13)
 
@@ -194,77 +190,6 @@ def test_workers_end_whatever_they_are_stuck_in(way: str) -> None:
             assert program.line() == f"{name} gone"
         assert program.end() == 0
         assert program.errors() == ""
-
-
-# -- interrupts ---
-
-EPOCHS = """
-import threading
-kind, engine, persistent = sys.argv[1:]
-
-def send_again(dropped):
-    # Python drops an interrupt that comes in one of its own finalizers, as in its sets of threads and processes.
-    # Users press Ctrl-C again.
-    frames, last = dropped.exc_traceback, None
-    while frames is not None:
-        frames, last = frames.tb_next, frames.tb_frame.f_code.co_filename
-    if dropped.exc_type is KeyboardInterrupt and last is not None and last.endswith("_weakrefset.py"):
-        signal.setitimer(signal.ITIMER_REAL, 0.05)  # one that came inside this function would be dropped as well
-    else:
-        sys.__unraisablehook__(dropped)
-
-signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-sys.unraisablehook = send_again
-if kind == "Loader":
-    def make():
-        return Loader(Numbers(), 4, workers=2, engine=engine, persistent=bool(persistent))
-else:
-    def make():
-        return feedline.DataLoader(Numbers(), 4, num_workers=2, engine=engine, persistent_workers=bool(persistent))
-loader = make()
-list(loader)
-say("begun")
-while True:  # workers start, work and end, all the time
-    for batch in loader:
-        pass
-    if not persistent:
-        loader = make()
-"""
-
-
-def interrupt_at_random(program: Program, draw: random.Random) -> None:
-    assert program.line() == "begun"
-    time.sleep(draw.uniform(0, 0.1))  # a random moment, not one at which something has happened
-    os.killpg(program.pid, signal.SIGINT)
-
-
-def group_is_gone(program: Program) -> bool:
-    """Wait until no process of an ended program is left."""
-    deadline_s = time.monotonic() + 100
-    while time.monotonic() < deadline_s:
-        try:
-            os.killpg(program.pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.001)  # there is no descriptor to wait for a process group
-    return False
-
-
-def check_interrupted(*arguments: str, seed: int) -> None:
-    with running(EPOCHS, *arguments, finalizes=True) as program:
-        interrupt_at_random(program, random.Random(seed))
-        assert program.end() == -signal.SIGINT, program.errors()
-        assert group_is_gone(program)
-        errors = program.errors()
-    # Of the trainer only. It has two parts if Python was handling another exception at that moment.
-    parts = errors.count("Traceback (most recent call last)") - errors.count("During handling of the above exception")
-    assert parts == errors.count("KeyboardInterrupt") == 1, errors
-    assert errors.rstrip().endswith("KeyboardInterrupt"), errors
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_an_interrupt_at_any_moment_ends_the_program_cleanly(seed: int) -> None:
-    check_interrupted("Loader", "process", "persistent" if seed % 4 == 3 else "", seed=seed)
 
 
 # -- programs that ignore SIGCHLD ---

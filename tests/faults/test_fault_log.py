@@ -15,7 +15,6 @@ from tests.faults.deaths import Once
 from tests.faults.loaders import (
     LOADERS,
     Augmented,
-    Deadly,
     Numbers,
     StatefulStream,
     Stream,
@@ -183,28 +182,6 @@ def test_resuming_a_stream_from_every_batch_is_exact(
         resumed.load_state_dict(state)
         assert batches_of(resumed) == batches[number:]
         assert facts_of(resumed.faults) == facts_of(whole.faults)
-
-
-@pytest.mark.slow
-@mostly_dataloader
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
-def test_resuming_after_deaths_is_exact(loader_kind: str) -> None:
-    """Samples that killed workers before the state was saved kill none afterwards."""
-    fatal, bad = {5, 22}, {3, 30}
-    expected = make(loader_kind, Augmented(42, fatal | bad), on_error="skip", seed=5)
-    batches = batches_of(expected)
-    loader = make(loader_kind, Deadly(42, fatal, bad=bad), on_error="skip", seed=5, workers=2, restarts=64)
-    iterator = iter(loader)
-    for number in range(1, 8):
-        assert plain(next(iterator)) == batches[number - 1]
-        state = through_json(loader.state_dict())
-        if number not in (1, 6):
-            continue
-        resumed = make(loader_kind, Deadly(42, fatal, bad=bad), on_error="skip", seed=5, workers=2, restarts=64)
-        resumed.load_state_dict(state)
-        assert batches_of(resumed) == batches[number:]
-        assert indices_of(resumed.faults) == indices_of(expected.faults)
-        assert (resumed.stats()["restarted_workers"] == 0) == (number >= 6)
 
 
 @mostly_dataloader

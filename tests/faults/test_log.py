@@ -88,13 +88,6 @@ def test_the_log_is_a_sequence_of_faults() -> None:
         log[5]
 
 
-def test_counts_by_action() -> None:
-    log = log_of(fault(index, action) for index, action in enumerate(["skip", "skip", "retry", "replace", "skip"]))
-    assert log.counts() == {"skip": 3, "retry": 1, "replace": 1, "raise": 0}
-    log.counts().clear()
-    assert log.counts()["skip"] == 3, "the returned counts are a copy"
-
-
 # -- quarantine ---
 
 
@@ -104,23 +97,6 @@ def test_quarantine_holds_every_form_of_an_index_once(entries: list[Fault]) -> N
     log = log_of(entries)
     assert len(log.quarantined) == len(lost)
     assert all((log.quarantined_as(entry.index) is not None) == (index_key(entry.index) in lost) for entry in entries)
-
-
-def test_a_sample_can_be_released() -> None:
-    log = log_of([fault(7), fault([1, 2])])
-    assert log.release(np.int64(7))
-    assert log.release(np.array([1, 2]))
-    assert not log.quarantined
-    assert not log.release(7)
-    assert len(log) == 2, "the log keeps the faults"
-
-
-def test_the_log_can_be_cleared() -> None:
-    log = log_of([fault(index) for index in range(9)], most_entries=3)
-    log.clear()
-    assert not log.quarantined
-    assert log.state() == {}
-    assert (len(log), log.dropped, sum(log.counts().values())) == (0, 0, 0)
 
 
 # -- the oldest are dropped ---

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from feedline import collate
-from feedline.abc import Columnar, memory
+from feedline.abc import Columnar
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.memory.codec import SlotWriter
 from feedline.types import WorkerIdentity
+from tests.memory.tasks import slot, task_in
 
 FRAMEWORK = NumpyFramework()
 
@@ -64,13 +64,9 @@ def test_unusual_arrays_are_not_vectorised(array: NDArray[Any]) -> None:
 
 
 def test_a_large_batch_is_made_in_the_slot() -> None:
-    backing = np.zeros(1 << 18, np.uint8)
-    memory.set_current(SlotWriter(backing, backing.__array_interface__["data"][0]))
-    try:
+    with task_in(slot(1 << 18)) as writer:
         batch = gather({"x": np.full((4, 1 << 13), [[0], [1], [2], [3]], float), "y": np.arange(4)}, 1, 2)
-    finally:
-        memory.set_current(None)
-    assert all(np.shares_memory(part, backing) for part in batch.values())
+    assert all(np.shares_memory(part, writer.view) for part in batch.values())
     assert batch["x"][:, 0].tolist() == [1, 2]
 
 

@@ -16,15 +16,11 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
 from feedline.frameworks.torch import TorchFramework
-from feedline.memory.codec import SlotWriter, Views
+from feedline.memory.codec import Views
 from feedline.types import WorkerIdentity
+from tests.memory.tasks import slot
 
 FRAMEWORK = TorchFramework()
-
-
-def make_writer(size: int = 1 << 16) -> SlotWriter:
-    backing = np.zeros(size, np.uint8)
-    return SlotWriter(backing, backing.__array_interface__["data"][0])
 
 
 # -- describe and rebuild ---
@@ -43,7 +39,7 @@ def make_writer(size: int = 1 << 16) -> SlotWriter:
     ],
 )
 def test_typical_batches_are_described_with_types_that_marshal_supports(batch: Any) -> None:
-    writer = make_writer()
+    writer = slot()
     description = marshal.loads(marshal.dumps(FRAMEWORK.describe(batch, writer)))
     again = FRAMEWORK.rebuild(description, Views(writer.view))
     assert type(again) is type(batch)
@@ -81,7 +77,7 @@ ONE = torch.ones(3)
     ids=lambda batch: repr(batch)[:40],
 )
 def test_other_batches_are_left_to_pickle(batch: Any) -> None:
-    assert FRAMEWORK.describe(batch, make_writer()) is None
+    assert FRAMEWORK.describe(batch, slot()) is None
 
 
 # -- workers ---

@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
 
-from feedline.abc import memory
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.datasets import ArrayDataset
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_gather import gather_for
-from feedline.memory.codec import SlotWriter
 from feedline.randomness.scope import Scope
 from feedline.types import DatasetKind
 from feedline.workers.fetch import fetcher_for
+from tests.memory.tasks import slot, task_in
+from tests.parity.observation import describe, outcome
 from tests.sampling import examples
 
 
@@ -38,23 +38,6 @@ def one_by_one(dataset: Any) -> Callable[[Any], Any]:
         return default_collate([dataset[index] for index in indices])
 
     return make
-
-
-def outcome(make: Callable[[Any], Any], indices: Any) -> Any:
-    try:
-        return describe(make(indices))
-    except Exception as exc:
-        return type(exc), str(exc)
-
-
-def describe(batch: Any) -> Any:
-    """Return a batch in a form that can be compared: all types, and bits."""
-    if isinstance(batch, torch.Tensor):
-        bits = batch.contiguous().view(-1).view(torch.uint8) if batch.numel() else batch
-        return "tensor", batch.dtype, tuple(batch.shape), bits.tolist()
-    if isinstance(batch, dict):
-        return {name: describe(value) for name, value in batch.items()}
-    return type(batch), [describe(value) for value in batch]
 
 
 def tensor_of(count: int, *rows: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -114,7 +97,7 @@ DATASETS: dict[str, Callable[[], Any]] = {
 @given(indices=st.lists(st.integers(-14, 14), max_size=6))
 def test_any_indices_give_the_same_batch_as_single_samples(name: str, indices: list[int]) -> None:
     dataset = DATASETS[name]()
-    assert outcome(fetch(dataset), indices) == outcome(one_by_one(dataset), indices)
+    assert outcome(lambda: fetch(dataset)(indices)) == outcome(lambda: one_by_one(dataset)(indices))
 
 
 VECTORISED = [
@@ -208,15 +191,10 @@ def test_a_batch_is_a_copy() -> None:
 @pytest.mark.parametrize("name", ["large rows", "pairs"])
 @pytest.mark.parametrize("indices", [[0, 5, 5], [-1, -12, 0]])
 def test_a_large_batch_is_written_directly_into_the_slot(name: str, indices: list[int]) -> None:
-    memory_of_slot = np.zeros(1 << 20, np.uint8)
-    writer = SlotWriter(memory_of_slot, memory_of_slot.__array_interface__["data"][0])
     dataset = DATASETS[name]()
     make = fetch(dataset)
-    memory.set_current(writer)
-    try:
+    with task_in(slot(1 << 20)) as writer:
         batch = make(indices)
-    finally:
-        memory.set_current(None)
     assert describe(batch) == describe(one_by_one(dataset)(indices))
     inside = [writer.offset_of(part.data_ptr(), part.nbytes) is not None for part in batch]
     assert inside == ([True] if name == "large rows" else [False, False]), "small batches are cheaper to copy"

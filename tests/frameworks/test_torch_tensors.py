@@ -15,10 +15,9 @@ import pytest
 import torch
 import torch.utils.dlpack
 
-from feedline.abc import memory
 from feedline.frameworks.torch_tensors import AS_NUMPY, slot_tensor, tensor_of
-from feedline.memory.codec import SlotWriter
 from tests import program_server
+from tests.memory.tasks import slot, task_in
 
 pytestmark = pytest.mark.sample(2)
 
@@ -26,13 +25,8 @@ pytestmark = pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [*AS_NUMPY, torch.bfloat16, torch.uint16, torch.float8_e5m2])
 @pytest.mark.parametrize("shape", [(2, 3, 4), ()])
 def test_a_tensor_of_any_type_in_the_slot(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    backing = np.zeros(4096, np.uint8)
-    writer = SlotWriter(backing, backing.__array_interface__["data"][0])
-    memory.set_current(writer)
-    try:
+    with task_in(slot()) as writer:
         tensor = slot_tensor(shape, dtype)
-    finally:
-        memory.set_current(None)
     assert tensor is not None
     assert (tensor.dtype, tuple(tensor.shape)) == (dtype, shape)
     assert tensor.is_contiguous()
@@ -52,16 +46,6 @@ def make() -> tuple[torch.Tensor, weakref.ref[Any]]:
     return tensor, weakref.ref(array)
 
 
-def swap_by_sharing(tensor: torch.Tensor) -> None:
-    tensor.share_memory_()
-
-
-def swap_by_sending(tensor: torch.Tensor) -> None:
-    """Do what torch's queues do with a tensor."""
-    fd, _ = tensor.untyped_storage()._share_fd_cpu_()
-    assert fd >= 0
-
-
 REACHED: dict[str, Callable[[torch.Tensor], Any]] = {
     "numpy": lambda tensor: tensor.numpy(),
     "numpy of a view of another type": lambda tensor: tensor.view(torch.int32).numpy(),
@@ -73,13 +57,14 @@ REACHED: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("swap", [swap_by_sharing, swap_by_sending])
+# What torch's `share_memory_` and its queues do with a tensor.
+@pytest.mark.parametrize("swap", ["share_memory_", "_share_fd_cpu_"])
 @pytest.mark.parametrize("reached", REACHED)
-def test_a_view_does_not_change_when_the_storage_is_swapped(reached: str, swap: Callable[[torch.Tensor], None]) -> None:
+def test_a_view_does_not_change_when_the_storage_is_swapped(reached: str, swap: str) -> None:
     tensor, lives = make()
     view = REACHED[reached](tensor)
     before = np.asarray(view).tobytes()
-    swap(tensor)
+    getattr(tensor.untyped_storage(), swap)()
     assert tensor.is_shared()
     del tensor
     gc.collect()

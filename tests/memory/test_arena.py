@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from feedline.errors import TooManyOpenFiles
 from feedline.memory.arena import Arena
 from feedline.memory.codec import Bytes
-from feedline.memory.slot_table import SLACK_BYTES, Device
+from feedline.memory.slot_table import SLACK_BYTES, Device, Usage
 from tests.faults.limits import descriptors_left
 from tests.sampling import examples
 
@@ -261,6 +261,23 @@ def test_while_nothing_runs_dropped_memory_is_returned_at_once() -> None:
     arena.rest()
     kept.clear()  # no call to the arena follows
     assert resident(arena) <= SLACK_BYTES + 4 * (4 << 20)
+
+
+def deliver(usage: Usage, *sizes: int) -> None:
+    for size in sizes:
+        usage.note(size)
+        usage.end()
+
+
+def test_the_largest_of_recent_batches_is_expected_and_forgotten_after_two_spans() -> None:
+    usage = Usage(4)
+    usage.begin(20)
+    deliver(usage, 100, 5000, *[100] * 14)
+    assert (usage.expected_bytes, usage.spare_bytes(0)) == (5000, 22 * 5000)
+    deliver(usage, *[100] * 15)
+    assert usage.expected_bytes == 5000, "the previous span counts too"
+    deliver(usage, 100, 200)
+    assert (usage.expected_bytes, usage.spare_bytes(0)) == (200, 6 * 200)
 
 
 # -- the budget ---

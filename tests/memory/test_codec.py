@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import weakref
 from collections.abc import Callable
@@ -19,7 +20,19 @@ from feedline.abc import memory
 from feedline.errors import NotPicklable
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
-from feedline.memory.codec import ALIGNMENT, Bytes, Codec, MessageWriter, SlotFull, SlotWriter, Views
+from feedline.memory.codec import (
+    ALIGNMENT,
+    LARGE_BYTES,
+    Bytes,
+    Codec,
+    Reader,
+    SlotFull,
+    SlotWriter,
+    Views,
+    overlapping,
+    segment_reader,
+)
+from tests.memory.tasks import message, task_in
 from tests.sampling import examples
 
 # -- how to compare ---
@@ -47,14 +60,9 @@ def same(left: Any, right: Any) -> bool:
 
 
 def same_tensor(left: torch.Tensor, right: torch.Tensor) -> bool:
-    if (left.dtype, left.shape, left.layout, left.requires_grad) != (
-        right.dtype,
-        right.shape,
-        right.layout,
-        right.requires_grad,
-    ):
-        return False
-    return left.numel() == 0 or bits(left) == bits(right)
+    names = ("dtype", "shape", "layout", "requires_grad")
+    is_alike = all(getattr(left, name) == getattr(right, name) for name in names)
+    return is_alike and (left.numel() == 0 or bits(left) == bits(right))
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -76,7 +84,7 @@ class Slot:
         self._guard = backing[start + size :]
 
     def writer(self) -> SlotWriter:
-        return SlotWriter(self.memory, self.memory.__array_interface__["data"][0])
+        return SlotWriter(self.memory)
 
     def untouched_behind(self) -> bool:
         return bool((self._guard == 0xA5).all())
@@ -246,11 +254,8 @@ def test_decoded_arrays_are_writable() -> None:
 def test_a_tensor_that_is_already_in_the_slot_is_not_copied(rest: tuple[str, ...]) -> None:
     slot = Slot()
     writer = slot.writer()
-    memory.set_current(writer)
-    try:
+    with task_in(writer):
         tensor = torch.from_numpy(memory.empty((10, 100), np.dtype(np.float32)))
-    finally:
-        memory.set_current(None)
     tensor.fill_(5)
     used = writer.used
     header = TORCH.encode([tensor, tensor[3:5], *rest], writer)
@@ -304,25 +309,16 @@ class MadeOnTheFly:
     def __init__(self, size: int, count: int) -> None:
         self.size, self.count = size, count
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            "x": torch.from_numpy(np.full(self.size, 7, np.uint8)),
-            "names": [f"n{number}" for number in range(self.count)],
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+    def __reduce__(self) -> Any:
+        return list, ((torch.full((self.size,), 7, dtype=torch.uint8), [f"n{number}" for number in range(self.count)]),)
 
 
 @pytest.mark.parametrize(("size", "count"), [(100_000, 8000), (500_000, 50_000)])
 def test_a_long_header_is_not_mistaken_for_a_freed_tensor_at_its_address(size: int, count: int) -> None:
     for _ in range(5):
-        slot = Slot(4 << 20)
-        writer = slot.writer()
-        header = TORCH.encode(MadeOnTheFly(size, count), writer)
-        arrived: Any = TORCH.decode(header, Views(slot.memory[: writer.used]))
-        assert arrived.names[-1] == f"n{count - 1}"
-        assert int(arrived.x.sum()) == 7 * size
+        tensor, names = round_trip(TORCH, MadeOnTheFly(size, count), Slot(4 << 20))
+        assert names[-1] == f"n{count - 1}"
+        assert int(tensor.sum()) == 7 * size
 
 
 def test_a_codec_works_again_after_a_failure() -> None:
@@ -350,13 +346,8 @@ def test_the_error_about_unpicklable_batches_names_the_object_and_a_workaround(b
 # -- batches behind their headers ---
 
 
-def message_writer(size: int = 1 << 14) -> MessageWriter:
-    view = np.zeros(size, np.uint8)
-    return MessageWriter(view, view.__array_interface__["data"][0])
-
-
 def packed(codec: Codec, batch: Any) -> tuple[bytes, int]:
-    writer = message_writer()
+    writer = message()
     header = codec.encode(batch, writer)
     return header + writer.contents(), writer.used
 
@@ -381,12 +372,81 @@ def test_only_batches_with_the_previous_layout_are_decoded_ahead(form: int) -> N
     codec = Codec(TorchFramework())
     messages = [packed(codec, forms(number)[form]) for number in range(5)]
     assert codec.decode_packed(*messages[0], ahead=True) is None, "nothing is known yet"
-    for message in messages[:2]:
-        codec.decode_packed(*message)
-    ahead = [codec.decode_packed(*message, ahead=True) for message in messages[2:]]
+    for sent in messages[:2]:
+        codec.decode_packed(*sent)
+    ahead = [codec.decode_packed(*sent, ahead=True) for sent in messages[2:]]
     assert codec.decode_packed(*packed(codec, [torch.zeros(5, 2)]), ahead=True) is None, "another layout"
     if messages[0][0][0] == 1:
         assert all(map(same, ahead, [forms(number)[form] for number in range(2, 5)]))
     else:
         assert ahead == [None] * 3, "a pickle may run user code, so not ahead of time"
     assert same(codec.decode_packed(*messages[4]), forms(4)[form])
+
+
+# -- which arrays are views ---
+
+
+def numbered(size: int = 4 * LARGE_BYTES) -> Bytes:
+    return (np.arange(size) % 251).astype(np.uint8)
+
+
+READERS = [Views, Reader, segment_reader]
+
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize(("start", "size"), [(0, 1), (64, 1000), (4096, LARGE_BYTES), (0, 4 * LARGE_BYTES)])
+def test_readers_return_the_bytes_at_a_place(kind: Callable[[Bytes], Reader], start: int, size: int) -> None:
+    memory = numbered()
+    part, offset = kind(memory).take(start, size)
+    assert part[offset : offset + size].tolist() == memory[start : start + size].tolist()
+    assert kind(memory).array(start, (size,), np.dtype(np.uint8)).tolist() == memory[start : start + size].tolist()
+    assert bytes(kind(memory).peek(start, size)) == memory[start : start + size].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "is_view"),
+    [
+        (Views, 8, True),
+        (Reader, 4 * LARGE_BYTES, False),
+        (segment_reader, 8, False),
+        (segment_reader, 3 * LARGE_BYTES, False),  # three quarters, so a view would waste a quarter
+        (segment_reader, 4 * LARGE_BYTES - 8, True),
+    ],
+)
+def test_large_parts_are_views_and_small_ones_copies(kind: Callable[[Bytes], Reader], size: int, is_view: bool) -> None:
+    memory = numbered()
+    reader = kind(memory)
+    assert np.shares_memory(reader.take(0, size)[0], memory) == is_view
+    assert np.shares_memory(reader.array(0, (size,), np.dtype(np.uint8)), memory) == is_view
+
+
+@pytest.mark.parametrize("kind", [Reader, segment_reader])
+def test_overlapping_arrays_share_one_copy(kind: Callable[[Bytes], Reader]) -> None:
+    memory = numbered()
+    reader = kind(memory)
+    reader.join([(4096, 3000)])
+    whole = reader.array(4096, (3000,), np.dtype(np.uint8))
+    part = reader.array(5096, (5,), np.dtype(np.uint8))
+    other = reader.array(0, (5,), np.dtype(np.uint8))
+    assert part.tolist() == memory[5096 : 4096 + 1005].tolist()
+    whole[:] = 7
+    assert part.tolist() == [7] * 5
+    assert other.tolist() == [0, 1, 2, 3, 4]
+    assert not np.shares_memory(whole, memory)
+
+
+Spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=12)
+
+
+@given(Spans)
+def test_ranges_are_joined_exactly_where_they_overlap(spans: list[tuple[int, int]]) -> None:
+    count = np.zeros(80, int)
+    for start, size in spans:
+        count[start : start + size] += 1
+    joined = overlapping(spans)
+    for start, size in spans:
+        mates = [span for span in spans if span[0] < start + size and start < span[0] + span[1]]
+        inside = [span for span in joined if span[0] <= start and start + size <= span[0] + span[1]]
+        assert len(inside) == (1 if len(mates) > 1 else 0)
+    assert all(count[start : start + size].all() for start, size in joined)
+    assert all(first[0] + first[1] <= second[0] for first, second in itertools.pairwise(joined))

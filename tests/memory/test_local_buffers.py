@@ -11,6 +11,7 @@ from feedline.abc import memory
 from feedline.memory.arena import Arena
 from feedline.memory.codec import ALIGNMENT
 from feedline.memory.local_buffers import LocalBuffers
+from tests.memory.tasks import task_in
 
 LARGE = 256 << 10
 
@@ -29,13 +30,10 @@ def test_small_arrays_come_from_the_ordinary_heap() -> None:
 def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
     arena = make_arena(1)
     buffer = LocalBuffers(lambda: arena)
-    memory.set_current(buffer)
-    try:
+    with task_in(buffer):
         first, second = (memory.empty((LARGE,), np.dtype(np.uint8)) for _ in range(2))
-    finally:
-        memory.set_current(None)
-        buffer.close()
-        buffer.close()
+    buffer.close()
+    buffer.close()
     first[:], second[:] = 1, 2
     assert (first == 1).all()
     assert (second == 2).all()

@@ -87,6 +87,14 @@ def observe(code: Callable[[], object]) -> Observation:
     return Observation(value, failure, tuple(seen), _next_draws())
 
 
+def outcome(code: Callable[[], object]) -> Facts:
+    """Run `code`; return facts about its result, or its exception without notes and tracebacks."""
+    try:
+        return describe(code())
+    except Exception as error:
+        return type(error), str(error)
+
+
 def _next_draws() -> tuple[float, ...]:
     return torch.rand(()).item(), random.random(), float(np.random.random())
 

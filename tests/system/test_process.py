@@ -1,4 +1,4 @@
-"""Cores, and memory that is left out of core dumps; for real crashes see tests/faults/test_dumps.py."""
+"""Cores, and memory that is left out of core dumps."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class SlotWriter:
 
     Args:
         view: the memory.
-        address: where it starts, to recognise arrays that are already in it.
+        address: where it starts, if that is known.
         prepare: called before the first array that is large enough for huge pages is written.
     """
 
@@ -78,10 +78,10 @@ class SlotWriter:
     crosses = True
     has_space = True
 
-    def __init__(self, view: Bytes, address: int, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(self, view: Bytes, address: int | None = None, prepare: Callable[[], None] | None = None) -> None:
         self._prepare = prepare
         self.view = view
-        self.address = address
+        self.address: int = view.__array_interface__["data"][0] if address is None else address
         self.used = 0
         self._end = view.nbytes
         self._copied: list[tuple[int, int, int]] = []

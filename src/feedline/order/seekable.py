@@ -17,6 +17,8 @@ from feedline.types import Draw, IndexBlock, Key, State
 _BLOCK = 1 << 14
 """Indices made at a time. Enough for the vectorised samplers to be quick, few enough to stay in the cache."""
 
+_NO_INDICES: NDArray[np.int64] = np.empty(0, np.int64)
+
 _WHOLE = Share()
 """The share of the only rank."""
 
@@ -58,8 +60,10 @@ class SamplePlan(Plan):
         self._size = self._whole.size()
         left = None if self._size is None else max(0, self._size - consumed)
         self._steps = Steps(left, self._batch_size, self._share, drop_last=drop_last and not self._single)
+        self._stride = self._batch_size * self._share.world_size
+        self._even = self._steps.even
         self._number = 0
-        self._block: NDArray[np.int64] = np.empty(0, np.int64)
+        self._block = _NO_INDICES
         self._cursor = 0
 
     def __len__(self) -> int:
@@ -80,7 +84,7 @@ class SamplePlan(Plan):
         steps, number, size = self._steps, self._number, self._batch_size
         if steps.count is not None and number >= steps.count:
             raise StopIteration
-        count = min((_BLOCK if number else _FIRST_BLOCK) // size, steps.even - number)
+        count = min((_BLOCK if number else _FIRST_BLOCK) // size, self._even - number)
         if count >= 1:
             first = number * size
             rank, ranks = self._share.rank, self._share.world_size
@@ -100,7 +104,8 @@ class SamplePlan(Plan):
         return self._whole.at(places, self._key).copy()  # a user's own sampler may reuse the array
 
     def draw(self, ordinal: int) -> Draw:
-        first = self._consumed + self._steps.start(ordinal) + self._share.rank
+        start = ordinal * self._stride if ordinal < self._even else self._steps.start(ordinal)
+        first = self._consumed + start + self._share.rank
         return Draw(self._draw_key, first, self._share.world_size)
 
     def state(self, done: int) -> State:

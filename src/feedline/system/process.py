@@ -83,7 +83,7 @@ def leave_out_of_dumps(mapping: mmap.mmap) -> None:
     """Keep a mapping out of core dumps.
 
     Linux dumps every page of shared memory, and creates those that did not exist: with hundreds of gigabytes mapped,
-    one crash would fill the memory and then the disk. Test: tests/faults/test_dumps.py
+    one crash would fill the memory and then the disk. Test: tests/memory/test_sparse.py
     """
     advice = getattr(mmap, "MADV_DONTDUMP", None)  # Linux only
     if advice is None:

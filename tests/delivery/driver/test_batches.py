@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,18 +60,6 @@ def test_restart_runs_another_epoch_with_the_same_workers() -> None:
     assert driver.machine.flights.epochs == 1
     assert {task.epoch for _, task in engine.submitted} == {0, 1}
     batches.close()
-
-
-def test_dropping_the_iterator_ends_the_workers() -> None:
-    driver, engine = start()
-    batches = WorkerBatches(driver, begin, persistent=True)
-    next(batches)
-    gc.disable()
-    try:
-        del batches
-        assert engine.closed, "at once, without the garbage collector"
-    finally:
-        gc.enable()
 
 
 def test_an_epoch_that_fails_to_start_ends_the_workers() -> None:

@@ -177,47 +177,6 @@ def test_an_error_of_the_target_is_raised_once_in_place_of_its_batch(
     assert [batch[0].item() for batch in batches] == [12, 16]
 
 
-@pytest.mark.parametrize("at", [1, 2, 4])
-@pytest.mark.parametrize("where", ["begin", "deliver"])
-@pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_an_interrupt_inside_the_target_ends_the_iteration_and_costs_the_state_no_batch(
-    engine: EngineName, workers: int, where: str, at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = Wrapping()
-    act, calls = getattr(target, where), itertools.count(1)
-
-    def interrupted(batch: Any) -> Any:
-        if next(calls) == at:
-            raise KeyboardInterrupt
-        return act(batch)
-
-    monkeypatch.setattr(target, where, interrupted)
-    loader = fed(Numbers(20), target, batch_size=4, num_workers=workers, engine=engine)
-    batches, seen = iter(loader), []
-    with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            seen.append(next(batches)[0].item())
-    assert len(seen) < at
-    other = DataLoader(Numbers(20), batch_size=4)
-    other.load_state_dict(loader.state_dict())
-    assert [*seen, *(batch[0].item() for batch in other)] == [0, 4, 8, 12, 16]
-    with pytest.raises(WorkerError, match=r"was ended by .*load_state_dict"):
-        next(batches)
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_set_epoch_works_after_the_iterator_was_created(threads: int) -> None:
-    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1}
-    loader = fed(Numbers(), Wrapping(threads), num_workers=2, persistent_workers=True, **options)
-    for epoch in (3, 7):
-        batches = iter(loader)
-        loader.set_epoch(epoch)
-        plain = DataLoader(Numbers(), **options)
-        plain.set_epoch(epoch)
-        assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in plain]
-    loader.close()
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_copy_leaves_the_device_alone() -> None:

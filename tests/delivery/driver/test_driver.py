@@ -23,7 +23,7 @@ from feedline.loader.base import session_of
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.schedulers import InOrder, LeastLoaded
-from feedline.types import Call, Result, ResultKind, Task
+from feedline.types import Call, Task
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.epochs import Bench, numbers, slow_at
 from tests.loader.stepping import Clock, SteppingEngine
@@ -83,26 +83,6 @@ def test_a_timeout_does_not_count_the_time_a_worker_waits_for_resources(clock: C
     assert clock.now_s == pytest.approx(1054.0)
 
 
-class Torn(Exception):
-    pass
-
-
-class Fails(SteppingEngine):
-    def _result(self, worker: int, task: Task) -> Result:
-        return Result(ResultKind.FAILED, worker, task.id, Torn())
-
-
-def test_results_sent_before_a_worker_died_are_delivered() -> None:
-    death = (5.0, 0, WorkerDied("worker 0 is gone"))
-    with Bench(death=death, restarts=1, count=4) as bench:
-        next(bench.batches)
-        bench.clock.now_s += 100.0  # it has finished all its tasks and is dead
-        with warnings.catch_warnings(record=True):
-            warnings.simplefilter("always")
-            assert bench.run() == numbers(4)[1:]
-        assert len({task.indices[0] for _, task in bench.engine.submitted}) == len(bench.engine.submitted)
-
-
 class Plain(SteppingEngine):
     """Cannot replace workers, which is optional."""
 
@@ -157,13 +137,6 @@ def test_a_leaving_driver_does_not_wait_for_its_workers() -> None:
     with Bench(slow_at(0, slow_s=1e6), count=4) as bench:
         bench.driver.leaving = True
         assert bench.run() == []
-
-
-def test_a_driver_that_is_dropped_ends_the_workers(clock: Clock) -> None:
-    engine = SteppingEngine(2, clock, lambda _: 1.0)
-    driver = driver_of(engine)
-    del driver
-    assert engine.closed
 
 
 class Forgetful(InOrder):

@@ -23,10 +23,6 @@ from feedline.workers.runner import Runner
 from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, resources_with, spec_of
 
 
-def inline(plan: list[Any], arena: Arena | None = None, prepare: Any = None) -> InlineBatches:
-    return InlineBatches(spec_of(Numbers()), bookmark_of(plan), None, resources_with(arena), prepare)
-
-
 def of_tensors(plan: list[IndexBlock], arena: Arena | None) -> InlineBatches:
     rows = torch.arange(1024.0).repeat_interleave(8192).reshape(1024, 8192)  # 32 KB each
     spec = WorkerSpec(
@@ -63,10 +59,6 @@ def test_setup_errors_are_raised_at_once() -> None:
         InlineBatches(spec_of(Broken(), DatasetKind.ITERABLE), bookmark_of([1]), None, resources_with(None), None)
 
 
-def test_prepare_is_applied_to_batches() -> None:
-    assert next(inline([[0]], prepare=tuple)) == (0,)
-
-
 def test_the_dataset_resumes_from_its_state_and_the_checkpoint_reads_it() -> None:
     dataset = Remembering()
     checkpoint = bookmark_of([[0], [1], [2]])
@@ -75,12 +67,6 @@ def test_the_dataset_resumes_from_its_state_and_the_checkpoint_reads_it() -> Non
     next(batches)
     assert checkpoint.live is not None
     assert checkpoint.live().dataset == {"asked": 41}
-
-
-def test_a_dataset_without_a_state_is_not_kept_by_the_checkpoint() -> None:
-    checkpoint = bookmark_of([[0]])
-    InlineBatches(spec_of(Numbers()), checkpoint, None, resources_with(None), None)
-    assert checkpoint.live is None
 
 
 def test_batches_delivered_early_are_not_delivered_again() -> None:

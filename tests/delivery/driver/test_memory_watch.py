@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from feedline.delivery.driver import memory_watch
 from feedline.delivery.driver.memory_watch import _BASE_AFTER, _NOTABLE_BYTES, MemoryWatch
@@ -93,16 +90,3 @@ def test_memory_shared_with_the_training_process_does_not_count(monkeypatch: pyt
     assert bench.look(20) == []
     bench.memory[11] = 201 * MIB
     assert bench.look() == [0]
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=60))
-def test_however_much_a_worker_grows_it_is_reported_only_a_few_times(sizes: list[int]) -> None:
-    with pytest.MonkeyPatch.context() as patches:
-        bench = Bench(patches, 11)
-        reported = []
-        for size in sorted(sizes):
-            bench.memory[11] = size
-            reported += [re.findall(r"grown by (\d+) MiB", str(found)) for found in bench.look()]
-        assert len(reported) <= 12
-        assert all(int(grown) >= _NOTABLE_BYTES >> 20 for (grown,) in reported)

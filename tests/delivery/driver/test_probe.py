@@ -142,26 +142,6 @@ def test_real_datasets_scale_on_threads_if_they_sleep_and_not_if_they_compute() 
     assert any(is_so(Loops(), 16, computes) for _ in range(10))
 
 
-@pytest.mark.parametrize(
-    ("cores", "ranks", "cpu_share", "count"),
-    [
-        (16, 1, 0.99, 8),
-        (16, 4, 0.99, 4),
-        (4, 1, 1.0, 4),
-        (2, 1, 1.0, 2),
-        (1, 1, 1.0, 2),
-        (2, 1, 0.5, 4),
-        (2, 1, 0.0, 8),
-    ],
-)
-def test_the_number_of_tried_threads_follows_cores_ranks_and_cpu_share(
-    cores: int, ranks: int, cpu_share: float, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "usable_cores", lambda: cores)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-    assert module.thread_count(cpu_share) == count
-
-
 def test_a_probe_has_no_side_effects_in_this_process() -> None:
     dataset = Numbers()
     before = GlobalStates.now()

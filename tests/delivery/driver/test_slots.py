@@ -34,7 +34,7 @@ class Bench:
         slot = self.slots.acquire(0)
         overflow = overflow or slot < 0
         memory = np.zeros(1 << 16, np.uint8) if overflow else self.arena.view(slot, 1 << 16)
-        writer = SlotWriter(memory, memory.__array_interface__["data"][0])
+        writer = SlotWriter(memory)
         header = CODEC.encode([np.full(size, number, np.uint8)], writer)
         return SlotBatch(header, slot, writer.used, Reader(memory) if overflow else None)
 
@@ -117,7 +117,7 @@ def test_batches_that_would_fill_the_socket_get_slots() -> None:
         slot = slots.acquire(0)
         assert slot >= 0, "a hundred batches of 2 kB would fill the socket"
         memory = np.zeros(2000, np.uint8)
-        writer = SlotWriter(memory, memory.__array_interface__["data"][0])
+        writer = SlotWriter(memory)
         header = CODEC.encode([np.zeros(2000, np.uint8)], writer)
         slots.unpack(SlotBatch(header, slot, writer.used, Reader(memory)))
 
@@ -133,7 +133,7 @@ def test_the_slot_of_a_discarded_batch_is_released_once() -> None:
 
 def small_parcel(codec: Codec, number: int) -> SlotBatch:
     memory = np.zeros(1 << 10, np.uint8)
-    writer = MessageWriter(memory, memory.__array_interface__["data"][0])
+    writer = MessageWriter(memory)
     header = codec.encode([torch.full((3,), number)], writer)
     return SlotBatch(header + writer.contents(), -1, writer.used)
 

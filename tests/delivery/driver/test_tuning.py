@@ -68,11 +68,6 @@ def test_a_copy_starts_its_own_tuning() -> None:
     assert pickle.loads(pickle.dumps(tuning)).count == 6
 
 
-def test_the_maximum_is_above_the_starting_count() -> None:
-    tuning = Tuning.from_cores()
-    assert tuning.count == START < tuning.most
-
-
 def test_ranks_on_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Tuning.from_cores().most
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")

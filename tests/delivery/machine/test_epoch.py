@@ -11,23 +11,10 @@ import pytest
 from feedline.abc import Scheduler, WorkerView
 from feedline.errors import BadOption, WorkerDied, WorkerWarning
 from feedline.schedulers import InOrder
-from feedline.types import Notes, Position, Result, Task
+from feedline.types import Position
 from tests.loader.epochs import Bench, numbers, slow_at
-from tests.loader.stepping import SteppingEngine
 
 # -- failures ---
-
-
-def test_a_failure_is_raised_in_its_place_and_iteration_continues() -> None:
-    with Bench(count=6, fail={(3,): ValueError("three")}, plan=iter([(number,) for number in range(6)])) as bench:
-        batches: list[Any] = []
-        for _ in range(6):
-            try:
-                batches.append(next(bench.batches))
-            except ValueError as exc:
-                batches.append(str(exc))
-        assert batches == [(0,), (1,), (2,), "three", (4,), (5,)]
-        assert bench.counters.failures == 1
 
 
 def test_an_error_of_the_sampler_is_raised_in_place_of_its_batch() -> None:
@@ -62,14 +49,6 @@ def test_a_warning_turned_into_an_error_loses_no_batch() -> None:
         with pytest.raises(WorkerWarning):
             next(bench.batches)
         assert bench.run() == [[3], [4], [5]]
-
-
-def test_a_slow_worker_with_a_deep_queue_is_not_stuck() -> None:
-    """It has answered since the training loop started to wait."""
-    with Bench(20.0, workers=1, depth=4, timeout_s=30.0, restarts=1, kills_stuck=True, count=8) as bench:
-        next(bench.batches)
-        assert bench.run() == numbers(8)[1:]
-        assert bench.engine.replaced == []
 
 
 def test_a_timeout_counts_from_the_last_batch() -> None:
@@ -160,15 +139,6 @@ def test_a_scheduler_may_hold_tasks_back() -> None:
 # -- resuming ---
 
 
-def test_each_workers_first_task_has_its_resume_state() -> None:
-    resumes = {0: Position({"n": 1}), 1: Position({"n": 2})}
-    with Bench(count=6, resumes=dict(resumes), snapshots=True) as bench:
-        bench.run()
-        resumed = [(worker, task.resume) for worker, task in bench.engine.submitted if task.resume is not None]
-        assert resumed == list(resumes.items())
-        assert all(task.snapshot for _, task in bench.engine.submitted)
-
-
 def test_a_resumed_epoch_starts_with_the_worker_whose_turn_it_was() -> None:
     with Bench(count=6, workers=3, depth=1, turn=2) as bench:
         assert bench.run() == numbers(6)
@@ -185,21 +155,3 @@ def test_a_new_worker_resumes_from_the_state_at_the_start_of_the_epoch(
             assert bench.run() == numbers(4)
         again = [task for worker, task in bench.engine.submitted if worker == 1 and task.indices == [1]]
         assert [task.resume for task in again] == [known.get(1), expected]
-
-
-class SendsStates(SteppingEngine):
-    """Sends a state of its dataset with every batch."""
-
-    def _result(self, worker: int, task: Task) -> Result:
-        result = super()._result(worker, task)
-        result.notes = Notes(Position({"made": task.indices[0]}))
-        return result
-
-
-def test_a_new_worker_resumes_from_the_last_state_that_the_old_one_sent() -> None:
-    death = (10.0, 1, WorkerDied("worker 1 is gone"))
-    with Bench(slow_at(5, slow_s=50.0), restarts=1, death=death, count=8, engine=SendsStates, snapshots=True) as bench:
-        with pytest.warns(WorkerWarning):
-            assert bench.run() == numbers(8)
-        again = [task for worker, task in bench.engine.submitted if worker == 1 and task.indices == [5]]
-        assert [task.resume for task in again][-1] == Position({"made": 3})

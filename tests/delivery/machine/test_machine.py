@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from feedline.delivery.machine.flights import LOOK_AT, TAKE_BACK, Decision
-from feedline.types import Call, Position, Result, ResultKind
+from feedline.types import Call, Position, ResultKind
 from tests.delivery.machine.world import World
 
 # -- tasks and answers ---
@@ -32,25 +32,6 @@ def test_an_epoch_from_its_first_task_to_its_end() -> None:
     assert (world.slots.taken, world.outstanding(), world.machine.flights.is_busy) == (set(), [0, 0], False)
 
 
-@pytest.mark.parametrize("kind", [ResultKind.FAILED, ResultKind.ENDED])
-def test_a_task_without_a_batch_releases_its_slot(kind: ResultKind) -> None:
-    world = World(1)
-    task = world.answer(0, kind)
-    assert task.slot >= 0
-    assert world.slots.taken == set()
-
-
-def test_a_task_that_cannot_be_sent_holds_no_slot_and_fails_in_its_place() -> None:
-    world = World(2)
-    world.decided()
-    (first,) = world.tasks[0]
-    world.tasks[0].clear()
-    world.machine.crew.not_given(0, first.id, TypeError("cannot be sent"))
-    assert (world.slots.taken, world.outstanding()) == ({1}, [0, 1])
-    assert world.machine.take() == 0
-    assert isinstance(world.epoch.ready[0].payload, TypeError)
-
-
 def test_tasks_wait_for_a_slot_while_anything_is_in_flight() -> None:
     world = World(slots=1)
     assert world.given() == [[[0]], []]
@@ -60,18 +41,6 @@ def test_tasks_wait_for_a_slot_while_anything_is_in_flight() -> None:
     world.machine.fill()
     assert world.given() == [[], [[1]]]
     assert world.tasks[1][0].slot == -1, "nothing else is in flight, so the task goes without a slot"
-
-
-def test_a_late_answer_to_a_reassigned_task_is_ignored() -> None:
-    world = World(1, restarts=1)
-    world.decided()
-    before = world.tasks[0][0].id
-    world.replace(0)
-    assert world.given() == [[[0]], []]
-    world.machine.answered(Result(ResultKind.DONE, 0, before, 0))
-    assert (world.take(), world.outstanding()) == (-1, [1, 0])
-    world.answer(0)
-    assert world.take() == 0
 
 
 # -- work that moves to an idle worker ---
@@ -153,28 +122,6 @@ def test_nothing_moves_from_a_worker_that_has_yet_to_get_its_resume_state() -> N
     assert world.tasks[0][0].resume == Position({"n": 1})
 
 
-def test_a_call_does_not_move() -> None:
-    world = World(2)
-    world.machine.flights.call(Call("set_epoch", (3,)))
-    world.decided()
-    world.answer(0)
-    world.answer(1)
-    assert world.take() == 0
-    world.machine.crew.taken_back(0, None, [world.tasks[0].pop().id])
-    assert world.given() == [[Call("set_epoch", (3,))]] * 2
-    assert world.counters.relieved == 0
-
-
-def test_tasks_stay_with_their_worker_if_moves_is_off() -> None:
-    world = World(24, workers=3, moves=False)
-    assert let_relieve(world) == []
-    assert world.counters.relieved == 0
-    assert world.counters.run_ahead > 0, "the idle worker runs ahead in its own share"
-    given = world.given()
-    assert given[0] == [[0], [3], [6]]
-    assert given[1] == [[7]]
-
-
 def stop_all(world: World, moves: int) -> list[tuple[int, int]]:
     """Let no worker start any task; return the moves of the last task, at most `moves` of them."""
     taken: list[tuple[int, int]] = []
@@ -222,32 +169,6 @@ def test_without_a_replacement_every_stopped_worker_is_tried_again_in_turn(optio
 # -- leaving an epoch ---
 
 
-@pytest.mark.parametrize("kind", [ResultKind.DONE, ResultKind.FAILED, ResultKind.ENDED])
-def test_answers_to_started_tasks_of_an_abandoned_epoch_are_dropped(kind: ResultKind) -> None:
-    world = World(3)
-    world.answer(1)
-    world.decided()
-    world.machine.leave_epoch()
-    assert world.decided() == [], "workers finish what they were given"
-    assert (world.given(), world.slots.taken, world.outstanding()) == ([[[0], [2]], []], {0, 2}, [2, 0])
-    world.begin(1)
-    world.answer(0, kind)
-    world.answer(0, kind)
-    assert world.take() < 0, "they belong to the previous epoch"
-    assert world.slots.taken == {1}
-    world.answer(0)
-    assert world.take() == 0
-
-
-def test_calls_outlive_the_epoch_in_which_they_were_made() -> None:
-    world = World(3)
-    world.machine.flights.call(Call("set_epoch", (3,)))
-    world.decided()
-    world.machine.leave_epoch()
-    assert world.decided() == []
-    assert [tasks[-1] for tasks in world.given()] == [Call("set_epoch", (3,))] * 2
-
-
 def test_closing_takes_back_every_slot_wherever_its_batch_is() -> None:
     world = World(6, depth=3, restarts=1)
     world.answer(0)  # ready, but never delivered
@@ -276,20 +197,6 @@ def test_a_machine_that_is_dropped_frees_its_slots_at_once() -> None:
 
 
 SET_EPOCH = Call("set_epoch", (3,))
-
-
-def test_a_call_goes_to_every_worker_after_its_tasks_and_needs_no_slot() -> None:
-    world = World(1)
-    world.machine.flights.call(SET_EPOCH)
-    assert world.given() == [[[0], SET_EPOCH], [SET_EPOCH]]
-    assert (world.outstanding(), world.slots.taken) == ([2, 1], {0})
-    world.answer(1)
-    world.answer(0)
-    world.answer(0)
-    world.machine.ask()
-    assert world.take() == 0
-    with pytest.raises(StopIteration):  # the answer to a call is not a batch
-        world.take()
 
 
 def test_a_call_that_fails_is_raised_once() -> None:

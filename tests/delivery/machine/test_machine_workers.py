@@ -7,7 +7,7 @@ import pytest
 from feedline.delivery.machine.flights import LOOK_AT, START, TAKE_BACK, Decision
 from feedline.delivery.machine.recovery import Seen
 from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerTimeout, WorkerWarning
-from feedline.types import Call, Notes, Position, Result, ResultKind
+from feedline.types import Call, Notes, Position
 from tests.delivery.machine.world import World
 
 SET_EPOCH = Call("set_epoch", (3,))
@@ -59,16 +59,6 @@ def test_a_failed_replacement_is_fatal_and_names_its_cause() -> None:
     assert world.slots.taken == set()
 
 
-def test_tasks_of_an_abandoned_epoch_are_not_given_to_a_new_worker() -> None:
-    world = World(1, restarts=1)
-    world.decided()
-    world.machine.leave_epoch()
-    world.decided()
-    world.replace(0)
-    assert (world.given(), world.slots.taken, world.machine.flights.is_busy) == ([[], []], set(), False)
-    assert "batch" not in world.machine.crew.pending_warnings[0][0], "the batch was obsolete"
-
-
 def test_the_first_task_of_a_new_worker_has_its_resume_state() -> None:
     world = World(6, restarts=2)
     world.answer(0, notes=Notes(Position({"made": 1})))
@@ -104,31 +94,6 @@ def test_a_worker_that_has_grown_is_replaced_after_the_task_it_had_started() -> 
     assert world.given()[0] == [[2], [4]], "in the original order"
     assert (world.counters.recycled, world.counters.restarts, world.outstanding()) == (1, 0, [2, 4])
     assert world.machine.crew.pending_warnings == []
-
-
-def test_a_retiring_worker_that_dies_is_replaced_once() -> None:
-    world = World(4, restarts=1)
-    world.decided()
-    world.machine.crew.grown(0)
-    world.decided()
-    world.take_back(0)
-    world.replace(0)
-    assert world.given() == [[[0], [2]], [[1], [3]]]
-    assert (world.counters.recycled, world.counters.restarts) == (0, 1)
-
-
-def test_a_grown_worker_that_dies_while_its_successor_is_being_started_loses_no_task() -> None:
-    world = World(4, restarts=1)
-    world.decided()
-    world.machine.crew.grown(0)
-    world.decided()
-    world.take_back(0)
-    task = world.tasks[0].pop(0)
-    world.machine.answered(Result(ResultKind.DONE, 0, task.id, task.slot))  # so it is to be replaced
-    world.machine.crew.died(0, WorkerDied("killed by signal 9"), [])
-    assert world.decided() == [(START, 0)]
-    world.machine.crew.started(0)
-    assert world.given()[0] == [[2]]
 
 
 # -- workers that do not answer ---

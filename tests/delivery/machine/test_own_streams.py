@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from feedline.abc import Engine
 from feedline.abc.faults import Failure, Fault
@@ -136,35 +133,11 @@ def begin(
     return Delivered(driver), driver
 
 
-def in_turns(lengths: list[int]) -> list[tuple[int, int]]:
-    """Worker 0, 1, ..., n-1, 0, 1, ...; workers whose streams have ended are left out."""
-    return [(worker, turn) for turn in range(max(lengths)) for worker, length in enumerate(lengths) if turn < length]
-
-
-streams = st.lists(st.integers(0, 6), min_size=1, max_size=4)
-interleavings = st.lists(st.integers(0, 3), max_size=60)
-
-
 def test_without_order_a_fast_stream_does_not_starve_the_others() -> None:
     engine = StreamEngine([1000, 1000, 1000], [0, 1, 2] * 4)
     batches, _ = begin(engine, 2, in_order=False)
     first = [next(batches)[0] for _ in range(60)]
     assert {first.count(worker) >= 2 for worker in range(3)} == {True}
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-def test_a_failure_is_raised_in_its_place_and_the_stream_continues(in_order: bool) -> None:
-    batches, driver = begin(StreamEngine([3, 3], [], failing=(0, 1)), in_order=in_order)
-    came: list[Any] = []
-    for _ in range(6):
-        try:
-            came.append(next(batches))
-        except ValueError:
-            came.append("failed")
-    assert list(batches) == []
-    expected = [(0, 0), (1, 0), "failed", (1, 1), (0, 2), (1, 2)]
-    assert came == expected if in_order else sorted(map(str, came)) == sorted(map(str, expected))
-    assert driver.counters.failures == 1
 
 
 def test_a_stream_with_too_many_bad_samples_raises_whenever_a_batch_is_requested() -> None:
@@ -181,35 +154,6 @@ def test_a_stream_with_too_many_bad_samples_raises_whenever_a_batch_is_requested
 
 
 # -- workers that die ---
-
-
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
-@settings(deadline=None)
-@given(
-    streams,
-    interleavings,
-    st.integers(1, 3),
-    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), max_size=3),
-    st.booleans(),
-)
-def test_killing_workers_at_any_moment_does_not_change_the_batches(
-    lengths: list[int], arrivals: list[int], depth: int, deaths: list[tuple[int, int]], sends_states: bool
-) -> None:
-    engine = StreamEngine(lengths, arrivals)
-    if sends_states:  # a state with every other batch
-        engine.notes = {number: noted(number, {"n": number}) for number in range(0, 6, 2)}
-    batches, driver = begin(engine, depth, restarts=3)
-    came: list[Any] = []
-    at = sorted(deaths)
-    while True:
-        while at and at[0][0] <= len(came):
-            engine.dying.append(at.pop(0)[1])
-        try:
-            came.append(next(batches))
-        except StopIteration:
-            break
-    assert came == in_turns(lengths)
-    assert driver.counters.restarts == len(engine.replaced)
 
 
 def test_a_new_worker_gets_the_last_state_and_the_samples_delivered_since() -> None:
@@ -234,25 +178,6 @@ def test_a_stream_that_keeps_killing_workers_at_one_place_raises() -> None:
 
 
 # -- resuming ---
-
-
-def test_ended_streams_get_no_tasks() -> None:
-    engine = StreamEngine([2, 2], [])
-    progress = Progress(positions={0: Position(batches=2, ended=True), 1: Position()})
-    batches, _ = begin(engine, progress=progress)
-    assert not engine.tasks[0]
-    assert list(batches) == [(1, 0), (1, 1)]
-    everything = Progress(positions=dict.fromkeys(range(2), Position(batches=2, ended=True)))
-    assert list(begin(StreamEngine([2, 2], []), progress=everything)[0]) == []
-
-
-def test_the_first_task_of_each_stream_has_its_resume_state() -> None:
-    engine = StreamEngine([9, 9], [])
-    begin(engine, 2, progress=Progress(positions={0: Position(read=4), 1: Position(read=8)}))
-    assert [[task.resume for task in tasks] for tasks in engine.tasks] == [
-        [Position(read=4), None],
-        [Position(read=8), None],
-    ]
 
 
 @pytest.mark.parametrize(("every", "expected"), [(0, [False] * 6), (1, [True] * 6), (3, [False, False, True] * 2)])

@@ -37,24 +37,6 @@ def test_new_workers_are_started_and_get_tasks() -> None:
     assert deliver_rest(world, [0, 1, 2]) == list(range(12))
 
 
-def test_surplus_workers_finish_their_tasks() -> None:
-    world = World(12, workers=3, depth=2, most=3)
-    assert world.given() == [[[0], [3]], [[1], [4]], [[2], [5]]]
-    assert world.resize(1) == []
-    assert not is_settled(world)
-    world.answer(2)
-    assert world.decided() == []
-    world.answer(2)
-    assert world.decided() == [(RETIRE, 2)]
-    world.answer(1)
-    world.answer(1)
-    assert world.decided() == [(RETIRE, 1)]
-    world.answer(0)
-    assert is_settled(world)
-    assert deliver_rest(world, [0]) == list(range(12))
-    assert world.slots.taken == set()
-
-
 def test_the_window_follows_the_number_of_workers() -> None:
     world = World(40, workers=2, depth=2, slots=40, most=4)
     world.resize(4)

@@ -17,13 +17,22 @@ def warnings_for(streams: StreamCheck, *values: bytes | None) -> list[tuple[int,
     return [(worker, category) for worker, found in enumerate(messages) for _, category in found]
 
 
-@pytest.mark.parametrize("values", [(b"a", b"a", b"a"), (b"a", None, b"a"), (None, None)])
-def test_workers_of_a_shared_stream_may_start_with_the_same_sample(values: tuple[bytes | None, ...]) -> None:
-    assert warnings_for(StreamCheck(is_shared=True), *values) == []
-
-
-def test_workers_of_a_shared_stream_that_start_differently_warn_once() -> None:
-    assert warnings_for(StreamCheck(is_shared=True), b"a", b"a", b"b", b"c") == [(2, DataWarning)]
+@pytest.mark.parametrize(
+    ("is_shared", "values", "warning_at"),
+    [
+        (True, (b"a", b"a", b"a"), None),
+        (True, (b"a", None, b"a"), None),
+        (True, (b"a", b"a", b"b", b"c"), 2),
+        (False, (b"a", b"b", b"c"), None),
+        (False, (None, None, b"a"), None),
+        (False, (b"a", b"a", b"a", b"b", b"b"), 1),
+    ],
+)
+def test_workers_that_start_otherwise_than_they_should_warn_once(
+    is_shared: bool, values: tuple[bytes | None, ...], warning_at: int | None
+) -> None:
+    expected = [] if warning_at is None else [(warning_at, DataWarning)]
+    assert warnings_for(StreamCheck(is_shared=is_shared), *values) == expected
 
 
 def test_workers_of_a_shared_stream_that_differ_later_warn() -> None:
@@ -38,15 +47,6 @@ def test_only_the_first_of_two_problems_warns() -> None:
     ((_, category),) = stream.look_at(Notes(shards_itself=True, digests=((0, b"a"),)))
     assert category is DataWarning
     assert warnings_for(stream, b"b") == []
-
-
-@pytest.mark.parametrize("values", [(b"a", b"b", b"c"), (None, None, b"a")])
-def test_workers_with_their_own_streams_may_start_differently(values: tuple[bytes | None, ...]) -> None:
-    assert warnings_for(StreamCheck(is_shared=False), *values) == []
-
-
-def test_workers_with_their_own_streams_that_start_alike_warn_once() -> None:
-    assert warnings_for(StreamCheck(is_shared=False), b"a", b"a", b"a", b"b", b"b") == [(1, DataWarning)]
 
 
 class SplitsItself(SteppingEngine):

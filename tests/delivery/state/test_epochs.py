@@ -68,16 +68,6 @@ def state_of(batches: int | None, epoch: int = 0) -> dict[str, Any]:
     return bench.state()
 
 
-# -- counting ---
-
-
-def test_an_iteration_that_fails_to_start_does_not_count_as_an_epoch() -> None:
-    bench = Bench()
-    bench.sampler.set_epoch(7)
-    for _ in range(3):
-        assert bench.epochs.begin(bench.order).epoch == 7, "until it has started"
-
-
 # -- resuming ---
 
 
@@ -190,15 +180,6 @@ def test_a_copy_keeps_a_loaded_state_and_set_epoch(twin_of: Any) -> None:
     bench = Bench()
     bench.epochs.set_epoch(7)
     assert twin_of(bench.epochs).begin(bench.order).epoch == 7
-
-
-def test_the_order_of_an_early_state_is_kept_until_an_iteration_starts() -> None:
-    bench = Bench()
-    kept = []
-    for step in (Bench.state, Bench.begin):
-        step(bench)
-        kept.append(bench.epochs.drawn_order)
-    assert kept == [bench.order, None]
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])

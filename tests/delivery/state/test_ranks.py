@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,14 +16,12 @@ from feedline import DataLoader, Loader, samplers
 from feedline.datasets import mix
 from feedline.errors import BadState
 from feedline.types import EngineName
-from feedline.workers.threads import ThreadEngine
 from tests.delivery.state.rank_worlds import BATCH, COUNT, Make, Place, World, flat, sources_in
 from tests.sampling import examples
 
 pytestmark = pytest.mark.sample(5)
 
 WORLDS = [1, 2, 3, 4, 8]
-PLACES = [(ranks, workers) for ranks in WORLDS for workers in (0, 1, 3)]
 """The number of ranks, and of workers per rank."""
 
 # Any, throughout: datasets, loaders and states.
@@ -52,18 +49,6 @@ def test_each_sample_comes_once_whatever_the_number_of_workers(
         for later in ((1, 0), (2, 1), (2, 3), (3, 1)):
             after = world.rest(later, state)
             assert sorted(flat(before) + after) == list(range(COUNT)), f"{workers} workers, then {later}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", SPLIT)
-def test_each_sample_comes_once_for_all_pairs_of_ranks_and_workers(
-    sources: dict[str, Make], name: str, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(sources[name], monkeypatch)
-    before, state = world.go(place, None, uneven)
-    for later in PLACES:
-        assert sorted(flat(before) + world.rest(later, state)) == list(range(COUNT)), f"{place}, then {later}"
 
 
 @pytest.mark.slow
@@ -237,15 +222,6 @@ def test_a_loaded_merged_state_is_saved_unchanged_before_iteration_starts(
     assert sorted(flat(before) + world.rest((2, 0), state)) == list(range(COUNT))
 
 
-def test_a_single_rank_needs_no_merging(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(sources["tar"], monkeypatch)
-    loader = world.loader(0, (1, 3))
-    found = [int(number) for batch in itertools.islice(loader, 4) for number in batch]
-    state = loader.state_dict()
-    loader.close()
-    assert sorted(found + world.rest((3, 1), state)) == list(range(COUNT))
-
-
 def test_a_state_before_the_first_batch_is_the_whole_epoch(
     sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,32 +275,6 @@ def test_other_datasets_that_split_themselves_need_the_same_number_of_ranks(
     assert world.rest((2, 0), state)
     with pytest.raises(BadState, match=r"2 ranks.*only streams of tar shards"):
         world.rest((3, 0), state)
-
-
-def test_a_start_that_failed_may_be_repeated_with_another_number_of_workers(
-    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(sources["tar"], monkeypatch)
-    found, state = world.go((3, 1), None, lambda _: 3)
-    for rank in range(2):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        loader = DataLoader(sources["tar"](), BATCH, num_workers=2, engine="thread")
-        loader.load_state_dict(state)
-        with monkeypatch.context() as patch:
-            patch.setattr(ThreadEngine, "open", raising(OSError("no thread can be started")))
-            with pytest.raises(OSError, match="no thread"):
-                iter(loader)
-        loader.num_workers = 3
-        found.append([int(number) for batch in loader for number in batch])
-    assert sorted(flat(found)) == list(range(COUNT))
-
-
-def raising(exc: Exception) -> Callable[..., None]:
-    def act(*_: object) -> None:
-        raise exc
-
-    return act
 
 
 def test_ranks_of_one_order_have_one_state() -> None:

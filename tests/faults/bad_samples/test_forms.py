@@ -13,7 +13,6 @@ import torch
 
 from tests.faults.bad_samples.samples import cut
 from tests.faults.loaders import (
-    ENGINES,
     Bad,
     ByRng,
     Numbers,
@@ -27,18 +26,6 @@ from tests.faults.loaders import (
 )
 
 pytestmark = pytest.mark.sample(23)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_out_of_range_indices_are_skipped(engine: str) -> None:
-    loader = make("Loader", np.arange(10), sampler=[0, 1, 99, 3, 4, 5, -77, 7], on_error="skip", **on(engine))
-    batches = batches_of(loader)
-    assert sorted(itertools.chain(*batches)) == [0, 1, 3, 4, 5, 7]
-    assert indices_of(loader.faults) == [99, -77]
-    tensors = torch.utils.data.TensorDataset(torch.arange(10))
-    other = make("DataLoader", tensors, sampler=[0, 1, 99, 3, 4, 5, 66, 7], on_error="skip", **on(engine))
-    assert sorted(itertools.chain(*(batch[0] for batch in batches_of(other)))) == [0, 1, 3, 4, 5, 7]
-    assert indices_of(other.faults) == [99, 66]
 
 
 FORMS: dict[str, Callable[[list[int]], Any]] = {

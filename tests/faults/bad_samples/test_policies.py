@@ -81,16 +81,3 @@ def test_the_budget_starts_anew_with_each_epoch(loader_kind: str, engine: str) -
     loader = make(loader_kind, stream, 4, shard=True, on_error=policy, **on(engine))
     for _ in range(3):
         assert sorted(itertools.chain(*batches_of(loader))) == [0, 2, 3, 4, 6, 7, 8, 9, 10, 11]
-
-
-@everywhere
-def test_max_share_limits_the_share_of_bad_samples(loader_kind: str, engine: str) -> None:
-    policy = Policy(otherwise="skip", max_share=0.1)
-    bad = set(range(100, 120))
-    loader = make(loader_kind, Numbers(400, bad), 10, on_error=policy, **on(engine))
-    delivered: list[Any] = []
-    with pytest.raises(TooManyBadSamples, match=r"max_share=0\.1"):
-        delivered.extend(plain(batch) for batch in loader)
-    assert 10 <= len(delivered) < 13
-    few = make(loader_kind, Numbers(400, {5, 105, 305}), 10, on_error=policy, **on(engine))
-    assert len(batches_of(few)) == 40

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.faults.bad_samples.samples import cut, refuse_five
+from tests.faults.bad_samples.samples import refuse_five
 from tests.faults.loaders import (
     Bad,
     Numbers,
@@ -144,21 +144,6 @@ def test_notes_name_the_stage(loader_kind: str, engine: str) -> None:
 
 
 @everywhere
-@pytest.mark.parametrize("batch_size", [1, 3, None])
-def test_iteration_continues_after_an_exception(loader_kind: str, engine: str, batch_size: int | None) -> None:
-    bad = {0, 4, 5, 11}
-    loader = make(loader_kind, Numbers(12, bad), batch_size, **on(engine))
-    outcomes = outcomes_of(loader)
-    size = batch_size or 1
-    for batch, outcome in zip(cut(range(12), size), outcomes, strict=True):
-        if bad & set(batch):
-            assert isinstance(outcome, Bad)
-        else:
-            assert outcome == (batch if batch_size else batch[0])
-    assert indices_of(loader.faults) == ([0, 4, 5, 11] if size == 1 else [0, 4, 11])
-
-
-@everywhere
 @pytest.mark.parametrize("shard", [False, True])
 def test_iteration_continues_after_an_exception_of_a_stream(loader_kind: str, engine: str, shard: bool) -> None:
     stream = Stream(Numbers(12, {4}), splits=False)
@@ -170,31 +155,6 @@ def test_iteration_continues_after_an_exception_of_a_stream(loader_kind: str, en
     assert outcomes[0] == [0, 1, 2]
     assert outcomes[-1][-1] == 11
     assert indices_of(loader.faults) == [4]
-
-
-class Unopened(Stream):
-    """Cannot be iterated over."""
-
-    def __iter__(self) -> Iterator[Any]:
-        raise Bad("no such file")
-
-
-@pytest.mark.parametrize("shard", [False, True])
-def test_threads_end_even_if_their_dataset_failed(loader_kind: str, shard: bool) -> None:
-    """The exception references frames of the training loop and must not keep the iterator alive."""
-    before = set(threading.enumerate())
-
-    def train() -> None:
-        batches = iter(make(loader_kind, Unopened(Numbers()), shard=shard, workers=1, engine="thread"))
-        with pytest.raises(Bad, match="no such file"):
-            next(batches)
-        # Then the loop is left, as a failing training loop does.
-
-    train()
-    gc.collect()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(100)
-        assert not thread.is_alive()
 
 
 @everywhere

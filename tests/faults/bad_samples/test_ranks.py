@@ -58,18 +58,6 @@ def test_an_empty_batch_gets_the_next_sample_that_works(loader_kind: str, engine
 
 
 @everywhere
-def test_ranks_resume_from_every_step(loader_kind: str, engine: str) -> None:
-    bad = {8, 10, 12, 14, 15, 16, *range(32, 40), 0, 1}
-    expected = with_neighbours(bad)
-    saved = of_rank(loader_kind, Numbers(40, bad), engine)
-    states = [saved.state_dict() for _ in saved]
-    for number, state in enumerate(states[:-1], 1):
-        resumed = of_rank(loader_kind, Numbers(40, bad), "inline")
-        resumed.load_state_dict(state)
-        assert batches_of(resumed) == expected[number:]
-
-
-@everywhere
 def test_if_too_many_neighbours_fail_the_batch_raises_and_the_next_one_comes(loader_kind: str, engine: str) -> None:
     loader = of_rank(loader_kind, Numbers(40, range(8, 36)), engine)
     outcomes = outcomes_of(loader)

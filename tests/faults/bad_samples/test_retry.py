@@ -13,8 +13,6 @@ from feedline.faults import Retry
 from tests.faults.bad_samples.samples import Flaky, cut
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
-    Augmented,
-    Bad,
     Numbers,
     batches_of,
     everywhere,
@@ -54,28 +52,3 @@ def test_a_retry_in_a_thread_does_not_outlive_its_loader() -> None:
     assert began.wait(100)
     batches.close()
     # The thread is gone, which the leak check of every test verifies.
-
-
-@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("process", 2)])
-def test_a_retry_draws_the_same_numbers(loader_kind: str, engine: str, workers: int, tmp_path: Path) -> None:
-    class FlakyAugmented(Augmented):
-        def __init__(self, once: Once | None) -> None:
-            super().__init__(12)
-            self.once = once
-
-        def __getitem__(self, index: int) -> Any:
-            sample = super().__getitem__(index)
-            if index in (2, 7) and self.once is not None and self.once.times(index) % 3:
-                raise Bad(f"{index} drew {sample}")
-            return sample
-
-    clean = batches_of(make(loader_kind, FlakyAugmented(None), seed=3, shuffle=True))
-    loader = make(
-        loader_kind,
-        FlakyAugmented(Once(tmp_path)),
-        seed=3,
-        shuffle=True,
-        on_error=Retry(5, wait_s=0.0),
-        **on(engine, workers),
-    )
-    assert batches_of(loader) == clean

@@ -53,37 +53,6 @@ def without_bad(batches: Iterable[list[int]], bad: Collection[int]) -> list[list
     return [batch for batch in shorter if batch]
 
 
-@pytest.mark.parametrize(("engine", "workers"), [("thread", 3), ("process", 2)])
-@pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
-def test_samples_are_skipped_without_order(loader_kind: str, engine: str, workers: int) -> None:
-    bad = {*range(8, 16), 21, 33}
-    loader = make(loader_kind, Numbers(40, bad), on_error="skip", in_order=False, **on(engine, workers))
-    for _ in range(2):
-        assert sorted(batches_of(loader)) == without_bad(cut(range(40), 4), bad)
-    assert sorted(loader.faults.quarantined) == sorted(bad)
-
-
-@everywhere
-def test_skipping_resumes_from_every_step(loader_kind: str, engine: str) -> None:
-    bad = {1, *range(4, 8), 9, *range(16, 24), 29}
-
-    def loader(engine: str) -> Any:
-        return make(loader_kind, Numbers(32, bad), on_error="skip", **on(engine))
-
-    expected = without_bad(cut(range(32), 4), bad)
-    saved = loader(engine)
-    states = [saved.state_dict() for _ in saved]
-    assert len(states) == len(expected)
-    for number, state in enumerate(states[:-1], 1):
-        resumed = loader("inline")
-        resumed.load_state_dict(state)
-        assert batches_of(resumed) == expected[number:]
-        assert sorted(indices_of(resumed.faults)) == sorted(bad)
-    resumed = loader(engine)
-    resumed.load_state_dict(states[0])
-    assert batches_of(resumed) == expected[1:]
-
-
 def outcome_of(kind: str, dataset: Any, engine: str, workers: int = 2, **options: Any) -> tuple[Any, Any, Any]:
     """Return the batches of two epochs, and the samples in the log."""
     loader = make(kind, dataset, **options, **on(engine, workers))

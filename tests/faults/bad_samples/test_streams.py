@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from feedline.abc import Repeatable
 from feedline.errors import BadOption, TooManyBadSamples
 from feedline.faults import Policy, Retry
-from tests.faults.bad_samples.samples import Flaky, cut
-from tests.faults.deaths import Once
+from tests.faults.bad_samples.samples import cut
 from tests.faults.loaders import (
     Bad,
     Generated,
@@ -81,38 +76,6 @@ def test_a_stream_whose_samples_all_fail_raises(loader_kind: str, engine: str) -
         loader = make(loader_kind, stream, 4, shard=shard, on_error="skip", **on(engine))
         with pytest.raises(TooManyBadSamples):
             list(loader)
-
-
-class FlakyReader(Repeatable):
-    """Does not advance when a sample fails."""
-
-    def __init__(self, samples: Flaky) -> None:
-        self.samples = samples
-        self.next = 0
-
-    def __next__(self) -> int:
-        if self.next >= len(self.samples):
-            raise StopIteration
-        sample: int = self.samples[self.next]
-        self.next += 1
-        return sample
-
-    def try_again(self) -> bool:
-        return True
-
-
-class FlakyStream(Stream):
-    def __iter__(self) -> Iterator[Any]:
-        return FlakyReader(self.samples)
-
-
-@everywhere
-def test_a_failing_sample_of_a_stream_is_retried(loader_kind: str, engine: str, tmp_path: Path) -> None:
-    once = Once(tmp_path)
-    stream = FlakyStream(Flaky(once, 10, {3, 9}, 2))
-    loader = make(loader_kind, stream, 4, shard=False, on_error=Retry(3, wait_s=0.001), **on(engine, 1))
-    assert batches_of(loader) == cut(range(10))
-    assert [(fault.action, fault.attempt) for fault in loader.faults] == [("retry", 3), ("retry", 3)]
 
 
 def test_replace_is_rejected_for_streams(loader_kind: str) -> None:

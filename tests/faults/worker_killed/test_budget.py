@@ -72,15 +72,3 @@ def test_every_epoch_has_the_whole_budget(loader_kind: str, tmp_path: Path) -> N
         batches += batches_of(iterator)
         assert list(itertools.chain(*batches)) == list(range(COUNT))
     loader.close()
-
-
-@mostly_loader
-def test_if_all_workers_keep_dying_the_death_is_raised(loader_kind: str) -> None:
-    """Like a machine without memory: there is an error, and no worker is left.
-
-    With one more restart, a sample of the first batch might be blamed before the budget is spent.
-    """
-    loader = make(loader_kind, Deadly(COUNT, range(COUNT)), workers=2, restarts=3)
-    with pytest.raises(WorkerDied, match="restarts=3 allows no more"):
-        list(loader)
-    assert loader.stats()["restarted_workers"] == 3

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +16,6 @@ from tests.faults.loaders import (
     Numbers,
     Stream,
     are_gone,
-    make,
-    mostly_dataloader,
     pids_of,
 )
 
@@ -67,24 +62,3 @@ class Held(Numbers):
     def __getitem__(self, index: int) -> int:
         self.gate.pass_through()
         return index
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-def test_a_busy_worker_killed_from_outside_raises(tmp_path: Path, in_order: bool) -> None:
-    with Gate(tmp_path / "gate") as gate:
-        batches = iter(Loader(Held(gate), 1, workers=2, in_order=in_order, restarts=0))
-        gate.wait_until_reached(2)
-        pids = pids_of(batches)
-        os.kill(pids[0], signal.SIGKILL)
-        with pytest.raises(WorkerDied, match=rf"{pids[0]}.*worker 0 was killed by signal 9"):
-            next(batches)
-        assert are_gone(pids)
-
-
-@mostly_dataloader
-@pytest.mark.parametrize("restarts", [0, 32])
-def test_a_worker_that_dies_while_starting_is_started_only_a_few_times(loader_kind: str, restarts: int) -> None:
-    loader = make(loader_kind, Numbers(10), 2, workers=2, worker_init=lambda _: os._exit(5), restarts=restarts)
-    with pytest.raises(WorkerDied, match="exit code 5"):
-        list(loader)
-    assert loader.stats()["restarted_workers"] <= 4, "two more starts each, not the whole budget"

@@ -19,7 +19,6 @@ from tests.faults.loaders import (
     batches_of,
     indices_of,
     make,
-    mostly_dataloader,
     mostly_loader,
     outcomes_of,
 )
@@ -91,21 +90,6 @@ def test_the_error_names_a_sample_that_kills(loader_kind: str, batch_size: int) 
     assert {(fault.action, fault.stage) for fault in loader.faults} == {("raise", "worker")}
 
 
-class Named(Deadly):
-    """Its indices are strings."""
-
-    def __getitem__(self, index: Any) -> Any:
-        return super().__getitem__(int(index.split()[1]))
-
-
-@mostly_dataloader
-def test_string_indices_that_kill_are_found(loader_kind: str) -> None:
-    sampler = [f"name {index}" for index in range(16)]
-    loader = make(loader_kind, Named(16, {6}), sampler=sampler, workers=2, on_error="skip", restarts=64)
-    assert len(list(itertools.chain(*batches_of(loader)))) == 15
-    assert indices_of(loader.faults) == ["name 6"]
-
-
 def test_no_sample_is_blamed_if_only_the_whole_batch_kills(tmp_path: Path) -> None:
     """A batch that kills twice although each of its samples works is made again as a whole."""
 
@@ -119,21 +103,3 @@ def test_no_sample_is_blamed_if_only_the_whole_batch_kills(tmp_path: Path) -> No
     loader = make("Loader", Together(16), workers=2)
     assert list(itertools.chain(*batches_of(loader))) == list(range(16))
     assert len(loader.faults) == 0
-
-
-class Interrupting(Numbers):
-    """Sample 5 raises an exception that no policy may catch."""
-
-    def __getitem__(self, index: int) -> int:
-        if index == 5:
-            raise KeyboardInterrupt
-        return index
-
-
-@mostly_dataloader
-def test_a_base_exception_ends_its_worker(loader_kind: str, capfd: pytest.CaptureFixture[str]) -> None:
-    loader = make(loader_kind, Interrupting(12), workers=1, on_error="skip")
-    assert sorted(itertools.chain(*batches_of(loader))) == [0, 1, 2, 3, 4, *range(6, 12)]
-    [fault] = loader.faults
-    assert (fault.index, fault.stage) == (5, "worker")
-    assert "KeyboardInterrupt" in capfd.readouterr().err, "the worker prints why it ends"

@@ -95,17 +95,6 @@ def test_the_warning_says_what_happened(loader_kind: str, tmp_path: Path) -> Non
     assert warning.filename == __file__, "it points to the training loop"
 
 
-@pytest.mark.parametrize("shard", [False, True])
-def test_the_warning_about_a_stream_names_no_samples(shard: bool, tmp_path: Path) -> None:
-    """Its tasks hold the number of samples or the step, neither of which is a sample."""
-    stream = Stream(Deadly(12, {9}, once=Once(tmp_path)), splits=False)
-    with pytest.warns(WorkerWarning) as caught:
-        list(Loader(stream, 4, workers=1, shard=shard))
-    text = " ".join(str(one.message) for one in caught)
-    assert "(samples" not in text
-    assert "Span" not in text
-
-
 @pytest.mark.slow
 @mostly_loader
 def test_warnings_turned_into_errors_lose_no_batch(loader_kind: str, tmp_path: Path) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from feedline.errors import WorkerDied
-from tests.faults.deaths import Once
 from tests.faults.loaders import (
     Bad,
     Numbers,
-    batches_of,
     make,
-    mostly_dataloader,
     mostly_loader,
 )
 
@@ -65,23 +60,3 @@ def test_a_worker_that_never_starts_is_given_up_and_the_error_says_why(
         list(loader)
     assert "worker_init_fn, unpickling the dataset" in str(caught.value)
     assert loader.stats()["restarted_workers"] == times - 1
-
-
-class Killed:
-    """An init function that kills its worker the first `times` times."""
-
-    def __init__(self, once: Once, times: int) -> None:
-        self.once, self.times = once, times
-
-    def __call__(self, worker: int) -> None:
-        if any(self.once(f"killed {number}") for number in range(self.times)):
-            be_killed(worker)
-
-
-@pytest.mark.slow
-@mostly_dataloader
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
-def test_workers_killed_while_starting_are_replaced_while_restarts_are_left(loader_kind: str, tmp_path: Path) -> None:
-    loader = make(loader_kind, Numbers(20), workers=1, worker_init=Killed(Once(tmp_path), 15), restarts=10**6)
-    assert list(itertools.chain(*batches_of(loader))) == list(range(20))
-    assert loader.stats()["restarted_workers"] == 15

@@ -35,23 +35,17 @@ def paths(count: int) -> list[str]:
     return [f"/data/train/class-{number // 100:04d}/image-{number:09d}.jpeg" for number in range(count)]
 
 
+@pytest.mark.parametrize("is_text", [True, False])
 @settings(max_examples=examples(60))
-@given(values=some)
-def test_text_is_read_back_unchanged(values: list[str]) -> None:
-    packed = Packed(values, is_text=True)
+@given(data=st.data())
+def test_values_are_read_back_unchanged(is_text: bool, data: st.DataObject) -> None:
+    values = data.draw(some if is_text else st.lists(st.binary(max_size=40), max_size=80))
+    packed = Packed(values, is_text=is_text)
     assert len(packed) == len(values)
     assert [packed.get(place) for place in range(len(values))] == values
     assert list(packed.each(range(len(values)))) == values
     assert list(packed.each(range(len(values))[3:-2])) == values[3:-2]
     assert list(packed.each(range(len(values))[::-3])) == values[::-3]
-
-
-@settings(max_examples=examples(60))
-@given(values=st.lists(st.binary(max_size=40), max_size=80))
-def test_bytes_are_read_back_unchanged(values: list[bytes]) -> None:
-    packed = Packed(values, is_text=False)
-    assert list(packed.each(range(len(values)))) == values
-    assert [packed.get(place) for place in range(len(values))] == values
 
 
 @pytest.mark.parametrize("shuffled", [False, True])

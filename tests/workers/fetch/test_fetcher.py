@@ -84,11 +84,6 @@ def outcome(make_batch: Callable[[Any], Any], indices: Any) -> Any:
     return {name: column.tolist() for name, column in batch.items()}
 
 
-@given(st.lists(st.integers(-12, 12), min_size=1, max_size=6))
-def test_index_errors_are_the_datasets_own(indices: list[int]) -> None:
-    assert outcome(make(TABLE, collate=default), indices) == outcome(sample_by_sample, indices)
-
-
 @pytest.mark.parametrize(
     "indices",
     [

@@ -138,18 +138,6 @@ DRAWS: dict[str, Callable[[], float]] = {
 # -- skip ---
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
-@pytest.mark.parametrize("seeded", [True, False])
-def test_interrupts_and_exits_are_not_caught(kind: type[BaseException], seeded: bool) -> None:
-    class Interrupted(FlakyBulk):
-        def __getitem__(self, index: int) -> Any:
-            raise kind
-
-    for one in (Bench(Interrupted(), "skip", seeded=seeded), Bench(Interrupted(), "retry", batched=False)):
-        with pytest.raises(kind):
-            one.make([0] if one.scope.seeds_globals == seeded else 0)
-
-
 # -- replace ---
 
 

@@ -256,16 +256,6 @@ def test_the_stream_is_read_no_further_than_the_step_needs(tail: str, ahead: int
     assert dataset.read == 18 + ahead
 
 
-def test_samples_of_other_ranks_are_not_kept() -> None:
-    fetch = World(2, 3, 2, "exact").fetcher(1, Numbers(1000))
-    for number in range(0, 100, 2):
-        fetch(Span(number))
-        assert len(fetch._held) <= 2 * 3 + 2 * 3
-    fetch = World(2, 3, 2, "pad").fetcher(1, Numbers(1000))
-    fetch(Span(50))
-    assert sum(sample is not None for sample in fetch._held) <= 3
-
-
 # -- resuming, with other workers and ranks ---
 
 

@@ -67,11 +67,6 @@ class Requests:
     shared_seed: int | None = None
     """For torch's data pipes."""
 
-    @property
-    def stay(self) -> bool:
-        """True if a task stays with the worker it was assigned to."""
-        return self.stream_count > 0
-
 
 @dataclass(slots=True)
 class Trouble:
@@ -160,8 +155,10 @@ class Epoch:
     ) -> None:
         self.plan, self.scheduler, self.limits, self.progress, self.number = plan, scheduler, limits, progress, number
         self.requests, self.restores = requests, restores
+        self.stays = requests.stream_count > 0
+        """True if a task stays with the worker it was assigned to."""
         # States depend on the samples that a worker has made.
-        self.can_move = not requests.stay and not requests.snapshot_every
+        self.can_move = not self.stays and not requests.snapshot_every
         """True if another worker would make the same batch."""
         self.deepens = limits.deepens and plan.goes_ahead
         """True if batches may be requested many windows ahead."""
@@ -234,13 +231,13 @@ class Epoch:
         if self.guards:
             treated = treated or self.fault_budget.treat(indices, batched=self.requests.batched)
             task.indices, task.skip = treated.indices, treated.skip
-        return Flight(ordinal, worker, task, self.requests.stay, treated)
+        return Flight(ordinal, worker, task, self.stays, treated)
 
     def arrived(self, flight: Flight, result: Result) -> None:
         """Accept an answer: put it into `ready` if something is to be delivered for it."""
         position = None if result.notes is None else result.notes.position
         result.position = position
-        if position is not None and not self.requests.stay:
+        if position is not None and not self.stays:
             self._last[result.worker] = position
         if result.kind is not ResultKind.ENDED:
             self.ready[flight.ordinal] = result
@@ -272,7 +269,7 @@ class Epoch:
     def note(self, ordinal: int, worker: int, position: Position | None) -> None:
         """Record a batch as delivered. The last step does it, so that an interrupt does not lose the batch."""
         progress = self.progress
-        state = position if position is None or self.requests.stay or position.has_state else None
+        state = position if position is None or self.stays or position.has_state else None
         if ordinal == progress.delivered and not progress.early:
             progress.delivered = ordinal + 1  # what `note` would do, but cheaper
         else:

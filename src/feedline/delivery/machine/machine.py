@@ -223,7 +223,7 @@ class Machine:
         left = 0
         while epoch.sent - epoch.done < self.window:
             left = left or slots.left(flights.count)
-            must = not limits.waits_for_slots or (epoch.requests.stay and epoch.sent < len(flights.active))
+            must = not limits.waits_for_slots or (epoch.stays and epoch.sent < len(flights.active))
             if not left and not must:
                 flights.lacks_slots = True
                 if flights.is_busy:

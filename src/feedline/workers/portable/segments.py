@@ -59,13 +59,13 @@ class Outbox(BatchMemory):
         if self._expected_bytes >= _WORTH_A_SEGMENT:
             with contextlib.suppress(OSError):  # no shared memory, or none left: the pipe carries any amount
                 self._segment = _make_segment(f"{self._prefix}{task.id}", self._expected_bytes)
-                return _writer_over(self._segment.array())
+                return SlotWriter(self._segment.array())
         return self._scratch_writer()
 
     def _scratch_writer(self) -> SlotWriter:
         if self._scratch is None:
             self._scratch = bytearray(self._scratch_bytes)
-        return _writer_over(np.frombuffer(self._scratch, np.uint8))
+        return SlotWriter(np.frombuffer(self._scratch, np.uint8))
 
     def part_with(self, task: Task, address: int, used: int) -> None:
         self._scratch = None
@@ -100,10 +100,6 @@ class Outbox(BatchMemory):
         if self._segment is not None:
             self._segment.memory.unlink()
             self._segment = None
-
-
-def _writer_over(view: Bytes) -> SlotWriter:
-    return SlotWriter(view, view.__array_interface__["data"][0])
 
 
 class _Segment:

@@ -292,7 +292,7 @@ def _overflow(codec: Codec, batch: object, task_id: int) -> Message:
     """Send a batch in its own memory, because it has no slot or does not fit into it."""
     mapping, fd = map_file(_OVERFLOW_BYTES)
     view = np.frombuffer(mapping, np.uint8)
-    writer = SlotWriter(view, view.__array_interface__["data"][0])
+    writer = SlotWriter(view)
     try:
         header = codec.encode(batch, writer)
     except SlotFull:

@@ -35,7 +35,7 @@ class Payload:
         self._framework = (kind.__module__, kind.__qualname__)  # by name: a worker imports it when it is its turn
         mapping, self._fd = map_file(_MOST_BYTES)
         view = np.frombuffer(mapping, np.uint8)
-        writer = SlotWriter(view, view.__array_interface__["data"][0])
+        writer = SlotWriter(view)
         collector = _Descriptors()
         self._inherited = collector.fds
         previous = context.get_spawning_popen()

@@ -175,7 +175,7 @@ def pack_spec(spec: WorkerSpec, cloudpickle: ModuleType) -> PackedSpec:
     with session.by_value(cloudpickle) as override:
         while True:
             memory: Bytes = np.empty(size, np.uint8)
-            writer = SlotWriter(memory, memory.__array_interface__["data"][0])
+            writer = SlotWriter(memory)
             try:
                 header = Codec(spec.framework, override=override).encode_object(spec, writer)
             except SlotFull:

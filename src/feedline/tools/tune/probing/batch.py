@@ -228,7 +228,7 @@ def _sent(batch: object, samples: list[object], size: int, clock: Clock) -> Json
     buffer = np.zeros(2 * len(whole) + _SPARE_BYTES, np.uint8)
 
     def write() -> bytes:
-        return codec.encode(batch, SlotWriter(buffer, buffer.__array_interface__["data"][0]))
+        return codec.encode(batch, SlotWriter(buffer))
 
     return {
         "bytes": size + object_bytes,
