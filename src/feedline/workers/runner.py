@@ -162,8 +162,8 @@ class Runner:
         if isinstance(exc, StopIteration) and self.streams and self.trouble is None:
             return self._end(task, worker)
         fault = self.describe(exc, task.indices)
-        notes = None if fault is None else self._noted(Notes(faults=[fault]))
-        return Result(ResultKind.FAILED, worker, task.id, exc, notes=notes)
+        failed = None if fault is None else self._noted(Notes(faults=[fault]))
+        return Result(ResultKind.FAILED, worker, task.id, exc, notes=failed)
 
     def describe(self, exc: BaseException, indices: object) -> Fault | None:
         """Add notes that name the sample to an exception; return the entry for the fault log."""

@@ -28,6 +28,7 @@ cluster = Cluster(initialize_head=True, head_node_args={**head, "num_cpus": 3 if
 if where == "elsewhere":
     cluster.add_node(num_cpus=3, object_store_memory=120 << 20)
 ray.init(cluster.address, log_to_driver=False)
+other = ray.put(np.ones(70 << 20, np.uint8)) if where == "here" else None  # another program uses the store too
 
 
 class Wide:

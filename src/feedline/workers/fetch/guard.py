@@ -142,7 +142,7 @@ class Guard:
             first: Fault | None = None
             if not self.skip:
                 try:
-                    return list(how.ask(indices))  # type: ignore[call-overload,no-any-return]  # a list
+                    return list(how.ask(indices))  # a list
                 except Exception as exc:
                     first = self._fault(exc, indices, 2, "retry")
             samples = []
