@@ -33,7 +33,7 @@ ray.init(cluster.address, log_to_driver=False)
 
 @ray.remote(num_cpus=1)
 class Other:
-    """Another program, which uses most of the store where the workers are."""
+    '''Another program, which uses most of the store where the workers are.'''
 
     def __init__(self):
         self.held = ray.get(ray.put(np.ones(70 << 20, np.uint8)))
