@@ -15,7 +15,7 @@ from feedline import DataLoader, Loader
 from feedline.errors import BadState
 from feedline.order.foreign import CutIndices, ForeignOrder
 from feedline.order.order import Entry
-from feedline.order.progress import Progress
+from feedline.order.plan import Progress
 from feedline.types import Key
 from tests.sampling import examples
 

@@ -226,7 +226,9 @@ class Runner:
         self._scope.begin(draw)
         if randomness.ranges is not None and (self._worker is None or self._threaded):
             self._scope.show("fetch")
-        outside = memory.set_current(buffer, self._spec.placement)
+        here = memory.on_this_thread
+        outside = here.memory, here.placement
+        here.memory, here.placement = buffer, self._spec.placement
         before = randomness.enter(self._scope)
         try:
             return self._fetch(indices)
@@ -240,7 +242,7 @@ class Runner:
         finally:
             randomness.enter(before)
             self._scope.end()
-            memory.set_current(*outside)
+            here.memory, here.placement = outside
 
     def _begin_epoch(self, task: Task) -> None:
         if self._agreement is not None:

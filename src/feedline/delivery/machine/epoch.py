@@ -21,8 +21,7 @@ from feedline.delivery.machine.fault_budget import FaultBudget, Treated
 from feedline.delivery.machine.stream_check import StreamCheck
 from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
-from feedline.order.plan import Plan
-from feedline.order.progress import Progress
+from feedline.order.plan import Plan, Progress
 from feedline.system.failures import is_interrupt
 from feedline.types import Position, Result, ResultKind, Task
 
