@@ -16,10 +16,10 @@ from feedline.delivery.driver.driver import Driver
 from feedline.delivery.machine.epoch import Epoch, Limits, Requests
 from feedline.delivery.machine.machine import Machine
 from feedline.errors import WorkerDied, WorkerStartError, WorkerTimeout
-from feedline.order.foreign import ForeignPlan
-from feedline.order.progress import Progress
+from feedline.order.plan import Progress
 from feedline.schedulers import InOrder, LeastLoaded
 from feedline.types import Call, Task
+from tests.loader.beginnings import plan_of
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.epochs import Bench, numbers, slow_at
 from tests.loader.stepping import Clock, SteppingEngine
@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def begin(driver: Driver, count: int = 4) -> Delivered:
-    driver.begin_epoch(Epoch(ForeignPlan(iter(numbers(count))), InOrder(), Limits(4, 2), Progress(), Requests()))
+    driver.begin_epoch(Epoch(plan_of(numbers(count)), InOrder(), Limits(4, 2), Progress(), Requests()))
     return Delivered(driver)
 
 
@@ -67,9 +67,7 @@ class Placing(SteppingEngine):
 def test_a_timeout_does_not_count_the_time_a_worker_waits_for_resources(clock: Clock) -> None:
     def started(engine: SteppingEngine) -> Delivered:
         driver = driver_of(engine, now_s=clock.now_s)
-        driver.begin_epoch(
-            Epoch(ForeignPlan(iter(numbers(2))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress(), Requests())
-        )
+        driver.begin_epoch(Epoch(plan_of(numbers(2)), InOrder(), Limits(4, 2, timeout_s=5.0), Progress(), Requests()))
         return Delivered(driver)
 
     assert next(started(Placing(1, clock, lambda _: 52.0))) == [0]
