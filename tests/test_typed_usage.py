@@ -96,20 +96,10 @@ def test_types_of_batches() -> None:
     named: DataLoader[tuple[torch.Tensor, int]] = collated  # the second parameter may be left out
     torchs: torch.utils.data.DataLoader[tuple[torch.Tensor, int]] = collated
     assert len(named) == len(torchs) == 3
-    for number in DataLoader([1, 2, 3], batch_size=None):
-        assert_type(number, int)
-        assert number in (1, 2, 3)
-    for word in DataLoader(Words(), None, shuffle=True):
-        assert_type(word, str)
-        assert len(word) == 1
     for batch in DataLoader(squares, 4):  # the result of the default collate function is unknown
         assert_type(batch, Any)
-    for pair in DataLoader(squares, None):  # torch turns a tuple into a list
-        assert_type(pair, Any)
     for sizes in DataLoader(squares, 4, device_transform=lengths, collate_fn=None, device="cpu"):
         assert_type(sizes, list[int])
-    for letter in DataLoader2(Words(), batch_size=None):
-        assert_type(letter, Any)  # for a subclass, only the result of `collate_fn` is known
     for either in DataLoader2(squares, 4, collate_fn=first):
         assert_type(either, torch.Tensor)
     wrong: DataLoader[tuple[torch.Tensor, int], str] = collated  # type: ignore[assignment]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +11,7 @@ import torch.utils.data
 import feedline
 from feedline import images, split
 from feedline.abc.deferred import hands_on_images
-from feedline.abc.memory import Placement, placement, set_current
+from feedline.abc.memory import Placement
 from feedline.datasets import ArrayDataset, CachedDataset, SQLDataset, StreamDataset, mix
 from feedline.datasets.source import Source
 from feedline.datasets.streams.feed import Feed, Message
@@ -20,16 +19,6 @@ from feedline.errors import BadOption
 from feedline.images.deferred import DeferredImages
 from feedline.loader.loader import NumpyConfig
 from tests.images.files import files
-
-
-def test_each_thread_has_its_own_placement() -> None:
-    seen = []
-    before = set_current(None, Placement.COLLATE)
-    thread = threading.Thread(target=lambda: seen.append(placement()))
-    thread.start()
-    thread.join()
-    assert set_current(*before) == (None, Placement.COLLATE)
-    assert seen == [Placement.DATASET]
 
 
 class Pictures(Source):

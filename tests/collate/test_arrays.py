@@ -30,9 +30,9 @@ class Room:
 @pytest.fixture
 def room(request: pytest.FixtureRequest) -> Any:
     room = Room(getattr(request, "param", 1 << 10))
-    memory.set_current(room)
+    memory.on_this_thread.memory = room
     yield room
-    memory.set_current(None)
+    memory.on_this_thread.memory = None
 
 
 def test_arrays_are_stacked_in_the_slot(room: Room) -> None:

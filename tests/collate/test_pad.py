@@ -148,11 +148,11 @@ class Room:
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_the_batch_is_written_into_the_slot(framework: str) -> None:
     room = Room()
-    memory.set_current(room)
+    memory.on_this_thread.memory = room
     try:
         padded, _ = pad().bound_to(framework)([np.arange(3.0), np.arange(5.0)])
     finally:
-        memory.set_current(None)
+        memory.on_this_thread.memory = None
     assert np.shares_memory(np.asarray(padded), room.buffer)
 
 

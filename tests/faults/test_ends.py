@@ -1,7 +1,7 @@
 """However a loader ends: its workers end soon, its memory is freed, and nothing is printed.
 
-`test_leaving.py` and `test_interrupted.py` have the plain cases. Here: both loaders, finalizers, stuck workers, and programs
-that ignore SIGCHLD.
+`test_leaving.py` and `test_interrupted.py` have the plain cases. Here: both loaders, finalizers, stuck workers,
+and programs that ignore SIGCHLD.
 """
 
 from __future__ import annotations

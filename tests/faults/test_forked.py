@@ -60,28 +60,6 @@ def test_a_child_may_iterate_over_the_same_loader() -> None:
         assert program.errors() == ""
 
 
-BATCH_OF_THE_PARENT = """
-batches = iter(Loader(Numbers(4000), 4, workers=2))
-batch = next(batches)
-read, write = os.pipe()
-child = os.fork()
-if child == 0:
-    os.read(read, 1)  # by now the parent has dropped the batch and read a thousand others
-    os._exit(0 if (batch == np.arange(4)[:, None]).all() else 9)
-del batch
-for other in batches:
-    pass
-os.write(write, b".")
-say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_batch_that_a_child_holds_is_never_overwritten() -> None:
-    with running(BATCH_OF_THE_PARENT) as program:
-        assert program.line() == "0"
-        assert program.end() == 0
-
-
 FORKED_WITH_AN_ITERATOR = """
 import gc
 import warnings

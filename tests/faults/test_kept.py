@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -192,43 +192,3 @@ def test_a_part_of_a_batch_can_be_kept(kind: str, engine: str, part: str) -> Non
 
 
 # -- the budget ---
-
-
-class Sized:
-    """Sample i has `sizes[i]` bytes, filled with i."""
-
-    def __init__(self, sizes: list[int]) -> None:
-        self.sizes = sizes
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __getitem__(self, index: int) -> Any:
-        return np.full(self.sizes[index], index % 251, np.uint8)
-
-
-SIZES = {"equal": [1_000_000] * 60, "growing": [150_000] * 30 + [1_000_000] * 30}
-WINDOW = 4
-
-
-def kept_batches(loader: Any, count: int) -> Iterator[Any]:
-    """Yield the batches while keeping the last `count` of them, which are checked when they are dropped."""
-    kept: list[Any] = []
-    for place, batch in enumerate(loader):
-        kept.append((place, batch))
-        yield batch
-        del batch
-        if len(kept) > count:
-            number, oldest = kept.pop(0)
-            assert (np.asarray(oldest) == number % 251).all()
-            del oldest
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("budget", [0, 2_000_000, 8_000_000])
-@pytest.mark.parametrize("sizes", SIZES)
-def test_memory_budget_bounds_the_arena(kind: str, engine: str, budget: int, sizes: str) -> None:
-    """Plus the batches in flight before the size of a batch is known."""
-    loader = make(kind, Sized(SIZES[sizes]), 1, workers=2, engine=engine, memory_budget=budget)
-    worst = max(loader.stats()["arena_bytes"] for _ in kept_batches(loader, 20))
-    assert worst <= budget + WINDOW * 1_004_000

@@ -138,36 +138,3 @@ def test_the_error_about_a_process_limit_names_ulimit(start_method: str, allowed
         assert program.line() == "left"
         assert program.line() == "done", "and works when the limit is gone"
         assert program.end() == 0, program.errors()
-
-
-FEW_THREADS = """
-import resource, threading
-warm = list(Loader(Numbers(), 4, workers=4, engine="thread"))
-before = threading.active_count()
-limits = resource.getrlimit(resource.RLIMIT_NPROC)
-resource.setrlimit(resource.RLIMIT_NPROC, (len(os.listdir("/proc/self/task")) + 2, limits[1]))
-loader = Loader(Numbers(), 4, workers=4, engine="thread")
-try:
-    iter(loader)
-except feedline.errors.WorkerStartError as exc:
-    say("refused", exc)
-for thread in threading.enumerate():
-    if thread is not threading.main_thread():
-        thread.join(100)
-say("left", threading.active_count() - before)
-resource.setrlimit(resource.RLIMIT_NPROC, limits)
-assert len(list(loader)) == 16
-say("done")
-"""
-
-
-@pytest.mark.slow
-def test_the_error_about_a_thread_limit_names_ulimit() -> None:
-    with running_afresh(FEW_THREADS, inside=[*as_another_user(), *ONE_THREAD]) as program:
-        message = program.line()
-        assert message.startswith("refused"), program.errors()
-        assert "could not be started" in message
-        assert "ulimit -u" in message
-        assert program.line() == "left 0"
-        assert program.line() == "done", "and works when the limit is gone"
-        assert program.end() == 0, program.errors()

@@ -172,31 +172,3 @@ def test_memory_is_that_of_kept_batches_and_a_window_for_any_pattern(
 
 def _firsts(kept: deque[list[torch.Tensor]]) -> Iterator[float]:
     return (float(some[0].flatten()[0]) for some in kept if some)
-
-
-class Holding(Dataset[Any]):
-    """Holds a batch of another loader."""
-
-    def __init__(self, held: torch.Tensor | None) -> None:
-        self.held = held
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> Any:
-        assert self.held is not None
-        return self.held.sum().item()
-
-
-def test_a_batch_held_by_a_forked_workers_dataset_is_not_overwritten() -> None:
-    source = iter(DataLoader([torch.full((1000,), float(number)) for number in range(400)], 4, num_workers=1))
-    held = next(source)
-    expected = held.sum().item()
-    dataset = Holding(held)
-    sums = iter(DataLoader(dataset, 1, num_workers=1, prefetch_factor=1))
-    assert next(sums).item() == expected
-    dataset.held = None
-    del held
-    for _ in range(60):  # enough to overwrite the slot if it were free
-        next(source)
-    assert {value.item() for value in sums} == {expected}

@@ -296,7 +296,7 @@ def interrupted_at(batches: Iterator[Any], place: int, *events: str) -> bool:
     return False
 
 
-_INTERRUPTED = ("caller_lock.py", "inline_batches.py", "batches.py", "counters.py", "fault_budget.py", "progress.py")
+_INTERRUPTED = ("caller_lock.py", "inline_batches.py", "batches.py", "counters.py", "fault_budget.py", "plan.py")
 
 
 def test_without_workers_an_interrupt_anywhere_repeats_no_batch() -> None:

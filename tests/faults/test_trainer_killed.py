@@ -138,35 +138,3 @@ def test_workers_end_even_if_another_child_of_the_trainer_keeps_their_sockets_op
     finally:
         os.close(read)
         os.close(write)
-
-
-FULL_SOCKET = """
-def long_header(samples):
-    return ["x" * 30_000]
-
-batches = iter(Loader(Numbers(6400), 1, workers=1, prefetch=64, collate_fn=long_header))
-next(batches)
-pids = batches.worker_pids
-if os.fork() == 0:
-    os.setsid()
-    os.read(int(sys.argv[1]), 1)
-    os._exit(0)
-# The worker has more to say than a socket holds: it waits in the middle of an answer.
-while open(f"/proc/{pids[0]}/stat").read().split()[2] != "S":
-    pass
-say(*pids)
-hear()
-"""
-
-
-def test_a_worker_that_is_blocked_while_sending_an_answer_ends() -> None:
-    read, write = os.pipe()
-    try:
-        with running(FULL_SOCKET, read, keep_open=read) as program:
-            program.watch(program.line())
-            program.kill()
-            assert program.watched_are_gone()
-            os.write(write, b".")
-    finally:
-        os.close(read)
-        os.close(write)

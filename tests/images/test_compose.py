@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from feedline import images
-from feedline.abc.memory import Placement, set_current
+from feedline.abc.memory import Placement, on_this_thread
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.images.compose import image_transform
 from feedline.images.deferred import DeferredImage
@@ -32,12 +32,12 @@ def in_place(placement: Placement, pipeline: images.Compose, image: Any, key: in
     """Transform an image as a source in a worker does, with the random numbers of this key."""
     scope = Scope()
     scope.begin(Draw(key))
-    before, was = enter(scope), set_current(None, placement)
+    before, on_this_thread.placement = enter(scope), placement
     try:
         return pipeline.deferring()(image)
     finally:
         enter(before)
-        set_current(*was)
+        on_this_thread.placement = Placement.DATASET
 
 
 @pytest.mark.parametrize("form", ["bytes", "memoryview", "array", "pillow", "png"])
@@ -230,11 +230,11 @@ def test_an_image_that_the_device_cannot_decode_is_sent_as_pixels() -> None:
 
 
 def test_images_are_decoded_in_the_worker_with_decode_cpu() -> None:
-    before = set_current(None, Placement.DECODE)
+    on_this_thread.placement = Placement.DECODE
     try:
         image = TRAIN.decoding("cpu").deferring()(encoded(photo()))
     finally:
-        set_current(*before)
+        on_this_thread.placement = Placement.DATASET
     assert image.pixels is not None
 
 
@@ -252,14 +252,14 @@ def test_decode_gpu_needs_a_device_in_a_loader() -> None:
 
 
 def test_only_sources_defer_images() -> None:
-    before = set_current(None, Placement.COLLATE)
+    on_this_thread.placement = Placement.COLLATE
     try:
         assert isinstance(TRAIN(photo()), np.ndarray)
         assert isinstance(images.Resize(8)(photo()), np.ndarray)
         assert isinstance(image_transform(images.Resize(8))(photo()), DeferredImage)
         assert isinstance(image_transform(images.Compose([images.Resize(8), darker]))(photo()), np.ndarray)
     finally:
-        set_current(*before)
+        on_this_thread.placement = Placement.DATASET
     assert image_transform(darker) is darker
 
 

@@ -10,7 +10,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 import feedline
 from feedline import images
-from feedline.abc.memory import Placement, set_current
+from feedline.abc.memory import Placement, on_this_thread
 from feedline.datasets.source import Source
 from feedline.errors import CollateError
 from feedline.images.deferred import DeferredImage, DeferredImages, collate_images
@@ -156,24 +156,24 @@ def test_bfloat16_needs_tensors() -> None:
     ],
 )
 def test_the_error_for_images_that_differ_says_how(other: Any, message: str) -> None:
-    before = set_current(None, Placement.COLLATE)
+    on_this_thread.placement = Placement.COLLATE
     try:
         with pytest.raises(CollateError, match=message):
             collate_images([DeferredImage(Finish(4, 3), pixels=photo(3, 4)), other])
     finally:
-        set_current(*before)
+        on_this_thread.placement = Placement.DATASET
 
 
 @pytest.mark.parametrize("where", [Placement.COLLATE, Placement.DEVICE])
 def test_images_with_and_without_steps_can_share_a_batch(where: Placement) -> None:
-    before = set_current(None, where)
+    on_this_thread.placement = where
     try:
         plain = DeferredImage(Finish(4, 3), pixels=photo(3, 4))
         changed = DeferredImage(Finish(4, 3), steps=(brightness(2),), pixels=photo(3, 4))
         alone: Any = collate_images([plain])
         both: Any = collate_images([plain, changed])
     finally:
-        set_current(*before)
+        on_this_thread.placement = Placement.DATASET
     if where is Placement.DEVICE:
         assert alone.steps is None
         assert both.steps == [(), (brightness(2),)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
@@ -11,7 +11,7 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.loader import NumpyConfig
 from feedline.loader.resources import Resources
 from feedline.memory.arena import Arena
-from feedline.order.foreign import ForeignPlan
+from feedline.order.foreign import ForeignOrder
 from feedline.order.order import Entry, Order
 from feedline.order.plan import Plan
 from feedline.types import DatasetKind, Key, State
@@ -31,9 +31,14 @@ def spec_of(dataset: Any, kind: DatasetKind = DatasetKind.MAP) -> WorkerSpec:
     return WorkerSpec(dataset, kind, list, NumpyFramework(), worker_count=0, base_seed=0)
 
 
+def plan_of(batches: Iterable[Any]) -> Plan:
+    """Return a plan of these batches."""
+    return ForeignOrder(batches).plan(Entry(Key(0, 0), draw_key=0))
+
+
 def bookmark_of(plan: list[Any] | Plan, workers: int = 0) -> Checkpoint:
     entry = Entry(Key(0, 0), draw_key=0)
-    plan = plan if isinstance(plan, Plan) else ForeignPlan(iter(plan))
+    plan = plan if isinstance(plan, Plan) else plan_of(plan)
     return Checkpoint(GivenOrder(plan), entry, draw_seed=0, worker_count=workers, batch_size=1)
 
 

@@ -10,11 +10,11 @@ import pytest
 from feedline.abc import Scheduler
 from feedline.delivery.machine.epoch import Epoch, Limits, Requests
 from feedline.delivery.machine.recovery import Recovery
-from feedline.order.foreign import ForeignPlan
-from feedline.order.progress import Progress
+from feedline.order.plan import Progress
 from feedline.order.streams import SpanPlan
 from feedline.schedulers import InOrder
 from feedline.types import Position
+from tests.loader.beginnings import plan_of
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.stepping import Clock, Cost, SteppingEngine
 
@@ -58,7 +58,7 @@ class Bench:
         progress = Progress(early=set(already), positions=dict(resumes or {}), turn=turn)
         limits = Limits(self.window, depth, timeout_s, kills_stuck=kills_stuck)
         self.epoch = Epoch(
-            ForeignPlan(iter(numbers(count)) if plan is None else plan) if spans is None else spans,
+            plan_of(numbers(count) if plan is None else plan) if spans is None else spans,
             scheduler or InOrder(),
             limits,
             progress,

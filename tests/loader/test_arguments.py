@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from feedline import DataLoader, DataLoader2, Loader
-from feedline.errors import BadOption, OptionWarning, StateWarning
+from feedline.errors import BadOption, OptionWarning
 from feedline.samplers import LengthBucketBatchSampler
 from feedline.schedulers import InOrder
 
@@ -128,14 +128,6 @@ def test_warns_about_arguments_that_are_probably_mistakes(arguments: dict[str, A
         loader = DataLoader(**{"dataset": range(10), **arguments})
     assert warned[0].filename == __file__
     assert len(list(loader)) == len(loader.dataset)
-
-
-@pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_warns_about_an_empty_state(kind: Any) -> None:
-    loader = kind(range(4))
-    with pytest.warns(StateWarning, match="The state is empty"):
-        loader.load_state_dict({})
-    assert len(list(loader)) == 4
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])

@@ -6,11 +6,9 @@ import gc
 import pickle
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from feedline import DataLoader, Loader
@@ -30,14 +28,6 @@ def test_epochs_share_a_config_until_an_attribute_is_reassigned(kind: Any) -> No
     assert list(loader) == [1, 5, 9]
     assert config_of(loader) is not before
     assert before.collate is not sum, "a config does not change"
-
-
-def test_every_attribute_that_torch_reads_may_be_reassigned() -> None:
-    loader = DataLoader(list(range(6)), 2, num_workers=1, engine="thread")
-    for name, value in {"timeout": 60.0, "prefetch_factor": 3, "num_workers": 2, "in_order": False}.items():
-        setattr(loader, name, value)
-    settings = config_of(loader)
-    assert (settings.timeout_s, settings.depth, settings.worker_count, settings.in_order) == (60.0, 3, 2, False)
 
 
 def test_a_batch_sampler_that_changes_is_read_in_every_epoch() -> None:
@@ -76,14 +66,6 @@ def test_a_config_does_not_keep_the_loader_alive(kind: Any) -> None:
     assert config.batch_size == 2
 
 
-def test_a_dataset_that_changes_is_read_in_every_epoch() -> None:
-    dataset = torch.utils.data.TensorDataset(torch.zeros(4))
-    loader = DataLoader(dataset, 4)
-    assert next(iter(loader))[0].sum() == 0
-    dataset.tensors = (torch.ones(4),)
-    assert next(iter(loader))[0].sum() == 4
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_loader_is_sent_without_its_config(kind: Any) -> None:
     loader = kind(list(range(6)), 2)
@@ -92,17 +74,6 @@ def test_a_loader_is_sent_without_its_config(kind: Any) -> None:
     config_of(loader).__dict__["lock"] = threading.Lock()  # cannot be pickled
     assert len(pickle.dumps(loader)) < before + 100
     assert [batch.tolist() for batch in pickle.loads(pickle.dumps(loader))] == [[0, 1], [2, 3], [4, 5]]
-
-
-class Counting(torch.utils.data.IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-
-def test_a_state_before_the_first_iteration_needs_no_length() -> None:
-    loader: Any = DataLoader(Counting(), 2)
-    loader.state_dict()
-    assert [batch.tolist() for batch in loader] == [[0, 1], [2]]
 
 
 def test_two_iterations_without_workers_share_no_scratch_space() -> None:

@@ -148,18 +148,6 @@ def test_every_sample_comes_once(
 # Seeds
 
 
-def test_the_order_depends_only_on_seed_and_epoch(engine: EngineName) -> None:
-    expected = Loader(Squares(), 4, shuffle=True, seed=5)
-    epochs = [values(expected) for _ in range(3)]
-    assert epochs[0] != epochs[1] != epochs[2]
-    for workers in (1, 3):
-        loader = Loader(Squares(), 4, shuffle=True, seed=5, **options(engine, workers))
-        assert [values(loader) for _ in range(3)] == epochs
-        loader.set_epoch(1)
-        assert values(loader) == epochs[1]
-        assert values(loader) == epochs[2], "counting continues from there"
-
-
 # Collate functions
 
 

@@ -14,8 +14,6 @@ from feedline.faults.log import FaultLog
 from feedline.loader.resources import Resources
 from feedline.memory.arena import Arena
 from feedline.workers import abilities
-from feedline.workers.processes.engine import ProcessEngine
-from feedline.workers.threads import ThreadEngine
 from tests.holding import Hold, Whereabouts
 from tests.loader.beginnings import resources_with
 
@@ -85,14 +83,6 @@ def test_closing_frees_the_arena_and_batches_stay_valid() -> None:
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
     assert arena_of(resources).acquire() == 0, "they can be used again"
-
-
-@pytest.mark.parametrize(("name", "kind"), [("process", ProcessEngine), ("thread", ThreadEngine)])
-def test_the_requested_engine_is_created(name: str, kind: type) -> None:
-    resources = make(engine=name)
-    engine = resources._engine(resources.arena())
-    assert type(engine) is kind
-    assert engine.worker_count == 2
 
 
 def test_stats_before_the_first_batch() -> None:

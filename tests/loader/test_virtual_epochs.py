@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import weakref
 from collections.abc import Iterator
@@ -12,33 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from feedline import DataLoader, Loader
 from feedline.delivery.state import Snapshot
 from feedline.errors import BadOption
-from tests.sampling import examples
 
 
 def make(count: int = 10, size: int = 4, **options: Any) -> Loader:
     return Loader(list(range(count)), size, shuffle=True, seed=2, **options)
-
-
-def epochs_of(loader: Loader, steps: int, count: int, **options: Any) -> list[list[list[int]]]:
-    return [[batch.tolist() for batch in epoch] for epoch in islice(loader.virtual_epochs(steps, **options), count)]
-
-
-def chain(loader: Loader, count: int, **options: Any) -> list[list[int]]:
-    """Return the first `count` batches of the endless order."""
-    return epochs_of(loader, count, 1, **options)[0]
-
-
-def test_an_epoch_can_be_continued() -> None:
-    epoch = next(make().virtual_epochs(5))
-    taken = [batch.tolist() for batch in islice(epoch, 2)] + [batch.tolist() for batch in epoch]
-    assert taken == chain(make(), 5)
-    assert list(epoch) == []
 
 
 class Watching:
@@ -76,33 +56,6 @@ def test_a_batch_is_freed_before_the_next_is_made(kind: Any) -> None:
 
 
 # -- state ---
-
-
-@settings(deadline=None, max_examples=examples(25))
-@given(st.integers(1, 5), st.integers(0, 4), st.integers(0, 5))
-def test_the_position_is_saved_and_restored(steps: int, epochs_done: int, batches_done: int) -> None:
-    batches_done = min(batches_done, steps)
-    loader = make()
-    epochs = loader.virtual_epochs(steps)
-    for _ in range(epochs_done):
-        list(next(epochs))
-    epoch = next(epochs)
-    list(islice(epoch, batches_done))
-    state = json.loads(json.dumps(loader.state_dict()))
-    expected_number = epoch.number
-    rest = [batch.tolist() for batch in epoch]
-    if batches_done == steps:
-        following = next(epochs)
-        expected_number, rest = following.number, [batch.tolist() for batch in following]
-    after = [batch.tolist() for batch in next(epochs)]
-
-    other = make()
-    other.load_state_dict(state)
-    again = other.virtual_epochs(steps)
-    epoch = next(again)
-    assert epoch.number == expected_number
-    assert [batch.tolist() for batch in epoch] == rest
-    assert [batch.tolist() for batch in next(again)] == after
 
 
 def test_an_iteration_that_another_thread_starts_meanwhile_keeps_its_own_order() -> None:

@@ -25,8 +25,8 @@ def message(size: int = 1 << 14) -> MessageWriter:
 @contextmanager
 def task_in(current: M) -> Iterator[M]:
     """A task whose batch is made in `current`."""
-    before = memory.set_current(current)
+    memory.on_this_thread.memory = current
     try:
         yield current
     finally:
-        memory.set_current(*before)
+        memory.on_this_thread.memory = None

@@ -98,21 +98,6 @@ def test_the_usual_loop_of_distributed_training() -> None:
     assert before + after == whole
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")  # the warning is correct here
-def test_torchs_distributed_sampler_is_left_alone() -> None:
-    def orders(kind: Any) -> list[Any]:
-        sampler: Any = torch_data.DistributedSampler(range(N), 2, 1, seed=3)  # type: ignore[arg-type]
-        loader = kind(datasets.Sized(N), batch_size=4, sampler=sampler)
-        found = [values(loader), values(loader)]
-        sampler.set_epoch(6)
-        return [*found, values(loader), values(loader)]
-
-    found = orders(DataLoader)
-    assert found == orders(torch_data.DataLoader)
-    assert found[0] == found[1], "as with torch, without set_epoch the order repeats"
-    assert found[2] != found[0]
-
-
 # Epochs and states
 
 
@@ -261,6 +246,14 @@ def test_a_virtual_epoch_has_exactly_the_given_number_of_batches(name: str) -> N
         assert [batch for epoch in cut for batch in epoch] == uncut, (
             "the batches do not depend on the length of virtual epochs"
         )
+
+
+@pytest.mark.parametrize("name", ["in order", "shuffled", "a sampler", "weighted", "batches"])
+def test_virtual_epochs_are_a_chain_of_epochs(name: str) -> None:
+    loader = virtual(name)
+    epochs = [index for _ in range(5) for index in flat(loader)]
+    chained = flat(batch for epoch in take(virtual(name), 2, 5) for batch in epoch)
+    assert chained == epochs[: len(chained)]
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import pytest
 
 from feedline.errors import BadState
-from feedline.order.foreign import ForeignPlan, skip
+from feedline.order.foreign import ForeignOrder, ForeignPlan
 from feedline.order.order import Entry
 from feedline.system.ranks import Share
 from feedline.types import Key
@@ -30,22 +29,18 @@ class Stateful:
         self.state["place"] += 1
         return self.state["place"] - 1
 
-    def current_state(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, int]:
         return self.state
 
-
-def plan_of(indices: Stateful, **options: Any) -> ForeignPlan:
-    return ForeignPlan(indices, find_snapshot=lambda: indices.current_state, **options)
-
-
-# -- random numbers ---
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.state = state
 
 
 def test_draw_keys_differ_on_all_ranks_and_survive_a_resumption() -> None:
     def keys(consumed: int, numbers: range) -> list[int]:
         shares = [functools.partial(Share, rank, 3) for rank in range(3)]
         return [
-            ForeignPlan(iter(()), draw_key=5, share=share, consumed=consumed).draw(number).key
+            ForeignOrder(range(9), share=share).plan(Entry(Key(0, 0), 5, {"consumed": consumed})).draw(number).key
             for number in numbers
             for share in shares
         ]
@@ -54,22 +49,19 @@ def test_draw_keys_differ_on_all_ranks_and_survive_a_resumption() -> None:
     assert keys(4, range(6)) == keys(0, range(4, 10))
 
 
-# -- states ---
-
-
 def test_states_of_batches_that_were_delivered_are_forgotten() -> None:
     entry = Entry(Key(0, 0), 0)
-    plan = plan_of(Stateful(1000), entry=entry)
+    plan = ForeignOrder(Stateful(1000)).plan(entry)
     for number in range(500):
         entry.progress.delivered = max(0, number - 4)
         next(plan)
     assert len(plan._states) < 10
 
 
-# -- skipping ---
+def test_the_batches_before_a_state_are_skipped_or_said_to_be_too_few() -> None:
+    def plan(consumed: int) -> ForeignPlan:
+        return ForeignOrder(range(6)).plan(Entry(Key(0, 0), 0, {"consumed": consumed}))
 
-
-def test_skip_skips_items_or_says_that_there_are_too_few() -> None:
-    assert list(skip(iter(range(6)), 4, "Mine")) == [4, 5]
-    with pytest.raises(BadState, match="9 batches were consumed, but Mine has only 6"):
-        list(skip(iter(range(6)), 9, "Mine"))
+    assert list(plan(4)) == [4, 5]
+    with pytest.raises(BadState, match="9 batches were consumed, but range has only 6"):
+        plan(9)

@@ -15,23 +15,13 @@ from feedline import DataLoader, Loader
 from feedline.errors import BadState
 from feedline.order.foreign import CutIndices, ForeignOrder
 from feedline.order.order import Entry
-from feedline.order.progress import Progress
+from feedline.order.plan import Progress
 from feedline.types import Key
 from tests.sampling import examples
 
 pytestmark = pytest.mark.sample(8)
 
 # -- cutting ---
-
-
-@given(st.integers(0, 20), st.integers(1, 6), st.booleans())
-def test_indices_are_cut_as_torch_does(count: int, size: int, drop_last: bool) -> None:
-    stop = count // size * size if drop_last else count
-    expected = [list(range(start, min(start + size, count))) for start in range(0, stop, size)]
-    cut = CutIndices(range(count), size, drop_last=drop_last)
-    assert list(cut) == expected
-    with pytest.raises(StopIteration):
-        next(cut)
 
 
 def test_an_iterator_with_a_shrinking_length_is_not_restarted_at_its_end() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from feedline import DataLoader, Loader, samplers
-from feedline.errors import BadOption, BadState
+from feedline import samplers
+from feedline.errors import BadState
 from feedline.order.order import (
     BatchOrder,
     Entry,
@@ -91,11 +91,3 @@ def test_an_orders_own_share_takes_precedence() -> None:
     order = SampleOrder(share, 2, drop_last=False).without_end(Share(0, 1))
     assert listed(order, count=2) == [[1, 3], [1, 3]]
     assert listed(samples(4).without_end(Share(1, 2)), count=2) == [[1, 3], [1, 3]]
-
-
-@pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_a_last_round_that_cannot_be_split_is_rejected_at_the_start(kind: Any) -> None:
-    batches = samplers.distribute(samplers.LengthBucketBatchSampler([1] * 5, 2, shuffle=False), 0, 2, tail="exact")
-    loader = kind(list(range(5)), batch_sampler=batches)
-    with pytest.raises(BadOption, match='tail="exact"'):
-        iter(loader)

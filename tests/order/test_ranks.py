@@ -213,9 +213,6 @@ def test_ranks_of_foreign_samplers_draw_different_numbers(batches: bool, monkeyp
     assert not np.isin(drawn[0], drawn[1]).any()
 
 
-# Where ranks come from
-
-
 # Streams
 
 

@@ -19,7 +19,7 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 from feedline import DataLoader, Loader, samplers
 from feedline.types import EngineName
 from tests.order import datasets
-from tests.order.facts import flat, interrupted, through_json, values
+from tests.order.facts import flat, through_json, values
 from tests.sampling import examples
 
 # Some of these tests compare an order that repeats itself.
@@ -411,23 +411,6 @@ def test_the_states_of_a_resumed_loader_are_those_of_one_that_never_stopped(opti
     assert loader.state_dict() == ended.state_dict()
 
 
-def test_states_after_the_last_batch_and_after_the_end_differ() -> None:
-    epochs = whole_epochs()
-    loader = shuffled()
-    iterator = iter(loader)
-    for _ in range(len(loader)):
-        next(iterator)
-    last = loader.state_dict()
-    assert next(iterator, None) is None
-    ended = loader.state_dict()
-    resumed = shuffled()
-    resumed.load_state_dict(last)
-    assert [values(resumed), values(resumed)] == [[], epochs[1]], "the saved loop had not reached its end yet"
-    resumed = shuffled()
-    resumed.load_state_dict(ended)
-    assert values(resumed) == epochs[1]
-
-
 # Batches out of order
 
 
@@ -500,17 +483,6 @@ def test_a_state_after_a_failed_batch_does_not_repeat_it(options: dict[str, Any]
 
 
 # Map-style datasets with a state
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stateful_map_style_dataset_resumes_from_its_state(workers: int) -> None:
-    def make() -> Any:
-        return DataLoader(datasets.StatefulMap(12), batch_size=2, num_workers=workers)
-
-    whole = values(make())
-    for stop in range(1, 6):
-        taken, resumed = interrupted(make, stop)
-        assert values(taken) + values(resumed) == whole
 
 
 # Loader, without torch

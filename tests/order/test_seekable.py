@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
-from feedline.errors import BadOption
 from feedline.order.seekable import BatchPlan, SamplePlan
-from feedline.randomness.keys import mix
 from feedline.samplers import RandomSampler, SequentialSampler, distribute
-from feedline.system.ranks import TAILS, Tail
-from feedline.types import Draw, IndexBlock, Key
+from feedline.types import IndexBlock, Key
 
 KEY = Key(3, 1)
 
@@ -92,66 +88,7 @@ def test_entering_at_a_distant_place_requests_nothing_before_it() -> None:
 # -- ranks ---
 
 counts, sizes, worlds = st.integers(1, 50), st.integers(1, 5), st.integers(1, 5)
-tails = st.sampled_from(TAILS)
-
-
-def ranks_of(count: int, size: int, world: int, tail: Tail, consumed: int = 0) -> list[SamplePlan]:
-    whole = RandomSampler(range(count), seed=3)
-    samplers: list[Any] = [distribute(whole, rank, world, tail=tail) for rank in range(world)]
-    try:
-        return [plan_of(sampler, size, consumed=consumed) for sampler in samplers]
-    except BadOption:
-        assume(False)
-        raise
-
-
-@given(counts, sizes, worlds, tails)
-def test_ranks_share_the_order_and_end_together(count: int, size: int, world: int, tail: Tail) -> None:
-    ranks = ranks_of(count, size, world, tail)
-    assert len({len(plan) for plan in ranks}) == 1
-    delivered = Counter(index for plan in ranks for batch in listed(plan) for index in batch)
-    everything = Counter(range(count))
-    order = RandomSampler(range(count), seed=3).at(np.arange(count), KEY).tolist()
-    if tail == "exact":
-        assert delivered == everything
-    elif tail == "pad":
-        repeated = delivered - everything
-        assert set(delivered) == set(everything)
-        assert set(repeated) <= set(order[: repeated.total()]), "padding starts again from the beginning"
-        assert repeated.total() < world
-    else:
-        left_out = everything - delivered
-        assert left_out.total() < world
-        assert set(left_out) == set(order[count - left_out.total() :])
-
-
 # -- random numbers ---
-
-
-def test_states_are_plain_and_never_beyond_the_end() -> None:
-    plan = ranks_of(10, 4, 4, "pad")[0]
-    assert plan.state(0) == {"unit": "samples", "consumed": 0}
-    assert plan.state(1) == {"unit": "samples", "consumed": 10}, "twelve samples were delivered, but there are ten"
-    assert type(plan.state(1)["consumed"]) is int
-
-
-def keys_of(plan: Any) -> list[tuple[int, int]]:
-    """Return (index, key) of every sample."""
-    keys = []
-    for number, indices in enumerate(listed(plan)):
-        draw: Draw = plan.draw(number)
-        keys += [(index, mix(draw.key, draw.first + draw.stride * place)) for place, index in enumerate(indices)]
-    return keys
-
-
-@given(counts, sizes, worlds, sizes)
-def test_what_a_sample_draws_does_not_depend_on_ranks_or_batches(
-    count: int, size: int, world: int, other_size: int
-) -> None:
-    alone = dict(keys_of(plan_of(RandomSampler(range(count), seed=3), other_size)))
-    assert len(set(alone.values())) == count
-    shared = [pair for plan in ranks_of(count, size, world, "exact") for pair in keys_of(plan)]
-    assert dict(shared) == alone
 
 
 # -- batch samplers ---
@@ -173,23 +110,6 @@ class Batches(BatchSampler):
 
 def batch_plan(sampler: Any, consumed: int = 0) -> BatchPlan:
     return BatchPlan(sampler, key=KEY, draw_key=77, consumed=consumed)
-
-
-@given(st.integers(0, 20), st.integers(0, 20))
-def test_a_batch_sampler_can_be_entered_anywhere(count: int, done: int) -> None:
-    plan = batch_plan(Batches(count))
-    done = min(done, count)
-    assert len(plan) == count
-    state = plan.state(done)
-    assert state == {"unit": "batches", "consumed": done}
-    again = batch_plan(Batches(count), done)
-    assert len(again) == count - done
-    everything = listed(plan)
-    assert everything == [[1, number] for number in range(count)]
-    assert listed(again) == everything[done:]
-    assert [again.draw(number) for number in range(count - done)] == [
-        plan.draw(number) for number in range(done, count)
-    ]
 
 
 def test_draw_keys_of_batches_differ_on_all_ranks() -> None:

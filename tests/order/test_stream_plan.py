@@ -7,14 +7,9 @@ from itertools import islice
 from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.randomness.keys import mix
 from feedline.system.ranks import Share
-from feedline.types import Draw, Span, StreamSharding
+from feedline.types import Span, StreamSharding
 
 SPLIT = StreamSharding(4, Share(1, 3))
-
-
-def test_a_stream_plan_draws_like_the_first_of_several_workers() -> None:
-    plan = StreamPlan(4, 9)
-    assert plan.draw(0) == plan.draw(5) == plan.draw_of(0) == Draw(mix(9, 0))
 
 
 def test_no_two_streams_of_workers_and_ranks_have_keys_in_common() -> None:
@@ -26,14 +21,3 @@ def test_no_two_streams_of_workers_and_ranks_have_keys_in_common() -> None:
 
 def test_steps_are_counted_from_where_the_stream_was_entered() -> None:
     assert list(islice(SpanPlan(SPLIT, consumed=50), 2)) == [Span(0, 50), Span(1, 50)]
-
-
-def test_the_state_counts_the_samples_of_all_ranks() -> None:
-    plan = SpanPlan(SPLIT, consumed=50)
-    assert plan.state(0) == {"unit": "stream samples", "consumed": 50}
-    assert plan.state(2) == {"unit": "stream samples", "consumed": 50 + 2 * 12}
-
-
-def test_samples_draw_by_their_place_in_the_stream_in_every_step() -> None:
-    plan = SpanPlan(SPLIT, draw_key=9, consumed=50)
-    assert plan.draw(0) == plan.draw(7) == Draw(9)

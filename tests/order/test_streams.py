@@ -15,7 +15,7 @@ from feedline import DataLoader
 from feedline.errors import BadState, DataWarning
 from feedline.types import EngineName
 from tests.order import datasets
-from tests.order.facts import all_bytes, flat, interrupted, values
+from tests.order.facts import flat, interrupted, values
 from tests.sampling import examples
 
 pytestmark = pytest.mark.sample(12)
@@ -303,14 +303,6 @@ def test_a_shared_stream_with_a_state_is_not_read_again(workers: int) -> None:
     rest = values(resumed)
     assert [index for batch in rest for index in batch[0]] == list(range(36, 60))
     assert min(origin for batch in rest for origin in batch[1]) >= 30, "restored near the saved position"
-
-
-def test_a_shared_stream_draws_the_same_after_a_resumption() -> None:
-    def loader(workers: int) -> Any:
-        return DataLoader(datasets.DrawingStream(23), batch_size=3, num_workers=workers, shard=True, seed=2)
-
-    taken, resumed = interrupted(lambda: loader(2), 4, lambda: loader(3))
-    assert all_bytes(taken) + all_bytes(resumed) == all_bytes(loader(0))
 
 
 class Augmented(datasets.SplitStream):

@@ -9,56 +9,16 @@ import pytest
 import torch
 from torch.utils.data import (
     BatchSampler,
-    DataLoader,
     RandomSampler,
 )
 
 import feedline
 from feedline import samplers
-from feedline.order.order import Entry, Order
-from feedline.order.torch_order import torch_order
-from feedline.types import IndexBlock, Key, StreamSharding
 
 NUMBERS: Any = range(10)
 
 
-def order_in(loader: DataLoader[Any], sharding: StreamSharding | None = None) -> Order:
-    return torch_order(
-        loader._index_sampler,
-        loader.batch_size,
-        is_map=loader._dataset_kind == torch.utils.data._DatasetKind.Map,
-        batched=loader._auto_collation,
-        sharding=sharding,
-    )
-
-
-def listed(order: Order, key: Key = Key(3, 0)) -> list[Any]:  # noqa: B008  frozen
-    order.prepare({})
-    plan = order.plan(Entry(key, 0))
-    items = [item.array.tolist() if isinstance(item, IndexBlock) else item for item in plan]
-    return [item.tolist() if isinstance(item, torch.Tensor) else item for item in items]
-
-
 # -- torch's samplers, exactly ---
-
-
-class Growing:
-    count = 3
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_the_length_of_a_growing_dataset_is_read_when_iteration_starts(shuffle: bool) -> None:
-    data: Any = Growing()
-    loader: Any = DataLoader(data, batch_size=2, shuffle=shuffle)
-    data.count = 5
-    indices = [index for batch in listed(order_in(loader)) for index in batch]
-    assert sorted(indices) == [0, 1, 2, 3, 4]
 
 
 class SkipBatchSampler:

@@ -39,20 +39,15 @@ INLINE_ONLY = ("buffers of bytes", "memory maps", "tensor subclasses", "conjugat
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_default_collation(inline_parity: Parity, name: str) -> None:
+def test_default_collation(parity: Parity, name: str) -> None:
+    if parity.workers and name in INLINE_ONLY:
+        return
+
     def code(side: Side) -> object:
         dataset = datasets.Samples(SAMPLES[name]())
-        return [list(side.loader(dataset, batch_size=size)) for size in (1, 2, 3, 4)]
+        return [list(side.loader(dataset, batch_size=size)) for size in ([2] if side.workers else [1, 2, 3, 4])]
 
-    inline_parity.same(code)
-
-
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in INLINE_ONLY])
-def test_default_collation_in_workers(worker_parity: Parity, name: str) -> None:
-    def code(side: Side) -> object:
-        return list(side.loader(datasets.Samples(SAMPLES[name]()), batch_size=2))
-
-    worker_parity.same(code)
+    parity.same(code)
 
 
 @pytest.mark.parametrize("name", [*SAMPLES, "objects", "nothing", "decimals", "sets"])
@@ -73,15 +68,9 @@ OTHER_SAMPLES: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("name", UNCOLLATABLE)
-def test_the_error_for_samples_that_cannot_be_collated(inline_parity: Parity, name: str) -> None:
+def test_the_error_for_samples_that_cannot_be_collated(parity: Parity, name: str) -> None:
     make, text = UNCOLLATABLE[name]
-    inline_parity.same_failure(lambda side: list(side.loader(datasets.Samples(make()), batch_size=2)), text)
-
-
-@pytest.mark.parametrize("name", ["nothing", "objects", "lists of different lengths", "a missing key"])
-def test_the_error_in_workers_for_samples_that_cannot_be_collated(worker_parity: Parity, name: str) -> None:
-    make, text = UNCOLLATABLE[name]
-    worker_parity.same_failure(lambda side: list(side.loader(datasets.Samples(make()), batch_size=2)), text)
+    parity.same_failure(lambda side: list(side.loader(datasets.Samples(make()), batch_size=2)), text)
 
 
 def test_gradients_survive_collation_inline(inline_parity: Parity) -> None:

@@ -26,19 +26,6 @@ def as_lists(loader: Any) -> list[Any]:
     return [batch.tolist() for batch in loader]
 
 
-# Leaving early and coming back
-
-
-@pytest.mark.parametrize("taken", [0, 1, 3, 5])
-def test_leaving_early_and_iterating_again_with_persistent_workers(worker_parity: Parity, taken: int) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Squares(10), batch_size=2, shuffle=True, persistent_workers=True)
-        first = list(itertools.islice(loader, taken))
-        return first, list(loader), list(itertools.islice(loader, taken)), list(loader)
-
-    worker_parity.same(code)
-
-
 def test_an_exhausted_iterator_stays_exhausted(parity: Parity) -> None:
     def code(side: Side) -> object:
         iterator = iter(side.loader(datasets.Squares(4), batch_size=2))

@@ -1,4 +1,4 @@
-"""Map-style datasets of every kind, through every engine."""
+"""Map-style datasets of every kind, through every engine; the usual ones are in `test_grid.py`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -95,8 +95,6 @@ def replaced_tensors() -> TensorDataset:
 
 
 KINDS: dict[str, Make] = {
-    "one tensor": lambda: TensorDataset(numbered(7, 2)),
-    "two tensors": lambda: TensorDataset(numbered(7, 2, 2), numbered(7, dtype=torch.int64)),
     "bool": lambda: TensorDataset(numbered(7, 3, dtype=torch.bool)),
     "bfloat16": lambda: TensorDataset(numbered(7, 3, dtype=torch.bfloat16)),
     "empty inner dimension": lambda: TensorDataset(torch.zeros(7, 2, 0, 3)),
@@ -104,8 +102,6 @@ KINDS: dict[str, Make] = {
     "channels last": lambda: TensorDataset(numbered(7, 3, 2, 2).contiguous(memory_format=torch.channels_last)),
     "replaced tensors": replaced_tensors,
     "subclass of TensorDataset": lambda: Doubled(numbered(7, 2), numbered(7)),
-    "plain": lambda: datasets.Squares(7),
-    "records": lambda: datasets.Records(7),
     "words": lambda: datasets.Words(7),
     "list of numbers": lambda: [3, 1, 4, 1, 5, 9, 2],
     "list of tensors": lambda: [torch.full((2,), i) for i in range(7)],
@@ -121,16 +117,13 @@ KINDS: dict[str, Make] = {
     "no samples": lambda: datasets.Squares(0),
     "no rows": lambda: TensorDataset(torch.zeros(0, 3)),
     "subset": lambda: Subset(TensorDataset(numbered(9, 2)), [8, 0, 3, 3, 5]),
-    "subset by range": lambda: Subset(TensorDataset(numbered(9, 2)), range(1, 9, 2)),
     "subset of bulk": lambda: Subset(datasets.Bulk(9), [7, 5, 3, 1]),
     "subclass of Subset": lambda: ShiftedSubset(TensorDataset(numbered(9)), [7, 5, 3, 1]),
-    "concatenation": lambda: ConcatDataset([TensorDataset(numbered(4, 2)), TensorDataset(-numbered(3, 2))]),
     "concatenated subsets": lambda: ConcatDataset(
         [Subset(TensorDataset(numbered(5)), [4, 1]), Subset(TensorDataset(-numbered(5)), [0, 2, 3])]
     ),
     "split of plain": lambda: random_split(datasets.Squares(9), [0.5, 0.5], torch.Generator().manual_seed(3))[1],
     "stack by name": lambda: StackDataset(image=datasets.Squares(6), label=[5, 4, 3, 2, 1, 0]),  # type: ignore[arg-type]
-    "bulk": lambda: datasets.Bulk(7),
     "bulk switched off": lambda: datasets.BulkSwitchedOff(7),
     "transformed": lambda: Transformed(TensorDataset(numbered(7, 2)), lambda sample: sample[0] * 3),
     "sequence pipe": lambda: SequenceWrapper([5, 6, 7, 8, 9]),
@@ -140,25 +133,14 @@ KINDS: dict[str, Make] = {
 
 @pytest.mark.workers(1)
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_dataset_in_batches(parity: Parity, name: str) -> None:
-    parity.same(lambda side: list(side.loader(KINDS[name](), batch_size=3)))
-
-
-@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("no samples", "no rows")])
-def test_every_kind_of_dataset_shuffled_over_two_epochs_with_drop_last(inline_parity: Parity, name: str) -> None:
+def test_every_kind_of_dataset(parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
-        loader = side.loader(KINDS[name](), batch_size=2, shuffle=True, drop_last=True)
-        return list(loader), list(loader)
+        shuffle = name not in ("no samples", "no rows")
+        shuffled = side.loader(KINDS[name](), batch_size=2, shuffle=shuffle, drop_last=True)
+        others = [list(side.loader(KINDS[name](), batch_size=size)) for size in (3, None)]
+        return others, list(shuffled), list(shuffled)
 
-    inline_parity.same(code)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_dataset_without_batches(inline_parity: Parity, name: str) -> None:
-    def code(side: Side) -> object:
-        return list(side.loader(KINDS[name](), batch_size=None)), list(side.loader(KINDS[name]()))
-
-    inline_parity.same(code)
+    parity.same(code)
 
 
 # `__getitems__`

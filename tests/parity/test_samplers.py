@@ -1,4 +1,4 @@
-"""Order: torch's samplers, custom samplers, and other iterables."""
+"""Order: custom samplers and other iterables; torch's are in `test_grid.py`."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
-    BatchSampler,
     DistributedSampler,
     RandomSampler,
     Sampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
 )
 
 from tests.parity import datasets
@@ -56,14 +52,9 @@ class Recording(Sampler[int]):
 
 
 SAMPLERS: dict[str, Callable[[], Any]] = {
-    "random": lambda: RandomSampler(range(N)),
     "random, seeded": lambda: RandomSampler(range(N), generator=seeded()),
     "random with replacement": lambda: RandomSampler(range(N), replacement=True, num_samples=40),
     "more than there are": lambda: RandomSampler(range(N), num_samples=25),
-    "subset": lambda: SubsetRandomSampler([9, 3, 5, 0]),
-    "weighted": lambda: WeightedRandomSampler([float(i) for i in range(N)], 9),
-    "distributed": lambda: DistributedSampler(range(N), num_replicas=3, rank=1),  # type: ignore[arg-type]
-    "list": lambda: [4, 4, 2, 0],
     "range": lambda: range(0, N, 3),
     "dict keys": lambda: dict.fromkeys([5, 3, 1]),
     "array": lambda: np.array([3, 1, 2]),
@@ -73,23 +64,14 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.workers(1)
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_every_sampler_over_three_epochs(inline_parity: Parity, name: str) -> None:
+def test_every_sampler_over_three_epochs(parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Squares(N), sampler=SAMPLERS[name](), batch_size=4)
         return list(loader), list(loader), list(loader)
 
-    inline_parity.same(code)
-
-
-@pytest.mark.workers(1)
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_every_sampler_through_workers(worker_parity: Parity, name: str) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Squares(N), sampler=SAMPLERS[name](), batch_size=4)
-        return list(loader), list(loader)
-
-    worker_parity.same(code)
+    parity.same(code)
 
 
 # Shuffling: the same seed gives the same order as torch's
@@ -130,9 +112,6 @@ def test_set_epoch_of_a_distributed_sampler_is_respected(parity: Parity) -> None
 # Batch samplers
 
 BATCH_SAMPLERS: dict[str, Callable[[], Any]] = {
-    "torch's": lambda: BatchSampler(SequentialSampler(range(N)), 4, False),
-    "torch's over random": lambda: BatchSampler(RandomSampler(range(N)), 4, False),
-    "list of lists": lambda: [[0, 1], [2], [3, 4, 5]],
     "list of ranges": lambda: [range(2), range(5, 8)],
     "list of arrays": lambda: [np.array([0, 1]), np.array([2, 3])],
     "own": Buckets,

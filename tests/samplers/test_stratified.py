@@ -80,7 +80,6 @@ def test_rare_classes_are_spread_over_the_epoch() -> None:
         ({"batch_size": 0}, "batch_size=0 is not a positive integer"),
         ({"mode": "equal"}, "mode='equal' is not one of 'proportional', 'each'"),
         ({"mode": "each"}, "each of the 3 classes.*batch_size=2.*at least 3"),
-        ({"seed": 1, "generator": np.random.default_rng(1)}, "both given"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -200,16 +200,3 @@ def test_opencv_has_no_threads_while_a_worker_is_forked(
         assert opencv.count == inside
     assert opencv.count == count
     assert opencv.set == ([1, 4] if count == 4 else []), "nothing is set where there are no threads"
-
-
-@pytest.mark.usefixtures("second_thread")
-def test_opencv_is_left_alone_in_a_process_forked_by_other_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    opencv = OpenCV(4)
-    monkeypatch.setitem(sys.modules, "cv2", opencv)
-    pid = os.fork()
-    if pid == 0:
-        with quiesce_threads():
-            os._exit(len(opencv.set))
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

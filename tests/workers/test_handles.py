@@ -26,7 +26,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from feedline import Loader, pipe
 from feedline.errors import DataWarning
 from feedline.workers import abilities, fork_safety
-from feedline.workers.handles import warn_about, warn_about_threads
+from feedline.workers.handles import warn_about
 
 
 class Holding(Dataset[int]):
@@ -58,10 +58,10 @@ def connection() -> Iterator[sqlite3.Connection]:
     opened.close()
 
 
-def fork_warnings(dataset: Any) -> list[str]:
+def warnings_about(dataset: Any, *, threaded: bool = False) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_about(dataset)
+        warn_about(dataset, threaded=threaded)
     assert all(warning.category is DataWarning for warning in caught)
     return [str(warning.message) for warning in caught]
 
@@ -88,7 +88,7 @@ def fork_warnings(dataset: Any) -> list[str]:
 def test_a_handle_is_found_and_its_path_named(
     put: Callable[[Any], Any], path: str, connection: sqlite3.Connection
 ) -> None:
-    (message,) = fork_warnings(put(connection))
+    (message,) = warnings_about(put(connection))
     assert message.startswith(f"{path} is an open sqlite3.Connection")
 
 
@@ -117,9 +117,9 @@ HDF5File.__module__, HDF5File.__qualname__ = "h5py._hl.files", "File"
 
 def test_open_hdf5_files_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, "h5py", File=HDF5File, Group=type("Group", (), {}), Dataset=type("Dataset", (), {}))
-    (message,) = fork_warnings(Holding(source=HDF5File(is_open=True)))
+    (message,) = warnings_about(Holding(source=HDF5File(is_open=True)))
     assert message.startswith("dataset.source is an open h5py.File")
-    assert fork_warnings(Holding(source=HDF5File(is_open=False))) == []
+    assert warnings_about(Holding(source=HDF5File(is_open=False))) == []
 
 
 class OnDevice:
@@ -131,7 +131,7 @@ def test_a_tensor_on_a_device_is_found(monkeypatch: pytest.MonkeyPatch, initiali
     cuda = ModuleType("torch.cuda")
     vars(cuda)["is_initialized"] = lambda: initialized
     stand_in(monkeypatch, "torch", Tensor=OnDevice, cuda=cuda)
-    messages = fork_warnings(Holding(weights={"first": OnDevice()}))
+    messages = warnings_about(Holding(weights={"first": OnDevice()}))
     assert len(messages) == initialized, "without CUDA no tensor can be on a device"
     if initialized:
         assert messages[0].startswith("dataset.weights['first'] is a torch.Tensor on a CUDA device")
@@ -143,9 +143,9 @@ def test_a_tensor_on_a_device_is_found(monkeypatch: pytest.MonkeyPatch, initiali
 
 def test_a_dataset_is_warned_about_once(connection: sqlite3.Connection) -> None:
     dataset = Holding(db=connection)
-    assert len(fork_warnings(dataset)) == 1
-    assert fork_warnings(dataset) == []
-    assert len(fork_warnings(Holding(db=connection))) == 1, "another dataset"
+    assert len(warnings_about(dataset)) == 1
+    assert warnings_about(dataset) == []
+    assert len(warnings_about(Holding(db=connection))) == 1, "another dataset"
 
 
 # -- the search calls no user code and is bounded ---
@@ -183,7 +183,7 @@ class TouchyDict(dict[Any, Any]):
 
 def test_the_search_does_not_call_user_code(connection: sqlite3.Connection) -> None:
     dataset = Touchy(inner=Touchy(dbs=TouchyDict(train=TouchyList([connection]))))
-    (message,) = fork_warnings(dataset)
+    (message,) = warnings_about(dataset)
     assert message.startswith("dataset.inner.dbs['train'][0] is")
 
 
@@ -256,7 +256,7 @@ def test_files_not_opened_for_reading_only_are_not_reopened(name: str, path: Pat
 
 @pytest.mark.parametrize("how", ["r+b", "a+", "w+b"])
 def test_writable_files_warn(how: str, opened: Callable[..., Any]) -> None:
-    (message,) = fork_warnings(Holding(file=opened(how)))
+    (message,) = warnings_about(Holding(file=opened(how)))
     assert message.startswith("dataset.file is an open file (io.")
 
 
@@ -269,8 +269,8 @@ def test_no_warning_for_files_without_a_read_position(path: Path) -> None:
     ):
         mapping.seek(3)
         held = Holding(device=device, log=log, input=terminal, memory=io.BytesIO(b"x"), map=mapping)
-        assert fork_warnings(held) == []
-    assert fork_warnings(Holding(closed=log)) == []
+        assert warnings_about(held) == []
+    assert warnings_about(Holding(closed=log)) == []
 
 
 def mapped(path: Path) -> mmap.mmap:
@@ -324,18 +324,11 @@ def test_forked_workers_each_have_their_own_file_position(
 # -- threads ---
 
 
-def thread_warnings(dataset: Any) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warn_about_threads(dataset)
-    return [str(warning.message) for warning in caught]
-
-
 def test_handles_with_a_position_that_threads_share_warn(opened: Callable[..., Any], path: Path) -> None:
     with socket.socket() as sock, mapped(path) as mapping:
         mapping.seek(1)
         for handle in (opened("r"), mapping, sock):
-            (message,) = thread_warnings(Holding(reader=Record(handle)))
+            (message,) = warnings_about(Holding(reader=Record(handle)), threaded=True)
             assert message.startswith("dataset.reader.connection"), handle
             assert "threading.local()" in message
 
@@ -345,8 +338,9 @@ def test_no_warning_for_handles_that_threads_may_share(opened: Callable[..., Any
     local.file = opened("rb")
     with mapped(path) as mapping:
         assert mapping[:5] == b"first"
-        assert thread_warnings(Holding(map=mapping, local=local)) == []
-    assert thread_warnings(Holding(lock=threading.Lock(), files={"a": opened("rb")})) == [], "the dataset has a lock"
+        assert warnings_about(Holding(map=mapping, local=local), threaded=True) == []
+    locked = Holding(lock=threading.Lock(), files={"a": opened("rb")})
+    assert warnings_about(locked, threaded=True) == [], "the dataset has a lock"
 
 
 class Lines:

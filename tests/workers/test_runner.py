@@ -17,7 +17,6 @@ from feedline.randomness.scope import rng
 from feedline.types import Call, DatasetKind, Draw, Position, Result, ResultKind, Task, WorkerIdentity
 from feedline.workers import runner as module
 from feedline.workers.runner import Runner, TaskCpu
-from tests.workers.fetch import streams
 
 
 class RecordsBuffers:
@@ -30,7 +29,7 @@ class RecordsBuffers:
         return 10
 
     def __getitem__(self, index: int) -> int:
-        self.buffers.append(memory.current())
+        self.buffers.append(memory.on_this_thread.memory)
         if index == 9:
             raise ValueError("nine")
         if index == 8:
@@ -150,8 +149,30 @@ def test_the_state_of_the_dataset_comes_with_the_batch_on_request() -> None:
     assert notes.position == Position({"asked": [3]}), "a copy of the state at that time"
 
 
+class Five:
+    """A stream of five numbers, whose iterator has a state."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def __iter__(self) -> Five:
+        return self
+
+    def __next__(self) -> int:
+        if self.place == 5:
+            raise StopIteration
+        self.place += 1
+        return self.place - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
 def test_the_state_of_a_stream_comes_with_the_batch_and_with_its_end() -> None:
-    runner = make(streams.Counting(5))
+    runner = make(Five())
     first = runner.attempt(Task(0, 3, snapshot=True), 0, None).notes
     assert first is not None
     assert first.position == Position(None, {"place": 3}, place=3, read=3, is_one=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import math
 import multiprocessing
@@ -82,14 +81,6 @@ class Raising:
         raise ValueError("not today")
 
 
-class Rebuilt:
-    def __init__(self, kept: Any) -> None:
-        self.kept = kept
-
-    def __reduce__(self) -> Any:
-        return Rebuilt, (self.kept,)
-
-
 def spec_of(dataset: Any = None, collate: Any = default, init: Any = None, framework: Any = None) -> WorkerSpec:
     return WorkerSpec(dataset, DatasetKind.MAP, collate, framework or TorchFramework(), 1, 5, init=init)
 
@@ -121,15 +112,11 @@ bad = local_function()
     ("dataset", "path"),
     [
         (bad, "dataset"),
-        (Holding(_lock=threading.Lock()), "dataset._lock"),
         (Holding(transform=Holding(fns=[abs, math.floor, lambda x: x])), "dataset.transform.fns[2]"),
         (Holding(kept={1: {(2, 3): bad}}), "dataset.kept[1][...]"),
         (Holding(kept={"a": 1, bad: 2}), "Something in dataset"),
-        (Holding(kept=collections.defaultdict(list, a=bad)), "dataset.kept['a']"),
-        (Holding(kept=AList([1, bad])), "dataset.kept[1]"),
-        (Holding(kept=InSlots(bad)), "dataset.kept.kept"),
+        (Holding(kept=AList([1, InSlots(bad)])), "dataset.kept[1].kept"),
         (Holding(kept=OwnState(bad)), "dataset.kept.kept"),
-        (Holding(kept=Rebuilt(bad)), "dataset.kept.kept"),
         (Holding(kept=Raising()), "dataset.kept"),
         (Holding(kept=Holding(inner=bad).method), "dataset.kept.__self__.inner"),
         (Holding(kept=functools.partial(print, bad)), "dataset.kept.args[0]"),
@@ -240,8 +227,7 @@ def test_real_tensors_on_a_device_are_neither_blamed_nor_shared(
     assert path_in(str(explain(spec_of(dataset), TypeError()))) == "dataset.lock"
 
 
-@pytest.mark.parametrize("caught", [pickle.PicklingError, TypeError, AttributeError, RuntimeError])
-def test_not_picklable_can_be_caught_as_any_error_that_pickle_raises(caught: type[Exception]) -> None:
-    with pytest.raises(caught):
-        raise explain(spec_of(bad), TypeError())
-    assert issubclass(NotPicklable, caught)
+def test_not_picklable_is_any_error_that_pickle_raises() -> None:
+    assert all(
+        issubclass(NotPicklable, kind) for kind in (pickle.PicklingError, TypeError, AttributeError, RuntimeError)
+    )

@@ -53,7 +53,7 @@ def _difference(saved: Any, own: Description | None) -> tuple[str, str]:
     was, now = _names(saved), _names(own)
     if own is None or was != now:
         return f"the dataset {was}", now
-    for before, after in zip(saved, own, strict=True):
+    for before, after in zip(saved or (), own, strict=True):
         for name in {**before, **after}:
             first, second = before.get(name), after.get(name)
             if first == second:

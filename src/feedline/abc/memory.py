@@ -79,53 +79,26 @@ class Reader(Protocol):
         """Return a part of the batch as an array."""
 
 
-class _Current(threading.local):
+class _OnThisThread(threading.local):
+    """What a thread has announced. Attributes rather than functions: these are needed for every batch."""
+
     memory: Memory | None = None
+    """The memory of the task that runs, if there is one."""
     placement = Placement.DATASET
+    """Where fields that are made now are finished."""
     being_read: Reader | None = None
+    """The memory of the batch that is read, if one is."""
 
 
-_current = _Current()
-
-
-def current() -> Memory | None:
-    """Return the memory of the task running on this thread, if there is one."""
-    return _current.memory
-
-
-def placement() -> Placement:
-    """Return where fields that this thread makes are finished."""
-    return _current.placement
-
-
-def set_current(memory: Memory | None, placement: Placement = Placement.DATASET) -> tuple[Memory | None, Placement]:
-    """Announce the memory and the placement of the task that starts now on this thread.
-
-    Returns:
-        The previous ones: announce them when the task ends.
-    """
-    before = _current.memory, _current.placement
-    _current.memory, _current.placement = memory, placement
-    return before
+on_this_thread = _OnThisThread()
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
     """Create an uninitialised array: in the memory of the current task if there is space, else as usual."""
-    memory = _current.memory
+    memory = on_this_thread.memory
     if memory is not None and not dtype.hasobject:
         size = math.prod(shape) * dtype.itemsize
         place = memory.allocate(size) if size else None
         if place is not None:
             return np.ndarray(shape, dtype, place[0], place[1])
     return np.empty(shape, dtype)
-
-
-def being_read() -> Reader:
-    """Return the memory of the batch being read on this thread."""
-    assert _current.being_read is not None
-    return _current.being_read
-
-
-def set_being_read(reader: Reader | None) -> None:
-    """Announce the memory that a batch is read from on this thread; pass None when it has been read."""
-    _current.being_read = reader

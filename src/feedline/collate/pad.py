@@ -61,10 +61,6 @@ def pad(
     return Pad(value, fields=fields, lengths=lengths, multiple_of=multiple_of, axis=axis, side=side, inner=inner)
 
 
-_SMALL_BYTES = 1 << 20
-"""Below this size, filling the whole array with the padding value first is faster than filling only the gaps."""
-
-
 class Pad(Collate):
     """The collate function that `pad` returns."""
 
@@ -166,15 +162,12 @@ class Pad(Collate):
                 f"The padding value {value} does not fit into {out.dtype}, the type of the arrays{inside}. "
                 "Choose another value, or convert the arrays in the dataset."
             )
-        filled = out.nbytes < _SMALL_BYTES
-        if filled:
-            out[...] = value
         before = (slice(None),) * axis
         right = self.side == "right"
         for number, (sequence, size) in enumerate(zip(sequences, sizes, strict=True)):
             kept = slice(0, size) if right else slice(width - size, width)
             out[(number, *before, kept)] = sequence
-            if not filled and size < width:
+            if size < width:
                 rest = slice(size, width) if right else slice(0, width - size)
                 out[(number, *before, rest)] = value
         return arrays.adopt(out), arrays.adopt(np.array(sizes, np.int64))

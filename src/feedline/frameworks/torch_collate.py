@@ -47,7 +47,7 @@ def collate_tensors(
 
     Outside a task, this calls torch's function, which in a task would create a shared-memory file per tensor.
     """
-    current = memory.current()
+    current = memory.on_this_thread.memory
     elem = batch[0]
     if current is None or not elem.is_cpu or elem.layout is not torch.strided or elem.is_nested:
         result: torch.Tensor = _tensor_collate(batch, collate_fn_map=collate_fn_map)
@@ -156,7 +156,7 @@ def _collate_numbers(code: str, dtype: torch.dtype, batch: Sequence[Any]) -> tor
     if values is None:
         result: torch.Tensor = torch_collate.default_collate(batch)
         return result
-    current = memory.current()
+    current = memory.on_this_thread.memory
     place = current.allocate(8 * len(values)) if current is not None else None
     if place is None:
         return torch.frombuffer(values, dtype=dtype)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch._C import _len_torch_function_stack as _mode_count
 from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from feedline.errors import BadState
@@ -189,6 +190,24 @@ def is_sequential(sampler: object) -> bool:
     return type(sampler) is SequentialSampler
 
 
+with torch.inference_mode(mode=False):
+    _spare = [torch.empty((), dtype=torch.int64, device="cpu")]
+"""The tensor that seeds are drawn into, while no thread does so: making one takes as long as drawing the seed."""
+
+
+def drawn_seed(generator: torch.Generator | None) -> int:
+    """Draw a seed as torch's loader and its random sampler do."""
+    spare = [] if _mode_count() else _spare  # a default device, which has its own generator, is such a mode
+    try:
+        place = spare.pop()
+    except IndexError:
+        return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    try:
+        return int(place.random_(generator=generator).item())
+    finally:
+        spare.append(place)
+
+
 def _random(sampler: RandomSampler, origin: dict[str, object]) -> Iterator[NDArray[np.int64]]:
     count = len(sampler.data_source)
     generator = _begin(sampler.generator, origin)
@@ -206,7 +225,7 @@ def _begin(generator: torch.Generator | None, origin: dict[str, object]) -> torc
     """Return the generator that an order is drawn from, in its state at the start of the order."""
     if generator is None:
         if not origin:
-            origin["torch_seed"] = int(torch.empty((), dtype=torch.int64).random_().item())
+            origin["torch_seed"] = drawn_seed(None)
         return torch.Generator().manual_seed(_found(origin, "torch_seed"))
     if not origin:
         origin["torch_generator"] = _packed(generator)

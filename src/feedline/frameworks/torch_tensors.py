@@ -44,7 +44,7 @@ _mode_count = torch._C._len_torch_dispatch_stack
 
 def slot_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
     """Return an uninitialised tensor in the slot of the current task, or None if there is no slot or no space in it."""
-    current = memory.current()
+    current = memory.on_this_thread.memory
     size = math.prod(shape) * dtype.itemsize
     place = None if current is None or size == 0 else current.allocate(size)
     return None if place is None else tensor_of(np.ndarray(shape, numpy_type(dtype), *place), dtype)
@@ -123,7 +123,8 @@ def reduce_storage(storage: torch.UntypedStorage, writer: memory.Writer) -> obje
 
 
 def _read_pickled(leaf: Leaf, shape: tuple[int, ...] | None = None, strides: tuple[int, ...] = ()) -> torch.Tensor:
-    tensor = read(leaf, memory.being_read())
+    assert memory.on_this_thread.being_read is not None
+    tensor = read(leaf, memory.on_this_thread.being_read)
     return tensor if shape is None else tensor.as_strided(shape, strides)
 
 

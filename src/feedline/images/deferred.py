@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from feedline.abc import memory
 from feedline.abc.deferred import DeferredBatch, DeferredField, Sources
-from feedline.abc.memory import Placement, placement
+from feedline.abc.memory import Placement, on_this_thread
 from feedline.errors import CollateError
 from feedline.images.decoding import decode_image
 from feedline.images.finish import Finish
@@ -75,7 +75,7 @@ class DeferredImage(DeferredField):
 
     @classmethod
     def collate_numpy(cls, items: Sequence[DeferredImage], where: str) -> object:
-        if items[0].finish.dtype == "bfloat16" and placement() is Placement.COLLATE:
+        if items[0].finish.dtype == "bfloat16" and on_this_thread.placement is Placement.COLLATE:
             raise CollateError(
                 f"The images{where} are to be of bfloat16, which NumPy lacks. Use Normalize() of float32 or float16, "
                 "or feedline.DataLoader, whose batches are tensors."
@@ -157,7 +157,7 @@ def collate_images(images: Sequence[DeferredImage]) -> NDArray[np.generic] | Def
             if image.finish.shape != finish.shape or image.finish.dtype != finish.dtype:
                 raise _differ(finish, image, place)
             alike = False
-    if alike and placement() in (Placement.DEVICE, Placement.DECODE):
+    if alike and on_this_thread.placement in (Placement.DEVICE, Placement.DECODE):
         return _together(images, finish)
     shape, dtype = (len(images), *finish.shape), dtype_of(finish)
     # With bfloat16, this array is not the batch yet, and would take space from it in the slot.

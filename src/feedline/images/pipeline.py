@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from feedline.abc.memory import Placement, placement
+from feedline.abc.memory import Placement, on_this_thread
 from feedline.errors import BadOption
 from feedline.images.field import image_field, stored_bytes
 from feedline.images.fields import replaced
@@ -36,7 +36,7 @@ class Pipeline(ABC):
         self.decode = self._checked(decode)
         self.targets = checked_targets(targets)
         self.defers = False
-        """True if the last steps may be left to a later stage, where `placement()` says so."""
+        """True if the last steps may be left to a later stage, where `on_this_thread.placement` says so."""
 
     def on(self, field: Hashable) -> Self:
         """Return a copy for samples whose image is in this field, or at this index of a tuple."""
@@ -99,4 +99,4 @@ class Pipeline(ABC):
     def _one(self, image: object) -> tuple[object, Sequence[View]]:
         if isinstance(image, Mapping):  # as Hugging Face stores them
             image = stored_bytes(image)
-        return self._image(image, placement() if self.defers else Placement.DATASET)
+        return self._image(image, on_this_thread.placement if self.defers else Placement.DATASET)

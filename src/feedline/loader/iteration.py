@@ -339,4 +339,4 @@ def _start_of(session: Session, config: LoaderConfig, order: Order) -> Start:
     if resume.iterator is not None:
         restore_end(dataset, resume.iterator)
     assert start.snapshot is not None
-    return replace(start, snapshot=replace(start.snapshot, streams=()))
+    return start._replace(snapshot=replace(start.snapshot, streams=()))

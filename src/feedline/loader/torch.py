@@ -11,7 +11,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import torch
 import torch.utils.data
@@ -49,8 +49,6 @@ S_co = TypeVar("S_co", covariant=True, default=Any)
 """The type of a sample. Any: a dataset without annotations."""
 B_co = TypeVar("B_co", covariant=True, default=Any)
 """The type of a batch. Any: the result of the default collate function has no known type."""
-P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
-"""Samples that are delivered unchanged without batches. Torch turns arrays into tensors, and tuples into lists."""
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
@@ -111,9 +109,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     and the indices that a sampler yields are copied.
 
     For type checkers it is `DataLoader[Sample, Batch]`. `Sample` comes from the dataset, as with torch's. `Batch` is
-    the type of `batch` in `for batch in loader`: the return type of `collate_fn`, or with `batch_size=None` the type of
-    the samples, if these are tensors, numbers or strings. Otherwise it is `Any`, since the result of the default
-    collate function has no known type.
+    the type of `batch` in `for batch in loader`: the return type of `collate_fn` or `device_transform`. Otherwise it is
+    `Any`, since the result of the default collate function has no known type.
 
     Args:
         dataset: a map-style dataset (`__getitem__` and `__len__`; a list will do) or an iterable one, such as a
@@ -200,41 +197,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     device_transform: Callable[[Any], Any] | None
     snapshot_every_n_steps: int | None
 
-    @overload
-    def __init__(
-        self: DataLoader[P, P],
-        dataset: Dataset[P] | MapStyle[P] | Iterable[P],
-        batch_size: None,
-        shuffle: bool | None = None,
-        sampler: Sampler[Any] | Iterable[object] | None = None,
-        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int | Literal["auto"] = 0,
-        collate_fn: None = None,
-        pin_memory: bool = False,
-        drop_last: bool = False,
-        timeout: float = 0,
-        worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: object = None,
-        generator: torch.Generator | None = None,
-        *,
-        prefetch_factor: int | Literal["auto"] | None = None,
-        persistent_workers: bool | None = None,
-        pin_memory_device: str = "",
-        in_order: bool = True,
-        snapshot_every_n_steps: int | None = 1,
-        seed: int | None = None,
-        shard: bool | Tail | None = None,
-        engine: EngineName | RayOptions | None = None,
-        scheduler: Scheduler | None = None,
-        memory_budget: int | str | None = None,
-        on_error: OnError = "raise",
-        restarts: int | None = None,
-        max_memory_per_worker: int | str | None = None,
-        device: object = None,
-        device_transform: None = None,
-    ) -> None: ...
-
-    @overload
+    @named
     def __init__(
         self,
         dataset: Dataset[S_co] | MapStyle[S_co] | Iterable[S_co],
@@ -266,40 +229,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         max_memory_per_worker: int | str | None = None,
         device: object = None,
         device_transform: Callable[[Any], B_co] | None = None,
-    ) -> None: ...
-
-    @named
-    def __init__(
-        self,
-        dataset: Dataset[Any] | MapStyle[Any] | Iterable[object],
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,
-        sampler: Sampler[Any] | Iterable[object] | None = None,
-        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int | Literal["auto"] = 0,
-        collate_fn: Callable[[list[Any]], object] | None = None,
-        pin_memory: bool = False,
-        drop_last: bool = False,
-        timeout: float = 0,
-        worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: object = None,
-        generator: torch.Generator | None = None,
-        *,
-        prefetch_factor: int | Literal["auto"] | None = None,
-        persistent_workers: bool | None = None,
-        pin_memory_device: str = "",
-        in_order: bool = True,
-        snapshot_every_n_steps: int | None = 1,
-        seed: int | None = None,
-        shard: bool | Tail | None = None,
-        engine: EngineName | RayOptions | None = None,
-        scheduler: Scheduler | None = None,
-        memory_budget: int | str | None = None,
-        on_error: OnError = "raise",
-        restarts: int | None = None,
-        max_memory_per_worker: int | str | None = None,
-        device: object = None,
-        device_transform: Callable[[Any], object] | None = None,
     ) -> None:
         from feedline.frameworks.torch import TorchFramework
         from feedline.frameworks.torch_samplers import SeedSource

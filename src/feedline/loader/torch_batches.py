@@ -22,7 +22,7 @@ from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.base import session_of
 from feedline.loader.iteration import Iteration, Seeds, order_state
 from feedline.loader.session import Session
-from feedline.loader.torch_config import TorchConfig, fresh_seed
+from feedline.loader.torch_config import TorchConfig
 from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
@@ -208,7 +208,7 @@ def _draw_seed(config: TorchConfig, order: Order, start: Start) -> int:
     if start.before is not None and start.before.draw_seed is not None and config.persistent:
         return epoch_key(start.before.draw_seed, start.epoch)  # torch would not draw a new one for persistent workers
     # Draw even if the seed is known: a sampler with the same generator must find it in the same state as at first.
-    drawn = fresh_seed(config.generator)
+    drawn = config.fresh_seed()
     common = order.common_seed()
     return (drawn if common is None else common) if known is None else known
 

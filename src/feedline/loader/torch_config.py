@@ -24,7 +24,7 @@ from feedline.delivery.config import DEFAULT_DEPTH
 from feedline.delivery.state import Snapshot
 from feedline.errors import BadOption
 from feedline.frameworks.torch_collate import is_default
-from feedline.frameworks.torch_samplers import SeedSource
+from feedline.frameworks.torch_samplers import SeedSource, drawn_seed
 from feedline.loader.config import LoaderConfig
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
@@ -181,7 +181,7 @@ class TorchConfig(LoaderConfig):
         return [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
 
     def fresh_seed(self) -> int:
-        return fresh_seed(self.generator)
+        return drawn_seed(self.generator)
 
     def check_draws(self, order: object) -> None:
         if isinstance(order, Mapping):
@@ -203,8 +203,3 @@ def _engine_of(loader: Any, engine: str | RayOptions, worker_count: int) -> str 
     """Return the engine; without workers, the threads that a class of loaders has by default are not meant."""
     is_default = engine == "thread" and engine == loader._default_engine
     return "inline" if is_default and worker_count == 0 else engine
-
-
-def fresh_seed(generator: torch.Generator | None) -> int:
-    """Draw a seed for workers as torch does."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.framework import Framework, Reducer
-from feedline.abc.memory import set_being_read
+from feedline.abc.memory import on_this_thread
 from feedline.errors import NotPicklable
 from feedline.memory.sparse import HUGE_PAGES_FROM
 from feedline.system.failures import words
@@ -386,11 +386,11 @@ class Codec:
         end = start + (count + joined_count) * _SPAN.size
         spans = list(_SPAN.iter_unpack(packed[start:end]))
         reader.join(spans[count:])
-        set_being_read(reader)
+        on_this_thread.being_read = reader
         try:
             return pickle.loads(packed[end:], buffers=[_buffer(reader, *span) for span in spans[:count]])
         finally:
-            set_being_read(None)
+            on_this_thread.being_read = None
 
     def decode_packed(self, packed: bytes, used: int, *, ahead: bool = False) -> Any:
         """Read a batch of `used` bytes that follows its header; each of its arrays gets its own memory.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -196,37 +195,11 @@ class ForeignOrder(Order):
     def plan(self, entry: Entry) -> ForeignPlan:
         if self._indices is None:
             self.prepare(entry.order)
-        indices = self._indices
+        indices, self._indices = self._indices, None
         assert indices is not None
         if entry.consumed and entry.order.get("sampler_state") is None:
-            indices = skip(indices, entry.consumed, type(self._sampler).__name__)
-        plan = ForeignPlan(
-            indices,
-            draw_key=entry.draw_key,
-            share=self._share,
-            consumed=entry.consumed,
-            origin=None if self._origin is None else self._noted,
-            entered=_entered(entry.order),
-            find_snapshot=None if self._make_twin else functools.partial(_find_snapshot, self._stateful, indices),
-            entries=self._entries(),
-            after=None if self._origin is None else self._origin.after,
-            drawing=self.drawing,
-            # A sampler that draws a seed has a private generator. The training loop may also draw from a generator that
-            # was passed to the sampler, and then the order of the draws matters.
-            goes_ahead=self._origin is not None and self._origin.drawn_from == "torch_seed",
-            entry=entry,
-        )
-        self._indices = None
-        return plan
-
-    def _entries(self) -> dict[str, object]:
-        """Return further entries of a state; None for values that the plan has not found out."""
-        entries: dict[str, object] = {} if self._epoch is None else {"sampler_epoch": self._epoch}
-        if self._stateful:
-            entries["sampler_state"] = None
-        if self._origin is not None:
-            entries[self._origin.drawn_from] = None
-        return entries
+            _skip(indices, entry.consumed, type(self._sampler).__name__)
+        return ForeignPlan(self, indices, entry)
 
     def without_end(self, share: Share) -> Order | None:
         return None if self._make_twin is None else self._make_twin().without_end(share)
@@ -262,63 +235,48 @@ class ForeignOrder(Order):
         return entries
 
 
-def skip(indices: Iterator[object], count: int, what: str) -> Iterator[object]:
-    """Skip the first `count` items of an iterator, of which no sample is loaded; return the iterator."""
+def _skip(indices: Iterator[object], count: int, what: str) -> None:
+    """Skip the first `count` items of an iterator, of which no sample is loaded."""
     done = sum(1 for _ in islice(indices, count))
     if done < count:
         raise BadState(
             f"The state says that {count:,} batches were consumed, but {what} has only {done:,}. Use the sampler "
             "that the state was saved with."
         )
-    return indices
 
 
 class ForeignPlan(Plan):
     """A plan over the items of an iterator.
 
     Args:
-        indices: the iterator, already at the position to continue from, after `consumed` batches.
-        origin: what is needed to begin the same order again. The iterator fills it in when it yields its first item.
-        find_snapshot: returns a function that returns the state of a stateful sampler; None if it has no state. Called
-            just before the first item is requested, because some iterators do not exist earlier.
-        entries: further entries of a state.
-        entered: the sampler's part of a snapshot, if the plan continues from there.
-        after: returns what the order of the next epoch would begin with.
-        drawing: entered while the first batch is requested, which is when most samplers draw their order.
-        entry: where the epoch was entered; states of batches that the training loop has received are dropped.
+        order: what the iterator is of, as it was prepared for this epoch.
+        indices: the iterator, already at the position to continue from.
+        entry: where the epoch is entered; states of batches that the training loop has received are dropped.
     """
 
-    def __init__(
-        self,
-        indices: Iterator[object],
-        *,
-        draw_key: int = 0,
-        share: Callable[[], Share] = Share,
-        consumed: int = 0,
-        origin: dict[str, object] | None = None,
-        find_snapshot: Callable[[], Callable[[], object] | None] | None = None,
-        entries: dict[str, object] | None = None,
-        entered: State | None = None,
-        after: Callable[[], dict[str, object]] | None = None,
-        drawing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-        goes_ahead: bool = False,
-        entry: Entry | None = None,
-    ) -> None:
+    def __init__(self, order: ForeignOrder, indices: Iterator[object], entry: Entry) -> None:
+        self._order = order
         self._indices = indices
-        self._find_share = share
+        self._entry = entry
         self._share: Share | None = None
         """The share of this rank, once it was needed."""
-        self._draw_key = draw_key
-        self._consumed = consumed
-        self._origin = origin
-        self._find_snapshot = find_snapshot
+        origin = order._origin
+        self._noted = order._noted
+        """What is needed to begin the same order again. The iterator fills it in when it yields its first item."""
+        self._entries: dict[str, object] = {} if order._epoch is None else {"sampler_epoch": order._epoch}
+        """Further entries of a state; None for values that are not known yet."""
+        if order._stateful:
+            self._entries["sampler_state"] = None
+        if origin is not None:
+            self._entries[origin.drawn_from] = None
+        # A sampler that draws a seed has a private generator. The training loop may also draw from a generator that was
+        # passed to the sampler, and then the order of the draws matters.
+        self.goes_ahead = origin is not None and origin.drawn_from == "torch_seed"
+        self._entered = entered = _entered(entry.order)
+        """The sampler's part of a snapshot, if the plan continues from there."""
+        self._is_begun = order._make_twin is not None
         self._snapshot: Callable[[], object] | None = None
-        self._entries = entries or {}
-        self._entered = entered
-        self._after = after
-        self._drawing = drawing
-        self.goes_ahead = goes_ahead
-        self._entry = entry
+        """Returns the state of a stateful sampler."""
         self._ahead: list[object] = []
         self._drawn = 0
         self._states: deque[tuple[int, object]] = deque()
@@ -333,18 +291,18 @@ class ForeignPlan(Plan):
             self._states.append((0, entered["sampler_state"]))
 
     def _begin(self) -> None:
-        """Find out, once, whether the sampler has a state."""
-        if self._find_snapshot is None:
+        """Find out whether the sampler has a state, just before its first item: some iterators do not exist earlier."""
+        if self._is_begun:
             return
-        find, self._find_snapshot = self._find_snapshot, None  # once, even if it raises the sampler's exception
-        self._snapshot = find()
+        self._is_begun = True  # even if this raises the sampler's exception
+        self._snapshot = _find_snapshot(self._order._stateful, self._indices)
         if self._snapshot is not None:
             self._states.append((len(self._held), copy.deepcopy(self._snapshot())))
 
     def __next__(self) -> object:
         if self._ahead:
             return self._ahead.pop()
-        if self._find_snapshot is not None:
+        if not self._is_begun:
             self._begin()
         if self._held:
             self._drawn += 1
@@ -353,7 +311,7 @@ class ForeignPlan(Plan):
         if self._drawn:
             indices = next(self._indices)
         else:
-            with self._drawing():
+            with self._order.drawing():  # most samplers draw their order now
                 indices = next(self._indices)
         if type(indices) is not IndexBlock:
             indices = taken(indices)  # the sampler may reuse the object for the next batch
@@ -364,8 +322,7 @@ class ForeignPlan(Plan):
             self._states.append((self._drawn, copy.deepcopy(self._snapshot())))
             if getattr(self._indices, "ended", False):
                 self._last = self._drawn
-            if self._entry is not None:
-                self._forget(self._entry.progress.delivered)
+            self._forget(self._entry.progress.delivered)
         return indices
 
     def _forget(self, done: int) -> None:
@@ -376,24 +333,26 @@ class ForeignPlan(Plan):
     def draw(self, ordinal: int) -> Draw:
         share = self._share
         if share is None:
-            share = self._share = self._find_share()
-        number = (self._consumed + ordinal) * share.world_size + share.rank
-        return Draw(mix(self._draw_key, number))
+            share = self._share = self._order._share()
+        number = (self._entry.consumed + ordinal) * share.world_size + share.rank
+        return Draw(mix(self._entry.draw_key, number))
 
     def state(self, done: int) -> State:
         self._begin()
-        if self._origin is not None and not self._origin and not self._drawn:
+        if self._order._origin is not None and not self._noted and not self._drawn:
             with contextlib.suppress(StopIteration):  # nothing to draw: nothing to save
                 self._ahead.append(next(self))
-        state = {"unit": "own batches", "consumed": self._consumed + done, **self._entries, **(self._origin or {})}
-        return {**state, **self._sampler_state(done)}
+        consumed = self._entry.consumed + done
+        return {"unit": "own batches", "consumed": consumed, **self._known(), **self._sampler_state(done)}
+
+    def _known(self) -> dict[str, object]:
+        return {**self._entries, **self._noted}
 
     def last_state(self, done: int) -> dict[str, object]:
         if self._drawn:
             return self.state(done)
         # The sampler has not been asked for anything, so its order is not known. It is drawn when the epoch begins.
-        known = {**self._entries, **(self._origin or {}), **(self._entered or {})}
-        return {"unit": "own batches", "consumed": self._consumed, **known}
+        return {"unit": "own batches", "consumed": self._entry.consumed, **self._known(), **(self._entered or {})}
 
     def _sampler_state(self, done: int) -> dict[str, object]:
         """Return the state of a stateful sampler after `done` batches.
@@ -421,7 +380,8 @@ class ForeignPlan(Plan):
         return {}  # the sampler has no state, or none before the first batch
 
     def after(self) -> dict[str, object]:
-        state = {} if self._after is None else self._after()
+        origin = self._order._origin
+        state = {} if origin is None else origin.after()
         self._last = self._drawn
         found = self._sampler_state(self._drawn)
         return {**state, **found, "finish": True} if found else state

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.errors import BadState
-from feedline.order.plan import Plan
-from feedline.order.progress import Progress
+from feedline.order.plan import Plan, Progress
 from feedline.order.seekable import BatchPlan, SamplePlan
 from feedline.samplers.steps import Steps
 from feedline.system.ranks import Share, share_if_known

@@ -17,6 +17,8 @@ from feedline.types import Draw, IndexBlock, Key, State
 _BLOCK = 1 << 14
 """Indices made at a time. Enough for the vectorised samplers to be quick, few enough to stay in the cache."""
 
+_NO_INDICES: NDArray[np.int64] = np.empty(0, np.int64)
+
 _WHOLE = Share()
 """The share of the only rank."""
 
@@ -61,7 +63,7 @@ class SamplePlan(Plan):
         self._stride = self._batch_size * self._share.world_size
         self._even = self._steps.even
         self._number = 0
-        self._block: NDArray[np.int64] = np.empty(0, np.int64)
+        self._block = _NO_INDICES
         self._cursor = 0
 
     def __len__(self) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from feedline.order.plan import Plan
-from feedline.order.progress import Progress
+from feedline.order.plan import Plan, Progress
 from feedline.randomness.keys import mix
 from feedline.system.ranks import Share
 from feedline.types import Draw, Span, State, StreamSharding

@@ -18,6 +18,8 @@ class SequentialSampler(Sampler):
         [0, 1, 2]
     """
 
+    seed = 0  # nothing is drawn, so no generator is advanced
+
     def __init__(self, data_source: Sized) -> None:
         self.data_source = data_source
 
@@ -26,9 +28,6 @@ class SequentialSampler(Sampler):
 
     def at(self, places: IndexArray, key: Key) -> IndexArray:
         return places
-
-    def draw_seed(self) -> int:
-        return 0  # nothing is drawn, so no generator is advanced
 
     def describe(self) -> State:
         # Frameworks build loaders with a class in place of the dataset, and ask for their state, to unpickle others.

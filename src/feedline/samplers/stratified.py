@@ -136,7 +136,8 @@ class StratifiedBatchSampler(SeededBatches):
         passes, places = np.divmod(turns, sizes)
         if self.shuffle:
             places = indices_at(places, sizes, mix_array(mix(secret, _MEMBERS), (kinds << 32) + passes))
-        return self._members[(np.cumsum(self._sizes) - self._sizes)[kinds] + places]
+        found: IndexArray = self._members[(np.cumsum(self._sizes) - self._sizes)[kinds] + places]
+        return found
 
     @cached_property
     def _checksum(self) -> int:

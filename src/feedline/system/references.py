@@ -13,6 +13,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+_BETWEEN = 8
+"""Objects are forgotten with every so many that are added: a loader adds one or two for every epoch."""
+
 
 class References(Generic[T]):
     """Weak references to objects: iterates over those that are alive, in the order in which they were added.
@@ -37,9 +40,11 @@ class References(Generic[T]):
         self._numbers = itertools.count()
 
     def add(self, added: T) -> None:
-        """Add an object, and forget those that are gone."""
+        """Add an object, and now and then forget those that are gone."""
         number = next(self._numbers)
         self._references[number] = weakref.ref(added)
+        if number % _BETWEEN:
+            return
         for earlier, reference in self._references.copy().items():
             other = reference()
             if other is None or (other is added and earlier < number):
@@ -50,6 +55,6 @@ class References(Generic[T]):
         self._references.clear()
 
     def __iter__(self) -> Iterator[T]:
-        found = (reference() for reference in self._references.copy().values())
-        # By identity: an object that another thread is adding again is there twice.
-        return iter({id(one): one for one in found if one is not None}.values())
+        found = (reference() for reference in reversed(self._references.copy().values()))
+        # By identity: an object that was added again is there twice, and its last place counts.
+        return reversed({id(one): one for one in found if one is not None}.values())

@@ -30,13 +30,12 @@ import feedline
 from feedline.abc.source import ColumnSource
 from feedline.collate import default
 from feedline.system.optional import is_tensor
-from feedline.types import EngineName
 
 BATCH = 5
 
 
 class SourceBench:
-    """What a suite declares about its dataset, and helpers for its tests."""
+    """What a suite declares about its dataset, helpers, and the tests that sources and streams share."""
 
     compares_pickled = False
     """True to compare samples by their pickles, because they contain objects other than arrays without equality."""
@@ -69,6 +68,26 @@ class SourceBench:
         expected = [samples[first : first + BATCH] for first in range(0, len(samples), BATCH)]
         for found, batch in zip(loader, expected, strict=True):
             self.same(list(found), batch)
+
+    def test_batches_are_the_same_with_every_engine(self) -> None:
+        """Also when the handles were open before the workers started."""
+        self._check_loaders(
+            {"workers": 0, "engine": "inline"},
+            {"workers": 3, "engine": "thread"},
+            {"workers": 1, "engine": "process"},
+            {"workers": 3, "engine": "process"},
+        )
+
+    def test_batches_are_the_same_with_every_start_method(self) -> None:
+        """Spawned workers import the class of the source, so it must be defined in a module, not in a function."""
+        self._check_loaders({"workers": 2, "start_method": "forkserver"}, {"workers": 2, "start_method": "spawn"})
+
+    # Any: options of a loader.
+    def _check_loaders(self, *ways: dict[str, Any]) -> None:
+        with self._opened() as (source, samples):
+            self.same(next(iter(source)), samples[0])
+            for options in ways:
+                self._check_batches(feedline.Loader(source, BATCH, collate_fn=as_it_is, **options), samples)
 
 
 class SourceContract(SourceBench):
@@ -178,25 +197,6 @@ class SourceContract(SourceBench):
                 if columns is not None:
                     self.same(columns, default([samples[index] for index in indices]))
             error_of(lambda: source.read_columns(np.array([len(samples)])), IndexError)
-
-    def test_batches_are_the_same_with_every_engine(self) -> None:
-        """Also when the handles were open before the workers started."""
-        ways: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 3), ("process", 1), ("process", 3)]
-        with self._opened() as (source, samples):
-            self.same(source[0], samples[0])
-            for engine, workers in ways:
-                self._check_batches(
-                    feedline.Loader(source, BATCH, workers=workers, engine=engine, collate_fn=as_it_is), samples
-                )
-
-    def test_batches_are_the_same_with_every_start_method(self) -> None:
-        """Spawned workers import the class of the source, so it must be defined in a module, not in a function."""
-        with self._opened() as (source, samples):
-            self.same(source[0], samples[0])
-            for start in ("forkserver", "spawn"):
-                self._check_batches(
-                    feedline.Loader(source, BATCH, workers=2, start_method=start, collate_fn=as_it_is), samples
-                )
 
 
 # Any: any dataset.

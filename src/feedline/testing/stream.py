@@ -7,7 +7,6 @@ from typing import Any
 
 import feedline
 from feedline.testing.source import BATCH, SourceBench, as_it_is
-from feedline.types import EngineName
 
 
 class StreamContract(SourceBench):
@@ -47,20 +46,6 @@ class StreamContract(SourceBench):
             next(iter(source))
             for found, expected in zip(pickle.loads(pickle.dumps(source)), samples, strict=True):
                 self.same(found, expected)
-
-    def test_batches_are_the_same_with_every_engine(self) -> None:
-        ways: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 3), ("process", 1), ("process", 3)]
-        with self._opened() as (source, samples):
-            for engine, workers in ways:
-                loader = feedline.Loader(source, BATCH, workers=workers, engine=engine, collate_fn=as_it_is)
-                self._check_batches(loader, samples)
-
-    def test_batches_are_the_same_with_every_start_method(self) -> None:
-        """Spawned workers import the class of the stream, so it must be defined in a module, not in a function."""
-        with self._opened() as (source, samples):
-            for start in ("forkserver", "spawn"):
-                loader = feedline.Loader(source, BATCH, workers=2, start_method=start, collate_fn=as_it_is)
-                self._check_batches(loader, samples)
 
     def test_a_loader_resumes_after_every_batch(self) -> None:
         expected = self.samples()

@@ -154,7 +154,8 @@ def reset_in_child(dataset: object) -> None:
     for fd in positions.keys() & read_positions().keys():  # another thread may have closed one just before the fork
         with contextlib.suppress(OSError):  # permissions have changed; `handles` warns about files in the dataset
             _give_own_position(fd, positions[fd])
-    _numpy_lock()._at_fork_reinit()
+    reset: Any = _numpy_lock()  # Any: locks have a method that their type does not name
+    reset._at_fork_reinit()
     for value in held_by(dataset):
         if type(value) in _LOCKS:  # the user's own: it could never be released here
             value._at_fork_reinit()

@@ -23,6 +23,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -161,17 +162,6 @@ _CUDA = Kind(
 )
 
 
-def _classes_of(kinds: list[Kind]) -> dict[type, tuple[Kind, str]]:
-    """Return the classes of these kinds that the program has imported, with their names."""
-    found: dict[type, tuple[Kind, str]] = {}
-    for kind in kinds:
-        for name in kind.names if kind.module in sys.modules else ():
-            made = vars(sys.modules[kind.module]).get(name)
-            if isinstance(made, type):
-                found[made] = kind, f"{kind.module}.{name}"
-    return found
-
-
 # -- handles in a dataset ---
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -186,7 +176,7 @@ def inherited(dataset: object) -> list[Shared]:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():  # else no tensor can be on a device
         kinds.append(_CUDA)
-    found = _open_in(_objects_if_any(dataset, _classes_of(kinds)), _classes_of(kinds))
+    _, found = _open_in(dataset, kinds)
     return [Shared(path, called, kind.forked, kind.advice, value) for path, called, kind, value in found]
 
 
@@ -195,14 +185,12 @@ def used_by_threads(dataset: object) -> list[Shared]:
 
     A handle beside a lock is left out: the dataset takes turns.
     """
-    classes = _classes_of([kind for kind in KINDS if kind.threaded])
     zipfile = sys.modules.get("zipfile")
     # zipfile's archives have a lock for their file, and attributes of a `threading.local` belong to one thread.
     whole = (threading.local, *(() if zipfile is None else (zipfile.ZipFile,)))
-    objects = _objects_if_any(dataset, classes, whole)
+    objects, found = _open_in(dataset, [kind for kind in KINDS if kind.threaded], whole)
     holders = [path.rpartition(".")[0] for path, value in objects if type(value) in _LOCKS]
     guarded = tuple(start for one in holders if one for start in (f"{one}.", f"{one}[", f"list({one}."))
-    found = _open_in(objects, classes)
     return [
         Shared(path, called, kind.threaded, _PER_THREAD, value)
         for path, called, kind, value in found
@@ -211,22 +199,29 @@ def used_by_threads(dataset: object) -> list[Shared]:
 
 
 def _open_in(
-    objects: list[tuple[str, object]], classes: dict[type, tuple[Kind, str]]
-) -> list[tuple[str, str, Kind, object]]:
-    """Return path, description, kind and value of the open handles among some objects."""
-    found = []
+    dataset: object, kinds: list[Kind], whole: tuple[type, ...] = ()
+) -> tuple[list[tuple[str, object]], list[tuple[str, str, Kind, object]]]:
+    """Return the objects in a dataset if some are handles, and path, description, kind and value of the open ones."""
+    classes: dict[type, tuple[Kind, str]] = {}
+    for kind in kinds:
+        for name in kind.names if kind.module in sys.modules else ():
+            made = vars(sys.modules[kind.module]).get(name)
+            if isinstance(made, type):
+                classes[made] = kind, kind.form.format(f"{kind.module}.{name}")
+    handles, closed = tuple(classes), (*classes, *whole)
+    # Without names first: looking them up makes the dataset's attributes slower.
+    if not any(issubclass(type(value), handles) for _, value in objects_in(dataset, closed, named=False)):
+        return [], []
+    objects, found = objects_in(dataset, closed), []
     for path, value in objects:
-        known = next((classes[base] for base in type(value).__mro__ if base in classes), None)
-        if known is not None and _is_open(known[0], value):
-            found.append((path, known[0].form.format(known[1]), known[0], value))
-    return found
-
-
-def _is_open(kind: Kind, handle: object) -> bool:
-    try:
-        return bool(kind.is_open(handle))
-    except Exception:  # each library has its own error for a closed handle
-        return False
+        for base in type(value).__mro__:
+            if base in classes:
+                kind, called = classes[base]
+                with suppress(Exception):  # each library has its own error for a closed handle
+                    if kind.is_open(value):
+                        found.append((path, called, kind, value))
+                break
+    return objects, found
 
 
 # -- warnings ---
@@ -235,19 +230,16 @@ _warned: dict[str, References[object]] = {}
 """The datasets that a warning was issued for, by the kind of sharing: each epoch may start workers."""
 
 
-def warn_about(dataset: object) -> None:
-    """Warn of handles in the dataset that do not survive a fork, once for each dataset.
+def warn_about(dataset: object, *, threaded: bool = False) -> None:
+    """Warn of handles in the dataset that forked workers, or threads, must not share; once for each dataset.
 
-    Call this just before workers are forked. It examines a bounded number of objects.
+    Call this just before they are started. It examines a bounded number of objects.
     """
-    _warn(
-        dataset, [one for one in inherited(dataset) if not _gets_own_position(one.value)], "forked workers inherit it"
-    )
-
-
-def warn_about_threads(dataset: object) -> None:
-    """Warn of handles in the dataset that threads must not use at the same time, once for each dataset."""
-    _warn(dataset, used_by_threads(dataset), "worker threads share it")
+    if threaded:
+        _warn(dataset, used_by_threads(dataset), "worker threads share it")
+    else:
+        found = [one for one in inherited(dataset) if not _gets_own_position(one.value)]
+        _warn(dataset, found, "forked workers inherit it")
 
 
 def _gets_own_position(value: object) -> bool:
@@ -289,17 +281,6 @@ _LEAVES = (type, ModuleType, FunctionType, BuiltinFunctionType, weakref.ref, Han
 """Types that hold no handles, hold them outside of a dictionary or slots, or open others in every process."""
 
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, deque, set, frozenset)
-
-
-def _objects_if_any(
-    dataset: object, classes: dict[type, tuple[Kind, str]], whole: tuple[type, ...] = ()
-) -> list[tuple[str, object]]:
-    """Return the objects in a dataset if some are of these classes: looking up names makes attributes slower."""
-    kinds = tuple(classes)
-    closed = (*kinds, *whole)
-    if not any(issubclass(type(value), kinds) for _, value in objects_in(dataset, closed, named=False)):
-        return []
-    return objects_in(dataset, closed)
 
 
 def objects_in(

@@ -162,8 +162,8 @@ class Runner:
         if isinstance(exc, StopIteration) and self.streams and self.trouble is None:
             return self._end(task, worker)
         fault = self.describe(exc, task.indices)
-        notes = None if fault is None else self._noted(Notes(faults=[fault]))
-        return Result(ResultKind.FAILED, worker, task.id, exc, notes=notes)
+        failed = None if fault is None else self._noted(Notes(faults=[fault]))
+        return Result(ResultKind.FAILED, worker, task.id, exc, notes=failed)
 
     def describe(self, exc: BaseException, indices: object) -> Fault | None:
         """Add notes that name the sample to an exception; return the entry for the fault log."""
@@ -226,7 +226,9 @@ class Runner:
         self._scope.begin(draw)
         if randomness.ranges is not None and (self._worker is None or self._threaded):
             self._scope.show("fetch")
-        outside = memory.set_current(buffer, self._spec.placement)
+        here = memory.on_this_thread
+        outside = here.memory, here.placement
+        here.memory, here.placement = buffer, self._spec.placement
         before = randomness.enter(self._scope)
         try:
             return self._fetch(indices)
@@ -240,7 +242,7 @@ class Runner:
         finally:
             randomness.enter(before)
             self._scope.end()
-            memory.set_current(*outside)
+            here.memory, here.placement = outside
 
     def _begin_epoch(self, task: Task) -> None:
         if self._agreement is not None:

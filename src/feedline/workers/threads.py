@@ -79,7 +79,7 @@ class ThreadEngine(WorkerEngine):
         self._announcer = announcer_of(spec.dataset) if spec.kind is DatasetKind.MAP else None
         if self.worker_count > 1:
             self._agreement = None if spec.sharding is None else Agreement()
-            handles.warn_about_threads(spec.dataset)
+            handles.warn_about(spec.dataset, threaded=True)
         copies = [_copied(spec.dataset) for _ in range(self.worker_count)]  # before any worker uses what they share
         with interrupts.put_off(starts_process=False):
             for number, dataset in enumerate(copies):

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import math
 import threading
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
-from torch.utils.data import IterableDataset
 
-from feedline import DataLoader, Loader
+from feedline import Loader
 from feedline.abc import Engine
 from feedline.abc.scheduler import WorkerView
 from feedline.delivery.driver.driver import Driver
 from feedline.delivery.machine.epoch import Epoch, Limits, Requests
 from feedline.delivery.machine.machine import Machine
-from feedline.errors import DataWarning, WorkerDied, WorkerStartError, WorkerTimeout
-from feedline.loader.base import session_of
-from feedline.order.foreign import ForeignPlan
-from feedline.order.progress import Progress
+from feedline.errors import WorkerDied, WorkerStartError, WorkerTimeout
+from feedline.order.plan import Progress
 from feedline.schedulers import InOrder, LeastLoaded
 from feedline.types import Call, Task
+from tests.loader.beginnings import plan_of
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.epochs import Bench, numbers, slow_at
 from tests.loader.stepping import Clock, SteppingEngine
@@ -37,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def begin(driver: Driver, count: int = 4) -> Delivered:
-    driver.begin_epoch(Epoch(ForeignPlan(iter(numbers(count))), InOrder(), Limits(4, 2), Progress(), Requests()))
+    driver.begin_epoch(Epoch(plan_of(numbers(count)), InOrder(), Limits(4, 2), Progress(), Requests()))
     return Delivered(driver)
 
 
@@ -71,9 +67,7 @@ class Placing(SteppingEngine):
 def test_a_timeout_does_not_count_the_time_a_worker_waits_for_resources(clock: Clock) -> None:
     def started(engine: SteppingEngine) -> Delivered:
         driver = driver_of(engine, now_s=clock.now_s)
-        driver.begin_epoch(
-            Epoch(ForeignPlan(iter(numbers(2))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress(), Requests())
-        )
+        driver.begin_epoch(Epoch(plan_of(numbers(2)), InOrder(), Limits(4, 2, timeout_s=5.0), Progress(), Requests()))
         return Delivered(driver)
 
     assert next(started(Placing(1, clock, lambda _: 52.0))) == [0]
@@ -122,15 +116,6 @@ def test_a_call_reaches_every_worker_and_its_failure_is_raised_by_the_next_batch
         except ValueError as exc:
             came.append(str(exc))
     assert [batch for batch in came if batch != "of set_epoch"] == numbers(8), "no batch is lost"
-
-
-def test_a_worker_that_has_grown_is_replaced_between_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Bench(count=20) as bench:
-        found = [1]
-        monkeypatch.setattr(bench.driver._watch, "look", lambda _: iter([found.pop()] if found else []))
-        assert bench.run() == numbers(20)
-        assert bench.engine.replaced == [1]
-        assert (bench.counters.recycled, bench.counters.restarts) == (1, 0)
 
 
 def test_a_leaving_driver_does_not_wait_for_its_workers() -> None:
@@ -193,31 +178,3 @@ def test_tasks_that_a_scheduler_held_back_are_assigned_when_a_batch_is_requested
         assert next(batches).tolist() == [step - 1]
         assert dataset.awaits(2 * step + 1), step
     assert [batch.tolist() for batch in batches] == [[number] for number in range(4, 30)]
-
-
-class Repeating(IterableDataset[torch.Tensor]):
-    """Every worker delivers all samples."""
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return (torch.full((1000,), float(number)) for number in range(6))
-
-
-def test_a_warning_turned_into_an_error_costs_no_batch_and_no_slot() -> None:
-    loader = DataLoader(Repeating(), 2, num_workers=2, prefetch_factor=1, timeout=30, persistent_workers=True)
-    batches = iter(loader)
-    came = raised = 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        while True:
-            try:
-                next(batches)
-                came += 1
-            except StopIteration:
-                break
-            except DataWarning:
-                raised += 1
-    assert (came, raised) == (6, 1)
-    arena = session_of(loader).resources._arena
-    if arena is not None:
-        assert arena.busy_count == arena.leased_count == 0, "every acquired slot was released"
-    loader.close()

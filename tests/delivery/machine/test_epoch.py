@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from feedline.abc import Scheduler, WorkerView
-from feedline.errors import BadOption, WorkerDied, WorkerWarning
+from feedline.errors import BadOption
 from feedline.schedulers import InOrder
-from feedline.types import Position
 from tests.loader.epochs import Bench, numbers, slow_at
 
 # -- failures ---
@@ -29,26 +27,6 @@ def test_an_error_of_the_sampler_is_raised_in_place_of_its_batch() -> None:
             next(bench.batches)
         with pytest.raises(StopIteration):
             next(bench.batches)
-
-
-def test_a_death_within_the_budget_warns_with_the_next_batch() -> None:
-    death = (10.0, 1, WorkerDied("worker 1 is gone"))
-    with Bench(slow_at(3, slow_s=50.0), restarts=1, death=death, count=6) as bench:
-        assert [next(bench.batches) for _ in range(3)] == numbers(3)
-        with pytest.warns(WorkerWarning, match=r"worker 1 is gone.*batch 3 \(sample 3\).*restart 1 of 1"):
-            assert next(bench.batches) == [3]
-        assert bench.run() == [[4], [5]]
-        assert not bench.engine.closed
-
-
-def test_a_warning_turned_into_an_error_loses_no_batch() -> None:
-    death = (10.0, 1, WorkerDied("worker 1 is gone"))
-    with Bench(slow_at(3, slow_s=50.0), restarts=1, death=death, count=6) as bench, warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert [next(bench.batches) for _ in range(3)] == numbers(3)
-        with pytest.raises(WorkerWarning):
-            next(bench.batches)
-        assert bench.run() == [[3], [4], [5]]
 
 
 def test_a_timeout_counts_from_the_last_batch() -> None:
@@ -143,15 +121,3 @@ def test_a_resumed_epoch_starts_with_the_worker_whose_turn_it_was() -> None:
     with Bench(count=6, workers=3, depth=1, turn=2) as bench:
         assert bench.run() == numbers(6)
         assert [worker for worker, _ in bench.engine.submitted] == [2, 0, 1, 2, 0, 1]
-
-
-@pytest.mark.parametrize(("known", "expected"), [({}, None), ({1: Position({"n": 5})}, Position({"n": 5}))])
-def test_a_new_worker_resumes_from_the_state_at_the_start_of_the_epoch(
-    known: dict[int, Position], expected: Position | None
-) -> None:
-    death = (10.0, 1, WorkerDied("worker 1 is gone"))
-    with Bench(slow_at(1, slow_s=50.0), restarts=1, death=death, count=4, resumes=dict(known)) as bench:
-        with pytest.warns(WorkerWarning):
-            assert bench.run() == numbers(4)
-        again = [task for worker, task in bench.engine.submitted if worker == 1 and task.indices == [1]]
-        assert [task.resume for task in again] == [known.get(1), expected]

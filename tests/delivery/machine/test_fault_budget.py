@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 from feedline.delivery.machine.batch_indices import as_list
-from feedline.delivery.machine.fault_budget import _LONGEST_CHAIN, _MOST_NEIGHBOURS, FaultBudget, Treated
+from feedline.delivery.machine.fault_budget import _LONGEST_CHAIN, FaultBudget, Treated
 from feedline.errors import EmptyBatch, TooManyBadSamples
 from feedline.faults import Failure, Fault, Policy
-from feedline.system.ranks import Share
 from feedline.types import IndexBlock, Notes, Result, ResultKind
-from tests.delivery.machine.dice import Case
+from tests.faults.loaders import Numbers, batches_of, make
 
 pytestmark = pytest.mark.sample(2)
+
+
+THREE = Policy(otherwise="skip", max_failures=3)
 
 
 def fault_of(index: Any, action: str = "skip", *, stage: str = "fetch", **more: Any) -> Fault:
@@ -96,15 +98,12 @@ def test_cycles_of_replacements_end() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_quarantined_samples_count_as_lost(workers: int) -> None:
-    policy = Policy(otherwise="skip", max_failures=3)
-    first = Case(40, 4, (3, 17, 30), policy=policy, workers=workers).begin()
-    batches = first.take()
-    fault_budget = first.fault_budget
-    fault_budget.begin_epoch(0, resumes=False)
-    assert Case(40, 4, (3, 17, 30), policy=policy, workers=workers).begin(fault_budget=fault_budget).take() == batches
-    fault_budget.begin_epoch(0, resumes=False)
+    dataset = Numbers(40, {3, 17, 30})
+    loader = make("Loader", dataset, 4, workers=workers, engine="thread" if workers else "inline", on_error=THREE)
+    assert batches_of(loader) == batches_of(loader)
+    dataset.bad |= {39}
     with pytest.raises(TooManyBadSamples, match="4 of"):
-        Case(40, 4, (39,), policy=policy, workers=workers).begin(fault_budget=fault_budget).take()
+        batches_of(loader)
 
 
 def test_the_budget_starts_anew_with_each_epoch() -> None:
@@ -118,48 +117,15 @@ def test_the_budget_starts_anew_with_each_epoch() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_spent_budget_stays_spent(workers: int) -> None:
     policy = Policy(otherwise="skip", max_share=0.5)
-    run = Case(400, 10, tuple(range(52)), policy=policy, workers=workers).begin()
-    assert run.take(4) == [[52, *range(53, 60)], *([*range(at, at + 10)] for at in (60, 70, 80))]
+    engine = "thread" if workers else "inline"
+    batches = iter(make("Loader", Numbers(400, set(range(52))), 10, workers=workers, engine=engine, on_error=policy))
+    assert [len(next(batches)) for _ in range(4)] == [8, 10, 10, 10]
     for _ in range(30):
         with pytest.raises(TooManyBadSamples, match="52 of 100 samples"):
-            run.take(1)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_without_any_working_sample_fails_early(workers: int) -> None:
-    case = Case(20_000, 10, tuple(range(20_000)), policy=Policy(otherwise="skip"), workers=workers)
-    run = case.begin()
-    with pytest.raises(TooManyBadSamples):
-        run.take(1)
-    assert len(run.dataset.asked) < 2_000
+            next(batches)
 
 
 # -- what is delivered ---
-
-
-RANK = Share(0, 2)
-
-
-def test_a_neighbour_that_is_known_to_fail_is_not_requested() -> None:
-    case = Case(12, 2, bad=(4, 6, 7, 9), killers=(8,), share=RANK, workers=2)
-    run = case.begin()
-    assert run.take() == [[0, 2], [10], [10]]
-    again = case.begin(fault_budget=run.fault_budget)
-    assert again.take() == [[0, 2], [10], [10]]
-    assert not {4, 6, 7, 8, 9} & set(again.dataset.asked)
-    assert again.counters.restarts == 0
-    assert {fault.index for fault in run.fault_budget.log} == {4, 6, 7, 8, 9}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_after_sixteen_bad_neighbours_the_batch_raises_and_the_next_one_comes(workers: int) -> None:
-    bad = tuple(range(2, 2 + 2 + _MOST_NEIGHBOURS))
-    run = Case(40, 1, bad=bad, share=RANK, workers=workers).begin()
-    assert run.take(1) == [[0]]
-    with pytest.raises(EmptyBatch, match=r"(?s)out of step.*sample 2: KeyError: 2.* more"):
-        run.take(1)
-    assert run.take(1) == [[20]]
-    assert run.progress.missing == 1
 
 
 def test_the_error_names_an_index_without_a_neighbour() -> None:

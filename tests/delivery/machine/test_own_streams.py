@@ -16,7 +16,7 @@ from feedline.delivery.machine.own_streams import OwnStreams
 from feedline.delivery.machine.recovery import Recovery
 from feedline.errors import DataWarning, TooManyBadSamples, WorkerDied
 from feedline.faults import Policy
-from feedline.order.progress import Progress
+from feedline.order.plan import Progress
 from feedline.order.streams import StreamPlan
 from feedline.schedulers import InOrder, Unordered
 from feedline.types import Notes, Position, Result, ResultKind, Task

@@ -1,101 +1,138 @@
-"""Workers that die are replaced, their tasks are done by others, and a sample that kills workers is found.
+"""Workers that die are replaced, and a sample that kills workers is found.
 
-`dice.py` has the workers, which answer and die at random. That samples which kill are skipped as if they had raised, in
-any plan, is a law of the simulation (`tests/simulation/expected.py`).
+The worlds of `tests/simulation` have the workers. That nothing is lost whatever dies is one of their laws; here are the
+decisions about samples that kill.
 """
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from feedline.delivery.machine.epoch import Flight, Limits
-from feedline.delivery.machine.recovery import (
-    Recovery,
-    Seen,
-    users_frames,
-)
-from feedline.errors import WorkerDied, WorkerTimeout
+from feedline.delivery.machine.fault_budget import FaultBudget
+from feedline.delivery.machine.recovery import Recovery, Seen, users_frames
+from feedline.errors import WorkerDied
 from feedline.faults import Policy, Retry
 from feedline.faults.policy import FunctionPolicy
+from feedline.system.ranks import Share
 from feedline.types import Task
 from feedline.workers import runner
-from tests.delivery.machine.dice import Case, Run
+from tests.simulation import world
+from tests.simulation.dataset import Items, Killed
+from tests.simulation.engine import Trace
+from tests.simulation.scenario import Scenario, Troubles
 
-RAISES = Policy()
+SKIPS = Policy(otherwise="skip", max_share=1.0)
 REPLACES = Policy(otherwise="replace", max_share=1.0)
+
+
+class Fatal(Items):
+    """Some samples kill their worker once, besides those that always do."""
+
+    once: set[int]
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.once:
+            self.once.remove(index)
+            raise Killed
+        return super().__getitem__(index)
+
+
+class Run:
+    """An epoch whose batches are lists, even those of single samples."""
+
+    def __init__(
+        self,
+        samples: int,
+        batch_size: int | None,
+        *killers: int,
+        once: set[int] | None = None,
+        policy: Any = SKIPS,
+        workers: int = 1,
+        restarts: int = 1000,
+        seed: int = 0,
+        fault_budget: FaultBudget | None = None,
+    ) -> None:
+        scenario = Scenario(
+            seed=seed,
+            samples=samples,
+            batch_size=batch_size,
+            workers=workers,
+            restarts=restarts,
+            policy=policy,
+            troubles=Troubles(killers=frozenset(killers)),
+        )
+        with pytest.MonkeyPatch.context() as patches:
+            patches.setattr(world, "dataset_of", Fatal)
+            self.world = world.World(scenario, workers, Share(), Trace(), random.Random(seed))
+        Fatal.once = once or set()
+        self.world.books.most_deaths = 10**6
+        self.world.fault_budget = fault_budget or self.world.fault_budget
+        self.world.begin(0)
+
+    @property
+    def faults(self) -> list[tuple[object, str]]:
+        return [(fault.index, fault.action) for fault in self.world.fault_budget.log]
+
+    @property
+    def restarts(self) -> int:
+        return self.world.counters.restarts
+
+    def take(self, count: int = 1000) -> list[list[int]]:
+        """Take `count` batches, or all that are left."""
+        batches: list[list[int]] = []
+        while len(batches) < count:
+            try:
+                batch, _ = self.world.next()
+            except StopIteration:
+                break
+            batches.append(batch if isinstance(batch, list) else [batch])
+        return batches
 
 
 def numbers(batches: list[list[int]]) -> list[int]:
     return sorted(index for batch in batches for index in batch)
 
 
-# -- samples that kill workers ---
-
-
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_without_a_policy_the_error_names_the_sample_and_only_its_batch_is_lost(batch_size: int | None) -> None:
-    run = Case(12, batch_size, killers=(5,), policy=RAISES, workers=2).begin()
+    run = Run(12, batch_size, 5, policy=Policy(), workers=2)
     before = run.take(5 if batch_size is None else 1)
-    with pytest.raises(WorkerDied, match=r"Sample 5 kills every worker that makes it.* is gone"):
+    with pytest.raises(WorkerDied, match=r"Sample 5 kills every worker that makes it.* was killed"):
         run.take(1)
-    after = run.take()
-    assert numbers(before + after) == [
-        index for index in range(12) if index != 5 and (batch_size is None or index not in (4, 6, 7))
-    ]
-    (fault,) = run.fault_budget.log
-    assert (fault.index, fault.stage, fault.action) == (5, "worker", "raise")
-
-
-def test_restart_warnings_name_the_batch_and_its_samples() -> None:
-    run = Case(12, 4, killers=(5,), workers=1, restarts=30).begin()
-    run.take()
-    assert "worker 0 is gone" in run.said[0]
-    assert "batch 1 (samples 4, 5, 6, 7)" in run.said[0]
-    assert "restart 1 of 30" in run.said[0]
-    assert all("batch 1 (" in said for said in run.said)
+    left = set(range(12)) - ({5} if batch_size is None else {4, 5, 6, 7})
+    assert numbers(before + run.take()) == sorted(left)
+    assert run.faults == [(5, "raise")]
 
 
 # -- policies ---
 
 
 @pytest.mark.parametrize("batch_size", [None, 3])
-def test_a_neighbour_can_replace_a_killer(batch_size: int | None) -> None:
-    run = Case(9, batch_size, killers=(4,), policy=REPLACES, workers=2).begin()
-    assert numbers(run.take()) == [0, 1, 2, 3, 5, 5, 6, 7, 8]
-    (fault,) = run.fault_budget.log
-    assert (fault.index, fault.action, fault.replacement, fault.stage) == (4, "replace", 5, "worker")
-
-
-@pytest.mark.parametrize("batch_size", [None, 3])
-def test_a_neighbour_that_kills_too_is_replaced_and_neither_is_requested_again(
-    batch_size: int | None,
-) -> None:
-    case = Case(9, batch_size, killers=(4, 5), policy=REPLACES, workers=1)
-    run = case.begin()
+def test_a_neighbour_that_kills_too_is_replaced_and_neither_is_requested_again(batch_size: int | None) -> None:
+    run = Run(9, batch_size, 4, 5, policy=REPLACES)
     assert numbers(run.take()) == [0, 1, 2, 3, 6, 6, 6, 7, 8]
-    again = case.begin(fault_budget=run.fault_budget)
+    again = Run(9, batch_size, 4, 5, policy=REPLACES, fault_budget=run.world.fault_budget)
     assert numbers(again.take()) == [0, 1, 2, 3, 6, 6, 6, 7, 8]
-    assert again.counters.restarts == 0
+    assert again.restarts == 0
 
 
 @pytest.mark.parametrize("batch_size", [None, 3])
 def test_a_replacement_is_not_blamed_after_one_death(batch_size: int | None) -> None:
-    case = Case(9, batch_size, killers=(4,), accidents=((5, 1),), policy=REPLACES, workers=1)
-    run = case.begin()
+    run = Run(9, batch_size, 4, once={5}, policy=REPLACES)
     assert numbers(run.take()) == [0, 1, 2, 3, 5, 5, 6, 7, 8]
-    assert [fault.index for fault in run.fault_budget.log] == [4]
+    assert run.faults == [(4, "replace")]
 
 
 def test_a_killer_can_be_retried_before_it_is_skipped() -> None:
-    policy = Policy(otherwise=Retry(2, then="skip", wait_s=0.0), max_share=1.0)
-    run = Case(6, 3, killers=(4,), policy=policy, workers=1).begin()
+    run = Run(6, 3, 4, policy=Policy(otherwise=Retry(2, then="skip", wait_s=0.0), max_share=1.0))
     assert numbers(run.take()) == [0, 1, 2, 3, 5]
-    (fault,) = run.fault_budget.log
+    (fault,) = run.world.fault_budget.log
     assert (fault.index, fault.action, fault.attempt) == (4, "skip", 3)
 
 
@@ -104,7 +141,7 @@ def test_an_error_of_the_policy_is_raised_in_place_of_the_batch() -> None:
         assert failure.stage == "worker"
         raise RuntimeError("of the policy")
 
-    run = Case(9, 3, killers=(4,), policy=FunctionPolicy(ask), workers=1).begin()
+    run = Run(9, 3, 4, policy=FunctionPolicy(ask))
     assert run.take(1) == [[0, 1, 2]]
     with pytest.raises(RuntimeError, match="of the policy") as caught:
         run.take(1)
@@ -115,43 +152,21 @@ def test_an_error_of_the_policy_is_raised_in_place_of_the_batch() -> None:
 # -- giving up ---
 
 
-def dying(run: Run, death: Callable[[int], BaseException]) -> Run:
-    run.engine.death = death
-    return run
-
-
 @pytest.mark.parametrize("restarts", [0, 1, 3])
 def test_when_the_budget_is_spent_the_death_is_raised_and_the_workers_end(restarts: int) -> None:
-    run = Case(12, 4, killers=(5,), workers=2, restarts=restarts, policy=RAISES).begin()
-    with pytest.raises(WorkerDied, match="is gone"):
+    run = Run(12, 4, 5, workers=2, restarts=restarts, policy=Policy())
+    with pytest.raises(WorkerDied, match="was killed"):
         run.take()
-    assert run.counters.restarts == restarts
-    assert run.driver.closed
-    assert run.engine.closed
+    assert run.restarts == restarts
+    assert run.world.closed
 
 
 def test_killers_found_before_the_budget_is_spent_are_in_the_log() -> None:
-    case = Case(4, 4, killers=(1, 2), workers=1, restarts=6)
-    run = case.begin()
+    run = Run(4, 4, 1, 2, restarts=6)
     with pytest.raises(WorkerDied, match=r"restarts=6 allows no more. Samples that were found to kill are in"):
         run.take()
-    assert [(fault.index, fault.action) for fault in run.fault_budget.log] == [(1, "skip")]
-    assert case.begin(fault_budget=run.fault_budget).take() == [[0, 3]]
-
-
-def unready(worker: int) -> BaseException:
-    death = WorkerDied(f"worker {worker} could not start")
-    death.was_ready = False
-    return death
-
-
-@pytest.mark.parametrize("death", [lambda _: ValueError("of worker_init_fn"), unready])
-def test_a_worker_that_ends_by_itself_before_it_is_ready_is_not_replaced(death: Callable[[int], BaseException]) -> None:
-    run = dying(Case(8, 4, killers=(0,), workers=1).begin(), death)
-    with pytest.raises(type(death(0)), match=r"of worker_init_fn|could not start.* Check what runs before"):
-        run.take()
-    assert run.driver.closed
-    assert run.counters.restarts == len(run.fault_budget.log) == 0, "it had not begun its task"
+    assert run.faults == [(1, "skip")]
+    assert Run(4, 4, 1, 2, restarts=6, fault_budget=run.world.fault_budget).take() == [[0, 3]]
 
 
 @pytest.mark.parametrize("was_killed", [True, None])
@@ -162,33 +177,22 @@ def test_workers_killed_during_their_start_are_replaced_while_restarts_are_left(
     assert [recovery.end_by(death, None) for _ in range(51)] == [None] * 50 + [death]
 
 
-def test_a_sample_that_blocks_workers_is_reported_as_blocking() -> None:
-    run = Case(6, 3, killers=(4,), workers=1).begin()
-    dying(run, lambda worker: WorkerTimeout(f"worker {worker} is still at batch 1"))
-    assert numbers(run.take()) == [0, 1, 2, 3, 5]
-    (fault,) = run.fault_budget.log
-    assert "Sample 4 blocks every worker" in fault.message
-    assert fault.error == "feedline.errors.WorkerTimeout"
-
-
 # -- workers killed from outside ---
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 8])
 def test_samples_are_not_blamed_if_each_kills_one_worker(batch_size: int | None) -> None:
     """As if every worker was killed once from outside, whatever it was making."""
-    for dice in range(12):
-        accidents = tuple((index, 1) for index in range(96) if index not in (17, 70))
-        case = Case(96, batch_size, killers=(17, 70), accidents=accidents, workers=3, restarts=10**6, dice=dice)
-        run = case.begin()
+    for seed in range(12):
+        run = Run(96, batch_size, 17, 70, once=set(range(96)) - {17, 70}, workers=3, restarts=10**6, seed=seed)
         assert numbers(run.take()) == [index for index in range(96) if index not in (17, 70)]
-        assert {fault.index for fault in run.fault_budget.log} == {17, 70}, dice
+        assert set(run.faults) == {(17, "skip"), (70, "skip")}, seed
 
 
 def test_killers_are_found_quickly_if_nothing_else_kills_workers() -> None:
-    run = Case(96, 8, killers=(17, 70), workers=3).begin()
+    run = Run(96, 8, 17, 70, workers=3)
     run.take()
-    assert run.counters.restarts == 2 * (2 + 2), "the batch, and the sample alone"
+    assert run.restarts == 2 * (2 + 2), "the batch, and the sample alone"
 
 
 # -- workers that do not answer ---

@@ -10,10 +10,10 @@ from feedline.delivery.machine.flights import GIVE, START, TAKE_BACK, Decision
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.recovery import Recovery
 from feedline.errors import WorkerDied
-from feedline.order.foreign import ForeignPlan
-from feedline.order.progress import Progress
+from feedline.order.plan import Progress
 from feedline.schedulers import InOrder
 from feedline.types import Position, Result, ResultKind, Task
+from tests.loader.beginnings import plan_of
 
 
 class Slots:
@@ -74,7 +74,7 @@ class World:
 
     def begin(self, batches: int, resumes: dict[int, Position] | None = None) -> None:
         """Begin an epoch with the batches [0], [1], ..."""
-        plan = ForeignPlan(iter([[number] for number in range(batches)]))
+        plan = plan_of([[number] for number in range(batches)])
         self.epoch = Epoch(
             plan, InOrder(), self.limits, Progress(positions=resumes or {}), Requests(), restores=resumes is not None
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from feedline.workers.fetch.loop import Loop, loop_of
+from feedline.workers.fetch.loop import loop_of
 
 
 class Dataset:
@@ -23,28 +23,6 @@ class Dataset:
 async def answer(value: Any) -> Any:
     await asyncio.sleep(0)
     return value
-
-
-def test_closing_the_loop_cancels_running_tasks() -> None:
-    loop = Loop()
-    events: list[str] = []
-
-    async def wait() -> None:
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            events.append("cancelled")
-            raise
-
-    async def begin() -> None:
-        events.append("begun")
-        tasks.append(asyncio.ensure_future(wait()))
-        await asyncio.sleep(0)
-
-    tasks: list[Any] = []
-    loop.run(begin())
-    loop.close()
-    assert events == ["begun", "cancelled"]
 
 
 def test_a_dataset_has_one_loop_which_closes_with_it() -> None:

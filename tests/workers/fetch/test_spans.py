@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,13 @@ from feedline.collate import default
 from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.randomness.scope import Scope, enter, rng
+from feedline.randomness.scope import Scope
 from feedline.system.ranks import TAILS, Share
-from feedline.types import DatasetKind, Draw, Position, Span, StreamSharding
+from feedline.types import DatasetKind, Span, StreamSharding
 from feedline.workers.fetch import fetcher_for
 from feedline.workers.fetch.guard import Guard
 from feedline.workers.fetch.spans import SpanFetcher
-from tests.workers.fetch.streams import Counting, Numbers
+from tests.workers.fetch.streams import Numbers
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,6 @@ class World:
         self,
         rank: int,
         dataset: Any,
-        resume: Position | None = None,
         scope: Scope | None = None,
         guard: Guard | None = None,
     ) -> SpanFetcher:
@@ -59,21 +58,19 @@ class World:
             batched=batched,
             sharding=StreamSharding(self.batch_size or 1, Share(rank, self.world_size, self.tail), self.drop_last),
         )
-        made = fetcher_for(dataset, spec, scope or Scope(), resume, guard)
+        made = fetcher_for(dataset, spec, scope or Scope(), None, guard)
         assert isinstance(made, SpanFetcher)
         return made
 
 
 @dataclass
 class Run:
-    """The batches of all ranks, and the position after each step."""
+    """The batches of all ranks."""
 
     batches: list[list[Any]]
     """By rank."""
     consumed: list[int]
     """Samples of the stream that all ranks have consumed after the first, second, ... step."""
-    positions: list[Position]
-    """After each step, of the worker of rank 0 that made it."""
 
     def steps(self) -> int:
         (count,) = {len(batches) for batches in self.batches}
@@ -88,12 +85,12 @@ class Run:
         )
 
 
-def run(world: World, make: Any, *, origin: int = 0, resume: Position | None = None) -> Run:
+def run(world: World, make: Any, *, origin: int = 0) -> Run:
     """Let every worker of every rank make its steps: worker w those numbered w, w + n, w + 2n, ..."""
-    result = Run([], [], [])
+    result = Run([], [])
     stride = (world.batch_size or 1) * world.world_size
     for rank in range(world.world_size):
-        workers = [world.fetcher(rank, make(), resume) for _ in range(world.worker_count)]
+        workers = [world.fetcher(rank, make()) for _ in range(world.worker_count)]
         batches: list[Any] = []
         while True:
             worker = workers[len(batches) % world.worker_count]
@@ -104,7 +101,6 @@ def run(world: World, make: Any, *, origin: int = 0, resume: Position | None = N
             if rank == 0:
                 known = worker.consumed
                 result.consumed.append(origin + len(batches) * stride if known is None else known)
-                result.positions.append(replace(worker.stream.position(), read=None))
         for worker in workers:
             with pytest.raises(StopIteration):
                 worker(Span(len(batches) + world.worker_count, origin))
@@ -178,7 +174,17 @@ class Skippable(StreamSource):
         return self.iterator
 
 
-class SkippingIterator(Counting):
+class SkippingIterator(Iterator[int]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.place = 0
+
+    def __next__(self) -> int:
+        if self.place >= self.count:
+            raise StopIteration
+        self.place += 1
+        return self.place - 1
+
     def skip(self, count: int) -> int:
         skipped = min(count, self.count - self.place)
         self.place += skipped
@@ -254,82 +260,6 @@ def test_the_stream_is_read_no_further_than_the_step_needs(tail: str, ahead: int
     assert dataset.read == 6 + ahead
     assert fetch(Span(2)) == [13, 16]
     assert dataset.read == 18 + ahead
-
-
-# -- resuming, with other workers and ranks ---
-
-
-@settings(deadline=None)
-@given(worlds, worlds, totals, st.data(), st.sampled_from([Numbers, Counting]))
-def test_other_worker_and_rank_counts_resume(
-    world: World, other: World, total: int, data: st.DataObject, kind: Any
-) -> None:
-    """By reading again, or from a state of the stream."""
-    before = run_or_skip(world, lambda: kind(total))
-    done = data.draw(st.integers(0, before.steps()))
-    consumed = before.consumed[done - 1] if done else 0
-    # Any state that is not beyond what was consumed will do.
-    usable = [each for each in before.positions[:done] if each.iterator is not None and each.place <= consumed]
-    resume = usable[-1] if usable else None
-    made = []
-
-    def make() -> Any:
-        made.append(kind(total))
-        return made[-1]
-
-    after = run_or_skip(other, make, origin=consumed, resume=resume)
-    covered = after.delivered()
-    if other.tail == "drop":
-        assert covered == Counter(range(consumed, consumed + covered.total()))
-        assert total - consumed - covered.total() < other.world_size
-    else:
-        assert set(covered) == set(range(consumed, total))
-    if other.tail == "exact":
-        assert covered == Counter(range(consumed, total))
-    if usable:
-        assert all(dataset.read <= total - usable[-1].place for dataset in made), "nothing is read twice"
-
-
-@settings(deadline=None)
-@given(worlds, totals, st.data())
-def test_the_same_ranks_resume_exactly(world: World, total: int, data: st.DataObject) -> None:
-    before = run_or_skip(world, lambda: Numbers(total))
-    done = data.draw(st.integers(0, before.steps()))
-    consumed = before.consumed[done - 1] if done else 0
-    after = run(world, lambda: Numbers(total), origin=consumed)
-    assert after.batches == [batches[done:] for batches in before.batches]
-
-
-# -- random numbers ---
-
-
-class Drawing:
-    def __iter__(self) -> Iterator[tuple[int, float]]:
-        for number in range(24):
-            yield number, rng().random()
-
-
-def drawn_by(world: World) -> dict[int, float]:
-    drawn: dict[int, float] = {}
-    for rank in range(world.world_size):
-        scope = Scope()
-        fetch = world.fetcher(rank, Drawing(), scope=scope)
-        before = enter(scope)
-        try:
-            for number in range(24 // (world.world_size * (world.batch_size or 1))):
-                scope.begin(Draw(3))
-                drawn.update(fetch(Span(number)))
-        finally:
-            enter(before)
-    return drawn
-
-
-@pytest.mark.parametrize("tail", TAILS)
-def test_what_a_sample_draws_depends_only_on_its_place_in_the_stream(tail: str) -> None:
-    alone = drawn_by(World(4, 1, 1, tail))
-    assert len(set(alone.values())) == 24
-    assert drawn_by(World(2, 3, 1, tail)) == alone
-    assert drawn_by(World(3, 4, 1, tail)) == alone
 
 
 # -- streams that break off ---

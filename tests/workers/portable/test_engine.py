@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import multiprocessing
 import os
 import select
@@ -9,9 +11,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import wait
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,16 @@ import pytest
 from numpy.typing import NDArray
 
 from feedline.abc import Engine
-from feedline.abc.worker_spec import WorkerSpec
-from feedline.collate import default
-from feedline.errors import WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.codec import Codec
-from feedline.types import DatasetKind, Result, ResultKind, SlotBatch, Task
+from feedline.types import Result, ResultKind, SlotBatch, Task
 from feedline.workers.portable import segments
 from feedline.workers.portable.segments import Outbox
 from feedline.workers.processes.engine import ProcessEngine
 from feedline.workers.processes.messages import Message
 from tests.contracts.engine import EngineContract, Numbers
+from tests.workers.processes.test_engine import answer
+from tests.workers.processes.test_engine import at_work as with_workers
 
 
 def batch_of(result: Result) -> Any:
@@ -73,27 +73,7 @@ class Large:
         return np.full(25_000, float(index))
 
 
-@contextmanager
-def at_work(
-    dataset: Any, worker_count: int = 1, *, start_method: str = "fork", **options: Any
-) -> Iterator[ProcessEngine]:
-    options = {"collate": default, **options}
-    engine = ProcessEngine(worker_count, None, multiprocessing.get_context(start_method))
-    spec = WorkerSpec(
-        dataset, DatasetKind.MAP, framework=NumpyFramework(), worker_count=worker_count, base_seed=0, **options
-    )
-    try:
-        engine.open(spec)
-        engine.start()
-        yield engine
-    finally:
-        engine.close()
-
-
-def answer(engine: ProcessEngine, task: Task, worker: int = 0) -> Result:
-    engine.submit(worker, task)
-    (result,) = engine.collect(30)
-    return result
+at_work = functools.partial(with_workers, portable=True)
 
 
 def segment_names() -> set[str]:
@@ -128,34 +108,61 @@ def test_many_kept_batches_do_not_use_up_the_descriptors() -> None:
     assert [batch[0, 0] for batch in kept] == list(range(100))
 
 
-def test_without_shared_memory_batches_go_through_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise OSError("no shared memory here")
+def no_shared_memory(*_: Any, **__: Any) -> Any:
+    raise OSError("no shared memory here")
 
-    monkeypatch.setattr(segments, "SharedMemory", refuse)
+
+def no_space_left(*_: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    "place", [(segments, "SharedMemory", no_shared_memory), (os, "posix_fallocate", no_space_left)]
+)
+def test_without_shared_memory_batches_go_through_the_pipe(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*place)
     with at_work(Large()) as engine:
         for number in range(3):
             batch = batch_of(answer(engine, Task(number, [number, 9])))
             assert batch[:, 7].tolist() == [number, 9]
             batch += 1  # the consumer owns it
+        assert not segment_names()
 
 
-class KeepsBatches:
-    """A collate function that keeps the batches it made and returns the oldest of them again."""
+def test_the_segments_of_other_programs_are_left_alone() -> None:
+    with at_work(Large()) as engine:
+        answer(engine, Task(0, [0]))  # so that the next one is made in a segment
+        other = SharedMemory(f"{engine._channels[0].prefix}1", create=True, size=100)  # type: ignore[attr-defined]
+        try:
+            assert batch_of(answer(engine, Task(1, [1])))[0, 0] == 1
+        finally:
+            other.close()
+            other.unlink()
 
-    def __init__(self) -> None:
-        self.kept: list[Any] = []
 
-    def __call__(self, samples: list[Any]) -> Any:
-        self.kept = [*self.kept[-5:], default(samples)]
-        return self.kept[-1], self.kept[0].copy()
+class Varying:
+    """Sample i is a batch of sizes that differ widely; some samples fail."""
+
+    SIZES = (0, 1, 200_000, 10, 10 << 20, 150_000, 100)
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> NDArray[np.uint8]:
+        if index % 10 == 9:
+            raise ValueError("torn")
+        return np.full(self.SIZES[index % 7], index % 251, np.uint8)
 
 
-def test_what_a_collate_function_keeps_is_not_overwritten() -> None:
-    with at_work(Large(), collate=KeepsBatches()) as engine:
-        batches = [batch_of(answer(engine, Task(number, [number]))) for number in range(12)]
-    assert [new[0, 0] for new, _ in batches] == list(range(12))
-    assert [(old.min(), old.max()) for _, old in batches] == [(max(0, i - 5), max(0, i - 5)) for i in range(12)]
+def test_batches_of_any_size_arrive_and_leave_no_segment() -> None:
+    with at_work(Varying()) as engine:
+        for number in range(40):
+            result = answer(engine, Task(number, [number]))
+            assert (result.kind is ResultKind.FAILED) == (number % 10 == 9)
+            if result.kind is ResultKind.DONE:
+                assert np.array_equal(batch_of(result), [Varying.__getitem__(Varying(), number)])
+        engine.close()
+        assert not segment_names()
 
 
 # -- deaths ------------------------------------------------------------------------------------------------------------
@@ -194,15 +201,6 @@ def test_an_error_while_the_dataset_is_unpickled_arrives_as_itself() -> None:
         (death,) = engine.collect(100)
         assert death.kind is ResultKind.DIED
         assert type(death.payload) is PermissionError
-
-
-def test_the_death_of_an_idle_worker_is_noticed_at_once() -> None:
-    with at_work(Numbers()) as engine:
-        answer(engine, Task(0, [0]))
-        os.kill(engine.pids[0], signal.SIGKILL)
-        (death,) = engine.collect(30)
-        assert (death.kind, death.worker) == (ResultKind.DIED, 0)
-        assert type(death.payload) is WorkerDied
 
 
 # -- closing -----------------------------------------------------------------------------------------------------------

@@ -39,7 +39,8 @@ pytestmark = pytest.mark.sample(4)
 class Cached(Dataset[torch.Tensor]):
     """Collates by itself and caches the results."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
+        self.width = width
         self.cache: dict[int, torch.Tensor] = {}
 
     def __len__(self) -> int:
@@ -52,12 +53,20 @@ class Cached(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         number = self.number(index)
         if number not in self.cache:
-            self.cache[number] = default_collate([torch.full((1000,), float(number))] * 2)
+            self.cache[number] = default_collate([torch.full((self.width,), float(number))] * 2)
         return self.cache[number]
 
 
-def test_tensors_cached_by_the_dataset_are_never_overwritten() -> None:
-    loader = DataLoader(Cached(), 2, num_workers=2)
+@pytest.fixture(params=["arena", "portable"])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to connect worker processes."""
+    monkeypatch.setattr("feedline.workers.abilities.can_share_arenas", lambda: request.param == "arena")
+
+
+@pytest.mark.usefixtures("transport")
+@pytest.mark.parametrize("width", [1000, 30_000])
+def test_tensors_cached_by_the_dataset_are_never_overwritten(width: int) -> None:
+    loader = DataLoader(Cached(width), 2, num_workers=2)
     for place, batch in enumerate(loader):
         expected = [Cached.number(2 * place), Cached.number(2 * place + 1)]
         assert [sample.unique().tolist() for sample in batch] == [[number] for number in expected]

@@ -23,11 +23,27 @@ config = {
     "buffer": {},
     "full": {"local_fs_capacity_threshold": 0.0001},
 }[disk]
-head = {"num_cpus": 0, "object_store_memory": 80 << 20, "include_dashboard": False, "_system_config": config}
-cluster = Cluster(initialize_head=True, head_node_args={**head, "num_cpus": 3 if where == "here" else 0})
+sizes = {"object_store_memory": 80 << 20}
+head = {**sizes, "num_cpus": 4 if where == "here" else 0, "include_dashboard": False, "_system_config": config}
+cluster = Cluster(initialize_head=True, head_node_args=head)
 if where == "elsewhere":
-    cluster.add_node(num_cpus=3, object_store_memory=120 << 20)
+    cluster.add_node(num_cpus=4, **sizes)
 ray.init(cluster.address, log_to_driver=False)
+
+
+@ray.remote(num_cpus=1)
+class Other:
+    '''Another program, which uses most of the store where the workers are.'''
+
+    def __init__(self):
+        self.held = ray.get(ray.put(np.ones(70 << 20, np.uint8)))
+
+    def is_there(self):
+        return True
+
+
+other = Other.remote()
+ray.get(other.is_there.remote())
 
 
 class Wide:
@@ -52,7 +68,7 @@ cluster.shutdown()
 
 
 def output_lines(disk: str, where: str) -> list[str]:
-    """Keep all batches of a loader, three times as much as the object store holds; return the lines it printed."""
+    """Keep all batches of a loader, none of which fits into the object store; return the lines it printed."""
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, disk, where],

@@ -21,7 +21,7 @@ from feedline.delivery.machine.own_streams import OwnStreams
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, WorkerError
-from feedline.order.progress import Progress
+from feedline.order.plan import Progress
 from feedline.order.streams import StreamPlan
 from feedline.system import interrupts
 from feedline.system.failures import is_interrupt, twin_of

@@ -48,7 +48,7 @@ from threading import get_ident
 from typing import Any
 
 from feedline.errors import ReentrantCall, WorkerError
-from feedline.order.progress import Progress
+from feedline.order.plan import Progress
 from feedline.system.references import References
 
 _PATIENCE_S = 5.0

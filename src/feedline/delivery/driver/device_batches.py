@@ -32,7 +32,7 @@ from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.driver import RowParts
 from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.machine.fault_budget import FaultBudget
-from feedline.order.progress import Progress
+from feedline.order.plan import Progress
 from feedline.randomness.scope import Scope, enter
 from feedline.system import interrupts
 from feedline.system.failures import is_interrupt

@@ -19,10 +19,9 @@ from feedline.abc.scheduler import Scheduler, WorkerView
 from feedline.delivery.machine.batch_indices import count_of
 from feedline.delivery.machine.fault_budget import FaultBudget, Treated
 from feedline.delivery.machine.stream_check import StreamCheck
-from feedline.errors import BadOption
+from feedline.errors import BadOption, EmptyBatch
 from feedline.faults.policy import policy_of
-from feedline.order.plan import Plan
-from feedline.order.progress import Progress
+from feedline.order.plan import Plan, Progress
 from feedline.system.failures import is_interrupt
 from feedline.types import Position, Result, ResultKind, Task
 
@@ -287,6 +286,35 @@ class Epoch:
     def resume_for(self, worker: int) -> Position | None:
         """Return where a replacement for this worker resumes."""
         return self._last.get(worker)  # of a stream, it reads again everything before its task
+
+    def pass_over(self, ordinal: int) -> Flight | None:
+        """Pass over a batch that has no samples left; return a task in its place if ranks would get out of step."""
+        result = self.ready[ordinal]
+        if not self.fault_budget.keeps_steps:
+            self.pop(ordinal)
+            self.note(ordinal, result.worker, result.position)
+            self.progress.missing += 1
+            return None
+        del self.ready[ordinal]
+        try:
+            treated = self.fault_budget.instead_of(result.flight.treated, batched=self.requests.batched)
+        except EmptyBatch as exc:
+            self.ready[ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
+            return None
+        other = self.in_flight[ordinal] = self.flight(ordinal, treated.indices, result.worker, treated)
+        return other
+
+    def refused(self, *, holds_back: bool) -> BadOption:
+        """Return the error for a scheduler that would make everything wait forever."""
+        if holds_back:
+            return BadOption(
+                f"{self.scheduler!r} holds back batch {self.sent} although every worker is idle: "
+                "`assign` must choose a worker when none has anything to do."
+            )
+        return BadOption(
+            f"{self.scheduler!r} delivers none of the finished batches {sorted(self.ready)[:8]} although "
+            "nothing else is under way: `take` must choose one of them."
+        )
 
     def note_faults(self, result: Result) -> None:
         """Log the faults of a batch that is about to be delivered; the batch stays in `ready` if there were too many.

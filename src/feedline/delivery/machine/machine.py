@@ -19,7 +19,6 @@ from feedline.delivery.machine.epoch import Epoch, Limits
 from feedline.delivery.machine.flights import TAKE_BACK, Flights, SlotSource
 from feedline.delivery.machine.lateness import Lateness
 from feedline.delivery.machine.recovery import Recovery
-from feedline.errors import BadOption, EmptyBatch
 from feedline.system.failures import is_interrupt, without_frames
 from feedline.types import Call, Result, ResultKind
 
@@ -136,31 +135,19 @@ class Machine:
                 break
             if self.flights.is_busy:
                 return _NOT_READY  # until unwanted tasks whose slots are needed are done
-            raise _refused(epoch, holds_back=is_through)
+            raise epoch.refused(holds_back=is_through)
         epoch.is_complete = True
         self.leave_epoch()
         epoch.fault_budget.check(ended=True)
         raise StopIteration
 
     def _pass_over(self, epoch: Epoch, ordinal: int) -> None:
-        """Pass over a batch that has no samples left, unless ranks would get out of step."""
-        result = epoch.ready[ordinal]
-        worker, flight = result.worker, result.flight
-        if epoch.fault_budget.keeps_steps:
-            worker = worker if worker not in self.flights.absent else 0
-            del epoch.ready[ordinal]
-            try:
-                treated = epoch.fault_budget.instead_of(flight.treated, batched=epoch.requests.batched)
-            except EmptyBatch as exc:
-                epoch.ready[ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
-            else:
-                other = epoch.in_flight[ordinal] = epoch.flight(ordinal, treated.indices, worker, treated)
-                self.flights.give(other, self._slots.acquire(worker))
-            return
-        epoch.pop(ordinal)
-        epoch.note(ordinal, worker, result.position)
-        epoch.progress.missing += 1
-        self.fill()
+        other = epoch.pass_over(ordinal)
+        if other is None:
+            self.fill()
+        else:
+            other.worker = 0 if other.worker in self.flights.absent else other.worker
+            self.flights.give(other, self._slots.acquire(other.worker))
 
     # -- the training loop waits --------------------------------------------------------------------------------------
 
@@ -303,16 +290,3 @@ class Machine:
         if self.flights.epoch is not None:
             for unwanted in self.flights.epoch.leave():
                 self._slots.discard(unwanted)
-
-
-def _refused(epoch: Epoch, *, holds_back: bool) -> BadOption:
-    """Return the error for a scheduler that would make everything wait forever."""
-    if holds_back:
-        return BadOption(
-            f"{epoch.scheduler!r} holds back batch {epoch.sent} although every worker is idle: "
-            "`assign` must choose a worker when none has anything to do."
-        )
-    return BadOption(
-        f"{epoch.scheduler!r} delivers none of the finished batches {sorted(epoch.ready)[:8]} although "
-        "nothing else is under way: `take` must choose one of them."
-    )

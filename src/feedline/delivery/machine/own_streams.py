@@ -15,7 +15,7 @@ from dataclasses import replace
 from feedline.abc.scheduler import WorkerView
 from feedline.delivery.machine.epoch import Epoch, Flight
 from feedline.delivery.machine.fault_budget import Treated
-from feedline.order.progress import Progress
+from feedline.order.plan import Progress
 from feedline.order.streams import StreamPlan
 from feedline.types import Position, Result, ResultKind, Task
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
@@ -12,8 +13,7 @@ from feedline.order.order import Order
 from feedline.types import Position, State
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """How an iteration begins."""
 
     epoch: int

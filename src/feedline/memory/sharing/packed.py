@@ -78,15 +78,16 @@ class Packed:
         start = starts[place // _BLOCK]
         stop = start + middle[first]
         if place == first:
-            return data[start:stop].tobytes()
+            return bytes(data[start:stop])
         at = start + sum(middle[first:place])
         return b"".join(
             (data[start : start + begin[place]], data[at : at + middle[place]], data[stop - end[place] : stop])
         )
 
     def each(self, places: Iterable[int]) -> Iterator[Any]:
-        in_sequence = self._order is None and isinstance(places, range) and places.step == 1
-        return map(self._value, self._following(places) if in_sequence else map(self._bytes_at, places))
+        if self._order is None and isinstance(places, range) and places.step == 1:
+            return map(self._value, self._following(places))
+        return map(self._value, map(self._bytes_at, places))
 
     def _following(self, places: range) -> Iterator[bytes]:
         begin, end, middle, starts, data = self._views

@@ -213,7 +213,7 @@ class Parts(Column):
 
     @property
     def nbytes(self) -> int:
-        return self._others.nbytes + sum(value.nbytes for value in self._large.values())
+        return self._others.nbytes + sum(int(value.nbytes) for value in self._large.values())
 
 
 _LONG = 1000
@@ -301,7 +301,7 @@ def column_of(values: Sequence[Any]) -> Column:
 
 
 def _integer_type(low: int, high: int) -> np.dtype[Any] | None:
-    limits = map(np.iinfo, _INTEGERS)
+    limits = [np.iinfo(name) for name in _INTEGERS]
     return next((one.dtype for one in limits if one.min <= low and high <= one.max), None)
 
 

@@ -103,7 +103,8 @@ def _each(dataset: MapStyle[object], collate: CollateFunction, scope: Scope) -> 
     """As `_asked`, but faster: Python runs `dataset[index]` of a class in Python without a call from C."""
 
     def fetch(indices: object) -> object:
-        samples = [dataset[index] for index in scope.following(listed(indices))]
+        items = indices.array.tolist() if type(indices) is IndexBlock else listed(indices)
+        samples = [dataset[index] for index in scope.following(items)]
         scope.collate()
         return collate(samples)
 

@@ -142,7 +142,7 @@ class Guard:
             first: Fault | None = None
             if not self.skip:
                 try:
-                    return list(how.ask(indices))  # type: ignore[call-overload]  # it returns a list
+                    return list(how.ask(indices))  # a list
                 except Exception as exc:
                     first = self._fault(exc, indices, 2, "retry")
             samples = []
@@ -217,7 +217,7 @@ class Guard:
 
     def _failure(self, exc: Exception, index: object, attempt: int) -> Failure:
         stage = "collate" if self._scope.place < 0 else stage_of(exc, self._dataset)
-        index = list(index) if index is self._items else index  # type: ignore[call-overload]  # a list then
+        index = list(index) if index is self._items else index
         return Failure(index, exc, stage, attempt, self._worker, self._scope.key())
 
     def _decide(self, exc: Exception, index: object, attempt: int) -> Verdict:

@@ -173,8 +173,9 @@ class Stream:
                     return failed
                 except Exception as exc:
                     failed = Failed(exc, 1 if failed is None else failed.attempt + 1, self.has_broken_off)
-                    can_retry = guard is not None and isinstance(iterator, Repeatable) and not failed.is_last
-                    if not can_retry or not guard.tries_again(failed, self.place - 1) or not iterator.try_again():
+                    if guard is None or failed.is_last or not isinstance(iterator, Repeatable):
+                        return failed
+                    if not guard.tries_again(failed, self.place - 1) or not iterator.try_again():
                         return failed
                     self.place -= 1  # an attempt is not a sample
                     continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.order.progress import Progress
+from feedline.order.plan import Progress
 
 
 @given(st.permutations(range(8)), st.integers(0, 8))

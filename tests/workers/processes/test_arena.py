@@ -1,16 +1,18 @@
-"""One worker process, as the training process sees it."""
+"""The training process's side on Linux: a worker at the other end of a socket, and its stacks."""
 
 from __future__ import annotations
 
+import os
 import select
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from feedline.types import Task
-from feedline.workers.processes.arena import SocketChannel
+from feedline.workers.processes.arena import SocketChannel, Stacks
 from feedline.workers.processes.channel import passed_on
-from feedline.workers.processes.link import receive
+from feedline.workers.processes.link import STACK_SIGNAL, receive
 from feedline.workers.processes.messages import Kind, Message, joined, task_message
 from tests.parity.children import in_a_child
 
@@ -86,3 +88,21 @@ def test_the_remaining_tasks_of_a_message_are_sent_again_one_by_one(channel: Soc
     assert received_tasks(channel) == [], "the worker no longer has them"
     channel.flush()
     assert received_tasks(channel) == [1, 2, 3]
+
+
+# -- stacks ---
+
+
+def test_a_process_that_would_die_of_the_signal_is_not_sent_it() -> None:
+    """The contract of engines tests that a worker's stacks name the function in which it waits."""
+    stacks = Stacks()
+    child = os.fork()
+    if child == 0:
+        signal.signal(STACK_SIGNAL, signal.SIG_DFL)
+        while True:
+            signal.pause()
+    assert stacks.of(child) is None
+    assert os.waitpid(child, os.WNOHANG) == (0, 0), "it is still running"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    stacks.close()
