@@ -96,11 +96,9 @@ def note_overtaken(columns: dict[str, NDArray[np.int64]]) -> None:
 
 
 _SUMS = (
-    *("started", "batches", "samples", "bytes", "ready", "opened", "waited", "late"),
+    *("started", "batches", "samples", "bytes", "ready", "opened", "waited"),
     *("timed", "computed", "queued", "made", "packed_tokens", "packed_places"),
 )
-_AFTERWARDS = ("device", "deliver")
-"""Causes of waiting after the batch has reached the training process."""
 _LATE = 2
 """A batch is late if it takes this many times the median. A guess."""
 _NEVER = 1 << 62
@@ -133,8 +131,6 @@ class Totals:
         """How long `iter(loader)` and ending the epoch took."""
         self.waited = 0
         """How long `next()` took, over all batches."""
-        self.late = 0
-        """The part of `waited` before the batch reached the training process."""
         self._waits = dict.fromkeys(CAUSES, 0)
         """Waits by cause, from the rows. Where rows stand for several batches, only their ratios matter."""
         self.stages: dict[str, Histogram] = {}
@@ -186,9 +182,7 @@ class Totals:
         causes = causes_of(columns, in_order=in_order)
         for cause, waited in causes.items():
             self._waits[cause] += int((waited * weight).sum())
-        took = sum(int(parts.sum()) for parts in causes.values())
-        self.waited += took
-        self.late += took - sum(int(causes[cause].sum()) for cause in _AFTERWARDS)
+        self.waited += sum(int(parts.sum()) for parts in causes.values())
         self._add("wait", got - columns["asked"], weight)
         self._add("fetch", columns["fetch"] - columns["transform"], weight, made)
         for name in ("transform", "collate", "write", "device"):
@@ -220,22 +214,16 @@ class Totals:
         if len(durations):
             self.stages.setdefault(name, Histogram()).add(durations, weights)
 
-    def rest(self, batches: int, waited: int, late: int, last: int = 0) -> None:
+    def rest(self, batches: int, waited: int, last: int = 0) -> None:
         """Correct the sums for batches without a row.
 
         Args:
             batches: the number of all batches.
             waited: how long `next()` took for batches without a row.
-            late: the part of `waited` before these batches reached the training process; without workers, it is
-                estimated from the rows instead.
             last: when the last of these batches was delivered.
         """
         self.last = max(self.last, last)
-        if -1 in self.busy:
-            total = sum(self._waits.values())
-            late = waited * (total - sum(self._waits[cause] for cause in _AFTERWARDS)) // max(total, 1)
         self.waited += waited
-        self.late += late
         if 0 < self.batches < batches:
             share = batches / self.batches
             self.samples, self.bytes, self.ready = (
@@ -253,14 +241,10 @@ class Totals:
 
     def _shared_out(self) -> dict[str, int]:
         """Distribute the total wait over the causes, in the proportions of the rows."""
-        waits: dict[str, int] = {}
-        until = tuple(cause for cause in CAUSES if cause not in _AFTERWARDS)
-        parts = ((until, self.late, "transfer"), (_AFTERWARDS, self.waited - self.late, "deliver"))
-        for causes, waited, unknown in parts:
-            total = sum(self._waits[cause] for cause in causes)
-            waits |= {cause: self._waits[cause] * waited // max(total, 1) for cause in causes}
-            largest = max(causes, key=self._waits.__getitem__) if total else unknown
-            waits[largest] += waited - sum(waits[cause] for cause in causes)
+        total = sum(self._waits.values())
+        waits = {cause: part * self.waited // max(total, 1) for cause, part in self._waits.items()}
+        largest = max(CAUSES, key=self._waits.__getitem__) if total else "deliver"
+        waits[largest] += self.waited - sum(waits.values())
         return waits
 
     def add_stage(self, name: str, duration: int) -> None:

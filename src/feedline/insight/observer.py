@@ -102,7 +102,7 @@ class _Epoch:
     """Times in stages named by users: row number, stage, nanoseconds."""
     batches: int = 0
     """Number of batches, once the epoch has ended or was abandoned."""
-    rest: tuple[int, int, int] = (0, 0, 0)
+    rest: tuple[int, int] = (0, 0)
     """For an epoch that was followed by another: the waits of its batches without a row; see `Totals.rest`."""
 
     def sums(self) -> Totals:
@@ -122,7 +122,7 @@ class _Epoch:
         totals.last = max(totals.last, self.last)
         return totals
 
-    def so_far(self, batches: int, rest: tuple[int, int, int], *, in_order: bool) -> Totals:
+    def so_far(self, batches: int, rest: tuple[int, int], *, in_order: bool) -> Totals:
         """Return the sums of all rows so far, without removing any."""
         from feedline.insight.batch_rows import delivered_columns
 
@@ -153,8 +153,6 @@ class Observer:
         """When the last batch was delivered, if the next one is to get a row, else 0; -1 before the first batch."""
         self.waited_s = 0.0
         """How long the training loop waited in this epoch for batches without a row."""
-        self.late_s = 0.0
-        """The part of `waited_s` before these batches reached the training process; 0 without workers."""
         self.last_s = 0.0
         """When the last of these batches was delivered."""
         self.is_under_way = False
@@ -198,7 +196,7 @@ class Observer:
             self._leave(batches)
             now = time.monotonic_ns()
             self._epoch = _Epoch(epoch, batches, begun, begun, now - begun)
-            self.waited_s = self.late_s = self.last_s = 0.0
+            self.waited_s = self.last_s = 0.0
             self._seen, self._seen_at = batches, now
             self.due, self.got = 0, -1
             self.is_under_way = True
@@ -329,8 +327,8 @@ class Observer:
 
     # -- adding up; the lock is held ---------------------------------------------------------------------------------
 
-    def _rest(self) -> tuple[int, int, int]:
-        return int(self.waited_s * 1e9), int(self.late_s * 1e9), int(self.last_s * 1e9)
+    def _rest(self) -> tuple[int, int]:
+        return int(self.waited_s * 1e9), int(self.last_s * 1e9)
 
     def _leave(self, batches: int) -> None:
         """Close the current epoch before the next one begins. Its rows are added up later, because that is slow."""
@@ -362,10 +360,10 @@ class Observer:
             for _, name, spent in epoch.named:
                 together.add_stage(name, spent)
             if epoch.rows:
-                epoch.last = max(epoch.last, epoch.rows[-1][GOT], epoch.rest[2])
+                epoch.last = max(epoch.last, epoch.rows[-1][GOT], epoch.rest[1])
         folded = [epoch.folded for epoch in done if epoch.folded is not None]
         batches = sum(epoch.batches for epoch in done) - sum(totals.batches for totals in folded)
-        together.rest(batches, sum(epoch.rest[0] for epoch in done), sum(epoch.rest[1] for epoch in done))
+        together.rest(batches, sum(epoch.rest[0] for epoch in done))
         for epoch in done:
             together.opened += epoch.opened
             first = epoch.rows[0][GOT] if epoch.rows else epoch.begun

@@ -192,10 +192,7 @@ class Driver:
             self._write(row_parts)
         else:
             observer.last_s = delivered_s = self._clock()
-            asked_s = self._asked_s
-            observer.waited_s += delivered_s - asked_s
-            if now_s is not asked_s:
-                observer.late_s += now_s - asked_s
+            observer.waited_s += delivered_s - self._asked_s
             if self.counters.batches >= observer.due:
                 observer.got = int(delivered_s * 1e9)
         epoch.note(ordinal, worker, position)
