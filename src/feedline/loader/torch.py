@@ -74,7 +74,7 @@ def _keep_in_frameworks() -> None:
         return
     with _keeping:  # two threads may make the first loader
         for package, name in _FRAMEWORKS.items():
-            when_imported(package, lambda _, name=name: _keep_in(name))
+            when_imported(package, lambda _, name=name: _keep_in(name))  # type: ignore[misc]  # of a lambda with a default
         _FRAMEWORKS.clear()
 
 
