@@ -109,6 +109,11 @@ class Usage:
         self.expected_bytes = 0
         """The largest expected size of the next batch; 0 before the first one."""
 
+    @property
+    def window_bytes(self) -> int:
+        """Memory of the batches that are normally in flight."""
+        return self._window * self.expected_bytes
+
     def note(self, size: int) -> None:
         """Record the size of a batch that was made."""
         if size > self._now:
@@ -336,8 +341,9 @@ class SlotTable:
         """Return to the system what exceeds the memory that will probably be used soon."""
         if self.is_closed:
             self._trim(0)
-        elif self.idle > SLACK_BYTES and (self.device is None or (self.is_resting and not self.busy)):
-            # With a device not during an epoch: registering pages is slow.
+        elif self.is_resting and not self.busy:
+            self._trim(self.usage.window_bytes * (1 if self.device is None else 2))
+        elif self.device is None and self.idle > SLACK_BYTES:  # registering pages is slow: not during an epoch
             self._trim(SLACK_BYTES + self.usage.spare_bytes(len(self.busy)))
 
     def _trim(self, limit: int) -> None:
