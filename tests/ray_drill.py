@@ -98,7 +98,7 @@ def drill(nodes: Nodes, arguments: argparse.Namespace) -> dict[str, float]:
                 nodes.kill_one(chance)
                 found["nodes"] += 1
             # A process is listed until its death is noticed; killing it again would not kill another actor.
-            pids = [pid for pid in session_of(loader).worker_pids if pid not in killed]
+            pids = [pid for pid in session_of(loader).resources.worker_pids if pid not in killed]
             if pids and found["actors"] < arguments.actors and chance.random() < 0.5:
                 with contextlib.suppress(ProcessLookupError):  # it died with its node
                     pid = chance.choice(pids)

@@ -108,7 +108,8 @@ class LoaderBase:
             >>> sorted(stats.epoch.waits)
             ['collate', 'deliver', 'fetch', 'start']
         """
-        return self._feedline_session.stats(config_of(self))
+        session, config = self._feedline_session, config_of(self)
+        return session.resources.stats(config.batch_size, session.tuning, session.fault_budget.log)
 
     def on_stats(self, callback: Callable[[Stats], object] | None, *, every_s: float = 10.0) -> None:
         """Call `callback` with `stats()` about every `every_s` seconds during iteration.

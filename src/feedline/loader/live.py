@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.insight.batch_rows import Totals
+from feedline.loader.resources import Resources
 from feedline.system.ranks import share_if_known
 from feedline.system.shown import printable
 
@@ -33,12 +33,7 @@ class Shown(Protocol):
     view: LiveView | None
     shows_epochs: bool
     fault_budget: FaultBudget
-
-    @property
-    def counters(self) -> Counters: ...
-
-    @property
-    def worker_count(self) -> int: ...
+    resources: Resources
 
 
 class LiveView:
@@ -64,7 +59,8 @@ class LiveView:
 
     def follow(self, session: Shown) -> None:
         """Read the loader's current measurements, which a change of its arguments replaces."""
-        self._counters, self._worker_count = session.counters, session.worker_count
+        resources = session.resources
+        self._counters, self._worker_count = resources.counters, resources.worker_count
         self._faults = session.fault_budget.log
 
     @property

@@ -14,7 +14,7 @@ import torch.utils.data
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from feedline import samplers
-from feedline.abc.framework import Rebuilding, TorchLoader
+from feedline.abc.framework import Rebuilding
 from feedline.abc.sampler import Ordered
 from feedline.loader.base import LoaderBase, config_of, session_of
 from feedline.order.rank_watch import RankWatch
@@ -36,6 +36,9 @@ def _torch_parts(kind: type) -> frozenset[str]:
 
 class TorchRebuilding(Rebuilding):
     """The operations on a `feedline.DataLoader` that frameworks need beyond its public methods."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        self.kind = kind
 
     def is_sharded(self, loader: LoaderBase) -> bool:
         config: Any = config_of(loader)  # Any: of a torch loader
@@ -78,9 +81,6 @@ class TorchRebuilding(Rebuilding):
             session_of(loader).skips = count
 
 
-REBUILDING = TorchRebuilding()
-
-
 _FRAMEWORKS = {
     "accelerate": "accelerate",
     "ray.train": "ray_train",
@@ -91,7 +91,7 @@ _FRAMEWORKS = {
 """Packages, and for each the module of `feedline.frameworks` that keeps loaders in it."""
 
 
-def keep_in_frameworks(kind: type[TorchLoader]) -> None:
+def keep_in_frameworks(kind: type[Any]) -> None:
     """Make frameworks keep the class of these loaders when they rebuild them, and their positions in checkpoints.
 
     This applies to frameworks that are imported later, too.
@@ -99,7 +99,7 @@ def keep_in_frameworks(kind: type[TorchLoader]) -> None:
 
     @functools.cache
     def keep(name: str) -> None:
-        importlib.import_module(f"feedline.frameworks.{name}").keep_loaders(kind, REBUILDING)
+        importlib.import_module(f"feedline.frameworks.{name}").keep_loaders(TorchRebuilding(kind))
 
     for package, name in _FRAMEWORKS.items():
         when_imported(package, lambda _, name=name: keep(name))

@@ -56,7 +56,7 @@ def record(loader: object, path: str | os.PathLike[str]) -> Iterator[None]:
     make_folder_for(Path(path))
     session = session_of(loader)
     session.refresh(loader)  # changed settings replace the counters
-    figures = MachineFigures(lambda: session.worker_pids)
+    figures = MachineFigures(lambda: session.resources.worker_pids)
     recorder = Recorder(loader)
     figures.open()
     pid = os.getpid()
@@ -86,7 +86,7 @@ class Recorder:
     """
 
     def __init__(self, loader: LoaderBase, most: float = math.inf) -> None:
-        self.counters = session_of(loader).counters
+        self.counters = session_of(loader).resources.counters
         self._faults = loader.faults
         self._logged = len(self._faults)
         self._loader = weakref.ref(loader)
@@ -116,7 +116,7 @@ class Recorder:
             figures: the machine's figures, started before the recording or at about the same time.
         """
         loader = self._loader()
-        is_same = loader is not None and session_of(loader).counters is self.counters
+        is_same = loader is not None and session_of(loader).resources.counters is self.counters
         if loader is not None and is_same:
             self._stats = loader.stats()
         waited = self.period().wait_s

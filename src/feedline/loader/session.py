@@ -18,7 +18,6 @@ from feedline.abc.faults import ErrorPolicy
 from feedline.abc.framework import Framework
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.broadcast import Broadcast
-from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.epochs import Epochs
@@ -344,25 +343,6 @@ class Session:
         """Free the memory, if there is any; see `Resources.close`."""
         if "resources" in vars(self):
             self.resources.close(is_used=self.running.is_beginning())
-
-    @property
-    def counters(self) -> Counters:
-        """Event counts and measurements since the workers were last changed."""
-        return self.resources.counters
-
-    @property
-    def worker_count(self) -> int:
-        """The number of workers, also before they are started."""
-        return self.resources.worker_count
-
-    @property
-    def worker_pids(self) -> list[int]:
-        """Process ids of the workers that were started last and are alive."""
-        return self.resources.worker_pids
-
-    def stats(self, config: LoaderConfig) -> Stats:
-        """Return the measurements so far; `config` is the loader's."""
-        return self.resources.stats(config.batch_size, self.tuning, self.fault_budget.log)
 
     # -- the position ------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ class Arena:
         self.address = np.frombuffer(self.mapping, np.uint8, 1).__array_interface__["data"][0]
         self.refused = 0
         """Batches made in this process that had to be written elsewhere."""
+        self.budget = budget
         self._dropped: deque[Lease] = deque()
         """Leases that have died and are not processed yet."""
         self._requests: deque[tuple[int, int | None, bool]] = deque()
@@ -94,11 +95,6 @@ class Arena:
         self._users: list[weakref.finalize[..., object]] = []
         """Finalizers of the users; see `serve`."""
         forks.watch(self)
-
-    @property
-    def budget(self) -> int:
-        """Bytes of slots that may be in use at once."""
-        return self._table.budget
 
     @property
     def resident_bytes(self) -> int:

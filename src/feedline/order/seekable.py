@@ -66,11 +66,6 @@ class SamplePlan(Plan):
         self._block = _NO_INDICES
         self._cursor = 0
 
-    def __len__(self) -> int:
-        if self._steps.count is None:
-            raise TypeError(f"{type(self._whole).__name__} never ends: it has no number of batches.")
-        return self._steps.count
-
     def __next__(self) -> Any:
         start = self._cursor
         stop = start + self._batch_size
@@ -137,9 +132,6 @@ class BatchPlan(Plan):
         self._consumed = consumed
         self._count = self._own.size()
         self._number = 0
-
-    def __len__(self) -> int:
-        return len(self._own)
 
     def __next__(self) -> IndexBlock:
         if self._count is not None and self._number >= self._count:

@@ -164,7 +164,7 @@ def _batches_per_worker_s(loader: Any) -> float:
     """Return the rate per second of CPU time of the only worker."""
     batches = iter(loader)
     next(batches)
-    count, (pid,) = 0, session_of(loader).worker_pids
+    count, (pid,) = 0, session_of(loader).resources.worker_pids
     before_s, computed_s = scheduled_s(pid)[0], 0.0
     while computed_s < _ROUND_S:
         if next(batches, None) is None:

@@ -241,5 +241,5 @@ def test_auto_workers_start_no_more_actors_than_the_cluster_has_free(cluster: An
     while cluster.available_resources().get("CPU") != 3:
         time.sleep(0.05)  # Ray takes a moment to count
     loader: Any = DataLoader(Slow(), batch_size=1, num_workers="auto", engine="ray")
-    assert max(len(session_of(loader).worker_pids) for _ in loader) == 3, loader.tuning.log
+    assert max(len(session_of(loader).resources.worker_pids) for _ in loader) == 3, loader.tuning.log
     cluster.kill(other)

@@ -163,7 +163,7 @@ class _Recorded:
         """Record a loader whose epoch begins, if it is not recorded yet."""
         if os.getpid() != self._pid:  # a worker, or another forked process
             return
-        counters = session_of(loader).counters
+        counters = session_of(loader).resources.counters
         known = next((one for one in self._recorders.values() if one.counters is counters), None)
         if known is not None:
             known.follow(loader)

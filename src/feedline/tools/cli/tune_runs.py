@@ -293,7 +293,7 @@ class _Watching:
     def note(self, loader: Any) -> None:
         """Register the counters of a loader whose epoch begins."""
         if loader in self._adjusted and os.getpid() == self._pid:
-            counters = session_of(loader).counters
+            counters = session_of(loader).resources.counters
             self._counters.setdefault(_kind(loader), {})[id(counters)] = counters
             self._engines[_kind(loader)] = config_of(loader).engine_name
 

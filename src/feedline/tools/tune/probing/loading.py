@@ -196,7 +196,7 @@ def carried_s(samples: list[object], collate: CollateFunction | None, engine: st
     try:
         batches = iter(loader)
         next(batches)
-        pid = session_of(loader).worker_pids[0] if is_process else threading.get_native_id()
+        pid = session_of(loader).resources.worker_pids[0] if is_process else threading.get_native_id()
         before_s, until_s, count = scheduled_s(pid)[0], time.monotonic() + _CARRY_S, 0
         for _ in islice(batches, _CARRIED):
             count += 1
