@@ -1,4 +1,4 @@
-"""Batches on a GPU. Needs a CUDA device: run with `pytest -m gpu` on a machine that has one."""
+"""Batches on a GPU, and in pinned memory. Needs a CUDA device: run with `pytest -m gpu` on a machine that has one."""
 
 from __future__ import annotations
 
@@ -37,18 +37,6 @@ class Numbered(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.make(torch.full((3, 96, 96), float(index)), index)
-
-
-@pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_batches_arrive_on_the_device_in_order(engine: EngineName, workers: int) -> None:
-    loader = DataLoader(Numbered(), 16, num_workers=workers, engine=engine, device="cuda")
-    labels = []
-    for batch in loader:
-        assert isinstance(batch, Pair)
-        assert batch.image.device == batch.label.device == torch.device("cuda", 0)
-        labels.append(batch.label)
-        assert bool((batch.image == batch.label.view(-1, 1, 1, 1)).all())
-    assert torch.cat(labels).tolist() == list(range(400))
 
 
 class Graph:
@@ -116,8 +104,12 @@ def test_the_training_loop_never_waits_for_the_device() -> None:
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_thousands_of_batches_are_never_overwritten(engine: EngineName, workers: int, ahead: bool) -> None:
-    """Some batches are dropped at once, others kept; work runs on side streams; values are checked on the device."""
+def test_thousands_of_batches_come_in_order_and_are_never_overwritten(
+    engine: EngineName, workers: int, ahead: bool
+) -> None:
+    """Some batches are dropped at once, others kept. Copies are pending long after their batch was dropped, also on a
+    side stream while the current one is idle. Work runs on side streams; values are checked on the device.
+    """
     count = 2000 if workers else 500
     dataset = Numbered(count * 4)
     options: dict[str, Any] = {"device": "cuda"} if ahead else {"pin_memory": True}
@@ -125,10 +117,18 @@ def test_thousands_of_batches_are_never_overwritten(engine: EngineName, workers:
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     kept = []
     for number, batch in enumerate(DataLoader(dataset, 4, num_workers=workers, engine=engine, **options)):
+        assert isinstance(batch, Pair)
         image, label = batch.image, batch.label
+        assert (image.is_cuda and label.is_cuda) if ahead else (image.is_pinned() and label.is_pinned())
         if not ahead:
-            image, label = image.to("cuda", non_blocking=True), label.to("cuda", non_blocking=True)
+            with torch.cuda.stream(side if number % 2 else torch.cuda.current_stream()):
+                if number % 20 < 2:
+                    torch.cuda._sleep(20_000_000)
+                image, label = image.to("cuda", non_blocking=True), label.to("cuda", non_blocking=True)
         del batch
+        torch.cuda.current_stream().wait_stream(side)
+        for tensor in (image, label):
+            tensor.record_stream(torch.cuda.current_stream())
         if number % 3 == 0:
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
@@ -149,6 +149,25 @@ def test_thousands_of_batches_are_never_overwritten(engine: EngineName, workers:
     for number, image, label in kept:
         assert label.tolist() == list(range(number * 4, number * 4 + 4))
         assert bool((image == label.view(-1, 1, 1, 1)).all())
+
+
+class PinnedByHand:
+    def __init__(self, samples: list[Any]) -> None:
+        self.images = torch.stack([image for image, _ in samples])
+        self.pinned_by_hand = False
+
+    def pin_memory(self) -> PinnedByHand:
+        self.images = self.images.pin_memory()
+        self.pinned_by_hand = True
+        return self
+
+
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_the_pin_memory_method_of_a_batch_is_called(engine: EngineName, workers: int) -> None:
+    options: dict[str, Any] = {"pin_memory": True, "collate_fn": PinnedByHand}
+    for batch in DataLoader(Numbered(), 16, num_workers=workers, engine=engine, **options):
+        assert batch.pinned_by_hand
+        assert batch.images.is_pinned()
 
 
 @pytest.mark.parametrize("how", ["break", "exception", "exit in the middle"])

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import feedline
-from feedline.frameworks.accelerate import _saving
+from feedline.frameworks.accelerate import _Adapter
+from feedline.loader.rebuilding import TorchRebuilding
+
+ADAPTER = _Adapter(TorchRebuilding(feedline.DataLoader))
 
 
 class Adapter:
@@ -24,11 +27,11 @@ class Adapter:
 def test_the_state_of_a_wrapper_is_the_loaders() -> None:
     loader = feedline.DataLoader(range(4), seed=1)
     wrapper = Adapter(loader)
-    state = _saving(Adapter.state_dict, feedline.DataLoader)(wrapper)
+    state = ADAPTER.state_dict(Adapter.state_dict, wrapper)
     assert state == loader.state_dict()
     assert "_iterator_finished" in wrapper.dl_state_dict  # unchanged: Accelerate goes on using it
 
 
 def test_other_loaders_keep_their_state() -> None:
     wrapper = Adapter(feedline.Loader([1, 2], 1))
-    assert _saving(Adapter.state_dict, feedline.DataLoader)(wrapper) is wrapper.dl_state_dict
+    assert ADAPTER.state_dict(Adapter.state_dict, wrapper) is wrapper.dl_state_dict

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterDataPipe, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data.datapipes.iter import IterableWrapper
 
-from feedline.frameworks.torch import TorchFramework
+from feedline.frameworks.torch import TorchFramework, seed_pipe, shard_pipe
 from feedline.memory.codec import Views
 from feedline.types import WorkerIdentity
 from tests.memory.tasks import slot
@@ -163,3 +164,41 @@ def test_reading_the_worker_info_is_recorded() -> None:
     assert FRAMEWORK.worker_info_was_read()
     FRAMEWORK.reset_worker_info_read()
     assert not FRAMEWORK.worker_info_was_read()
+
+
+# -- data pipes ---
+
+
+def pipe() -> IterDataPipe[Any]:
+    made: IterDataPipe[Any] = IterableWrapper(list(range(12)), deepcopy=False)
+    for _ in range(6):  # makes the traversal slow
+        made = made.shuffle()
+    return made.sharding_filter()
+
+
+@pytest.mark.slow
+def test_threads_traverse_pipes_one_at_a_time() -> None:
+    failures: list[Exception] = []
+    barrier = threading.Barrier(4)
+
+    def work() -> None:
+        own = pipe()
+        barrier.wait()
+        try:
+            for _ in range(200):
+                seed_pipe(own, 3)
+                shard_pipe(own, 2, 1)
+        except Exception as exc:
+            failures.append(exc)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_the_seed_determines_the_order() -> None:
+    assert list(seed_pipe(pipe(), 3)) == list(seed_pipe(pipe(), 3))
+    assert list(seed_pipe(pipe(), 3)) != list(seed_pipe(pipe(), 4))

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from feedline import DataLoader, images
+from feedline.abc.deferred import Sources
 from feedline.abc.memory import Placement
 from feedline.datasets import ImageFolder
 from feedline.device import nvjpeg
-from feedline.device.torch_target import Sources
 from feedline.errors import CorruptSource
 from feedline.images import finishing
 from tests.images.pictures import placed

@@ -13,8 +13,9 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, WeightedRandomSampler
 
 from feedline import DataLoader, samplers
-from feedline.loader.rebuilding import REBUILDING
+from feedline.loader.rebuilding import TorchRebuilding
 
+REBUILDING = TorchRebuilding(DataLoader)
 SIZE = 12
 
 

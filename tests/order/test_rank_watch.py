@@ -22,10 +22,11 @@ from torch.utils.data import (
 
 from feedline import DataLoader, Loader, samplers
 from feedline.errors import DataWarning
-from feedline.loader.rebuilding import REBUILDING
+from feedline.loader.rebuilding import TorchRebuilding
 
 pytestmark = pytest.mark.sample(10)
 
+REBUILDING = TorchRebuilding(DataLoader)
 DATA: Any = list(range(16))
 RANKS = 4
 

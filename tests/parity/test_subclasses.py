@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler
 
 from feedline.errors import BadOption
 from feedline.frameworks.speechbrain import keep_loaders
-from feedline.loader.rebuilding import REBUILDING
+from feedline.loader.rebuilding import TorchRebuilding
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
@@ -157,7 +157,7 @@ def test_a_resumed_iterator_counts_all_batches_of_its_epoch(parity: Parity, data
 @pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 1}, {"sampler": [5, 2, 6, 1, 0, 3, 4]}], ids=str)
 def test_batches_skipped_by_a_checkpoint_are_not_made(parity: Parity, options: Any, skipped: int) -> None:
     side = subclass(parity.feedline)
-    keep_loaders(side.kind, REBUILDING)  # done for all loaders once SpeechBrain is imported
+    keep_loaders(TorchRebuilding(side.kind))  # done for all loaders once SpeechBrain is imported
     whole = [batch.tolist() for batch in side.loader(datasets.Squares(7), batch_size=2, **options)]
     loader = side.loader(datasets.Squares(7), batch_size=2, **options)
     loader._speechbrain_recovery_skip_to = skipped

@@ -300,7 +300,7 @@ class Hidden(Meeting):
 
     def __init__(self, file: Any, semaphore: Callable[[int], Any]) -> None:
         super().__init__(None, semaphore)
-        self.find = lambda: file
+        self.find: Callable[[], Any] = lambda: file
 
     def __getitem__(self, index: int) -> str:
         self.file = self.find()

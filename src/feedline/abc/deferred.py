@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from feedline.abc.source import Selection
 
@@ -37,7 +38,8 @@ class DeferredField(ABC):
         """Return the field of a batch as a tensor, or as a `DeferredBatch`. Raises the errors of `collate_numpy`."""
 
 
-class Sources(Protocol):
+@dataclass(slots=True)
+class Sources:
     """Memory that must not change until the device has read it."""
 
     held: list[Any]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.memory import Reader, Writer
-from feedline.types import CollateFunction, State, WorkerIdentity
+from feedline.types import CollateFunction, WorkerIdentity
 
 Gather = Callable[[NDArray[np.int64]], Any]
 """Makes the batch of these indices in one vectorised step; None if they have to be fetched sample by sample.
@@ -109,20 +109,11 @@ class Framework(ABC):
 L = TypeVar("L", bound=Any)
 
 
-class TorchLoader(Protocol):
-    """A loader with the attributes of torch's, and a state."""
-
-    # Any: samplers of any class.
-    batch_size: int | None
-    sampler: Any
-    batch_sampler: Any
-    drop_last: bool
-
-    def state_dict(self) -> State: ...
-
-
 class Rebuilding(Protocol):
     """Called by the files of `frameworks/`, on the thread of the training loop. Rebuilt loaders are copies."""
+
+    kind: type[Any]
+    """The class of these loaders, or their base."""
 
     def is_sharded(self, loader: Any) -> bool:
         """True if each rank already gets a share of the samples: by the loader, its dataset or its sampler."""

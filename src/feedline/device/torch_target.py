@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from feedline.abc.deferred import DeferredBatch, Target
+from feedline.abc.deferred import DeferredBatch, Sources, Target
 from feedline.abc.memory import Placement
 from feedline.device import nvjpeg
 from feedline.device.pinning import settled
@@ -30,20 +29,6 @@ _THREADS = 2
 
 
 # Any, throughout: batches of any structure.
-@dataclass(slots=True)
-class Sources:
-    """The memory that a copy reads."""
-
-    held: list[object]
-    addresses: list[int]
-    """Addresses of the tensors that were copied."""
-
-    def drop(self) -> None:
-        """Release the memory: the copy has finished."""
-        with settled(self.addresses):
-            self.held.clear()
-
-
 class TorchTarget(Target):
     """A device without streams: the CPU, MPS and others. Batches are moved when they are delivered.
 
@@ -134,6 +119,11 @@ class CudaTarget(Target):
         batch = moved(batch, lambda value: value.to(self._device, non_blocking=True))
         return batch if self._transform is None else self._transform(batch)
 
+    def _drop(self, sources: Sources) -> None:
+        """Release memory that has been read."""
+        with settled(sources.addresses):
+            sources.held.clear()
+
     def _drop_finished(self) -> None:
         """Release the sources of copies that have finished. Another thread may do the same concurrently."""
         while self._kept:
@@ -144,14 +134,14 @@ class CudaTarget(Target):
             if not event.query():
                 self._kept.appendleft((event, sources))
                 return
-            sources.drop()
+            self._drop(sources)
 
     def close(self) -> None:
         """Wait for pending copies, and release their sources."""
         while self._kept:
             event, sources = self._kept.popleft()
             event.synchronize()
-            sources.drop()
+            self._drop(sources)
 
 
 def moved(batch: object, move: Callable[[Any], object]) -> object:

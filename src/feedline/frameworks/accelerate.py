@@ -8,15 +8,14 @@ accumulation. We rely only on the two public functions and the attribute.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from feedline.abc.framework import Rebuilding, TorchLoader
+from feedline.abc.framework import Rebuilding
 from feedline.errors import BadOption, OptionWarning, StateWarning, warn_user
-from feedline.frameworks.substitution import substitute
+from feedline.frameworks.substitution import substitute, wrapped
 from feedline.frameworks.torch_samplers import sampler_behind, skipped_by
 from feedline.system.optional import when_imported
 from feedline.system.ranks import own_share
@@ -25,46 +24,47 @@ from feedline.types import State
 _KEEPS = "Call feedline.install() at the start of the program to keep at least feedline's engine."
 
 
-def keep_loaders(kind: type[TorchLoader], rebuilding: Rebuilding) -> None:
-    """Keep loaders of this class and its subclasses feedline's when Accelerate prepares them."""
-    when_imported("accelerate.data_loader", functools.partial(_wrap_functions, kind, rebuilding))
+def keep_loaders(rebuilding: Rebuilding) -> None:
+    """Keep loaders feedline's when Accelerate prepares them."""
+    when_imported("accelerate.data_loader", _Adapter(rebuilding).wrap_functions)
 
 
-def _wrap_functions(kind: type[TorchLoader], rebuilding: Rebuilding, module: ModuleType) -> None:
-    wrapper: Any = getattr(module, "DataLoaderAdapter", None)
-    if hasattr(wrapper, "load_state_dict"):
-        wrapper.state_dict = _saving(wrapper.state_dict, kind)
-        wrapper.load_state_dict = _loading(wrapper.load_state_dict, kind, rebuilding)
-    for name, wrap in (("prepare_data_loader", _prepare), ("skip_first_batches", _skip)):
-        function = getattr(module, name, None)
-        if function is None:
-            warn_user(f"This version of accelerate has no {name}, which feedline wraps. {_KEEPS}", OptionWarning)
-        else:
-            substitute(function, wrap(function, kind, rebuilding))
+class _Adapter:
+    """What Accelerate's functions and wrappers do with loaders of feedline's. Each method takes the original first."""
 
+    def __init__(self, rebuilding: Rebuilding) -> None:
+        self._rebuilding = rebuilding
 
-def _prepare(function: Callable[..., object], kind: type[TorchLoader], rebuilding: Rebuilding) -> Callable[..., object]:
-    signature = inspect.signature(function)
+    def wrap_functions(self, module: ModuleType) -> None:
+        wrapper: Any = getattr(module, "DataLoaderAdapter", None)
+        if hasattr(wrapper, "load_state_dict"):
+            wrapper.state_dict = wrapped(wrapper.state_dict, self.state_dict)
+            wrapper.load_state_dict = wrapped(wrapper.load_state_dict, self.load_state_dict)
+        for name, ours in (("prepare_data_loader", self.prepare), ("skip_first_batches", self.skip_first)):
+            function = getattr(module, name, None)
+            if function is None:
+                warn_user(f"This version of accelerate has no {name}, which feedline wraps. {_KEEPS}", OptionWarning)
+            else:
+                substitute(function, wrapped(function, ours))
 
-    @functools.wraps(function)
-    def prepare_data_loader(*arguments: object, **options: object) -> object:
-        bound = signature.bind(*arguments, **options)
+    def prepare(self, function: Callable[..., object], *arguments: object, **options: object) -> object:
+        bound = inspect.signature(function).bind(*arguments, **options)
         loader = _inner(bound.arguments["dataloader"])
-        if not isinstance(loader, kind):
+        if not isinstance(loader, self._rebuilding.kind):
             return function(*arguments, **options)
         bound.apply_defaults()
         given = bound.arguments
         stateful = given.get("use_stateful_dataloader", False)
         given["use_stateful_dataloader"] = False  # torchdata's loader would start workers, only to be replaced
-        is_sharded = rebuilding.is_sharded(loader)
+        is_sharded = self._rebuilding.is_sharded(loader)
         if is_sharded:
-            loader = given["dataloader"] = _split_already(loader, given, rebuilding)
+            loader = given["dataloader"] = _split_already(loader, given, self._rebuilding)
         sampler: Any = getattr(loader.batch_sampler, "sampler", None)
         generator = getattr(sampler, "generator", None)
         follows = getattr(sampler, "loader_seed", None) is not None  # other samplers do not know the loader's seed
         if follows:
             given["use_seedable_sampler"] = False  # the loader's seed determines the order
-        prepared = _exchanged(loader, function(*bound.args, **bound.kwargs), rebuilding, stateful=stateful)
+        prepared = _exchanged(loader, function(*bound.args, **bound.kwargs), self._rebuilding, stateful=stateful)
         if follows and generator is None and getattr(sampler, "generator", None) is not None:
             sampler.generator = None  # Accelerate added a generator, for ranks without a common seed
             prepared.synchronized_generator = None
@@ -80,51 +80,37 @@ def _prepare(function: Callable[..., object], kind: type[TorchLoader], rebuildin
             )
         return prepared
 
-    return prepare_data_loader
-
-
-def _saving(function: Callable[[Any], State], kind: type[TorchLoader]) -> Callable[[Any], State]:
-    @functools.wraps(function)
-    def state_dict(self: Any) -> State:
-        loader = _inner(self)
-        if not isinstance(loader, kind):
-            return function(self)
-        if not self.use_stateful_dataloader:
+    def state_dict(self, function: Callable[[Any], State], wrapper: Any) -> State:
+        loader = _inner(wrapper)
+        if not isinstance(loader, self._rebuilding.kind):
+            return function(wrapper)
+        if not wrapper.use_stateful_dataloader:
             raise BadOption(
                 "Accelerate has not kept the state that belongs to the training loop: it reads one batch ahead. Use "
                 "Accelerator(dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))."
             )
-        if "dl_state_dict" not in vars(self):  # no iteration has started yet
+        if "dl_state_dict" not in vars(wrapper):  # no iteration has started yet
             return loader.state_dict()
-        state = dict(function(self))
+        state = dict(function(wrapper))
         state.pop("_iterator_finished", None)  # Accelerate's addition: the loader's own state says whether it has ended
         return state
 
-    return state_dict
+    def load_state_dict(self, function: Callable[[object, object], None], wrapper: Any, state: object) -> None:
+        function(wrapper, state)
+        loader = _inner(wrapper)
+        if isinstance(loader, self._rebuilding.kind):
+            wrapper.__dict__.pop("dl_state_dict", None)  # left over from an earlier iteration
+            # Otherwise Accelerate resets the sampler to epoch 0.
+            wrapper.iteration = self._rebuilding.coming_epoch(loader)
 
-
-def _loading(
-    function: Callable[[object, object], None], kind: type[TorchLoader], rebuilding: Rebuilding
-) -> Callable[[Any, object], None]:
-    @functools.wraps(function)
-    def load_state_dict(self: Any, state: object) -> None:
-        function(self, state)
-        loader = _inner(self)
-        if isinstance(loader, kind):
-            self.__dict__.pop("dl_state_dict", None)  # left over from an earlier iteration
-            self.iteration = rebuilding.coming_epoch(loader)  # otherwise Accelerate resets the sampler to epoch 0
-
-    return load_state_dict
-
-
-def _skip(function: Callable[..., object], kind: type[TorchLoader], rebuilding: Rebuilding) -> Callable[..., object]:
-    @functools.wraps(function)
-    def skip_first_batches(dataloader: Any, *arguments: object, **options: object) -> object:
+    def skip_first(
+        self, function: Callable[..., object], dataloader: Any, *arguments: object, **options: object
+    ) -> object:
         loader = _inner(dataloader)
         skipped = function(dataloader, *arguments, **options)
-        if not isinstance(loader, kind):
+        if not isinstance(loader, self._rebuilding.kind):
             return skipped
-        skipped = _exchanged(loader, skipped, rebuilding, stateful=False)
+        skipped = _exchanged(loader, skipped, self._rebuilding, stateful=False)
         if "iteration" in vars(skipped):  # the epoch, which Accelerate 1.10 does not copy
             skipped.iteration = dataloader.iteration
         sampler = sampler_behind(skipped_by(skipped.batch_sampler)[0])
@@ -132,10 +118,9 @@ def _skip(function: Callable[..., object], kind: type[TorchLoader], rebuilding: 
             skipped.batch_sampler.set_epoch = sampler.set_epoch
         return skipped
 
-    return skip_first_batches
 
-
-def _inner(dataloader: object) -> object:
+# Any, here and below: a loader of any class, and what Accelerate makes of it.
+def _inner(dataloader: object) -> Any:
     """Return the loader inside one of Accelerate's wrappers, or the loader itself if it is not wrapped.
 
     A wrapper forwards attributes and passes `isinstance` checks as the loader's class, so look into its `__dict__`.
@@ -143,7 +128,7 @@ def _inner(dataloader: object) -> object:
     return getattr(dataloader, "__dict__", {}).get("base_dataloader", dataloader)
 
 
-def _split_already(loader: TorchLoader, given: dict[str, Any], rebuilding: Rebuilding) -> TorchLoader:
+def _split_already(loader: Any, given: dict[str, Any], rebuilding: Rebuilding) -> Any:
     """Make Accelerate leave a loader whole that already splits its samples over the ranks."""
     count = given["num_processes"] or own_share(None, None, "pad").world_size
     if given.get("torch_device_mesh"):
@@ -169,7 +154,7 @@ def _split_already(loader: TorchLoader, given: dict[str, Any], rebuilding: Rebui
     return rebuilding.with_batch_size(loader, loader.batch_size // count)
 
 
-def _exchanged(loader: TorchLoader, made: Any, rebuilding: Rebuilding, *, stateful: bool) -> Any:
+def _exchanged(loader: Any, made: Any, rebuilding: Rebuilding, *, stateful: bool) -> Any:
     """Return the loader that Accelerate made, with feedline's loader in it instead of torch's."""
     inner = _inner(made)
     if inner is made:

@@ -7,37 +7,28 @@ first and pass that argument. We rely only on this public function and its argum
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from types import ModuleType
 
-from feedline.abc.framework import Rebuilding, TorchLoader
-from feedline.frameworks.substitution import substitute
+from feedline.abc.framework import Rebuilding
+from feedline.frameworks.substitution import substitute, wrapped
 from feedline.system.optional import when_imported
 
 
-def keep_loaders(kind: type[TorchLoader], rebuilding: Rebuilding) -> None:
-    """Keep loaders of this class and its subclasses feedline's when Ray Train prepares them."""
-    for name in ("ray.train.torch.train_loop_utils", "ray.train.v2.torch.train_loop_utils"):
-        when_imported(name, functools.partial(_wrap_function, kind, rebuilding))
+def keep_loaders(rebuilding: Rebuilding) -> None:
+    """Keep loaders feedline's when Ray Train prepares them."""
 
-
-def _wrap_function(kind: type[TorchLoader], rebuilding: Rebuilding, module: ModuleType) -> None:
-    function: Callable[..., object] = module.prepare_data_loader
-    substitute(function, _prepare(function, kind, rebuilding))
-
-
-def _prepare(function: Callable[..., object], kind: type[TorchLoader], rebuilding: Rebuilding) -> Callable[..., object]:
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def prepare_data_loader(*arguments: object, **options: object) -> object:
-        bound = signature.bind(*arguments, **options)
+    def prepare(function: Callable[..., object], *arguments: object, **options: object) -> object:
+        bound = inspect.signature(function).bind(*arguments, **options)
         bound.apply_defaults()
         loader = bound.arguments["data_loader"]
-        if isinstance(loader, kind) and bound.arguments["add_dist_sampler"]:
+        if isinstance(loader, rebuilding.kind) and bound.arguments["add_dist_sampler"]:
             bound.arguments.update(data_loader=rebuilding.own_share(loader), add_dist_sampler=False)
         return function(*bound.args, **bound.kwargs)
 
-    return prepare_data_loader
+    def wrap(module: ModuleType) -> None:
+        substitute(module.prepare_data_loader, wrapped(module.prepare_data_loader, prepare))
+
+    for name in ("ray.train.torch.train_loop_utils", "ray.train.v2.torch.train_loop_utils"):
+        when_imported(name, wrap)

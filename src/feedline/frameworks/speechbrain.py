@@ -6,14 +6,11 @@ drop that many batches. Here the attribute is a property, and the loader skips t
 
 from __future__ import annotations
 
-from typing import Any
-
 from feedline.abc.framework import Rebuilding
 
 
-# Any: a class of loaders.
-def keep_loaders(kind: Any, rebuilding: Rebuilding) -> None:
-    """Make loaders of this class and its subclasses resume where SpeechBrain's checkpoint was saved."""
+def keep_loaders(rebuilding: Rebuilding) -> None:
+    """Make loaders resume where SpeechBrain's checkpoint was saved."""
 
     def skipped(loader: object) -> int | None:
         return rebuilding.skipped(loader) or None
@@ -21,4 +18,4 @@ def keep_loaders(kind: Any, rebuilding: Rebuilding) -> None:
     def skip(loader: object, count: int | None) -> None:
         rebuilding.skip(loader, count or 0)
 
-    kind._speechbrain_recovery_skip_to = property(skipped, skip)
+    rebuilding.kind._speechbrain_recovery_skip_to = property(skipped, skip)

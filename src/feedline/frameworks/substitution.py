@@ -1,9 +1,23 @@
-"""Replace a function or class of a library in every module that refers to it."""
+"""Replace a function or class of a library in every module that refers to it, for example by a wrapped function."""
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
+
+
+# Any: functions and methods with any arguments.
+def wrapped(function: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function or method that calls `ours` with `function` and its arguments."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return ours(function, *arguments, **options)
+
+    return call
 
 
 def substitute(old: object, new: object) -> None:

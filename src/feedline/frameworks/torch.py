@@ -86,7 +86,7 @@ def _seed(seed: int) -> None:
 
 _turn = lock_of_process()
 """Held while the graph of a data pipe is traversed: torch sets hooks on the pipe classes, which another thread
-that traverses or copies a pipe would run. Test: tests/frameworks/test_torch_pipes.py"""
+that traverses or copies a pipe would run. Test: tests/frameworks/test_torch.py"""
 
 
 def seed_pipe(pipe: Any, seed: int) -> Any:

@@ -33,6 +33,9 @@ def _torch_parts(kind: type) -> frozenset[str]:
 class TorchRebuilding(Rebuilding):
     """The operations on a `feedline.DataLoader` that frameworks need beyond its public methods."""
 
+    def __init__(self, kind: type[Any]) -> None:
+        self.kind = kind
+
     def is_sharded(self, loader: LoaderBase) -> bool:
         config: Any = config_of(loader)  # Any: of a torch loader
         return bool(config.is_sharded(session_of(loader).stream_sharding))
@@ -72,9 +75,6 @@ class TorchRebuilding(Rebuilding):
     def skip(self, loader: LoaderBase, count: int) -> None:
         if count or "_feedline_session" in vars(loader):  # a subclass may set 0 before it calls our constructor
             session_of(loader).skips = count
-
-
-REBUILDING = TorchRebuilding()
 
 
 def _with(loader: L, parts: dict[str, object], rank_watch: RankWatch | None = None) -> L:

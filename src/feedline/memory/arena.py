@@ -23,7 +23,7 @@ the lock (`_process`). Every step may run twice, because an interrupt may come a
 only the forking thread holds the lock.
 
 Resident memory that is not in use (free slots, dropped parts of held slots, ends of slots that larger batches wrote) is
-idle. The arena keeps as much idle memory as the batches in flight have recently needed, so that pages stay warm; the
+idle. The arena keeps as much idle memory as a window of the largest recent batches needs, so that pages stay warm; the
 rest goes back to the system. So the program retains what it holds, plus one window.
 """
 
@@ -80,6 +80,7 @@ class Arena:
         self.address = np.frombuffer(self.mapping, np.uint8, 1).__array_interface__["data"][0]
         self.refused = 0
         """Batches made in this process that had to be written elsewhere."""
+        self.budget = budget
         self._dropped: deque[Lease] = deque()
         """Leases that have died and are not processed yet."""
         self._requests: deque[tuple[int, int | None, bool]] = deque()
@@ -94,11 +95,6 @@ class Arena:
         self._users: list[weakref.finalize[..., object]] = []
         """Finalizers of the users; see `serve`."""
         forks.watch(self)
-
-    @property
-    def budget(self) -> int:
-        """Bytes of slots that may be in use at once."""
-        return self._table.budget
 
     @property
     def resident_bytes(self) -> int:

@@ -158,7 +158,8 @@ def reset_in_child(dataset: object) -> None:
     reset._at_fork_reinit()
     for value in held_by(dataset):
         if type(value) in _LOCKS:  # the user's own: it could never be released here
-            value._at_fork_reinit()
+            lock: Any = value
+            lock._at_fork_reinit()
 
 
 def _give_own_position(fd: int, position: int) -> None:

@@ -227,7 +227,7 @@ def seed_and_handler(number: int, generation: int) -> list[int]:
 
 
 def test_no_two_workers_of_any_generation_draw_the_same_random_numbers_and_all_ignore_ctrl_c() -> None:
-    found = [
+    found: list[Any] = [
         in_a_child(partial(seed_and_handler, number, generation)) for generation in range(3) for number in range(3)
     ]
     seeds = [seed for seed, _ in found]

@@ -138,8 +138,8 @@ class Transport(ABC):
         """Return the worker's end of a channel."""
 
     @abstractmethod
-    def packed(self, spec: WorkerSpec) -> worker.PackedSpec:
-        """Return the specification for a worker that inherits nothing."""
+    def packed(self, spec: WorkerSpec) -> object:
+        """Return what arrives at a worker that inherits nothing as its `PackedSpec`."""
 
     def launch(self, channel: Channel, spec: WorkerSpec, limits: list[c_int]) -> BaseProcess:
         """Start the worker of a channel. A forked one sets each of `limits` to 1."""

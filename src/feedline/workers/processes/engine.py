@@ -15,6 +15,7 @@ import time
 from multiprocessing import connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import TooManyOpenFiles, WorkerDied
@@ -219,11 +220,11 @@ class ProcessEngine(WorkerEngine):
         """Wait until a worker has sent something or ended: return the channels to read, and whether it has ended."""
         if self._selector is not None:
             return [key.data for key, _ in self._selector.select(timeout_s)]
-        parts: dict[object, tuple[Channel, bool]] = {}
+        parts: dict[Any, tuple[Channel, bool]] = {}  # Any: whatever `wait` accepts
         for channel in self._channels:
             if channel.process is not None and not channel.dead:
                 parts |= {channel.near: (channel, False), channel.ended: (channel, True)}
-        return [parts[part] for part in connection.wait(list(parts), timeout_s)]  # type: ignore[call-overload]
+        return [parts[part] for part in connection.wait(list(parts), timeout_s)]
 
     def _look_at_births(self, results: list[Result]) -> None:
         """Give up on workers that have hung since their fork."""

@@ -37,8 +37,9 @@ class RayOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.inf > value >= least:
                 raise BadOption(f"{name}={value!r} is not a number of at least {least:g}.")
-        if self.address is not None and (not isinstance(self.address, str) or not self.address):
-            raise BadOption(f"address={self.address!r} is not a non-empty string.")
+        address: object = self.address
+        if address is not None and (not isinstance(address, str) or not address):
+            raise BadOption(f"address={address!r} is not a non-empty string.")
 
     @property
     def needs(self) -> dict[str, float]:
