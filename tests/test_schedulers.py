@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from feedline.abc import Scheduler, WorkerView
 from feedline.schedulers import InOrder, LeastLoaded, Unordered
 from feedline.testing import SchedulerContract
-from tests.loader.epochs import Bench
+from tests.delivery.stepping import Bench
 
 
 class TestInOrder(SchedulerContract):

@@ -18,9 +18,8 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState
 from feedline.types import DatasetKind, EngineName, Position
+from tests.delivery.stepping import Clock, SteppingEngine, driver_of
 from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, resources_with, spec_of
-from tests.loader.drivers import driver_of
-from tests.loader.stepping import Clock, SteppingEngine
 
 pytestmark = pytest.mark.sample(2)
 

@@ -16,8 +16,7 @@ from feedline.delivery.driver.broadcast import Broadcast
 from feedline.delivery.driver.driver import Driver
 from feedline.errors import BadOption, NotPicklable
 from feedline.types import Call, EngineName
-from tests.loader.drivers import driver_of
-from tests.loader.stepping import Clock, SteppingEngine
+from tests.delivery.stepping import Clock, SteppingEngine, driver_of
 
 pytestmark = pytest.mark.sample(3)
 

@@ -19,10 +19,8 @@ from feedline.errors import WorkerDied, WorkerStartError, WorkerTimeout
 from feedline.order.plan import Progress
 from feedline.schedulers import InOrder, LeastLoaded
 from feedline.types import Call, Task
+from tests.delivery.stepping import Bench, Clock, Delivered, SteppingEngine, driver_of, numbers, slow_at
 from tests.loader.beginnings import plan_of
-from tests.loader.drivers import Delivered, driver_of
-from tests.loader.epochs import Bench, numbers, slow_at
-from tests.loader.stepping import Clock, SteppingEngine
 
 
 @pytest.fixture

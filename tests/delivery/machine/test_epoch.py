@@ -10,7 +10,7 @@ import pytest
 from feedline.abc import Scheduler, WorkerView
 from feedline.errors import BadOption
 from feedline.schedulers import InOrder
-from tests.loader.epochs import Bench, numbers, slow_at
+from tests.delivery.stepping import Bench, numbers, slow_at
 
 # -- failures ---
 

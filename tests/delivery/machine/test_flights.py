@@ -15,7 +15,7 @@ from feedline.abc import Scheduler
 from feedline.delivery.machine import machine
 from feedline.delivery.machine.flights import Pace
 from feedline.schedulers import InOrder, Unordered
-from tests.loader.epochs import Bench, numbers
+from tests.delivery.stepping import Bench, numbers
 
 
 @pytest.mark.parametrize("step_s", [0.0, 0.2, 5.0])

@@ -19,7 +19,7 @@ from feedline.order.plan import Progress
 from feedline.order.streams import StreamPlan
 from feedline.schedulers import InOrder, Unordered
 from feedline.types import Notes, Position, Result, ResultKind, Task
-from tests.loader.drivers import Delivered, driver_of
+from tests.delivery.stepping import Delivered, driver_of
 
 
 class StreamEngine(Engine):

@@ -7,8 +7,7 @@ import pytest
 from feedline.delivery.machine.stream_check import StreamCheck
 from feedline.errors import DataWarning
 from feedline.types import Notes, Result, Task
-from tests.loader.epochs import Bench, numbers
-from tests.loader.stepping import SteppingEngine
+from tests.delivery.stepping import Bench, SteppingEngine, numbers
 
 
 def warnings_for(streams: StreamCheck, *values: bytes | None) -> list[tuple[int, type[Warning]]]:

@@ -1,18 +1,27 @@
-"""An engine and a clock that tests control: hours pass at once, and every run is the same."""
+"""An epoch over a plan, with an engine and a clock that tests control: hours pass at once, every run is the same."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from feedline.abc import Engine
+from feedline.abc import Engine, Scheduler
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver import driver
-from feedline.errors import WorkerDied
+from feedline.delivery.driver.driver import Driver
+from feedline.delivery.driver.slots import Slots
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.epoch import Epoch, Limits, Requests
+from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.recovery import Recovery
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.order.plan import Progress
+from feedline.schedulers import InOrder
 from feedline.types import Result, ResultKind, Task
+from tests.loader.beginnings import plan_of
 
 
 class Clock:
@@ -22,12 +31,6 @@ class Clock:
         self.now_s = 1000.0
 
     def monotonic(self) -> float:
-        return self.now_s
-
-    def perf_counter_ns(self) -> int:
-        return int(self.now_s * 1e9)
-
-    def time(self) -> float:
         return self.now_s
 
     def install(self, patches: pytest.MonkeyPatch) -> None:
@@ -86,10 +89,6 @@ class SteppingEngine(Engine):
         self._queues[worker].clear()
         self.replaced.append(worker)
 
-    def kill(self, worker: int) -> bool:
-        self.deaths.appendleft((self.clock.now_s, worker, WorkerDied(f"worker {worker} was killed")))
-        return True
-
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         until = None if timeout_s is None else self.clock.now_s + max(0.0, timeout_s)
         while True:
@@ -140,3 +139,95 @@ class SteppingEngine(Engine):
         self.closed = True
         for queue in self._queues:
             queue.clear()
+
+
+def driver_of(
+    engine: Engine,
+    *,
+    recovery: Recovery | None = None,
+    now_s: float = 0.0,
+) -> Driver:
+    """Return a driver for an engine that is open, or needs no opening."""
+    slots = Slots(None, NumpyFramework(), Counters())
+    machine = Machine(engine.worker_count, slots, recovery or Recovery(), slots.counters, now_s=now_s)
+    return Driver(engine, machine, slots)
+
+
+class Delivered(Iterator[Any]):
+    """Iterates over the batches that a driver delivers in its current epoch."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def __next__(self) -> Any:
+        if self._driver.closed:
+            raise StopIteration
+        return self._driver.next()
+
+
+class Bench:
+    """An epoch with everything it needs."""
+
+    def __init__(
+        self,
+        cost: Cost | float = 1.0,
+        *,
+        count: int = 40,
+        workers: int = 2,
+        depth: int = 2,
+        scheduler: Scheduler | None = None,
+        timeout_s: float = 0.0,
+        plan: Iterator[Any] | None = None,
+        death: tuple[float, int, Exception] | None = None,
+        engine: type[SteppingEngine] = SteppingEngine,
+        turn: int = 0,
+        restarts: int = 0,
+    ) -> None:
+        self.clock = Clock()
+        self._patches = pytest.MonkeyPatch()
+        self.clock.install(self._patches)
+        self.engine = engine(workers, self.clock, cost if callable(cost) else lambda _: float(cost))
+        if death is not None:
+            self.engine.deaths.append((self.clock.now_s + death[0], *death[1:]))
+        self.driver = driver_of(self.engine, recovery=Recovery(restarts=restarts))
+        self.counters = self.driver.counters
+        for view in self.driver.machine.flights.workers:
+            view.since_s = 0.0  # they started long ago
+        self.epoch = Epoch(
+            plan_of(numbers(count) if plan is None else plan),
+            scheduler or InOrder(),
+            Limits(workers * depth, depth, timeout_s),
+            Progress(turn=turn),
+            Requests(),
+        )
+        self.batches = Delivered(self.driver)
+        try:
+            self.driver.begin_epoch(self.epoch)
+        except BaseException:
+            self._patches.undo()
+            raise
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patches.undo()
+
+    def run(self, step_s: float = 0.0) -> list[Any]:
+        """Take every batch, with a training step after each."""
+        batches = []
+        for batch in self.batches:
+            batches.append(batch)
+            self.clock.now_s += step_s
+        return batches
+
+    def in_flight(self) -> int:
+        return self.epoch.sent - self.epoch.done
+
+
+def numbers(count: int) -> list[list[int]]:
+    return [[number] for number in range(count)]
+
+
+def slow_at(*ordinals: int, slow_s: float = 200.0, usual_s: float = 1.0) -> Cost:
+    return lambda task: slow_s if task.indices[0] in ordinals else usual_s
