@@ -178,7 +178,3 @@ def running_afresh(text: str, *arguments: object, inside: Sequence[str] = ()) ->
         assert process.stdout is not None
         with contextlib.closing(Program(process, process.stdin, process.stdout, errors)) as program:
             yield program
-
-
-def shared_memory_names() -> set[str]:
-    return set(os.listdir("/dev/shm"))

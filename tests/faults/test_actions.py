@@ -39,13 +39,6 @@ def same(index: Any) -> Any:
 # -- retry ---
 
 
-def test_retry_gives_its_number_of_attempts_and_then_the_then_action() -> None:
-    retry = Retry(2, then=Skip())
-    verdicts = [retry.verdict(failure(attempt), 0.5) for attempt in (1, 2, 3, 4)]
-    assert [verdict.action for verdict in verdicts] == ["retry", "retry", "skip", "skip"]
-    assert verdicts[2] == Verdict("skip")
-
-
 @given(wait_s=seconds, longest_s=seconds, chance=chances, attempt=st.integers(1, 10**6 - 1))
 def test_waits_grow_and_are_bounded(wait_s: float, longest_s: float, chance: float, attempt: int) -> None:
     retry = Retry(10**6, wait_s=min(wait_s, longest_s), longest_s=longest_s)

@@ -119,17 +119,6 @@ def test_batches_too_large_for_their_slots_arrive(monkeypatch: pytest.MonkeyPatc
         assert batch["image"][:, 199, 99].tolist() == list(range(4 * place, 4 * place + 4))
 
 
-def many_tensors(samples: list[Any]) -> list[torch.Tensor]:
-    return [torch.full((10,), float(number)) for number in range(5000)]
-
-
-def test_a_batch_of_thousands_of_tensors_arrives_without_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_slots(monkeypatch)
-    for batch in DataLoader(Tensors(), 12, num_workers=1, collate_fn=many_tensors):
-        assert len(batch) == 5000
-        assert batch[4999].tolist() == [4999] * 10
-
-
 # -- files ---
 
 FILE_LIMIT = """
@@ -173,32 +162,6 @@ def test_batches_within_a_file_size_limit_arrive_and_larger_ones_raise(limit_mib
         assert f"(`ulimit -f`), which applies to shared memory too, is {limit_mib << 20} bytes" in refusal
         assert "smaller batch size" in refusal
         assert "ulimit -v" not in refusal
-
-
-DATASET_UNDER_A_FILE_LIMIT = """
-import resource
-
-if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
-    for size in (7 << 20, 9 << 20):
-        try:
-            loader = Loader(np.ones((4, size // 4), np.uint8), 2, workers=1, start_method="forkserver")
-            say([batch.sum(dtype=int) for batch in loader] == [size // 2] * 2)
-            loader.close()
-        except feedline.errors.TransportError as exc:
-            say(exc)
-"""
-
-
-@pytest.mark.slow
-def test_a_dataset_beyond_a_file_size_limit_raises() -> None:
-    with running_afresh(DATASET_UNDER_A_FILE_LIMIT) as program:
-        assert program.line() == "True"
-        refusal = program.line()
-        assert program.end() == 0, program.errors()
-    assert "dataset is larger than the 8 MiB" in refusal
-    assert "ulimit -f" in refusal
-    assert "forked" in refusal
 
 
 # -- locked memory ---

@@ -187,20 +187,6 @@ def test_a_policy_object_is_used_as_it_is() -> None:
     assert (Own().max_failures, Own().max_share, Own().never_catches) == (None, 0.5, False)
 
 
-def by_index(failure: Failure) -> Any:
-    answers = {1: "skip", 2: Retry(1, then="replace"), 3: Verdict("skip"), 4: Replace(), 5: "raise"}
-    return answers.get(failure.index)
-
-
-def test_a_function_returns_an_action_or_a_verdict() -> None:
-    policy = policy_of(by_index)
-    assert policy.decide(failure(OSError(), index=1), 0.5) == Verdict("skip")
-    assert policy.decide(failure(OSError(), index=3), 0.5) == Verdict("skip")
-    assert policy.decide(failure(OSError(), index=4), 0.5).action == "replace"
-    assert policy.decide(failure(OSError(), index=5), 0.5).action == "raise"
-    assert (policy.max_failures, policy.max_share) == (None, 0.5)
-
-
 @pytest.mark.parametrize("answer", [None, "ignore", True, OSError, Policy()], ids=repr)
 def test_other_return_values_of_a_function_are_rejected(answer: Any) -> None:
     policy = policy_of(lambda failure: answer)

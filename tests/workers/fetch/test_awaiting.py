@@ -218,27 +218,20 @@ def _logged_words(log: Path) -> list[str]:
     return [line.split()[0] for line in log.read_text().splitlines()]
 
 
-class Exiting(Failing):
+class Raising(Failing):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
     async def __getitem__(self, index: int) -> int:
-        if index == 3:
-            raise KeyboardInterrupt("from inside")
-        return index
+        raise self.error
 
 
-def test_a_keyboard_interrupt_raised_by_a_sample_does_not_hang() -> None:
-    with pytest.raises(KeyboardInterrupt, match="from inside"):
-        list(feedline.Loader(Exiting(), 5))
-
-
-class Cancelling(Failing):
-    async def __getitem__(self, index: int) -> int:
-        raise asyncio.CancelledError("by the dataset")
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="tasks cannot be asked whether they are being cancelled")
-def test_a_sample_that_cancels_itself_does_not_hang() -> None:
-    with pytest.raises(asyncio.CancelledError, match="by the dataset"):
-        list(feedline.Loader(Cancelling(), 5))
+@pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError])
+def test_an_interrupt_or_a_cancellation_by_a_sample_does_not_hang(error: type[BaseException]) -> None:
+    if error is asyncio.CancelledError and sys.version_info < (3, 11):
+        pytest.skip("tasks cannot be asked whether they are being cancelled")
+    with pytest.raises(error, match="from inside"):
+        list(feedline.Loader(Raising(error("from inside")), 5))
 
 
 PROGRAM = """

@@ -265,8 +265,5 @@ def neighbour_of(index: Any, dataset: Any, exc: BaseException) -> int | None:
         return None
 
 
-class _LeftOut:
-    """Stands in for a skipped sample."""
-
-
-_LEFT_OUT = _LeftOut()
+_LEFT_OUT = object()
+"""Stands in for a skipped sample."""
