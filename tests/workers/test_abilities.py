@@ -105,7 +105,7 @@ if __name__ == "__main__":
         check(feedline.DataLoader(Squares(), 8, num_workers=2, engine="thread"), from_torch)
         for method in methods:
             check(feedline.DataLoader(Squares(), 8, num_workers=2, multiprocessing_context=method), from_torch)
-    assert "feedline.workers.processes" not in sys.modules
+    assert "feedline.workers.processes.link" not in sys.modules
     assert not multiprocessing.active_children()
     print("done")
 """
