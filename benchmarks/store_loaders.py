@@ -129,7 +129,7 @@ def feedline_stream(job: Job) -> Any:
     """Return feedline's loader over the shards as a stream."""
     from feedline import DataLoader
 
-    return DataLoader(shuffled_stream(job), **loading(job))  # type: ignore[call-overload]
+    return DataLoader(shuffled_stream(job), **loading(job))  # type: ignore[arg-type]
 
 
 def feedline_random(job: Job) -> Any:
@@ -138,7 +138,7 @@ def feedline_random(job: Job) -> Any:
     from feedline.datasets import TarDataset
 
     dataset = TarDataset(f"s3://{job.folder('packed')}/", FIELDS[job.data.kind], **reading(job))
-    return DataLoader(dataset, shuffle=True, seed=SEED, **loading(job))  # type: ignore[call-overload]
+    return DataLoader(dataset, shuffle=True, seed=SEED, **loading(job))  # type: ignore[arg-type]
 
 
 def feedline_parquet(job: Job) -> Any:
@@ -149,7 +149,7 @@ def feedline_parquet(job: Job) -> Any:
     options = {**reading(job), "cache_bytes": MEMORY}
     dataset = ParquetDataset(addresses(job, "parquet"), FIELDS[job.data.kind], **options)
     stream = dataset.stream(shuffle=True, window=job.mixed_shards, seed=SEED)
-    return DataLoader(stream, **loading(job))  # type: ignore[call-overload]
+    return DataLoader(stream, **loading(job))  # type: ignore[arg-type]
 
 
 def feedline_tokens(job: Job) -> Any:
@@ -162,7 +162,7 @@ def feedline_tokens(job: Job) -> Any:
     dataset = TokenDataset(addresses(job, "token-files"), job.data.window, labels=None, dtype=None, **options)
     window = job.mixed * job.data.window * 2 // PIECE_BYTES
     stream = dataset.stream(shuffle=True, window=max(1, window), seed=SEED)
-    return DataLoader(stream, **loading(job))  # type: ignore[call-overload]
+    return DataLoader(stream, **loading(job))  # type: ignore[arg-type]
 
 
 def tar_order(job: Job, epoch: int) -> Sequence[int]:

@@ -245,13 +245,13 @@ def test_errors_and_states() -> None:
 def test_arguments_that_type_checkers_reject() -> None:
     squares, labels = Squares(), [0, 1] * 6
     with pytest.raises(BadOption):
-        DataLoader(squares, engine="threads")  # type: ignore[call-overload]
+        DataLoader(squares, engine="threads")  # type: ignore[arg-type]
     with pytest.raises(BadOption):
         Loader([1], engine="processes")  # type: ignore[arg-type]
     with pytest.raises(BadOption):
-        DataLoader(squares, on_error="ignore")  # type: ignore[call-overload]
+        DataLoader(squares, on_error="ignore")  # type: ignore[arg-type]
     with pytest.raises(BadOption):
-        DataLoader(Counting(), shard="all")  # type: ignore[call-overload]
+        DataLoader(Counting(), shard="all")  # type: ignore[arg-type]
     with pytest.raises(BadOption):
         StratifiedBatchSampler(labels, 4, mode="every")  # type: ignore[arg-type]
     with pytest.raises(BadOption):

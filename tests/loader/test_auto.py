@@ -196,12 +196,12 @@ def test_a_daemonic_process_makes_batches_itself() -> None:
 
 def test_rejects_other_strings_than_auto() -> None:
     with pytest.raises(TypeError) as caught:
-        DataLoader([1, 2], num_workers="many")  # type: ignore[call-overload]
+        DataLoader([1, 2], num_workers="many")  # type: ignore[arg-type]
     assert any("'auto'" in note for note in caught.value.__notes__)
     with pytest.raises(BadOption, match="or 'auto'"):
         Loader([1, 2], workers="many")  # type: ignore[arg-type]
     with pytest.raises(TypeError) as caught:
-        DataLoader([1, 2], num_workers=1, prefetch_factor="much")  # type: ignore[call-overload]
+        DataLoader([1, 2], num_workers=1, prefetch_factor="much")  # type: ignore[arg-type]
     assert any("'auto'" in note for note in caught.value.__notes__)
     with pytest.raises(BadOption, match="or 'auto'"):
         Loader([1, 2], workers=1, prefetch="much")  # type: ignore[arg-type]

@@ -30,18 +30,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path("build/soak"), help="folder for the result (build/soak)")
     parser.add_argument("--seed", type=int, help="from which faults and kills are drawn; another one every time")
     parser.add_argument("--resumes", type=int, default=10, help="how often each program is killed and resumed (10)")
-    parser.add_argument(
-        "--configurations",
-        nargs="+",
-        choices=CONFIGURATIONS,
-        default=CONFIGURATIONS,
-        metavar="NAME",
-        help=f"which programs run side by side: {', '.join(CONFIGURATIONS)} (all)",
-    )
-    parser.add_argument("--tolerance", type=float, default=16, metavar="MIB", help="growth of a program allowed (16)")
     parser.add_argument("--size", type=int, default=1200, help="samples of a dataset (1200)")
     parser.add_argument("--step", type=float, default=0.005, metavar="SECONDS", help="time of a training step (0.005)")
-    parser.add_argument("--grace", type=float, default=60, metavar="SECONDS", help="time workers have to leave (60)")
     return parser
 
 
@@ -58,11 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder=str(folder),
         hours=options.hours,
         resumes=options.resumes,
-        configurations=tuple(options.configurations),
         size=options.size,
         step_s=options.step,
-        grace_s=options.grace,
-        tolerance_bytes=round(options.tolerance * (1 << 20)),
     )
     os.environ["FEEDLINE_CACHE"] = str(folder / "cache")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also ends the programs

@@ -12,18 +12,16 @@ from typing import Any  # values of JSON
 import pytest
 
 from tests.drill.script import KILL, STOP
-from tests.drill.troubles import FLAKY, KILLS_ONCE, RAISES, SLOW
+from tests.drill.troubles import FLAKY, KILLS_ONCE, SLOW
 from tests.soak import report
 from tests.soak.cycle import KINDS, WARM_UP, draw_cycle
 from tests.soak.data import Record, bad_samples, configuration
-from tests.soak.program import Training
-from tests.soak.sequence import Checker, Expected, undisturbed
+from tests.soak.sequence import Checker, Expected
 from tests.soak.settings import CONFIGURATIONS, Settings
 from tests.soak.trial import ROOT, Life, Result
 from tests.soak.verdict import findings, growth_bytes
 
 MIB = 1 << 20
-SMALL = Settings(seed=5, folder="", size=64, batch_size=8, step_s=0.0, grace_s=0.0)
 
 
 def steady(count: int, **changes: Callable[[int], object]) -> list[dict[str, Any]]:
@@ -112,44 +110,6 @@ def test_every_kind_of_fault_is_drawn_and_cycles_are_reproducible() -> None:
 
 
 # Any: values of JSON.
-def train(settings: Settings, folder: Path, cycles: int) -> list[dict[str, Any]]:
-    """Run the program with threads in this process; return its messages."""
-    messages: list[dict[str, Any]] = []
-    settings = Settings(**{**vars(settings), "folder": str(folder)})
-    (folder / "items-threads").mkdir(exist_ok=True)
-
-    def say(what: dict[str, Any]) -> None:
-        messages.append(what)
-        training.stops = training.stops or sum("cycle" in one for one in messages) == cycles
-
-    training = Training(settings, "items-threads", say)
-    training.resume()
-    training.run()
-    return messages
-
-
-def cycles_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in messages if "cycle" in one]
-
-
-@pytest.mark.slow
-def test_a_program_without_leaks_passes_and_delivers_the_expected_batches(tmp_path: Path) -> None:
-    first = train(SMALL, tmp_path, 3)
-    messages = first + train(SMALL, tmp_path, 3 + WARM_UP)
-    assert found_in(cycles_of(messages[len(first) :])) == []
-    settings = Settings(**{**vars(SMALL), "folder": str(tmp_path)})
-    batches = undisturbed(settings, "items-threads", tmp_path / "undisturbed")
-    checker = Checker(Expected(batches))
-    for one in messages:
-        if "step" in one:
-            checker.take(one["step"], Record(tuple(one["indices"]), one["checksum"]))
-        elif "resumed" in one:
-            checker.begin(one["resumed"])
-    batches.close()
-    assert checker.problems == []
-    assert checker.delivered > 30
-    assert sum(one["faults"].get(RAISES, 0) for one in cycles_of(messages)) > 0
-    assert messages[len(first)]["resumed"] > 0
 
 
 def test_the_report_names_failures(tmp_path: Path) -> None:

@@ -24,20 +24,18 @@ class Tear:
 
 
 class Dataset:
-    """Reads a sample, then transforms it with the attribute `name`."""
+    """Reads a sample, then transforms it."""
 
-    def __init__(self, name: str = "transform", transform: Any = None, *, readable: bool = True) -> None:
-        self.name = name
+    def __init__(self, *, readable: bool = True, **transforms: Any) -> None:
+        self.__dict__.update(transforms)
+        self.transforms_to_call = list(transforms.values())
         self.readable = readable
-        setattr(self, name, transform)
 
     def __getitem__(self, index: int) -> Any:
-        sample = self.read(index)
-        transform = getattr(self, self.name)
-        return sample if transform is None else transform(sample)
-
-    def read(self, index: int) -> Any:
-        return index if self.readable else tear(index)
+        sample = index if self.readable else tear(index)
+        for transform in self.transforms_to_call:
+            sample = transform(sample)
+        return sample
 
 
 class Wrapper:
@@ -50,47 +48,35 @@ class Wrapper:
         return self.dataset[index]
 
 
-def stage(dataset: Any) -> str:
-    """Return the stage in which requesting a sample fails."""
+class Lazy:
+    """Makes its attributes when they are first asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AssertionError(f"{name} was asked for")
+
+    def __getitem__(self, index: int) -> Any:
+        return tear(index)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "stage"),
+    [
+        (Dataset(transform=tear), "transform"),
+        (Dataset(target_transform=Tear()), "transform"),
+        (Dataset(transform=Tear().method), "transform"),
+        (Dataset(target_transform=functools.partial(Tear())), "transform"),
+        (Wrapper(Wrapper(Dataset(transform=Tear()))), "transform"),
+        (Dataset(transform=str, readable=False), "fetch"),
+        (Dataset(readable=False), "fetch"),
+        (Lazy(), "fetch"),
+    ],
+)
+def test_the_stage_in_which_a_sample_failed(dataset: Any, stage: str) -> None:
     with pytest.raises(ValueError, match="torn") as caught:
         dataset[0]
-    return stage_of(caught.value, dataset)
-
-
-TRANSFORMS: dict[str, Any] = {
-    "function": tear,
-    "object": Tear(),
-    "method": Tear().method,
-    "partial of an object": functools.partial(Tear()),
-}
-
-
-@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
-def test_a_failing_transform_is_the_transform_stage(transform: Any) -> None:
-    assert stage(Dataset("transform", transform)) == "transform"
-    assert stage(Dataset("target_transform", transform)) == "transform"
-
-
-def test_a_failing_read_is_the_fetch_stage() -> None:
-    assert stage(Dataset(transform=str, readable=False)) == "fetch"
-    assert stage(Dataset(readable=False)) == "fetch"
-
-
-def test_the_transform_of_a_nested_dataset_is_recognised() -> None:
-    assert stage(Wrapper(Wrapper(Dataset(transform=Tear())))) == "transform"
-
-
-def test_getattr_of_the_dataset_is_not_called() -> None:
-    class Lazy:
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            raise AssertionError(f"{name} was asked for")
-
-        def __getitem__(self, index: int) -> Any:
-            raise ValueError("torn")
-
-    assert stage(Lazy()) == "fetch"
+    assert stage_of(caught.value, dataset) == stage
 
 
 # -- notes ---

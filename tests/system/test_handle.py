@@ -12,6 +12,7 @@ import pytest
 
 from feedline.system.handle import Handle
 from tests import program_server
+from tests.parity.children import in_a_child
 
 
 class Opened:
@@ -24,19 +25,6 @@ class Opened:
 
     def close(self) -> None:
         self.closed += 1
-
-
-def in_fork(act: object) -> int:
-    """Return the result of a function in a forked process."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.write(writer, str(act()).encode())  # type: ignore[operator]
-        os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(writer)
-    with os.fdopen(reader) as file:
-        return int(file.read())
 
 
 def test_nothing_is_opened_before_it_is_used() -> None:
@@ -74,7 +62,7 @@ def test_a_forked_process_opens_its_own_and_leaves_the_inherited_one_alone(close
         handle.close()
         return own.closed
 
-    assert in_fork(act) == 1
+    assert in_a_child(act) == 1
     assert handle.get() is opened
     assert opened.closed == 0
 

@@ -40,18 +40,6 @@ def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
     return WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=1, base_seed=0, **options)
 
 
-class Mutable:
-    """A dataset with an attribute; samples hold the thread's name."""
-
-    owner: int | None = None
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> tuple[int, str]:
-        return index, threading.current_thread().name
-
-
 def test_a_worker_drops_its_reference_to_a_sent_result() -> None:
     """Even if it is not scheduled again: an exception may reference the iterator, which would keep it alive."""
     held: list[Any] = []
@@ -91,7 +79,7 @@ class RecordsWorkers(NumpyFramework):
 
 
 def test_a_new_worker_has_a_seed_and_a_dataset_of_its_own() -> None:
-    framework, dataset = RecordsWorkers(), Mutable()
+    framework, dataset = RecordsWorkers(), Numbers()
     engine = ThreadEngine(2)
     spec = WorkerSpec(dataset, DatasetKind.MAP, default, framework, worker_count=2, base_seed=10)
     engine.open(spec)

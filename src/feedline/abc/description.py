@@ -58,7 +58,7 @@ def _difference(saved: Any, own: Description | None) -> tuple[str, str]:
             first, second = before.get(name), after.get(name)
             if first == second:
                 continue
-            if name == "sources" and first and len(first) == len(second):
+            if name == "sources" and first and second and len(first) == len(second):
                 return next(_difference(*pair) for pair in zip(first, second, strict=True) if pair[0] != pair[1])
             operator = after["operator"]
             return f"{operator}({name}={first!r:.200})", f"{operator}({name}={second!r:.200})"

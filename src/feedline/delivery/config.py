@@ -158,18 +158,13 @@ class Config:
         return DEFAULT_RESTARTS if self.restarts is None else self.restarts
 
     @property
-    def seeded(self) -> bool:
-        """True if batches follow from a seed, regardless of which worker makes them."""
-        return self.seed is not None
-
-    @property
     def moves(self) -> bool:
         """True if an idle worker may take over batches of a late one.
 
         With a seed, a batch does not depend on the worker that makes it. Threads share one dataset, so moving a batch
         to another thread makes nothing less reproducible. Otherwise worker i mod n makes batch i, as in torch's loader.
         """
-        return self.seeded or self.engine_name == "thread"
+        return self.seed is not None or self.engine_name == "thread"
 
     @property
     def window(self) -> int:
@@ -193,7 +188,7 @@ class Config:
         A dataset may count its samples, or draw from a generator of its own. With a seed, batches do not depend on
         that; out of order, they depend on timing anyway.
         """
-        return self.seeded or not self.make_scheduler().in_order
+        return self.seed is not None or not self.make_scheduler().in_order
 
     def make_scheduler(self) -> Scheduler:
         """Return the user's scheduler, or the one that `in_order` stands for."""

@@ -89,9 +89,8 @@ class _Adapter:
                 "Accelerate has not kept the state that belongs to the training loop: it reads one batch ahead. Use "
                 "Accelerator(dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))."
             )
-        if "dl_state_dict" not in vars(wrapper):  # no iteration has started yet
-            return loader.state_dict()
-        state = dict(function(wrapper))
+        has_state = "dl_state_dict" in vars(wrapper)  # otherwise no iteration has started yet
+        state: State = dict(function(wrapper) if has_state else loader.state_dict())
         state.pop("_iterator_finished", None)  # Accelerate's addition: the loader's own state says whether it has ended
         return state
 

@@ -24,9 +24,6 @@ from feedline.abc.deferred import DeferredField
 from feedline.frameworks.torch_tensors import AS_NUMPY, slot_tensor, tensor_of
 from feedline.types import CollateFunction
 
-_SMALL_BYTES = 64 << 10
-"""Below this size, the ordinary heap is as good as a slot, if the batch stays in its process."""
-
 _tensor_collate: Any = torch_collate.collate_tensor_fn  # Any: it is called with the table of any version
 
 
@@ -52,8 +49,7 @@ def collate_tensors(
     if current is None or not elem.is_cpu or elem.layout is not torch.strided or elem.is_nested:
         result: torch.Tensor = _tensor_collate(batch, collate_fn_map=collate_fn_map)
         return result
-    is_small = not current.crosses and elem.nbytes * len(batch) < _SMALL_BYTES
-    if is_small or type(elem) is not torch.Tensor or elem.is_quantized:
+    if type(elem) is not torch.Tensor or elem.is_quantized:
         return torch.stack(batch, 0)
     out = slot_tensor((len(batch), *elem.shape), elem.dtype) if current.has_space else None
     if out is None:

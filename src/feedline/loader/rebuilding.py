@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
 from typing import Any, TypeVar
 
 import torch.utils.data
@@ -15,12 +14,9 @@ from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Seque
 
 from feedline import samplers
 from feedline.abc.framework import Rebuilding
-from feedline.abc.sampler import Ordered
 from feedline.loader.base import LoaderBase, config_of, session_of
 from feedline.order.rank_watch import RankWatch
-from feedline.order.sharding import warn_of_two_shares
-from feedline.order.torch_order import sampler_of
-from feedline.system.optional import when_imported
+from feedline.order.torch_order import adopt_samplers
 from feedline.system.ranks import own_share
 
 # Any, here and below: a `feedline.DataLoader`, whose file imports this one.
@@ -81,45 +77,10 @@ class TorchRebuilding(Rebuilding):
             session_of(loader).skips = count
 
 
-_FRAMEWORKS = {
-    "accelerate": "accelerate",
-    "ray.train": "ray_train",
-    "lightning.pytorch": "lightning",
-    "pytorch_lightning": "lightning",
-    "speechbrain": "speechbrain",
-}
-"""Packages, and for each the module of `feedline.frameworks` that keeps loaders in it."""
-
-
-def keep_in_frameworks(kind: type[Any]) -> None:
-    """Make frameworks keep the class of these loaders when they rebuild them, and their positions in checkpoints.
-
-    This applies to frameworks that are imported later, too.
-    """
-
-    @functools.cache
-    def keep(name: str) -> None:
-        importlib.import_module(f"feedline.frameworks.{name}").keep_loaders(TorchRebuilding(kind))
-
-    for package, name in _FRAMEWORKS.items():
-        when_imported(package, lambda _, name=name: keep(name))
-
-
 def _with(loader: L, parts: dict[str, object], rank_watch: RankWatch | None = None) -> L:
     twin = copy.copy(loader)
     # Not by setattr: torch forbids it for most of these, since its own loader could not handle it.
     twin.__dict__.update(parts, _iterator=None)
     session_of(twin).rebuilt(session_of(twin).new_config(twin), rank_watch)
-    adopt_samplers(twin)
+    adopt_samplers(twin, session_of(twin).options["seed"])
     return twin
-
-
-def adopt_samplers(loader: Any) -> None:
-    """Make the samplers yield the indices that this loader delivers, even to other code that iterates over them."""
-    inner = sampler_of(loader.batch_sampler)
-    if inner is not None:
-        vars(loader)["sampler"] = inner  # torch always has a sequential one here, which may not match the batches
-    for sampler in (loader.sampler, loader.batch_sampler):
-        if isinstance(sampler, Ordered):
-            sampler.follow(session_of(loader).options["seed"])
-    warn_of_two_shares(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import importlib
 import inspect
 import threading
 from collections.abc import Callable, Iterable
@@ -36,6 +37,7 @@ from feedline.loader.arguments import (
     warn_dubious,
 )
 from feedline.loader.base import LoaderBase, config_of
+from feedline.system.optional import when_imported
 from feedline.system.ranks import Tail
 from feedline.types import EngineName, MapStyle
 
@@ -52,22 +54,35 @@ B_co = TypeVar("B_co", covariant=True, default=Any)
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
-# What loaders are made of is imported when there is one: a spawned worker imports the program, and with it this class,
-# but makes no loader. Test: tests/workers/processes/test_fresh.py
-@functools.cache
-def _keep_in_frameworks() -> None:
-    """Make frameworks keep this class when they rebuild loaders; called for the first loader of a process."""
-    from feedline.loader.rebuilding import keep_in_frameworks
-
-    with _keeping:  # two threads may make the first loader
-        if not _kept:
-            keep_in_frameworks(DataLoader)
-            _kept.append(DataLoader)
-
+_FRAMEWORKS = {
+    "accelerate": "accelerate",
+    "ray.train": "ray_train",
+    "lightning.pytorch": "lightning",
+    "pytorch_lightning": "lightning",
+    "speechbrain": "speechbrain",
+}
+"""Packages that do not keep loaders yet, and for each the module of `feedline.frameworks` that makes them do it."""
 
 _keeping = threading.Lock()
-_kept: list[type] = []
-"""`DataLoader`, once frameworks keep it when they rebuild loaders."""
+
+
+# What loaders are made of is imported when there is one: a spawned worker imports the program, and with it this class,
+# but makes no loader. Test: tests/workers/processes/test_fresh.py
+def _keep_in_frameworks() -> None:
+    """Make frameworks keep this class when they rebuild loaders; called for every loader, and done for the first."""
+    if not _FRAMEWORKS:
+        return
+    with _keeping:  # two threads may make the first loader
+        for package, name in _FRAMEWORKS.items():
+            when_imported(package, lambda _, name=name: _keep_in(name))  # type: ignore[misc]
+        _FRAMEWORKS.clear()
+
+
+@functools.cache
+def _keep_in(name: str) -> None:
+    from feedline.loader.rebuilding import TorchRebuilding
+
+    importlib.import_module(f"feedline.frameworks.{name}").keep_loaders(TorchRebuilding(DataLoader))
 
 
 @functools.cache
@@ -231,7 +246,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     ) -> None:
         from feedline.frameworks.torch import TorchFramework
         from feedline.frameworks.torch_samplers import SeedSource
-        from feedline.loader.rebuilding import adopt_samplers
+        from feedline.order.torch_order import adopt_samplers
 
         _keep_in_frameworks()
         if device is not None:
@@ -273,7 +288,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             # This sampler has no seed of its own: it uses this loader's, even when other code iterates over it.
             from feedline.samplers import RandomSampler
 
-            sampler, shuffle = RandomSampler(dataset), None
+            sampler, shuffle = RandomSampler(dataset), None  # type: ignore[arg-type]  # it has a length, or this raises
         super().__init__(
             dataset,  # type: ignore[arg-type]  # torch accepts more than its annotation allows
             batch_size,
@@ -299,7 +314,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         show(self, {**given, "seed": fixed["seed"]})
         self._seeds = SeedSource()
         self._set_up(fixed, on_error, TorchFramework(), tuning)
-        adopt_samplers(self)
+        adopt_samplers(self, fixed["seed"])
 
     # Any: types of any kind.
     def __class_getitem__(cls, types: object) -> Any:

@@ -23,7 +23,7 @@ the lock (`_process`). Every step may run twice, because an interrupt may come a
 only the forking thread holds the lock.
 
 Resident memory that is not in use (free slots, dropped parts of held slots, ends of slots that larger batches wrote) is
-idle. The arena keeps as much idle memory as the batches in flight have recently needed, so that pages stay warm; the
+idle. The arena keeps as much idle memory as a window of the largest recent batches needs, so that pages stay warm; the
 rest goes back to the system. So the program retains what it holds, plus one window.
 """
 

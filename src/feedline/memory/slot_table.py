@@ -89,8 +89,8 @@ class Device:
 class Usage:
     """How much memory batches have needed recently, and so how much is worth keeping warm.
 
-    The largest batch, and the most batches in flight, are remembered for two spans of deliveries, each of two windows.
-    So after one large batch there is memory for more of them, until none has come for a while.
+    The largest batch is remembered for two spans of deliveries, each of two windows. So after one large batch there is
+    memory for more of them, until none has come for a while.
 
     Args:
         window: how many batches are normally in flight.
@@ -102,9 +102,10 @@ class Usage:
         self._window = window
         self._span = max(_SHORTEST_SPAN, _SPAN_WINDOWS * window)
         self._count = 0
-        self._now = [0, 0]
-        """In this span: bytes of the largest batch, and the most batches in flight."""
-        self._before = [0, 0]
+        self._now = 0
+        """Bytes of the largest batch in this span."""
+        self._before = 0
+        """The same for the previous span."""
         self.expected_bytes = 0
         """The largest expected size of the next batch; 0 before the first one."""
 
@@ -115,27 +116,21 @@ class Usage:
 
     def note(self, size: int) -> None:
         """Record the size of a batch that was made."""
-        if size > self._now[0]:
-            self._now[0] = size
-            self.expected_bytes = max(size, self._before[0])
-
-    def begin(self, in_flight: int) -> None:
-        """Record the number of batches in flight, including one that is about to be made."""
-        if in_flight > self._now[1]:
-            self._now[1] = in_flight
+        if size > self._now:
+            self._now = size
+            self.expected_bytes = max(size, self._before)
 
     def end(self) -> None:
         """Count a delivered batch."""
         self._count += 1
         if self._count >= self._span:
             self._count = 0
-            self._before, self._now = self._now, [0, 0]
-            self.expected_bytes = self._before[0]
+            self._before, self._now = self._now, 0
+            self.expected_bytes = self._before
 
     def spare_bytes(self, in_flight: int) -> int:
         """Return how much memory that is unused now will probably be used soon."""
-        usual = max(self._window, self._now[1], self._before[1]) + _IN_THE_LOOP
-        return max(0, usual - in_flight) * self.expected_bytes
+        return max(0, self._window + _IN_THE_LOOP - in_flight) * self.expected_bytes
 
 
 class SlotTable:
@@ -220,9 +215,7 @@ class SlotTable:
         slot.worker = worker
         self.idle -= slot.idle
         slot.idle = 0
-        usage = self.usage
-        usage.begin(len(self.busy))
-        left = self.budget - self.live - len(self.busy) * usage.expected_bytes
+        left = self.budget - self.live - len(self.busy) * self.usage.expected_bytes
         if self.idle > left:
             self._trim(max(0, left))
         return number

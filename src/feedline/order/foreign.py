@@ -411,7 +411,7 @@ def _opened(indices: object) -> Any:
     return indices.open() if indices.source is None else indices.source
 
 
-def _entered(order: dict[str, object]) -> dict[str, object] | None:
+def _entered(order: State) -> State | None:
     """Return the sampler's part of a snapshot; None if there is none, or if the snapshot's epoch was completed."""
     if order.get("finish") or order.get("sampler_state") is None:
         return None

@@ -22,6 +22,7 @@ from feedline.frameworks.torch_samplers import (
     skipped_by,
 )
 from feedline.order.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
+from feedline.order.sharding import warn_of_two_shares
 from feedline.samplers.sequential import SequentialSampler
 from feedline.system.ranks import Share, share_if_known
 from feedline.types import IndexBlock, StreamSharding
@@ -82,7 +83,18 @@ def _of_foreign(batch_sampler: Iterable[object], share: Callable[[], Share]) -> 
     )
 
 
-def sampler_of(batch_sampler: object) -> object:
+def adopt_samplers(loader: Any, seed: int | None) -> None:
+    """Make the samplers yield the indices that this loader delivers, even to other code that iterates over them."""
+    inner = _sampler_of(loader.batch_sampler)
+    if inner is not None:
+        vars(loader)["sampler"] = inner  # torch always has a sequential one here, which may not match the batches
+    for sampler in (loader.sampler, loader.batch_sampler):
+        if isinstance(sampler, contract.Ordered):
+            sampler.follow(seed)
+    warn_of_two_shares(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+
+
+def _sampler_of(batch_sampler: object) -> object:
     """Return feedline's sampler behind a batch sampler, or None; for a share of batches, a distributed one."""
     inner = getattr(batch_sampler, "sampler", None)
     if isinstance(inner, contract.Sampler):

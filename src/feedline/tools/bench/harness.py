@@ -68,7 +68,7 @@ class Side:
             return torch_loader
         from feedline import DataLoader
 
-        loader: LoaderLike = DataLoader(dataset, **arguments, engine=self.engine)  # type: ignore[call-overload]
+        loader: LoaderLike = DataLoader(dataset, **arguments, engine=self.engine)  # type: ignore[arg-type]
         return loader
 
 
