@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
+from torch.utils.data import IterableDataset, SequentialSampler
 
 from feedline import DataLoader
 
@@ -31,9 +31,6 @@ class Counting(IterableDataset[int]):
         return iter(range(10))
 
 
-BATCHES = BatchSampler(range(10), 2, False)
-
-
 @pytest.mark.parametrize(
     ("arguments", "note"),
     [
@@ -43,21 +40,13 @@ BATCHES = BatchSampler(range(10), 2, False)
         ({"dataset": Squares}, "dataset=Squares(...)"),
         ({"dataset": Path("/data/train")}, "is a path, not a dataset"),
         ({"dataset": Endless(), "shuffle": True}, "class Endless has no __len__"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"batch_size": "8"}, "batch_size='8'"),
-        ({"batch_size": True}, "batch_size=True"),
-        ({"sampler": SequentialSampler(range(10)), "shuffle": True}, "sampler=<SequentialSampler>, shuffle=True"),
-        ({"num_workers": -1}, "num_workers=-1"),
-        ({"prefetch_factor": 2}, "prefetch_factor=2"),
-        ({"persistent_workers": True}, "persistent_workers=True"),
-        ({"batch_sampler": BATCHES, "batch_size": 4, "shuffle": True}, "<BatchSampler>, batch_size=4, shuffle=True"),
-        ({"batch_size": None, "drop_last": True}, "drop_last=True"),
-        ({"dataset": Counting(), "shuffle": True}, "dataset=<Counting>, shuffle=True"),
-        ({"dataset": [], "shuffle": True}, "dataset=<list>"),
+        ({"dataset": Counting(), "shuffle": True}, "To shuffle, do so in its __iter__"),
+        ({"dataset": [], "shuffle": True}, "The dataset has no samples"),
+        ({"batch_size": 0}, ""),  # torch's message suffices
     ],
     ids=str,
 )
-def test_errors_of_torch_get_an_explaining_note(arguments: dict[str, Any], note: str) -> None:
+def test_errors_of_torch_that_do_not_say_what_to_write_get_a_note(arguments: dict[str, Any], note: str) -> None:
     failures = []
     for kind in (DataLoader, torch.utils.data.DataLoader):
         with pytest.raises((TypeError, ValueError)) as caught:
@@ -65,7 +54,9 @@ def test_errors_of_torch_get_an_explaining_note(arguments: dict[str, Any], note:
         failures.append(caught.value)
     ours, torchs = failures
     assert (type(ours), str(ours)) == (type(torchs), str(torchs))
-    assert note in "".join(ours.__notes__)
+    notes = "".join(getattr(ours, "__notes__", []))
+    assert note in notes
+    assert bool(note) == bool(notes)
 
 
 def test_errors_of_the_dataset_get_no_note() -> None:

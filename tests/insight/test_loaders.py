@@ -155,6 +155,7 @@ def test_a_recording_has_the_same_statistics_as_the_run(engine: str, tmp_path: P
     assert recording.rows["ordinal"].tolist() == 2 * list(range(6))
     assert recording.environment["feedline"] == feedline.__version__
     assert len(recording.system["at"]) >= 2
+    json.dumps(recording.chrome_trace())
 
 
 @pytest.mark.parametrize("how", ["error", "interrupt"])

@@ -17,9 +17,9 @@ from feedline import DataLoader, Loader
 from feedline.delivery.driver import auto as auto_module
 from feedline.delivery.driver import tuning as tuning_module
 from feedline.delivery.driver.driver import Driver
+from feedline.delivery.driver.probe import Probe
 from feedline.delivery.machine.controller import Controller
 from feedline.errors import BadOption
-from feedline.insight.worker_model import Load
 
 pytestmark = pytest.mark.sample(4)
 
@@ -49,8 +49,8 @@ class Stream(IterableDataset[int]):
 
 @pytest.fixture
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the first probe find that batches sleep."""
-    found = Load(make_s=0.008, step_s=0.0, cpu_s=0.0008)
+    """Make the first probe find that batches sleep, so that threads suffice."""
+    found = Probe(batch_s=0.008, cpu_share=0.1, threads=8, thread_gain=7.9)
     monkeypatch.setattr(auto_module, "probe", lambda *_: found)
 
 
@@ -141,7 +141,7 @@ def test_a_state_can_be_resumed_with_any_number_of_workers(before: Any, after: A
 @pytest.fixture
 def tiny_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the first probe find batches that are cheaper than a hand-over, however busy the machine is."""
-    found = Load(make_s=3e-4, step_s=0.0, cpu_s=3e-4)
+    found = Probe(batch_s=3e-4, cpu_share=1.0, threads=0, thread_gain=0.0)
     monkeypatch.setattr(auto_module, "probe", lambda *_: found)
 
 

@@ -126,16 +126,3 @@ def test_an_idle_worker_takes_over_work_of_a_late_one(hold: Hold, options: dict[
     made = makers(hold, 2, **options)
     assert hold.moved > 0  # work may move back when the other worker is late
     assert len(made) == COUNT
-
-
-@pytest.mark.parametrize("engine", ["process", "thread"])
-def test_without_order_a_late_worker_keeps_only_its_own_tasks(hold: Hold, engine: Any) -> None:
-    dataset = Whereabouts(hold.gate, COUNT, held=0)
-    loader = DataLoader(dataset, batch_size=None, num_workers=2, engine=engine, in_order=False)
-    made: list[int] = []
-    for where in loader:
-        made.append(int(where))
-        if len(made) == COUNT - 2:  # the remaining samples wait behind sample 0
-            hold.release()
-    assert len(set(made)) == 2
-    assert len(set(made[:-2])) == len(set(made[-2:])) == 1

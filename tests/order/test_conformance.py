@@ -176,21 +176,6 @@ def test_a_state_of_one_loader_loads_into_the_other() -> None:
 # Streams
 
 
-def stream(dataset: Any, workers: int, **options: Any) -> list[Any]:
-    given: dict[str, Any] = {"batch_size": 4, "shard": True, "seed": SEED, "collate_fn": datasets.drawing_collate}
-    loader = DataLoader(dataset, num_workers=workers, **{**given, **options})
-    return [all_bytes(loader), all_bytes(loader)]
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_a_sharded_stream_is_the_same_for_any_number_of_workers(workers: int) -> None:
-    dataset = datasets.DrawingStream(22)
-    inline = stream(dataset, 0)
-    assert len(inline[0]) == 6
-    assert inline[0] != inline[1]
-    assert stream(dataset, workers) == inline
-
-
 @pytest.mark.parametrize("eagerly", [True, False])
 @pytest.mark.parametrize("generator", ["random", "numpy", "torch", "own"])
 def test_a_stream_that_shuffles_itself_is_the_same_on_every_engine(generator: str, eagerly: bool) -> None:

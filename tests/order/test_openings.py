@@ -40,22 +40,6 @@ def test_the_state_of_a_generator_that_has_not_started_has_no_place(
     loader.close()
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_the_epoch_after_a_generator_ended_is_whole(workers: int) -> None:
-    options = {"num_workers": workers, "persistent_workers": workers > 0}
-    loader = streaming(**options)
-    whole = list(loader)
-    resumed = streaming(**options)
-    resumed.load_state_dict(copy.deepcopy(loader.state_dict()))
-    iterator = iter(resumed)
-    again = streaming(**options)
-    again.load_state_dict(copy.deepcopy(resumed.state_dict()))
-    assert list(iterator) == whole
-    assert list(again) == whole, "a state of a resumed loader"
-    for one in (loader, resumed, again):
-        one.close()
-
-
 class Counting(torch_data.Dataset[int]):
     """Counts its samples over all epochs."""
 

@@ -1,10 +1,12 @@
 """The two loaders under comparison, and the comparison.
 
 A test writes its code once, as a function of a `Side`: `side.loader(dataset, ...)` creates torch's loader on one side
-and feedline's on the other. torch's observation is cached per test and worker count, so that it is made once for all
-of feedline's engines.
+and feedline's on the other. `@same` makes such a function a test that both sides do the same. torch's observation is
+cached per test and worker count, so that it is made once for all of feedline's engines.
 """
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,6 +100,33 @@ class Parity:
         # A worker that fails to start is restarted before its exception is raised, with a warning to the user.
         assert tuple(one for one in actual.warnings if one[0] != "WorkerWarning") == expected.warnings
         return actual.failure
+
+
+Test = Callable[..., None]
+
+
+def _test_with(fixture: str) -> Callable[[Callable[..., object]], Test]:
+    """Return a decorator that makes code, a function of a side and other fixtures and parameters, a test."""
+
+    def made(code: Callable[..., object]) -> Test:
+        @functools.wraps(code)
+        def test(**given: Any) -> None:  # Any: a `Parity`, and what the code takes
+            parity: Parity = given.pop(fixture)
+            parity.same(lambda side: code(side, **given))
+
+        _, *others = inspect.signature(code).parameters
+        names = (inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in (fixture, *others))
+        test.__signature__ = inspect.Signature(list(names))  # type: ignore[attr-defined]  # pytest reads it
+        return test
+
+    return made
+
+
+same = _test_with("parity")
+same_with_workers = _test_with("worker_parity")
+same_in_processes = _test_with("process_parity")
+same_inline = _test_with("inline_parity")
+same_as_it_is = _test_with("plain_parity")
 
 
 def feedline_side(engine: str | None, workers: int) -> Side:

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 import feedline
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Parity, Side, same, same_as_it_is
 
 pytestmark = pytest.mark.sample(13)
 
@@ -95,27 +95,25 @@ def test_bad_arguments_are_rejected_with_torchs_type_and_message(plain_parity: P
         plain_parity.same_refusal(code)
 
 
-def test_all_of_torchs_positional_arguments_are_accepted(plain_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        generator = torch.Generator().manual_seed(3)
-        loader = side.kind(
-            datasets.Squares(),
-            4,
-            True,
-            None,
-            None,
-            2,
-            datasets.as_list,
-            False,
-            True,
-            30.0,
-            datasets.init_nothing,
-            "fork",
-            generator,
-        )
-        return [getattr(loader, name) for name in READABLE if name not in ("dataset", "multiprocessing_context")]
-
-    plain_parity.same(code)
+@same_as_it_is
+def test_all_of_torchs_positional_arguments_are_accepted(side: Side) -> object:
+    generator = torch.Generator().manual_seed(3)
+    loader = side.kind(
+        datasets.Squares(),
+        4,
+        True,
+        None,
+        None,
+        2,
+        datasets.as_list,
+        False,
+        True,
+        30.0,
+        datasets.init_nothing,
+        "fork",
+        generator,
+    )
+    return [getattr(loader, name) for name in READABLE if name not in ("dataset", "multiprocessing_context")]
 
 
 def test_the_signature_is_torchs_followed_by_keyword_only_options() -> None:
@@ -154,12 +152,10 @@ CONFIGURATIONS: dict[str, Arguments] = {
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_arguments_can_be_read_back(plain_parity: Parity, name: str) -> None:
-    def code(side: Side) -> object:
-        loader = side.kind(**CONFIGURATIONS[name]())
-        return [(attribute, getattr(loader, attribute)) for attribute in READABLE]
-
-    plain_parity.same(code)
+@same_as_it_is
+def test_arguments_can_be_read_back(side: Side, name: str) -> object:
+    loader = side.kind(**CONFIGURATIONS[name]())
+    return [(attribute, getattr(loader, attribute)) for attribute in READABLE]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -173,14 +169,12 @@ def test_rejects_setting_a_fixed_attribute(plain_parity: Parity, attribute: str,
     plain_parity.same_refusal(code)
 
 
-def test_a_new_collate_function_takes_effect_in_the_next_epoch(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Squares(5), batch_size=2)
-        first = list(loader)
-        loader.collate_fn = datasets.as_tuple
-        return first, list(loader)
-
-    parity.same(code)
+@same
+def test_a_new_collate_function_takes_effect_in_the_next_epoch(side: Side) -> object:
+    loader = side.loader(datasets.Squares(5), batch_size=2)
+    first = list(loader)
+    loader.collate_fn = datasets.as_tuple
+    return first, list(loader)
 
 
 def test_data_loader2_uses_threads_by_default() -> None:
@@ -192,86 +186,77 @@ def test_data_loader2_uses_threads_by_default() -> None:
     assert set(on_main_thread) == {False}
 
 
-def test_a_users_subclass_works(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        base: Any = side.kind
+@same
+def test_a_users_subclass_works(side: Side) -> object:
+    base: Any = side.kind
 
-        class Repeated(base):  # type: ignore[misc]
-            """Overrides what users usually do: the constructor, the length and the iteration."""
+    class Repeated(base):  # type: ignore[misc]
+        """Overrides what users usually do: the constructor, the length and the iteration."""
 
-            def __init__(self, *args: Any, times: int, **options: Any) -> None:
-                self.times = times
-                super().__init__(*args, **options)
+        def __init__(self, *args: Any, times: int, **options: Any) -> None:
+            self.times = times
+            super().__init__(*args, **options)
 
-            def __iter__(self) -> Any:
-                for _ in range(self.times):
-                    yield from super().__iter__()
+        def __iter__(self) -> Any:
+            for _ in range(self.times):
+                yield from super().__iter__()
 
-            def __len__(self) -> int:
-                return int(self.times * super().__len__())
+        def __len__(self) -> int:
+            return int(self.times * super().__len__())
 
-        loader = Repeated(datasets.Squares(5), batch_size=2, num_workers=side.workers, times=2, **side.options)
-        return len(loader), list(loader), loader.batch_size
-
-    parity.same(code)
+    loader = Repeated(datasets.Squares(5), batch_size=2, num_workers=side.workers, times=2, **side.options)
+    return len(loader), list(loader), loader.batch_size
 
 
 # Frameworks rebuild a loader from its constructor's signature and its attributes.
 
 
-def test_the_class_may_be_changed_after_construction(plain_parity: Parity) -> None:
+@same_as_it_is
+def test_the_class_may_be_changed_after_construction(side: Side) -> object:
     """Accelerate gives its wrapper a class made of its own and the loader's."""
 
-    def code(side: Side) -> object:
-        class Wrapper:
-            def __init__(self, loader: Any) -> None:
-                self.base = loader
-                self.__class__ = type("Wrapper", (Wrapper, type(loader)), {})
+    class Wrapper:
+        def __init__(self, loader: Any) -> None:
+            self.base = loader
+            self.__class__ = type("Wrapper", (Wrapper, type(loader)), {})
 
-            def __getattr__(self, name: str) -> Any:
-                if name == "base":
-                    raise AttributeError
-                return getattr(self.base, name)
+        def __getattr__(self, name: str) -> Any:
+            if name == "base":
+                raise AttributeError
+            return getattr(self.base, name)
 
-            def __iter__(self) -> Any:
-                return iter(self.base)
+        def __iter__(self) -> Any:
+            return iter(self.base)
 
-        wrapper: Any = Wrapper(side.kind(datasets.Squares(4), batch_size=2))
-        return list(wrapper), isinstance(wrapper, torch.utils.data.DataLoader), wrapper.batch_size, wrapper.num_workers
-
-    plain_parity.same(code)
+    wrapper: Any = Wrapper(side.kind(datasets.Squares(4), batch_size=2))
+    return list(wrapper), isinstance(wrapper, torch.utils.data.DataLoader), wrapper.batch_size, wrapper.num_workers
 
 
-def test_a_patched_constructor_sees_the_users_arguments(plain_parity: Parity) -> None:
+@same_as_it_is
+def test_a_patched_constructor_sees_the_users_arguments(side: Side) -> object:
     """Lightning replaces `__init__` while the user creates loaders, to record the arguments."""
+    noted: list[Any] = []
+    original = side.kind.__init__
 
-    def code(side: Side) -> object:
-        noted: list[Any] = []
-        original = side.kind.__init__
+    def noting(self: Any, *args: Any, **options: Any) -> None:
+        noted.append((args[1:], options))
+        original(self, *args, **options)
 
-        def noting(self: Any, *args: Any, **options: Any) -> None:
-            noted.append((args[1:], options))
-            original(self, *args, **options)
-
-        side.kind.__init__ = noting
-        try:
-            loader = side.kind(datasets.Squares(), 2, drop_last=True)
-        finally:
-            side.kind.__init__ = original
-        return noted[0], list(loader)
-
-    plain_parity.same(code)
+    side.kind.__init__ = noting
+    try:
+        loader = side.kind(datasets.Squares(), 2, drop_last=True)
+    finally:
+        side.kind.__init__ = original
+    return noted[0], list(loader)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("copy_it", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
-def test_a_loader_can_be_copied_and_pickled(plain_parity: Parity, copy_it: Callable[[Any], Any], workers: int) -> None:
-    def code(side: Side) -> object:
-        loader = side.kind(datasets.Squares(5), batch_size=2, num_workers=workers)
-        again = copy_it(loader)
-        return type(again) is type(loader), list(again), list(loader), again.batch_size
-
-    plain_parity.same(code)
+@same_as_it_is
+def test_a_loader_can_be_copied_and_pickled(side: Side, copy_it: Callable[[Any], Any], workers: int) -> object:
+    loader = side.kind(datasets.Squares(5), batch_size=2, num_workers=workers)
+    again = copy_it(loader)
+    return type(again) is type(loader), list(again), list(loader), again.batch_size
 
 
 # Warnings
@@ -292,13 +277,11 @@ def test_more_workers_than_cores_cause_torchs_warning() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with an accelerator memory is pinned")
 @pytest.mark.parametrize("device", ["", "cuda"])
-def test_pinning_without_an_accelerator_warns_and_continues(parity: Parity, device: str) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Pairs(5), batch_size=2, pin_memory=True, pin_memory_device=device)
-        batches = list(loader)
-        return batches, [batch[0].is_pinned() for batch in batches]
-
-    parity.same(code)
+@same
+def test_pinning_without_an_accelerator_warns_and_continues(side: Side, device: str) -> object:
+    loader = side.loader(datasets.Pairs(5), batch_size=2, pin_memory=True, pin_memory_device=device)
+    batches = list(loader)
+    return batches, [batch[0].is_pinned() for batch in batches]
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

@@ -19,7 +19,7 @@ from torch import Tensor
 import feedline
 from feedline.workers import abilities
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Parity, Side, same
 
 pytestmark = pytest.mark.sample(10)
 
@@ -48,24 +48,20 @@ def checksum(value: Any) -> list[float]:
 # Keeping batches
 
 
-def test_keeping_all_batches_over_several_epochs(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = rows(side, shuffle=True)
-        return [checksum(batch) for batch in [*loader, *loader, *loader]]
-
-    parity.same(code)
+@same
+def test_keeping_all_batches_over_several_epochs(side: Side) -> object:
+    loader = rows(side, shuffle=True)
+    return [checksum(batch) for batch in [*loader, *loader, *loader]]
 
 
-def test_keeping_batches_after_the_loader_is_deleted(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = rows(side)
-        iterator = iter(loader)
-        kept = [next(iterator) for _ in range(6)]
-        del iterator, loader
-        gc.collect()
-        return [checksum(batch) for batch in kept]
-
-    parity.same(code)
+@same
+def test_keeping_batches_after_the_loader_is_deleted(side: Side) -> object:
+    loader = rows(side)
+    iterator = iter(loader)
+    kept = [next(iterator) for _ in range(6)]
+    del iterator, loader
+    gc.collect()
+    return [checksum(batch) for batch in kept]
 
 
 def test_keeping_more_than_the_memory_budget() -> None:
@@ -104,125 +100,107 @@ DERIVED: dict[str, Derive] = {
 
 @pytest.mark.workers(1)
 @pytest.mark.parametrize("name", DERIVED)
-def test_derived_objects_outlive_the_batch(parity: Parity, name: str) -> None:
-    def code(side: Side) -> object:
-        kept = []
-        iterator = iter(rows(side))
-        for batch in iterator:
-            kept.append(DERIVED[name](batch))
-            del batch
-        return [checksum(part.detach() if isinstance(part, Tensor) else part) for part in kept]
-
-    parity.same(code)
+@same
+def test_derived_objects_outlive_the_batch(side: Side, name: str) -> object:
+    kept = []
+    iterator = iter(rows(side))
+    for batch in iterator:
+        kept.append(DERIVED[name](batch))
+        del batch
+    return [checksum(part.detach() if isinstance(part, Tensor) else part) for part in kept]
 
 
-def test_tensors_saved_by_autograd_outlive_the_batch(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        weight = torch.ones(512, requires_grad=True)
-        losses = []
-        for batch in rows(side):
-            losses.append((batch * weight).pow(2).sum())
-            del batch
-        torch.stack(losses).sum().backward()
-        return checksum(weight.grad)
-
-    parity.same(code)
+@same
+def test_tensors_saved_by_autograd_outlive_the_batch(side: Side) -> object:
+    weight = torch.ones(512, requires_grad=True)
+    losses = []
+    for batch in rows(side):
+        losses.append((batch * weight).pow(2).sum())
+        del batch
+    torch.stack(losses).sum().backward()
+    return checksum(weight.grad)
 
 
-def test_arrays_of_a_custom_collate_function_are_writeable(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        kept = []
-        for batch in side.loader(Rows(N), batch_size=2, collate_fn=datasets.to_array):
-            kept.append(batch[1:])
-            batch[0] = -1
-        return [(checksum(array), array.flags.writeable) for array in kept]
-
-    parity.same(code)
+@same
+def test_arrays_of_a_custom_collate_function_are_writeable(side: Side) -> object:
+    kept = []
+    for batch in side.loader(Rows(N), batch_size=2, collate_fn=datasets.to_array):
+        kept.append(batch[1:])
+        batch[0] = -1
+    return [(checksum(array), array.flags.writeable) for array in kept]
 
 
 # Changing batches in place
 
 
-def test_changing_a_batch_in_place_changes_no_other(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        kept = []
-        for batch in rows(side):
-            batch.mul_(2).add_(1)
-            batch[0].zero_()
-            kept.append(batch)
-        return [checksum(batch) for batch in kept]
-
-    parity.same(code)
+@same
+def test_changing_a_batch_in_place_changes_no_other(side: Side) -> object:
+    kept = []
+    for batch in rows(side):
+        batch.mul_(2).add_(1)
+        batch[0].zero_()
+        kept.append(batch)
+    return [checksum(batch) for batch in kept]
 
 
 # Tensors of one batch that share memory keep sharing it
 
 
-def test_views_of_one_tensor_in_a_batch_stay_views_of_it(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        seen = []
-        for base, part, transposed, column in side.loader(
-            datasets.Squares(6), batch_size=2, collate_fn=datasets.to_views
-        ):
-            base.fill_(9)
-            seen.append((part.tolist(), transposed.tolist(), column.tolist()))
-        return seen
-
-    parity.same(code)
+@same
+def test_views_of_one_tensor_in_a_batch_stay_views_of_it(side: Side) -> object:
+    seen = []
+    for base, part, transposed, column in side.loader(datasets.Squares(6), batch_size=2, collate_fn=datasets.to_views):
+        base.fill_(9)
+        seen.append((part.tolist(), transposed.tolist(), column.tolist()))
+    return seen
 
 
-def test_a_tensor_that_occurs_twice_in_a_batch_stays_one(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        def twice(samples: list[Tensor]) -> Any:
-            stacked = torch.stack(samples)
-            return {"one": stacked, "two": stacked, "list": [stacked]}
+@same
+def test_a_tensor_that_occurs_twice_in_a_batch_stays_one(side: Side) -> object:
+    def twice(samples: list[Tensor]) -> Any:
+        stacked = torch.stack(samples)
+        return {"one": stacked, "two": stacked, "list": [stacked]}
 
-        return [
-            (batch["one"] is batch["two"], batch["one"] is batch["list"][0])
-            for batch in side.loader(datasets.Squares(6), batch_size=2, collate_fn=twice)
-        ]
-
-    parity.same(code)
+    return [
+        (batch["one"] is batch["two"], batch["one"] is batch["list"][0])
+        for batch in side.loader(datasets.Squares(6), batch_size=2, collate_fn=twice)
+    ]
 
 
 # Sizes of saved batches
 
 
 @pytest.mark.parametrize("save", ["torch.save", "pickle"])
-def test_saving_a_batch_does_not_save_the_memory_around_it(parity: Parity, save: str) -> None:
-    def code(side: Side) -> object:
-        sizes = []
-        for batch in itertools.islice(rows(side), 4):
-            buffer = io.BytesIO()
-            if save == "torch.save":
-                torch.save(batch, buffer)
-            else:
-                pickle.dump(batch, buffer)
-            sizes.append(len(buffer.getvalue()) // 1024)
-            buffer.seek(0)
-            loaded = torch.load(buffer) if save == "torch.save" else pickle.load(buffer)
-            assert torch.equal(loaded, batch)
-        return sizes
-
-    parity.same(code)
+@same
+def test_saving_a_batch_does_not_save_the_memory_around_it(side: Side, save: str) -> object:
+    sizes = []
+    for batch in itertools.islice(rows(side), 4):
+        buffer = io.BytesIO()
+        if save == "torch.save":
+            torch.save(batch, buffer)
+        else:
+            pickle.dump(batch, buffer)
+        sizes.append(len(buffer.getvalue()) // 1024)
+        buffer.seek(0)
+        loaded = torch.load(buffer) if save == "torch.save" else pickle.load(buffer)
+        assert torch.equal(loaded, batch)
+    return sizes
 
 
 # Other processes and threads
 
 
-def test_sharing_a_batch_with_a_child_process(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        context = multiprocessing.get_context("fork")
-        seen = []
-        for batch in itertools.islice(rows(side), 2):
-            shared = batch.share_memory_()
-            child = context.Process(target=shared.fill_, args=(5.0,))
-            child.start()
-            child.join()
-            seen.append((shared.is_shared(), shared is batch, checksum(batch)))
-        return seen
-
-    parity.same(code)
+@same
+def test_sharing_a_batch_with_a_child_process(side: Side) -> object:
+    context = multiprocessing.get_context("fork")
+    seen = []
+    for batch in itertools.islice(rows(side), 2):
+        shared = batch.share_memory_()
+        child = context.Process(target=shared.fill_, args=(5.0,))
+        child.start()
+        child.join()
+        seen.append((shared.is_shared(), shared is batch, checksum(batch)))
+    return seen
 
 
 def share(tensor: Tensor) -> None:
@@ -277,34 +255,30 @@ def answer_with_checksums(received: Any, answers: Any) -> None:
         answers.put(checksum(batch))
 
 
-def test_sending_batches_to_another_process(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        context = torch.multiprocessing.get_context("fork")
-        sent, answers = context.SimpleQueue(), context.SimpleQueue()
-        child = context.Process(target=answer_with_checksums, args=(sent, answers))
-        child.start()
-        results = []
-        for batch in itertools.islice(rows(side), 4):
-            sent.put(batch)
-            results.append(answers.get())
-        sent.put(None)
-        child.join()
-        sent.close()
-        answers.close()
-        return results
-
-    parity.same(code)
+@same
+def test_sending_batches_to_another_process(side: Side) -> object:
+    context = torch.multiprocessing.get_context("fork")
+    sent, answers = context.SimpleQueue(), context.SimpleQueue()
+    child = context.Process(target=answer_with_checksums, args=(sent, answers))
+    child.start()
+    results = []
+    for batch in itertools.islice(rows(side), 4):
+        sent.put(batch)
+        results.append(answers.get())
+    sent.put(None)
+    child.join()
+    sent.close()
+    answers.close()
+    return results
 
 
-def test_dropping_batches_in_a_forked_child_does_not_affect_the_parent(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        context = multiprocessing.get_context("fork")
-        iterator = iter(rows(side))
-        kept = [next(iterator) for _ in range(3)]
-        child = context.Process(target=kept.clear)  # the child's copy of the list
-        child.start()
-        child.join()
-        rest = [checksum(batch) for batch in iterator]
-        return [checksum(batch) for batch in kept], rest
-
-    parity.same(code)
+@same
+def test_dropping_batches_in_a_forked_child_does_not_affect_the_parent(side: Side) -> object:
+    context = multiprocessing.get_context("fork")
+    iterator = iter(rows(side))
+    kept = [next(iterator) for _ in range(3)]
+    child = context.Process(target=kept.clear)  # the child's copy of the list
+    child.start()
+    child.join()
+    rest = [checksum(batch) for batch in iterator]
+    return [checksum(batch) for batch in kept], rest

@@ -15,7 +15,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 import feedline
 from tests.parity import datasets
 from tests.parity.samples import SAMPLES, UNCOLLATABLE, Make
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Parity, Side, same, same_inline, same_with_workers
 
 pytestmark = [
     pytest.mark.workers(1),  # one worker is enough
@@ -73,24 +73,20 @@ def test_the_error_for_samples_that_cannot_be_collated(parity: Parity, name: str
     parity.same_failure(lambda side: list(side.loader(datasets.Samples(make()), batch_size=2)), text)
 
 
-def test_gradients_survive_collation_inline(inline_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        weights = torch.arange(4.0).requires_grad_()
-        samples = [weights[i] * 2 for i in range(4)]
-        for batch in side.loader(datasets.Samples(samples), batch_size=2):
-            assert batch.requires_grad
-            batch.sum().backward()
-        return weights.grad
-
-    inline_parity.same(code)
+@same_inline
+def test_gradients_survive_collation_inline(side: Side) -> object:
+    weights = torch.arange(4.0).requires_grad_()
+    samples = [weights[i] * 2 for i in range(4)]
+    for batch in side.loader(datasets.Samples(samples), batch_size=2):
+        assert batch.requires_grad
+        batch.sum().backward()
+    return weights.grad
 
 
-def test_leaf_tensors_with_gradients_can_be_sent_unbatched(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        samples = [torch.full((2,), float(i)).requires_grad_() for i in range(3)]
-        return list(side.loader(datasets.Samples(samples), batch_size=None))
-
-    worker_parity.same(code)
+@same_with_workers
+def test_leaf_tensors_with_gradients_can_be_sent_unbatched(side: Side) -> object:
+    samples = [torch.full((2,), float(i)).requires_grad_() for i in range(3)]
+    return list(side.loader(datasets.Samples(samples), batch_size=None))
 
 
 def test_tensors_with_a_gradient_history_cannot_be_sent() -> None:
@@ -115,12 +111,10 @@ def registered() -> Iterator[None]:
 
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("kind", [Custom, CustomChild])
-def test_registered_types_are_collated(parity: Parity, kind: type[Custom]) -> None:
-    def code(side: Side) -> object:
-        samples = [{"object": kind(i), "number": i} for i in range(4)]
-        return list(side.loader(datasets.Samples(samples), batch_size=2))
-
-    parity.same(code)
+@same
+def test_registered_types_are_collated(side: Side, kind: type[Custom]) -> object:
+    samples = [{"object": kind(i), "number": i} for i in range(4)]
+    return list(side.loader(datasets.Samples(samples), batch_size=2))
 
 
 @pytest.fixture
@@ -223,24 +217,19 @@ def without_flags(facts: object) -> str:
 
 
 @pytest.mark.parametrize("size", [1, 100, 5000, 200_000])
-def test_batches_of_every_size(parity: Parity, size: int) -> None:
+@same
+def test_batches_of_every_size(side: Side, size: int) -> object:
     """From a few bytes to several pages."""
 
-    def code(side: Side) -> object:
-        def several(samples: list[torch.Tensor]) -> Any:
-            base = torch.arange(size) + int(samples[0][0])
-            return [base, base.float(), base.to(torch.uint8), "x" * size, b"y" * size, base.numpy()[::-1].copy()]
+    def several(samples: list[torch.Tensor]) -> Any:
+        base = torch.arange(size) + int(samples[0][0])
+        return [base, base.float(), base.to(torch.uint8), "x" * size, b"y" * size, base.numpy()[::-1].copy()]
 
-        batches = list(side.loader(datasets.Squares(3), batch_size=1, collate_fn=several))
-        return [
-            [
-                len(part) if isinstance(part, (str, bytes)) else (part.dtype, part.shape, float(part.sum()))
-                for part in batch
-            ]
-            for batch in batches
-        ]
-
-    parity.same(code)
+    batches = list(side.loader(datasets.Squares(3), batch_size=1, collate_fn=several))
+    return [
+        [len(part) if isinstance(part, (str, bytes)) else (part.dtype, part.shape, float(part.sum())) for part in batch]
+        for batch in batches
+    ]
 
 
 def with_storages(samples: list[int]) -> dict[str, Any]:
@@ -266,18 +255,15 @@ def test_storages_can_be_sent_from_workers(worker_parity: Parity) -> None:
 
 
 @pytest.mark.parametrize("name", ["default_collate", "collate", "default_convert"])
+@same
 def test_a_function_that_the_program_puts_in_the_place_of_torchs(
-    parity: Parity, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+    side: Side, monkeypatch: pytest.MonkeyPatch, name: str
+) -> object:
     """Both before a loader is made and, if torch looks it up later, afterwards."""
-
-    def code(side: Side) -> object:
-        batch_size = None if name == "default_convert" else 2
-        before = side.loader(datasets.Squares(4), batch_size=batch_size)
-        monkeypatch.setattr(torch_collate, name, lambda batch, **_: torch.tensor(-1))
-        after = side.loader(datasets.Squares(4), batch_size=batch_size)
-        found = list(before), list(after), list(side.loader(TensorDataset(torch.arange(4)), batch_size=batch_size))
-        monkeypatch.undo()
-        return found
-
-    parity.same(code)
+    batch_size = None if name == "default_convert" else 2
+    before = side.loader(datasets.Squares(4), batch_size=batch_size)
+    monkeypatch.setattr(torch_collate, name, lambda batch, **_: torch.tensor(-1))
+    after = side.loader(datasets.Squares(4), batch_size=batch_size)
+    found = list(before), list(after), list(side.loader(TensorDataset(torch.arange(4)), batch_size=batch_size))
+    monkeypatch.undo()
+    return found

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from feedline import DataLoader
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Side, same_in_processes
 
 SAMPLES = 40
 
@@ -65,14 +65,12 @@ def leave(loader: Any, taken: int) -> None:
 
 @pytest.mark.parametrize("taken", [(0,), (1,), (1, 1), (3, 0, 2)], ids=str)
 @pytest.mark.parametrize("kind", [Counting, OwnGenerator, Shuffled])
-def test_every_task_that_torch_would_have_sent_is_done(process_parity: Parity, kind: type, taken: tuple[int]) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(kind(), batch_size=2, persistent_workers=True)
-        for count in taken:
-            leave(loader, count)
-        return [torch.utils.data.default_convert(list(loader)) for _ in range(2)]
-
-    process_parity.same(code)
+@same_in_processes
+def test_every_task_that_torch_would_have_sent_is_done(side: Side, kind: type, taken: tuple[int]) -> object:
+    loader = side.loader(kind(), batch_size=2, persistent_workers=True)
+    for count in taken:
+        leave(loader, count)
+    return [torch.utils.data.default_convert(list(loader)) for _ in range(2)]
 
 
 class OwnIterator(IterableDataset[int]):
@@ -92,16 +90,12 @@ class OwnIterator(IterableDataset[int]):
 
 @pytest.mark.parametrize("batch_size", [None, 1, 2])
 @pytest.mark.parametrize("taken", [(), (1,)], ids=str)
-def test_no_task_reads_behind_the_end_of_a_stream(
-    process_parity: Parity, taken: tuple[int], batch_size: int | None
-) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(OwnIterator(), batch_size=batch_size, persistent_workers=True, prefetch_factor=4)
-        for count in taken:
-            leave(loader, count)
-        return [list(loader) for _ in range(3)]
-
-    process_parity.same(code)
+@same_in_processes
+def test_no_task_reads_behind_the_end_of_a_stream(side: Side, taken: tuple[int], batch_size: int | None) -> object:
+    loader = side.loader(OwnIterator(), batch_size=batch_size, persistent_workers=True, prefetch_factor=4)
+    for count in taken:
+        leave(loader, count)
+    return [list(loader) for _ in range(3)]
 
 
 @pytest.mark.parametrize("options", [{}, {"seed": 1}, {"in_order": False}, {"engine": "thread"}], ids=str)

@@ -14,7 +14,7 @@ import feedline
 from tests.parity import datasets
 from tests.parity.children import in_a_child
 from tests.parity.observation import Failure
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Parity, Side, same_inline, same_with_workers
 
 pytestmark = pytest.mark.sample(8)
 
@@ -127,13 +127,10 @@ class FailingSampler(Sampler[int]):
 
 
 @pytest.mark.parametrize(("at", "batch_size"), [("iter", 1), ("next", 1), ("iter", 2), ("next", 2), ("next", None)])
-def test_an_iterator_after_an_exception_of_its_sampler(inline_parity: Parity, at: str, batch_size: int | None) -> None:
+@same_inline
+def test_an_iterator_after_an_exception_of_its_sampler(side: Side, at: str, batch_size: int | None) -> object:
     """torch's BatchSampler is a generator, and ends with the exception."""
-
-    def code(side: Side) -> object:
-        return drain(side.loader(datasets.Squares(8), sampler=FailingSampler(at), batch_size=batch_size))
-
-    inline_parity.same(code)
+    return drain(side.loader(datasets.Squares(8), sampler=FailingSampler(at), batch_size=batch_size))
 
 
 @pytest.mark.workers(1)
@@ -194,33 +191,28 @@ def test_an_exception_with_a_cause(parity: Parity) -> None:
     assert "missing" in failure.report, "the cause is lost"
 
 
-def test_stop_iteration_of_a_map_dataset(worker_parity: Parity) -> None:
+@same_with_workers
+def test_stop_iteration_of_a_map_dataset(side: Side) -> object:
     """In a worker, it must not end the loop by accident."""
-
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Failing(datasets.stop_iteration), batch_size=2)
-        iterator = iter(loader)
-        seen = []
-        try:
-            for _ in range(6):
-                seen.append(next(iterator))
-        except StopIteration as error:
-            Failure.of(error)
-            seen.append("stopped")
-        return seen
-
-    worker_parity.same(code)
+    loader = side.loader(datasets.Failing(datasets.stop_iteration), batch_size=2)
+    iterator = iter(loader)
+    seen = []
+    try:
+        for _ in range(6):
+            seen.append(next(iterator))
+    except StopIteration as error:
+        Failure.of(error)
+        seen.append("stopped")
+    return seen
 
 
-def test_keyboard_interrupt_inline(inline_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        try:
-            list(side.loader(datasets.Failing(lambda index: KeyboardInterrupt()), batch_size=2))
-        except KeyboardInterrupt:
-            return "interrupted"
-        return "not interrupted"
-
-    inline_parity.same(code)
+@same_inline
+def test_keyboard_interrupt_inline(side: Side) -> object:
+    try:
+        list(side.loader(datasets.Failing(lambda index: KeyboardInterrupt()), batch_size=2))
+    except KeyboardInterrupt:
+        return "interrupted"
+    return "not interrupted"
 
 
 # Batches that cannot be transferred. torch's loader hangs: its worker prints a traceback and never answers.

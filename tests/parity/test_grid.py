@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Parity, Side, same_in_processes
 
 pytestmark = pytest.mark.sample(53)
 
@@ -237,19 +237,16 @@ def test_settings_with_forkserver(process_parity: Parity, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_a_worker_sees_under_other_start_methods(process_parity: Parity, method: str) -> None:
+@same_in_processes
+def test_what_a_worker_sees_under_other_start_methods(side: Side, method: str) -> object:
     """Fields, seeds and draws. With one worker: of several, the first to start may take over work of the others."""
-
-    def code(side: Side) -> object:
-        context = method if side.is_feedline else "fork"
-        loader = side.loader(
-            datasets.WorkerFieldsAndDraws(4),
-            batch_size=2,
-            num_workers=1,
-            worker_init_fn=datasets.init_seeds_of_random,
-            generator=torch.Generator().manual_seed(1),
-            multiprocessing_context=context,
-        )
-        return list(loader)
-
-    process_parity.same(code)
+    context = method if side.is_feedline else "fork"
+    loader = side.loader(
+        datasets.WorkerFieldsAndDraws(4),
+        batch_size=2,
+        num_workers=1,
+        worker_init_fn=datasets.init_seeds_of_random,
+        generator=torch.Generator().manual_seed(1),
+        multiprocessing_context=context,
+    )
+    return list(loader)

@@ -10,7 +10,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.map import SequenceWrapper
 
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Parity, Side, same, same_inline, same_with_workers
 
 pytestmark = pytest.mark.sample(12)
 
@@ -20,23 +20,17 @@ LENGTHS = [(6, 6, 6), (5, 2, 3), (0, 4, 1), (4, 0, 0), (0, 0, 0), (1, 9, 1), (3,
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_workers_with_uneven_and_empty_streams(
-    worker_parity: Parity, lengths: tuple[int, ...], drop_last: bool
-) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Uneven(lengths), batch_size=2, drop_last=drop_last, num_workers=3)
-        return list(loader)
-
-    worker_parity.same(code)
+@same_with_workers
+def test_workers_with_uneven_and_empty_streams(side: Side, lengths: tuple[int, ...], drop_last: bool) -> object:
+    loader = side.loader(datasets.Uneven(lengths), batch_size=2, drop_last=drop_last, num_workers=3)
+    return list(loader)
 
 
-def test_each_worker_gets_its_part_from_the_init_function(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        dataset = datasets.Span(3, 14)
-        loader = side.loader(dataset, batch_size=2, worker_init_fn=datasets.split_span)
-        return list(loader), list(loader), (dataset.start, dataset.end)
-
-    worker_parity.same(code)
+@same_with_workers
+def test_each_worker_gets_its_part_from_the_init_function(side: Side) -> object:
+    dataset = datasets.Span(3, 14)
+    loader = side.loader(dataset, batch_size=2, worker_init_fn=datasets.split_span)
+    return list(loader), list(loader), (dataset.start, dataset.end)
 
 
 def test_an_iterable_that_is_not_an_iterable_dataset_raises_torchs_error(inline_parity: Parity) -> None:
@@ -47,30 +41,26 @@ def test_an_iterable_that_is_not_an_iterable_dataset_raises_torchs_error(inline_
     inline_parity.same_refusal(lambda side: list(side.loader(Plain(), batch_size=2)))
 
 
-def test_inline_the_iterator_is_read_one_batch_at_a_time(inline_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        read = []
+@same_inline
+def test_inline_the_iterator_is_read_one_batch_at_a_time(side: Side) -> object:
+    read = []
 
-        class Noting(IterableDataset[int]):
-            def __iter__(self) -> Iterator[int]:
-                for value in range(6):
-                    read.append(value)
-                    yield value
+    class Noting(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            for value in range(6):
+                read.append(value)
+                yield value
 
-        return [list(read) for _ in side.loader(Noting(), batch_size=2)]
-
-    inline_parity.same(code)
+    return [list(read) for _ in side.loader(Noting(), batch_size=2)]
 
 
 # torch's combinations
 
 
-def test_chained_streams(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        chain = ChainDataset([datasets.Sharded(5), datasets.Sharded(4)])
-        return list(side.loader(chain, batch_size=2))
-
-    parity.same(code)
+@same
+def test_chained_streams(side: Side) -> object:
+    chain = ChainDataset([datasets.Sharded(5), datasets.Sharded(4)])
+    return list(side.loader(chain, batch_size=2))
 
 
 # Data pipes: the loader seeds their shufflers and gives each worker its shard
@@ -94,49 +84,39 @@ def iter_pipe(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", PIPES)
-def test_iter_pipes_over_two_epochs(parity: Parity, name: str) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(iter_pipe(name), batch_size=3)
-        return list(loader), list(loader)
-
-    parity.same(code)
+@same
+def test_iter_pipes_over_two_epochs(side: Side, name: str) -> object:
+    loader = side.loader(iter_pipe(name), batch_size=3)
+    return list(loader), list(loader)
 
 
 @pytest.mark.parametrize("shuffle", [True, False, None])
 @pytest.mark.parametrize("name", ["plain", "shuffled, then sharded", "twice"])
-def test_shuffle_switches_the_shufflers_of_a_pipe(parity: Parity, name: str, shuffle: bool | None) -> None:
-    def code(side: Side) -> object:
-        return list(side.loader(iter_pipe(name), batch_size=3, shuffle=shuffle))
-
-    parity.same(code)
+@same
+def test_shuffle_switches_the_shufflers_of_a_pipe(side: Side, name: str, shuffle: bool | None) -> object:
+    return list(side.loader(iter_pipe(name), batch_size=3, shuffle=shuffle))
 
 
 @pytest.mark.parametrize("seed", [0, 99])
-def test_a_generator_seeds_the_shufflers_of_a_pipe(parity: Parity, seed: int) -> None:
-    def code(side: Side) -> object:
-        generator = torch.Generator().manual_seed(seed)
-        loader = side.loader(iter_pipe("shuffled, then sharded"), batch_size=3, generator=generator)
-        return list(loader), list(loader), torch.rand((), generator=generator)
-
-    parity.same(code)
+@same
+def test_a_generator_seeds_the_shufflers_of_a_pipe(side: Side, seed: int) -> object:
+    generator = torch.Generator().manual_seed(seed)
+    loader = side.loader(iter_pipe("shuffled, then sharded"), batch_size=3, generator=generator)
+    return list(loader), list(loader), torch.rand((), generator=generator)
 
 
-def test_persistent_workers_get_a_new_shuffle_every_epoch(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(iter_pipe("shuffled, then sharded"), batch_size=3, persistent_workers=True)
-        return list(loader), list(loader), list(loader)
-
-    worker_parity.same(code)
+@same_with_workers
+def test_persistent_workers_get_a_new_shuffle_every_epoch(side: Side) -> object:
+    loader = side.loader(iter_pipe("shuffled, then sharded"), batch_size=3, persistent_workers=True)
+    return list(loader), list(loader), list(loader)
 
 
 @pytest.mark.parametrize("shuffle", [True, False, None])
-def test_map_pipes(parity: Parity, shuffle: bool | None) -> None:
-    def code(side: Side) -> object:
-        pipe: Any = SequenceWrapper(range(9))
-        loader = side.loader(pipe.map(datasets.double), batch_size=2, shuffle=shuffle)
-        return list(loader), list(loader)
-
-    parity.same(code)
+@same
+def test_map_pipes(side: Side, shuffle: bool | None) -> object:
+    pipe: Any = SequenceWrapper(range(9))
+    loader = side.loader(pipe.map(datasets.double), batch_size=2, shuffle=shuffle)
+    return list(loader), list(loader)
 
 
 def test_shuffling_a_pipe_without_a_shuffler_warns(parity: Parity) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import (
 )
 
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Parity, Side, same, same_as_it_is
 
 pytestmark = pytest.mark.sample(8)
 
@@ -41,26 +41,22 @@ class EpochSampler:
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_the_length_for_a_map_dataset(plain_parity: Parity, drop_last: bool) -> None:
-    def code(side: Side) -> object:
-        lengths = []
-        for n, batch_size in itertools.product(SIZES, BATCH_SIZES):
-            loader = side.kind(datasets.Squares(n), batch_size=batch_size, drop_last=drop_last)
-            lengths.append((n, batch_size, len(loader)))
-        return lengths
-
-    plain_parity.same(code)
+@same_as_it_is
+def test_the_length_for_a_map_dataset(side: Side, drop_last: bool) -> object:
+    lengths = []
+    for n, batch_size in itertools.product(SIZES, BATCH_SIZES):
+        loader = side.kind(datasets.Squares(n), batch_size=batch_size, drop_last=drop_last)
+        lengths.append((n, batch_size, len(loader)))
+    return lengths
 
 
-def test_a_dataset_that_grew_is_delivered_whole_in_the_next_epoch(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        dataset = datasets.Growing(3)
-        loader = side.loader(dataset, batch_size=2)
-        first = list(loader)
-        dataset.n = 6
-        return first, len(loader), list(loader)
-
-    parity.same(code)
+@same
+def test_a_dataset_that_grew_is_delivered_whole_in_the_next_epoch(side: Side) -> object:
+    dataset = datasets.Growing(3)
+    loader = side.loader(dataset, batch_size=2)
+    first = list(loader)
+    dataset.n = 6
+    return first, len(loader), list(loader)
 
 
 def sampler_cases() -> dict[str, Any]:
@@ -83,14 +79,12 @@ def sampler_cases() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", sampler_cases())
-def test_the_length_follows_the_sampler(plain_parity: Parity, name: str) -> None:
-    def code(side: Side) -> object:
-        return [
-            len(side.kind(datasets.Squares(10), sampler=sampler_cases()[name], batch_size=size, drop_last=drop))
-            for size, drop in [(1, False), (2, False), (2, True), (5, True)]
-        ] + [len(side.kind(datasets.Squares(10), sampler=sampler_cases()[name], batch_size=None))]
-
-    plain_parity.same(code)
+@same_as_it_is
+def test_the_length_follows_the_sampler(side: Side, name: str) -> object:
+    return [
+        len(side.kind(datasets.Squares(10), sampler=sampler_cases()[name], batch_size=size, drop_last=drop))
+        for size, drop in [(1, False), (2, False), (2, True), (5, True)]
+    ] + [len(side.kind(datasets.Squares(10), sampler=sampler_cases()[name], batch_size=None))]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import feedline
 from feedline.types import EngineName
 from tests.parity import datasets
 from tests.parity.children import in_a_child
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Parity, Side, same
 
 pytestmark = pytest.mark.sample(7)
 
@@ -26,31 +26,27 @@ def as_lists(loader: Any) -> list[Any]:
     return [batch.tolist() for batch in loader]
 
 
-def test_an_exhausted_iterator_stays_exhausted(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        iterator = iter(side.loader(datasets.Squares(4), batch_size=2))
-        list(iterator)
-        ends = 0
-        for _ in range(3):
-            try:
-                next(iterator)
-            except StopIteration:
-                ends += 1
-        return ends
-
-    parity.same(code)
+@same
+def test_an_exhausted_iterator_stays_exhausted(side: Side) -> object:
+    iterator = iter(side.loader(datasets.Squares(4), batch_size=2))
+    list(iterator)
+    ends = 0
+    for _ in range(3):
+        try:
+            next(iterator)
+        except StopIteration:
+            ends += 1
+    return ends
 
 
 # Several at once
 
 
-def test_two_iterators_over_one_loader(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Squares(6), batch_size=2, shuffle=True)
-        one, two = iter(loader), iter(loader)
-        return [next(one), next(two), next(two), next(one), list(one), list(two)]
-
-    parity.same(code)
+@same
+def test_two_iterators_over_one_loader(side: Side) -> object:
+    loader = side.loader(datasets.Squares(6), batch_size=2, shuffle=True)
+    one, two = iter(loader), iter(loader)
+    return [next(one), next(two), next(two), next(one), list(one), list(two)]
 
 
 def test_a_loader_inside_the_dataset_of_a_loader(parity: Parity) -> None:
@@ -63,27 +59,23 @@ def test_a_loader_inside_the_dataset_of_a_loader(parity: Parity) -> None:
 # Threads
 
 
-def test_an_iterator_made_in_one_thread_and_read_in_another(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        iterator = iter(side.loader(datasets.Squares(6), batch_size=2))
-        results = [next(iterator)]
-        thread = threading.Thread(target=lambda: results.extend(iterator))
-        thread.start()
-        thread.join()
-        return results
-
-    parity.same(code)
+@same
+def test_an_iterator_made_in_one_thread_and_read_in_another(side: Side) -> object:
+    iterator = iter(side.loader(datasets.Squares(6), batch_size=2))
+    results = [next(iterator)]
+    thread = threading.Thread(target=lambda: results.extend(iterator))
+    thread.start()
+    thread.join()
+    return results
 
 
 # Processes
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_loader_in_a_child_process(parity: Parity, shuffle: bool) -> None:
-    def code(side: Side) -> object:
-        return in_a_child(lambda: as_lists(side.loader(datasets.Squares(6), batch_size=2, shuffle=shuffle)))
-
-    parity.same(code)
+@same
+def test_a_loader_in_a_child_process(side: Side, shuffle: bool) -> object:
+    return in_a_child(lambda: as_lists(side.loader(datasets.Squares(6), batch_size=2, shuffle=shuffle)))
 
 
 def test_a_daemon_process_with_workers_delivers_or_raises(worker_parity: Parity) -> None:
@@ -99,17 +91,14 @@ def test_a_daemon_process_with_workers_delivers_or_raises(worker_parity: Parity)
     assert "daemonic processes" in str(actual.value) or str(delivered[0][1][0]) in str(actual.value)
 
 
-def test_forking_while_an_iterator_is_open(parity: Parity) -> None:
+@same
+def test_forking_while_an_iterator_is_open(side: Side) -> object:
     """A child that inherits a running iterator and exits must not disturb it."""
-
-    def code(side: Side) -> object:
-        iterator = iter(side.loader(datasets.Squares(12), batch_size=2))
-        first = next(iterator)
-        answer = in_a_child(lambda: "child was here")
-        second = next(iterator)
-        return first, answer, second, list(iterator)
-
-    parity.same(code)
+    iterator = iter(side.loader(datasets.Squares(12), batch_size=2))
+    first = next(iterator)
+    answer = in_a_child(lambda: "child was here")
+    second = next(iterator)
+    return first, answer, second, list(iterator)
 
 
 @pytest.mark.parametrize("engine_name", ["inline", "thread", "process"])

@@ -17,7 +17,7 @@ from torch.utils.data import (
 from torch.utils.data.datapipes.map import SequenceWrapper
 
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Parity, Side, same, same_inline
 
 pytestmark = pytest.mark.sample(23)
 
@@ -133,71 +133,60 @@ KINDS: dict[str, Make] = {
 
 @pytest.mark.workers(1)
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_dataset(parity: Parity, name: str) -> None:
-    def code(side: Side) -> object:
-        shuffle = name not in ("no samples", "no rows")
-        shuffled = side.loader(KINDS[name](), batch_size=2, shuffle=shuffle, drop_last=True)
-        others = [list(side.loader(KINDS[name](), batch_size=size)) for size in (3, None)]
-        return others, list(shuffled), list(shuffled)
-
-    parity.same(code)
+@same
+def test_every_kind_of_dataset(side: Side, name: str) -> object:
+    shuffle = name not in ("no samples", "no rows")
+    shuffled = side.loader(KINDS[name](), batch_size=2, shuffle=shuffle, drop_last=True)
+    others = [list(side.loader(KINDS[name](), batch_size=size)) for size in (3, None)]
+    return others, list(shuffled), list(shuffled)
 
 
 # `__getitems__`
 
 
-def test_getitems_gets_the_list_of_indices_and_only_that(inline_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        asked: list[Any] = []
+@same_inline
+def test_getitems_gets_the_list_of_indices_and_only_that(side: Side) -> object:
+    asked: list[Any] = []
 
-        class Asked(datasets.Squares):
-            def __getitems__(self, indices: list[int]) -> list[int]:
-                asked.append((type(indices), list(indices)))
-                return list(indices)
+    class Asked(datasets.Squares):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            asked.append((type(indices), list(indices)))
+            return list(indices)
 
-            def __getitem__(self, index: int) -> Any:
-                raise AssertionError("one by one")
+        def __getitem__(self, index: int) -> Any:
+            raise AssertionError("one by one")
 
-        batches = list(side.loader(Asked(5), batch_size=2))
-        return batches, asked
-
-    inline_parity.same(code)
+    batches = list(side.loader(Asked(5), batch_size=2))
+    return batches, asked
 
 
 # Vectorised reading must not be visible
 
 
-def test_tensors_changed_between_epochs_are_read_again(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        tensor = numbered(5, 2)
-        loader = side.loader(TensorDataset(tensor), batch_size=2)
-        first = list(loader)
-        tensor.add_(100)
-        return first, list(loader)
-
-    parity.same(code)
+@same
+def test_tensors_changed_between_epochs_are_read_again(side: Side) -> object:
+    tensor = numbered(5, 2)
+    loader = side.loader(TensorDataset(tensor), batch_size=2)
+    first = list(loader)
+    tensor.add_(100)
+    return first, list(loader)
 
 
-def test_a_batch_is_a_copy_of_the_dataset(parity: Parity) -> None:
+@same
+def test_a_batch_is_a_copy_of_the_dataset(side: Side) -> object:
     """Writing to a batch must not change the dataset, even if the batch is the whole dataset in order."""
-
-    def code(side: Side) -> object:
-        tensor = numbered(6, 2)
-        for (batch,) in side.loader(TensorDataset(tensor), batch_size=6):
-            batch.fill_(-1)
-        return tensor
-
-    parity.same(code)
+    tensor = numbered(6, 2)
+    for (batch,) in side.loader(TensorDataset(tensor), batch_size=6):
+        batch.fill_(-1)
+    return tensor
 
 
-def test_gradients_flow_back_to_the_tensors_inline(inline_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        tensor = numbered(5, 2).requires_grad_()
-        for (batch,) in side.loader(TensorDataset(tensor), batch_size=2, shuffle=True):
-            (batch * batch).sum().backward()
-        return tensor.grad
-
-    inline_parity.same(code)
+@same_inline
+def test_gradients_flow_back_to_the_tensors_inline(side: Side) -> object:
+    tensor = numbered(5, 2).requires_grad_()
+    for (batch,) in side.loader(TensorDataset(tensor), batch_size=2, shuffle=True):
+        (batch * batch).sum().backward()
+    return tensor.grad
 
 
 def test_an_index_out_of_range_raises_torchs_error(inline_parity: Parity) -> None:
@@ -207,26 +196,22 @@ def test_an_index_out_of_range_raises_torchs_error(inline_parity: Parity) -> Non
     inline_parity.same_refusal(code)
 
 
-def test_lists_of_indices_address_tensors_at_once(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        dataset = TensorDataset(numbered(6, 2), numbered(6))
-        return list(side.loader(dataset, batch_size=None, sampler=[[0, 3], [5], [1, 1, 2]]))
-
-    parity.same(code)
+@same
+def test_lists_of_indices_address_tensors_at_once(side: Side) -> object:
+    dataset = TensorDataset(numbered(6, 2), numbered(6))
+    return list(side.loader(dataset, batch_size=None, sampler=[[0, 3], [5], [1, 1, 2]]))
 
 
-def test_a_transform_with_state_is_called_in_order_inline(inline_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        calls: list[float] = []
+@same_inline
+def test_a_transform_with_state_is_called_in_order_inline(side: Side) -> object:
+    calls: list[float] = []
 
-        def transform(sample: Any) -> Any:
-            calls.append(float(sample[0]))
-            return sample[0]
+    def transform(sample: Any) -> Any:
+        calls.append(float(sample[0]))
+        return sample[0]
 
-        loader = side.loader(Transformed(datasets.Squares(6), transform), batch_size=2, shuffle=True)
-        iterator = iter(loader)
-        next(iterator)
-        early = list(calls)  # inline loading does not read ahead of the consumer
-        return early, list(iterator), calls
-
-    inline_parity.same(code)
+    loader = side.loader(Transformed(datasets.Squares(6), transform), batch_size=2, shuffle=True)
+    iterator = iter(loader)
+    next(iterator)
+    early = list(calls)  # inline loading does not read ahead of the consumer
+    return early, list(iterator), calls

@@ -14,7 +14,7 @@ from torch.utils.data import (
 )
 
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Parity, Side, same, same_inline
 
 pytestmark = pytest.mark.sample(15)
 
@@ -66,47 +66,39 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.workers(1)
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_every_sampler_over_three_epochs(parity: Parity, name: str) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Squares(N), sampler=SAMPLERS[name](), batch_size=4)
-        return list(loader), list(loader), list(loader)
-
-    parity.same(code)
+@same
+def test_every_sampler_over_three_epochs(side: Side, name: str) -> object:
+    loader = side.loader(datasets.Squares(N), sampler=SAMPLERS[name](), batch_size=4)
+    return list(loader), list(loader), list(loader)
 
 
 # Shuffling: the same seed gives the same order as torch's
 
 
 @pytest.mark.parametrize("seed", [0, 2**40])
-def test_a_generator_gives_torchs_order_over_epochs(parity: Parity, seed: int) -> None:
-    def code(side: Side) -> object:
-        generator = seeded(seed)
-        loader = side.loader(datasets.Squares(N), batch_size=3, shuffle=True, generator=generator)
-        return list(loader), list(loader), list(loader), torch.rand((), generator=generator)
-
-    parity.same(code)
+@same
+def test_a_generator_gives_torchs_order_over_epochs(side: Side, seed: int) -> object:
+    generator = seeded(seed)
+    loader = side.loader(datasets.Squares(N), batch_size=3, shuffle=True, generator=generator)
+    return list(loader), list(loader), list(loader), torch.rand((), generator=generator)
 
 
-def test_zipped_loaders_draw_in_the_same_order_as_torch(inline_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        one = side.loader(datasets.Squares(N), batch_size=4, shuffle=True)
-        two = side.loader(datasets.Squares(N), batch_size=4, shuffle=True)
-        return list(zip(one, two, strict=True))
-
-    inline_parity.same(code)
+@same_inline
+def test_zipped_loaders_draw_in_the_same_order_as_torch(side: Side) -> object:
+    one = side.loader(datasets.Squares(N), batch_size=4, shuffle=True)
+    two = side.loader(datasets.Squares(N), batch_size=4, shuffle=True)
+    return list(zip(one, two, strict=True))
 
 
-def test_set_epoch_of_a_distributed_sampler_is_respected(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        sampler: Any = DistributedSampler(datasets.Squares(N), num_replicas=2, rank=0)
-        loader = side.loader(datasets.Squares(N), sampler=sampler, batch_size=3)
-        epochs = []
-        for epoch in range(3):
-            sampler.set_epoch(epoch)
-            epochs.append(list(loader))
-        return epochs
-
-    parity.same(code)
+@same
+def test_set_epoch_of_a_distributed_sampler_is_respected(side: Side) -> object:
+    sampler: Any = DistributedSampler(datasets.Squares(N), num_replicas=2, rank=0)
+    loader = side.loader(datasets.Squares(N), sampler=sampler, batch_size=3)
+    epochs = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        epochs.append(list(loader))
+    return epochs
 
 
 # Batch samplers
@@ -122,12 +114,10 @@ BATCH_SAMPLERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.workers(1)
 @pytest.mark.parametrize("name", BATCH_SAMPLERS)
-def test_every_batch_sampler(parity: Parity, name: str) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Squares(N), batch_sampler=BATCH_SAMPLERS[name]())
-        return list(loader), list(loader)
-
-    parity.same(code)
+@same
+def test_every_batch_sampler(side: Side, name: str) -> object:
+    loader = side.loader(datasets.Squares(N), batch_sampler=BATCH_SAMPLERS[name]())
+    return list(loader), list(loader)
 
 
 # Without automatic batching
@@ -144,31 +134,25 @@ ANYTHING: dict[str, Callable[[], list[Any]]] = {
 
 @pytest.mark.workers(1)
 @pytest.mark.parametrize("name", ANYTHING)
-def test_anything_the_sampler_yields_reaches_the_dataset(parity: Parity, name: str) -> None:
-    def code(side: Side) -> object:
-        collate = datasets.as_single
-        return list(side.loader(datasets.Identity(), batch_size=None, sampler=ANYTHING[name](), collate_fn=collate))
-
-    parity.same(code)
+@same
+def test_anything_the_sampler_yields_reaches_the_dataset(side: Side, name: str) -> object:
+    collate = datasets.as_single
+    return list(side.loader(datasets.Identity(), batch_size=None, sampler=ANYTHING[name](), collate_fn=collate))
 
 
 # How a sampler is read
 
 
-def test_an_endless_sampler_is_not_read_to_its_end(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Squares(N), sampler=itertools.cycle(range(N)), batch_size=3)
-        return list(itertools.islice(loader, 6))
-
-    parity.same(code)
+@same
+def test_an_endless_sampler_is_not_read_to_its_end(side: Side) -> object:
+    loader = side.loader(datasets.Squares(N), sampler=itertools.cycle(range(N)), batch_size=3)
+    return list(itertools.islice(loader, 6))
 
 
-def test_inline_the_sampler_is_read_one_batch_at_a_time(inline_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        sampler = Recording(12)
-        return [sampler.read for _ in side.loader(datasets.Squares(12), sampler=sampler, batch_size=3)]
-
-    inline_parity.same(code)
+@same_inline
+def test_inline_the_sampler_is_read_one_batch_at_a_time(side: Side) -> object:
+    sampler = Recording(12)
+    return [sampler.read for _ in side.loader(datasets.Squares(12), sampler=sampler, batch_size=3)]
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 4])
@@ -193,19 +177,16 @@ def test_with_workers_the_sampler_is_read_no_further_ahead_than_by_torch(worker_
     assert not too_far, read
 
 
-def test_a_sampler_may_react_to_the_loop_inline(inline_parity: Parity) -> None:
+@same_inline
+def test_a_sampler_may_react_to_the_loop_inline(side: Side) -> object:
     """Hard-example mining: the loop appends to the list it is being fed from."""
-
-    def code(side: Side) -> object:
-        order = [0, 1, 2]
-        seen = []
-        for batch in side.loader(datasets.Squares(N), sampler=order, batch_size=1):
-            seen.append(batch)
-            if len(order) < 8:
-                order.append(len(order))
-        return seen
-
-    inline_parity.same(code)
+    order = [0, 1, 2]
+    seen = []
+    for batch in side.loader(datasets.Squares(N), sampler=order, batch_size=1):
+        seen.append(batch)
+        if len(order) < 8:
+            order.append(len(order))
+    return seen
 
 
 def test_an_exception_of_the_sampler_arrives(parity: Parity) -> None:

@@ -181,16 +181,6 @@ def script(code: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 @script
-def the_state_before_the_first_iteration(kind: Any) -> Any:
-    loader = kind(datasets.Sized(N), batch_size=3, sampler=datasets.StatefulSampler(N))
-    state = copy.deepcopy(loader.state_dict())
-    first = values(loader)
-    resumed = kind(datasets.Sized(N), batch_size=3, sampler=datasets.StatefulSampler(N))
-    resumed.load_state_dict(state)
-    return first, values(resumed)
-
-
-@script
 def saving_the_state_in_every_step_changes_nothing(kind: Any) -> Any:
     loader = kind(datasets.StatefulStream(N), batch_size=3)
     seen = []
@@ -201,36 +191,6 @@ def saving_the_state_in_every_step_changes_nothing(kind: Any) -> Any:
             loader.state_dict()
         loader.state_dict()
     return seen
-
-
-@script
-def loading_into_a_used_loader(kind: Any) -> Any:
-    loader = kind(datasets.Sized(N), batch_size=3)
-    iterator, before = taken(loader, 2)
-    state = copy.deepcopy(loader.state_dict())
-    rest = values(iterator)
-    loader.load_state_dict(state)
-    again = values(loader)
-    loader.load_state_dict(state)
-    return before, rest, again, values(loader), values(loader)
-
-
-@script
-def the_states_of_a_resumed_loader(kind: Any) -> Any:
-    """States saved right after loading one, and after the next batch, can be resumed."""
-    loader = kind(datasets.StatefulSplitStream(N), batch_size=2)
-    taken(loader, 2)
-    resumed = kind(datasets.StatefulSplitStream(N), batch_size=2)
-    resumed.load_state_dict(copy.deepcopy(loader.state_dict()))
-    at_once = copy.deepcopy(resumed.state_dict())
-    _, first = taken(resumed, 1)
-    later = copy.deepcopy(resumed.state_dict())
-    found = []
-    for state in (at_once, later):
-        another = kind(datasets.StatefulSplitStream(N), batch_size=2)
-        another.load_state_dict(state)
-        found.append(values(another))
-    return first, found
 
 
 @script

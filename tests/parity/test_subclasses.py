@@ -12,7 +12,7 @@ from feedline.errors import BadOption
 from feedline.frameworks.speechbrain import keep_loaders
 from feedline.loader.rebuilding import TorchRebuilding
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Parity, Side, same, same_with_workers
 
 pytestmark = pytest.mark.sample(10)
 
@@ -49,25 +49,21 @@ def squaring(side: Side) -> Side:
 # _get_iterator
 
 
-def test_an_iterator_may_wrap_the_loaders_own(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = squaring(side).loader(datasets.Squares(7), batch_size=2, shuffle=True)
-        return type(iter(loader)).__name__, len(iter(loader)), list(loader), list(loader)
-
-    parity.same(code)
+@same
+def test_an_iterator_may_wrap_the_loaders_own(side: Side) -> object:
+    loader = squaring(side).loader(datasets.Squares(7), batch_size=2, shuffle=True)
+    return type(iter(loader)).__name__, len(iter(loader)), list(loader), list(loader)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("taken", [0, 1, 4])
-def test_with_persistent_workers_the_wrapper_is_kept_and_reset(worker_parity: Parity, taken: int) -> None:
-    def code(side: Side) -> object:
-        loader = squaring(side).loader(datasets.Squares(7), batch_size=2, shuffle=True, persistent_workers=True)
-        first = iter(loader)
-        taken_ = list(itertools.islice(first, taken))
-        second = iter(loader)
-        return taken_, second is first, loader._iterator is first, list(second), list(loader)
-
-    worker_parity.same(code)
+@same_with_workers
+def test_with_persistent_workers_the_wrapper_is_kept_and_reset(side: Side, taken: int) -> object:
+    loader = squaring(side).loader(datasets.Squares(7), batch_size=2, shuffle=True, persistent_workers=True)
+    first = iter(loader)
+    taken_ = list(itertools.islice(first, taken))
+    second = iter(loader)
+    return taken_, second is first, loader._iterator is first, list(second), list(loader)
 
 
 def test_a_wrapped_iteration_is_saved_and_resumed(parity: Parity) -> None:
@@ -89,21 +85,17 @@ def test_an_iterator_may_replace_the_loaders_own(parity: Parity) -> None:
 # _index_sampler and _auto_collation
 
 
-def test_an_overridden_index_sampler_is_used(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        own = subclass(side, _index_sampler=property(lambda self: BatchSampler([5, 3, 1, 0], 3, False)))
-        loader = own.loader(datasets.Squares(7), batch_size=2, shuffle=True)
-        return len(loader), list(loader), list(loader)
-
-    parity.same(code)
+@same
+def test_an_overridden_index_sampler_is_used(side: Side) -> object:
+    own = subclass(side, _index_sampler=property(lambda self: BatchSampler([5, 3, 1, 0], 3, False)))
+    loader = own.loader(datasets.Squares(7), batch_size=2, shuffle=True)
+    return len(loader), list(loader), list(loader)
 
 
-def test_automatic_collation_can_be_overridden(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = subclass(side, _auto_collation=property(lambda self: False)).loader(datasets.Squares(5), batch_size=2)
-        return len(loader), list(loader)
-
-    parity.same(code)
+@same
+def test_automatic_collation_can_be_overridden(side: Side) -> object:
+    loader = subclass(side, _auto_collation=property(lambda self: False)).loader(datasets.Squares(5), batch_size=2)
+    return len(loader), list(loader)
 
 
 def test_rejects_an_index_sampler_for_a_stream(inline_parity: Parity) -> None:
@@ -125,15 +117,13 @@ def test_rejects_an_index_sampler_for_a_stream(inline_parity: Parity) -> None:
     ],
     ids=["map", "samples", "stream"],
 )
-def test_an_iterator_counts_its_batches(parity: Parity, make: Callable[[Side], Any]) -> None:
-    def code(side: Side) -> object:
-        batches = iter(make(side))
-        counts = [batches._num_yielded]
-        for _ in batches:
-            counts.append(batches._num_yielded)
-        return counts, batches._num_yielded
-
-    parity.same(code)
+@same
+def test_an_iterator_counts_its_batches(side: Side, make: Callable[[Side], Any]) -> object:
+    batches = iter(make(side))
+    counts = [batches._num_yielded]
+    for _ in batches:
+        counts.append(batches._num_yielded)
+    return counts, batches._num_yielded
 
 
 @pytest.mark.parametrize("dataset", [datasets.Squares(9), datasets.Sharded(18)], ids=["map", "stream"])

@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 from feedline.workers import abilities
 from tests.holding import Hold
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side
+from tests.parity.sides import Parity, Side, same, same_in_processes, same_with_workers
 
 pytestmark = pytest.mark.sample(5)
 
@@ -26,14 +26,12 @@ def seeded(seed: int = 7) -> torch.Generator:
 # get_worker_info()
 
 
-def test_the_main_process_is_not_a_worker(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        seen = [get_worker_info()]
-        for _ in side.loader(datasets.Squares(6), batch_size=2):
-            seen.append(get_worker_info())
-        return [*seen, get_worker_info()]
-
-    parity.same(code)
+@same
+def test_the_main_process_is_not_a_worker(side: Side) -> object:
+    seen = [get_worker_info()]
+    for _ in side.loader(datasets.Squares(6), batch_size=2):
+        seen.append(get_worker_info())
+    return [*seen, get_worker_info()]
 
 
 SEEN: dict[str, Callable[[], dict[str, Any]]] = {
@@ -92,31 +90,26 @@ def test_workers_get_the_same_batches_as_in_torch_when_one_is_late(
 
 
 @pytest.mark.parametrize("prefetch", [1, 2])
-def test_out_of_order_a_worker_that_answers_gets_the_next_batch(worker_parity: Parity, prefetch: int) -> None:
+@same_with_workers
+def test_out_of_order_a_worker_that_answers_gets_the_next_batch(side: Side, prefetch: int) -> object:
     """Worker 0 is held at its first batch; the other one makes everything that was not yet given to worker 0."""
-
-    def code(side: Side) -> object:
-        release = multiprocessing.get_context("fork").Event()
-        loader = side.loader(datasets.HeldBack(release, 12), batch_size=1, in_order=False, prefetch_factor=prefetch)
-        seen = []
-        for batch in loader:
-            seen.append(batch[0].tolist())
-            if len(seen) == 12 - prefetch:
-                release.set()  # the remaining batches wait behind the first
-        return seen
-
-    worker_parity.same(code)
+    release = multiprocessing.get_context("fork").Event()
+    loader = side.loader(datasets.HeldBack(release, 12), batch_size=1, in_order=False, prefetch_factor=prefetch)
+    seen = []
+    for batch in loader:
+        seen.append(batch[0].tolist())
+        if len(seen) == 12 - prefetch:
+            release.set()  # the remaining batches wait behind the first
+    return seen
 
 
-def test_persistent_workers_are_the_same_processes_in_every_epoch(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        kept = side.loader(datasets.ProcessIds(6), batch_size=None, persistent_workers=True)
-        renewed = side.loader(datasets.ProcessIds(6), batch_size=None)
-        same = {pid for pid, _ in kept} == {pid for pid, _ in kept}
-        different = {pid for pid, _ in renewed}.isdisjoint(pid for pid, _ in renewed)
-        return same, different
-
-    process_parity.same(code)
+@same_in_processes
+def test_persistent_workers_are_the_same_processes_in_every_epoch(side: Side) -> object:
+    kept = side.loader(datasets.ProcessIds(6), batch_size=None, persistent_workers=True)
+    renewed = side.loader(datasets.ProcessIds(6), batch_size=None)
+    same = {pid for pid, _ in kept} == {pid for pid, _ in kept}
+    different = {pid for pid, _ in renewed}.isdisjoint(pid for pid, _ in renewed)
+    return same, different
 
 
 # Seeds
@@ -150,27 +143,23 @@ def test_the_init_function_is_not_called_inline(inline_parity: Parity) -> None:
 # Copies of the dataset
 
 
-def test_persistent_workers_keep_their_copy(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        dataset = datasets.Counter(4)
-        loader = side.loader(dataset, batch_size=2, persistent_workers=True)
-        first = list(loader)
-        dataset.label = "changed"  # too late: workers already have their copy
-        return first, list(loader), list(loader)
-
-    process_parity.same(code)
+@same_in_processes
+def test_persistent_workers_keep_their_copy(side: Side) -> object:
+    dataset = datasets.Counter(4)
+    loader = side.loader(dataset, batch_size=2, persistent_workers=True)
+    first = list(loader)
+    dataset.label = "changed"  # too late: workers already have their copy
+    return first, list(loader), list(loader)
 
 
-def test_new_workers_see_changes_between_epochs(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        dataset = datasets.Counter(4)
-        loader = side.loader(dataset, batch_size=2)
-        first = list(loader)
-        dataset.label = "changed"
-        dataset.calls = 50
-        return first, list(loader)
-
-    process_parity.same(code)
+@same_in_processes
+def test_new_workers_see_changes_between_epochs(side: Side) -> object:
+    dataset = datasets.Counter(4)
+    loader = side.loader(dataset, batch_size=2)
+    first = list(loader)
+    dataset.label = "changed"
+    dataset.calls = 50
+    return first, list(loader)
 
 
 # What a worker inherits
@@ -232,22 +221,20 @@ def test_an_iterator_exposes_its_workers(
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("end", ["dropped", "shut down"])
-def test_workers_end_with_their_iterator(process_parity: Parity, end: str, persistent: bool) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(Pids(40), batch_size=1, persistent_workers=persistent)
-        batches = iter(loader)
-        next(batches)
-        workers = list(batches._workers)
-        if end == "dropped":
-            del batches, loader
-            gc.collect()
-        else:
-            batches._shutdown_workers()
-            batches._shutdown_workers()
-        for worker in workers:
-            worker.join(60)
-            worker.terminate()
-            worker.kill()
-        return facts(workers)
-
-    process_parity.same(code)
+@same_in_processes
+def test_workers_end_with_their_iterator(side: Side, end: str, persistent: bool) -> object:
+    loader = side.loader(Pids(40), batch_size=1, persistent_workers=persistent)
+    batches = iter(loader)
+    next(batches)
+    workers = list(batches._workers)
+    if end == "dropped":
+        del batches, loader
+        gc.collect()
+    else:
+        batches._shutdown_workers()
+        batches._shutdown_workers()
+    for worker in workers:
+        worker.join(60)
+        worker.terminate()
+        worker.kill()
+    return facts(workers)

@@ -151,7 +151,7 @@ def run_without(system: str, methods: str, folder: Path, *more: str) -> None:
     program = folder / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, "-W", "error", str(program), system, methods, *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "done\n"
     assert done.stderr == "", "no leaks and no warnings"

@@ -24,8 +24,6 @@ class WorkerView:
     """Tasks assigned to it and not yet answered: one running, the others queued."""
     since_s: float = 0.0
     """When it started its current task, on the clock that `relieve` gets."""
-    tag: Any = None
-    """Free for the scheduler's own use."""
 
 
 class Scheduler(ABC):

@@ -1,4 +1,4 @@
-"""Notes on exceptions about a loader's arguments: which argument is to blame, and what to write instead.
+"""Notes on exceptions about a loader's arguments that do not say themselves what to write instead.
 
 The exception and its message stay torch's, because programs may inspect them. The note is ours.
 """
@@ -21,19 +21,11 @@ def explain(exc: Exception, arguments: Mapping[str, object]) -> None:
     """
     if isinstance(exc, FeedlineError):
         return
-    text = str(exc)
-    for words, (names, advice) in _ADVICE.items():
-        if words in text:
-            values = {name: arguments.get(name) for name in names}
-            given = [f"{name}={_shown(one)}" for name, one in values.items() if one is not None and one is not False]
-            add_note(exc, f"{', '.join(given)}: {advice}")
-            return
+    for words, advice in _ADVICE.items():
+        if words in str(exc):
+            add_note(exc, advice)
     if isinstance(exc, TypeError):
         _explain_types(exc, arguments)
-
-
-def _shown(value: object) -> str:
-    return repr(value) if isinstance(value, (int, float, str)) else f"<{type(value).__name__}>"
 
 
 def _explain_types(exc: TypeError, arguments: Mapping[str, object]) -> None:
@@ -64,49 +56,15 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 }
 """Types of arguments that torch rejects without naming the argument, and what to give instead."""
 
-_WORKERS = "this needs worker processes, but num_workers is 0. Give num_workers=1 or more, or leave it out."
-_ADVICE: dict[str, tuple[tuple[str, ...], str]] = {
-    "num_workers option should be non-negative": (
-        ("num_workers",),
-        "give 0 to load in the training process, a number of workers, or 'auto' to let feedline choose.",
-    ),
-    "timeout option should be non-negative": (("timeout",), "give seconds, or 0 to wait without limit."),
-    "prefetch_factor option should be non-negative": (
-        ("prefetch_factor",),
-        "give the number of batches that each worker prepares ahead, or None for 2.",
-    ),
-    "prefetch_factor option could only be specified": (("prefetch_factor",), _WORKERS),
-    "persistent_workers option needs": (("persistent_workers",), _WORKERS),
-    "multiprocessing_context can only be used": (("multiprocessing_context",), _WORKERS),
-    "batch_size should be a positive integer": (
-        ("batch_size",),
-        "give a positive integer, such as 32, and convert values from a command line with int(). batch_size=None gives "
-        "samples one by one, without a batch dimension.",
-    ),
-    "sampler option is mutually exclusive with shuffle": (
-        ("sampler", "shuffle"),
-        "each decides the order. Drop one. Samplers that shuffle are RandomSampler(dataset) and "
-        "DistributedSampler(..., shuffle=True).",
-    ),
-    "batch_sampler option is mutually exclusive": (
-        ("batch_sampler", "batch_size", "shuffle", "sampler", "drop_last"),
-        "a batch sampler decides which samples make a batch, their order, and whether to drop the last one. Drop it, "
-        "or the others.",
-    ),
-    "batch_size=None option disables auto-batching": (
-        ("drop_last",),
-        "without batches there is no incomplete last batch: drop drop_last=True, or give a batch_size.",
-    ),
+_ADVICE = {
     "DataLoader with IterableDataset: expected unspecified": (
-        ("dataset", "shuffle", "sampler", "batch_sampler"),
-        "an iterable dataset decides the order of its samples itself: drop the others. To shuffle, do so in its "
-        "__iter__: shuffle the list of files, and yield random samples from a buffer of a few thousand. feedline's "
-        "streams do both: ParquetDataset(...).stream(shuffle=True).",
+        "An iterable dataset decides the order of its samples itself. To shuffle, do so in its __iter__: shuffle the "
+        "list of files, and yield random samples from a buffer of a few thousand. feedline's streams do both: "
+        "ParquetDataset(...).stream(shuffle=True)."
     ),
     "num_samples should be a positive integer": (
-        ("dataset",),
-        "it has no samples, and torch cannot shuffle it. Check the path or filter that it was made with; without "
-        "shuffle=True, an empty dataset gives no batches.",
+        "The dataset has no samples, and torch cannot shuffle it. Check the path or filter that it was made with; "
+        "without shuffle=True, an empty dataset gives no batches."
     ),
 }
-"""By a fragment of torch's message: the arguments that are to blame, and what to write instead."""
+"""By a fragment of torch's message: what to write instead."""

@@ -22,6 +22,7 @@ from feedline.errors import BadRecording
 from feedline.insight.batch_rows import COLUMNS, Totals, columns_of
 from feedline.insight.period import Period, period_of
 from feedline.insight.stats import SlowSample, Stats, WorkerMemory, plain
+from feedline.insight.trace import trace_of
 from feedline.system.failures import words
 from feedline.system.files import write_durably
 from feedline.types import JsonObject
@@ -117,6 +118,10 @@ class Recording:
                 totals.end(span.asked, span.ended)
             found.append(totals)
         return found
+
+    def chrome_trace(self) -> JsonObject:
+        """Return a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open, once it is written as JSON."""
+        return trace_of(self.rows, in_order=bool(self.settings.get("in_order", True)))
 
     # -- its file ----------------------------------------------------------------------------------------------------
 

@@ -152,7 +152,8 @@ class Loader(LoaderBase):
         workers: the number of workers; 0 to make batches in the training loop itself; "auto" for just enough workers
             that the training loop does not wait, determined while it runs; see `tuning`.
         engine: "process", "thread", "inline", "ray" (or `feedline.RayOptions`: actors of a Ray cluster), or "auto":
-            inline without workers, otherwise processes.
+            inline without workers, otherwise processes; with workers="auto" also threads, if the dataset is as fast
+            with them.
         prefetch: batches per worker that are in flight or waiting; by default more while batches are small and quick to
             make. "auto" to prefetch more while workers wait.
         in_order: False to get batches as they finish.

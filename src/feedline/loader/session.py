@@ -324,7 +324,7 @@ class Session:
             drop_last=config.drop_last,
             init=init,
             shared_seed=shared_seed,
-            seeded=config.seeded,
+            seeded=config.seed is not None,
             sharding=self.stream_sharding,
             on_error=fault_budget.policy if fault_budget.guards else None,
             placement=placement,

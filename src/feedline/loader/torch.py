@@ -167,7 +167,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             copy, as with torch, unless the dataset is one of feedline's own sources. If the dataset splits itself, as a
             stream of shards does, "pad" and "drop" make all ranks end together. Default: None.
         engine: "process", "thread", "inline", "ray" (or `feedline.RayOptions`: actors of a Ray cluster), or "auto":
-            inline without workers, otherwise processes. Default: None, which is "auto".
+            inline without workers, otherwise processes; with num_workers="auto" also threads, if the dataset is as fast
+            with them. Default: None, which is "auto".
         scheduler: a `feedline.abc.Scheduler` that decides which worker makes which batch. Default: None, which is
             `feedline.schedulers.InOrder`: worker i mod n makes batch i, and work moves to an idle worker only with
             `seed`, or on threads; with in_order=False, the first worker that is free makes the next batch.

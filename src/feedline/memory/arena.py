@@ -150,7 +150,9 @@ class Arena:
                 if table.is_resting:  # an epoch is running again, so there will be a next operation
                     table.is_resting = False
                     self._watchers = []
-                return table.take(worker, owner)
+                slot = table.take(worker, owner)
+                self.refused += slot < 0 and not self.shared
+                return slot
             finally:
                 self._holder = 0
 
@@ -188,11 +190,6 @@ class Arena:
     def is_warm(self) -> bool:
         """True if memory is kept for future batches."""
         return bool(self._table.warm or self._dropped)
-
-    def note_refused(self) -> None:
-        """Count a batch that was made in this process without a slot."""
-        with self._lock:
-            self.refused += 1
 
     # -- memory of a slot --------------------------------------------------------------------------------------------
 

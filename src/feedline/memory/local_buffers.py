@@ -50,7 +50,6 @@ class LocalBuffers:
             self._slot = arena.acquire()
             if self._slot < 0:
                 self._is_refused = True
-                arena.note_refused()
                 return None
         start = -(-self._used // _PAGE) * _PAGE
         if start + size > arena.slot_bytes:

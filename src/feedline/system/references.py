@@ -55,6 +55,11 @@ class References(Generic[T]):
         self._references.clear()
 
     def __iter__(self) -> Iterator[T]:
-        found = (reference() for reference in reversed(self._references.copy().values()))
-        # By identity: an object that was added again is there twice, and its last place counts.
-        return reversed({id(one): one for one in found if one is not None}.values())
+        found: dict[
+            int, T
+        ] = {}  # by identity: an object that was added again is there twice, and its last place counts
+        for reference in reversed(self._references.copy().values()):
+            one = reference()
+            if one is not None:
+                found.setdefault(id(one), one)
+        return reversed(found.values())

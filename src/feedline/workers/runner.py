@@ -6,6 +6,7 @@ import heapq
 import operator
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from feedline.abc import memory
@@ -15,7 +16,8 @@ from feedline.abc.source import Acknowledged, ShardedSource
 from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness import scope as randomness
-from feedline.system.failures import add_note, stage_of, twin_of, without_frames
+from feedline.randomness.global_states import globals_kept
+from feedline.system.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
 from feedline.system.timing import queued_ns
 from feedline.types import (
     Call,
@@ -33,7 +35,7 @@ from feedline.types import (
 )
 from feedline.workers.fetch import Fetcher, fetcher_for
 from feedline.workers.fetch.announcing import Announcer, announcer_of
-from feedline.workers.fetch.awaiting import asks_together
+from feedline.workers.fetch.awaiting import asks_together, is_awaited
 from feedline.workers.fetch.fetcher import GatheringFetcher, is_reusable
 from feedline.workers.fetch.guard import Guard, NothingLeft, Pause, plain
 
@@ -191,10 +193,19 @@ class Runner:
         items = list(indices)
         if place < 0:
             return stage, items
+        found: int | None = place
         # A guard has requested the samples of a caught failure again, one by one.
-        is_known = isinstance(exc, Exception) and self._guard is not None
-        is_known = (is_known or not asks_together(self._dataset)) and place < len(items)
-        return stage, items[place] if is_known else items
+        if asks_together(self._dataset) and (self._guard is None or not isinstance(exc, Exception)):
+            found = self._place_of_failed(exc, items)
+        return stage, items if found is None or found >= len(items) else items[found]
+
+    def _place_of_failed(self, exc: BaseException, items: list[object]) -> int | None:
+        if is_stateful(self._dataset) or is_awaited(self._dataset) or is_interrupt(exc):
+            return None  # fetching again would change what comes next, or take an unknown time
+        from feedline.workers.fetch.failure_notes import place_of_failed
+
+        with nullcontext() if self._threaded else globals_kept():
+            return place_of_failed(exc, self._dataset, items)
 
     def _end(self, task: Task, worker: int) -> Result:
         try:

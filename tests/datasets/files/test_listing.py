@@ -194,11 +194,11 @@ def test_a_cache_with_unexpected_values_is_rebuilt(root: Path, tmp_path: Path, s
     expected = paths(root, cache)
     (path,) = cache.iterdir()
     whole = path.read_bytes()
-    stored = records.decode(whole[:-4], copy=True)
+    stored = records.decode(bytearray(whole[:-4]))
     places = [(), *((name,) for name in stored["value"])]
     places += [(part, name) for part in ("paths", "directories") for name in stored["value"][part] if name != "is_text"]
     for place in places:
-        damaged = records.decode(whole[:-4], copy=True)
+        damaged = records.decode(bytearray(whole[:-4]))
         inside = damaged
         for step in ("value", *place)[:-1]:
             inside = inside[step]

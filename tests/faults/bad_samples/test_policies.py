@@ -1,14 +1,19 @@
-"""Which action applies to which sample, and how many may fail."""
+"""Which action applies to which sample, what replacing and retrying do, and how many may fail."""
 
 from __future__ import annotations
 
 import itertools
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import feedline
 from feedline.errors import BadOption, TooManyBadSamples
-from feedline.faults import Failure, Policy, Retry, Verdict
+from feedline.faults import Failure, Policy, Replace, Retry, Verdict
+from tests.faults.bad_samples.samples import Flaky, cut
+from tests.faults.deaths import Once
 from tests.faults.loaders import (
     Bad,
     Numbers,
@@ -81,3 +86,64 @@ def test_the_budget_starts_anew_with_each_epoch(loader_kind: str, engine: str) -
     loader = make(loader_kind, stream, 4, shard=True, on_error=policy, **on(engine))
     for _ in range(3):
         assert sorted(itertools.chain(*batches_of(loader))) == [0, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+
+
+@everywhere
+def test_a_function_names_the_replacement(loader_kind: str, engine: str) -> None:
+    names = {"a": 1, "b": None, "c": 3, "d": 4}
+
+    class Named:
+        def __getitem__(self, name: str) -> int:
+            if names[name] is None:
+                raise Bad(name)
+            return names[name]  # type: ignore[return-value]
+
+        def __len__(self) -> int:
+            return 4
+
+    loader = make(
+        loader_kind,
+        Named(),
+        2,
+        sampler=["a", "b", "c", "d"],
+        on_error=Replace(by=lambda name: "d"),
+        **on(engine),
+    )
+    assert batches_of(loader) == [[1, 4], [3, 4]]
+    assert batches_of(loader) == [[1, 4], [3, 4]]
+    [fault] = loader.faults
+    assert (fault.index, fault.replacement) == ("b", "d")
+    without = make(loader_kind, Named(), 2, sampler=["a", "b"], on_error="replace", **on(engine))
+    with pytest.raises(Bad) as caught:
+        list(without)
+    assert "no neighbour" in "\n".join(caught.value.__notes__)
+
+
+@everywhere
+def test_a_sample_is_retried_until_it_works(loader_kind: str, engine: str, tmp_path: Path) -> None:
+    once = Once(tmp_path)
+    dataset = Flaky(once, 12, {2, 7}, times=2)
+    loader = make(loader_kind, dataset, on_error=Retry(3, wait_s=0.001), **on(engine))
+    assert batches_of(loader) == cut(range(12))
+    assert [(fault.index, fault.action, fault.attempt) for fault in loader.faults] == [(2, "retry", 3), (7, "retry", 3)]
+    assert once.count(2) == once.count(7) == 3
+    assert not loader.faults.quarantined
+    assert loader.stats()["faults"]["retry"] == 2
+
+
+def test_a_retry_in_a_thread_does_not_outlive_its_loader() -> None:
+    """A worker that waits for half an hour ends when its batch is no longer needed."""
+    began = threading.Event()
+
+    class Slow(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            if index == 4:
+                began.set()
+            return super().__getitem__(index)
+
+    policy = Retry(1, wait_s=1800.0, longest_s=1800.0)
+    batches = iter(feedline.Loader(Slow(8, {4}), 4, workers=1, engine="thread", on_error=policy))
+    assert plain(next(batches)) == [0, 1, 2, 3]
+    assert began.wait(100)
+    batches.close()
+    # The thread is gone, which the leak check of every test verifies.

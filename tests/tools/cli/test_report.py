@@ -1,5 +1,6 @@
 """`feedline report`: what it writes, and how it rejects files that are not recordings."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -88,9 +89,25 @@ def test_an_output_folder_that_cannot_be_made_is_reported(tmp_path: Path, capsys
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_the_recording_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_is_written_as_well(tmp_path: Path) -> None:
     recording_of(20).save(tmp_path / "run.json")
-    assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "run.json")]) == 1
+    assert main(["report", str(tmp_path / "run.json"), "--trace", str(tmp_path / "trace.json")]) == 0
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sum(event["name"].startswith("batch ") and event["ph"] == "X" for event in events) == 20
+    assert (tmp_path / "run.html").exists()
+
+
+def test_page_and_trace_cannot_be_the_same_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    out = str(tmp_path / "out")
+    assert main(["report", str(tmp_path / "run.json"), "-o", out, "--trace", out]) == 1
+    assert "cannot be both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["-o", "--trace"])
+def test_the_recording_is_not_overwritten(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    assert main(["report", str(tmp_path / "run.json"), option, str(tmp_path / "run.json")]) == 1
     assert "is the recording itself" in capsys.readouterr().err
     Recording.load(tmp_path / "run.json")
 

@@ -1,5 +1,6 @@
 """Made-up recordings: each task goes to the first free worker, and durations are random."""
 
+import json
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -79,4 +80,5 @@ def everything_of(path: Path) -> str:
     page_of(recording, [str(finding) for finding in diagnose_recording(recording)])
     with suppress(BadOption, BadRecording):  # no prediction is possible: the page says why
         predict(recording, batches=10)
+    json.dumps(recording.chrome_trace(), default=str)
     return str(recording.stats())

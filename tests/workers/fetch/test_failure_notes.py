@@ -131,6 +131,16 @@ class Table(Photos):
         return indices
 
 
+class StatefulTable(Table):
+    """Has a state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
 def notes_of(loader: Any) -> str:
     with pytest.raises(ValueError, match="broken") as caught:
         for _ in loader:
@@ -140,23 +150,42 @@ def notes_of(loader: Any) -> str:
 
 WRAPPED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "itself": (lambda data: data, "About sample 70 (stage"),
-    "subset": (lambda data: Subset(data, BACKWARDS), "About sample 29, which is sample 70"),
     "subset of a subset": (lambda data: Subset(Subset(data, BACKWARDS), BACKWARDS), "loader.dataset.dataset.dataset"),
     "subset of parts": (
         lambda data: Subset(ConcatDataset([SEVEN, data]), list(range(107))),
-        "About sample 77, which is sample 70 of the Photos in loader.dataset.dataset.datasets[1]",
+        "About sample 77, which is sample 70 of the {kind} in loader.dataset.dataset.datasets[1]",
     ),
-    "split": (lambda data: feedline.split(data, [1.0])[0], "sample 70 of the Photos in loader.dataset.dataset"),
-    "mix": (lambda data: mix([range(100), data]), "sample 70 of the Photos in loader.dataset.datasets[1]"),
-    "cache": (lambda data: CachedDataset(data, memory="1MB"), "sample 70 of the Photos in loader.dataset.dataset"),
+    "split": (lambda data: feedline.split(data, [1.0])[0], "sample 70 of the {kind} in loader.dataset.dataset"),
+    "mix": (lambda data: mix([range(100), data]), "sample 70 of the {kind} in loader.dataset.datasets[1]"),
+    "cache": (lambda data: CachedDataset(data, memory="1MB"), "sample 70 of the {kind} in loader.dataset.dataset"),
 }
 
 
+@pytest.mark.parametrize("kind", [Photos, Table])
 @pytest.mark.parametrize("wrapped", WRAPPED)
-def test_a_sample_is_traced_through_wrappers_and_read_once(wrapped: str) -> None:
+def test_a_sample_is_traced_through_wrappers(wrapped: str, kind: type[Photos]) -> None:
     wrap, expected = WRAPPED[wrapped]
-    photos = Photos()
-    assert expected in notes_of(feedline.DataLoader(wrap(photos), 16))
+    assert expected.format(kind=kind.__name__) in notes_of(feedline.DataLoader(wrap(kind()), 16))
+
+
+class Files(Photos):
+    """Reading a sample again could be slow."""
+
+    def __getitem__(self, index: int) -> int:
+        self.requested.append(index)
+        if index == BAD:
+            raise OSError("broken")
+        return index
+
+
+@pytest.mark.parametrize("kind", [Photos, Files])
+@pytest.mark.parametrize("wrapped", ["subset", "subset of a subset", "subset of parts"])
+def test_samples_of_a_subset_are_requested_one_by_one_and_only_once(wrapped: str, kind: type[Photos]) -> None:
+    photos = kind()
+    wrap, expected = WRAPPED.get(wrapped, (lambda data: Subset(data, BACKWARDS), "About sample 29, which is sample 70"))
+    with pytest.raises((ValueError, OSError), match="broken") as caught:
+        list(feedline.DataLoader(wrap(photos), 16))
+    assert expected.format(kind=kind.__name__) in caught.value.__notes__[0]
     assert photos.requested.count(BAD) == 1
 
 
@@ -177,10 +206,19 @@ def test_a_subset_that_overrides_methods_is_called_as_torch_does(wrap: Callable[
     assert torch.equal(torch.cat(list(ours)), torch.cat(list(torchs)))
 
 
-def test_samples_read_in_one_call_are_all_named_and_not_read_again() -> None:
+def test_samples_are_retried_up_to_the_bad_one_without_drawing_numbers() -> None:
+    torch.manual_seed(5)
     table = Table()
-    assert "About one of the samples 64, 65" in notes_of(feedline.DataLoader(table, 16))
+    notes_of(feedline.DataLoader(table, 16, shuffle=False, generator=torch.Generator()))
+    assert table.requested[-8:] == [list(range(64, 80)), *([index] for index in range(64, 71))]
+    drawn = torch.get_rng_state()
+    torch.manual_seed(5)
+    torch.rand(5)  # one for each batch
+    assert torch.equal(drawn, torch.get_rng_state())
+
+
+def test_a_stateful_dataset_is_not_asked_again() -> None:
+    table = StatefulTable()
+    notes = notes_of(feedline.DataLoader(table, 16, shuffle=False))
+    assert "About one of the samples 64, 65" in notes
     assert table.requested[-1] == list(range(64, 80))
-    skipping = feedline.DataLoader(table, 16, on_error="skip")
-    assert sum(map(len, skipping)) == 99
-    assert [fault.index for fault in skipping.faults] == [70], "with a policy, each is read by itself"

@@ -130,7 +130,7 @@ def test_batches_can_be_kept_and_changed() -> None:
 
 
 def test_dying_and_hanging_workers_do_not_change_the_batches(tmp_path: Any) -> None:
-    options: dict[str, Any] = {"num_workers": 2, "engine": "ray", "timeout": 20, "restarts": 4, "shuffle": False}
+    options: dict[str, Any] = {"num_workers": 2, "engine": "ray", "timeout": 30, "restarts": 20, "shuffle": False}
     with pytest.warns(WorkerWarning) as warned:
         found = batches_of(Doomed(str(tmp_path)), **options)
     assert_same(found, batches_of(num_workers=0, shuffle=False))

@@ -97,7 +97,7 @@ def decode(encoded: Encoded, *, pickles: bool) -> Any:
     CorruptSource: these bytes are not a sample, or it was pickled and `pickles` is False.
     """
     if encoded.kind is Kind.RECORD:
-        return records.decode(encoded.data, owned=type(encoded.data) is bytearray)
+        return records.decode(encoded.data)
     if not pickles:
         raise CorruptSource("It was stored with pickle. If you trust the store, pass pickle=True.")
     return pickle.loads(encoded.data)

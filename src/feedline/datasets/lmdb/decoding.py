@@ -137,7 +137,7 @@ class Records(Decoder):
         """Decoders of image fields, by the position of the field."""
 
     def sample(self, value: memoryview) -> object:
-        return self._form.build(self._fields(records.decode(value, copy=True)))
+        return self._form.build(self._fields(records.decode(bytearray(value))))
 
     def columns(self, values: Sequence[memoryview], empty: Empty) -> list[object] | None:
         rows = [self._fields(records.decode(value)) for value in values]

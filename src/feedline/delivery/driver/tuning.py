@@ -50,7 +50,7 @@ class Tuning(Controller):
         least: its minimum.
         depth: batches per worker that are in flight.
         tunes_depth: True if the depth may change.
-        engine: the engine of the workers, if it overrides that of the loader.
+        engine: the engine that was chosen for the workers; None if the choice was not free.
         finds_workers: True if the number of workers is to be found (`num_workers="auto"`), not the depth alone.
     """
 

@@ -66,18 +66,17 @@ def encode(sample: Any) -> bytes:
     return b"".join(parts)
 
 
-def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False, owned: bool = False) -> Any:
-    """Return the sample of a record; its arrays are read-only views of the record's memory, its tensors are copies.
+def decode(record: Buffer | NDArray[np.uint8]) -> Any:
+    """Return the sample of a record; its arrays are views of the record's memory, its tensors are copies.
 
-    Args:
-        record: what `encode` returned.
-        copy: True to give arrays their own, writable memory.
-        owned: True if nothing else uses the record's memory, so arrays in it may be writable.
+    The arrays are writable if the record is a bytearray, which the caller gives away; otherwise they are read-only.
 
     Raises:
         CorruptSource: the bytes are not a record, or an incomplete one.
     """
     view = memoryview(record).cast("B")  # type: ignore[arg-type]  # arrays have the buffer protocol, too
+    if type(record) is not bytearray:
+        view = view.toreadonly()
     if len(view) < 8 or not is_record(view):
         raise CorruptSource(
             f"{len(view)} bytes that begin with {bytes(view[:8])!r} are not a feedline record. They were written by "
@@ -91,7 +90,7 @@ def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False, owned: boo
         layout = _known_layout(text) if length <= _SHORT_BYTES else _Layout(text)
         if layout.stop > len(view):
             raise ValueError(f"{layout.stop - len(view)} bytes are missing at its end")
-        return layout.read(view, copy, owned)
+        return layout.read(view)
     except MissingExtra:
         raise
     except Exception as exc:  # errors of NumPy, JSON and torch on damaged bytes, including SyntaxError
@@ -180,8 +179,8 @@ def _tensor(value: Any, buffers: list[object], path: tuple[object, ...]) -> list
     return ["T", str(plain.dtype).removeprefix("torch."), list(plain.shape)]
 
 
-_Read = Callable[[memoryview, bool, bool], Any]
-"""Reads one value of a record: takes its memory, and `copy` and `owned` of `decode`."""
+_Read = Callable[[memoryview], Any]
+"""Reads one value of a record from its memory."""
 
 
 class _Layout:
@@ -195,24 +194,24 @@ class _Layout:
 
     def _reader(self, part: Any) -> _Read:
         if type(part) is not list:
-            return lambda view, copy, owned: part
+            return lambda view: part
         letter = part[0]
         if letter == "d":
             fields = list(zip(part[1], map(self._reader, part[2]), strict=True))
-            return lambda view, copy, owned: {key: read(view, copy, owned) for key, read in fields}
+            return lambda view: {key: read(view) for key, read in fields}
         if letter == "l" or letter == "t":
             items, kind = list(map(self._reader, part[1])), list if letter == "l" else tuple
-            return lambda view, copy, owned: kind([read(view, copy, owned) for read in items])
+            return lambda view: kind([read(view) for read in items])
         if letter == "n" or letter == "g":
             start, _ = self._place(8)
             unpack = (_INTEGER if letter == "n" else _FLOAT).unpack_from
-            return lambda view, copy, owned: unpack(view, start)[0]
+            return lambda view: unpack(view, start)[0]
         if letter == "u":
             start, stop = self._place(part[1])
-            return lambda view, copy, owned: str(view[start:stop], "utf-8", "surrogatepass")
+            return lambda view: str(view[start:stop], "utf-8", "surrogatepass")
         if letter == "b":
             start, stop = self._place(part[1])
-            return lambda view, copy, owned: bytes(view[start:stop])
+            return lambda view: bytes(view[start:stop])
         if letter == "a" or letter == "s":
             return self._array(np.dtype(part[1]), tuple(part[2]), is_scalar=letter == "s")
         if letter == "T":
@@ -233,15 +232,9 @@ class _Layout:
         count = math.prod(shape)
         start, _ = self._place(count * dtype.itemsize)
 
-        def read(view: memoryview, copy: bool, owned: bool) -> object:
+        def read(view: memoryview) -> object:
             array = np.frombuffer(view, dtype, count, start).reshape(shape) if count else np.empty(shape, dtype)
-            if is_scalar:
-                return array[()]
-            if copy:
-                return array.copy()
-            if not owned:
-                array.flags.writeable = False
-            return array
+            return array[()] if is_scalar else array
 
         return read
 
@@ -252,7 +245,7 @@ class _Layout:
             raise ValueError(f"{name!r} is not a torch dtype")
         start, stop = self._place(math.prod(shape) * dtype.itemsize)
 
-        def read(view: memoryview, copy: bool, owned: bool) -> object:
+        def read(view: memoryview) -> object:
             tensor = torch.empty(shape, dtype=dtype)
             if stop > start:
                 tensor.reshape(-1).view(torch.uint8).numpy()[:] = np.frombuffer(view[start:stop], np.uint8)

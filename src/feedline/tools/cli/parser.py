@@ -58,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="render a recording as one HTML page")
     report.add_argument("file", type=Path, metavar="RUN.json", help="a recording that feedline.record wrote")
     report.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (default: beside the recording)")
+    report.add_argument("--trace", type=Path, metavar="TRACE.json", help="also write a trace for ui.perfetto.dev")
     _add_what_if(commands)
     _add_lab(commands)
     add_pack_options(commands.add_parser("pack", help="write a dataset in a format that reads fast"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -17,20 +18,26 @@ from feedline.tools.tune.what_if import GRID_BATCHES, best, grid
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the page beside the recording or to the file given by `-o`."""
+    """Write the page beside the recording or to the file given by `-o`, and a trace to the file given by `--trace`."""
     recording = Recording.load(arguments.file)
     name = arguments.file.name.removesuffix(".gz").removesuffix(".json")  # several recordings: run.1.json, run.2.json
     out: Path = arguments.out or arguments.file.with_name(f"{name}.html")
-    if arguments.file == out:
-        raise BadOption(f"{out} is the recording itself. Give another file with -o.")
+    if arguments.file in (out, arguments.trace):
+        raise BadOption(f"{arguments.file} is the recording itself. Give another file, with -o or --trace.")
     if arguments.out is None and not _is_page(out):
         raise BadOption(f"{out} exists already, and is not a page of feedline. Give another file with -o.")
-    make_folder_for(out)
-    try:
-        out.write_text(page_text(recording), "utf-8")
-    except OSError as exc:
-        raise BadOption(f"{out} could not be written: {exc.strerror or exc}. Give another file.") from exc
-    text = f"{recording.stats().verdict}\n{out}"
+    if out == arguments.trace:
+        raise BadOption(f"{out} cannot be both the page and the trace. Give another file, with -o or --trace.")
+    files = {out: page_text(recording)}
+    if arguments.trace is not None:
+        files[arguments.trace] = json.dumps(recording.chrome_trace(), default=str)
+    for path, text in files.items():
+        make_folder_for(path)
+        try:
+            path.write_text(text, "utf-8")
+        except OSError as exc:
+            raise BadOption(f"{path} could not be written: {exc.strerror or exc}. Give another file.") from exc
+    text = "\n".join([recording.stats().verdict, *(str(path) for path in files)])
     sys.stdout.write(printable(f"{text}\n"))
 
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import bisect
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from feedline.abc.source import Derived
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.errors import CollateError
+from feedline.errors import CollateError, CorruptSource
 from feedline.system.failures import indices_text, samples_text
 from feedline.types import DatasetKind
+
+_PATIENCE_S = 2.0
+"""How long to try samples one by one. A guess: the exception is delayed by this time."""
+_ANSWERED = (CorruptSource, FileNotFoundError, IsADirectoryError, PermissionError)
+"""Errors of a disk or a network that has answered."""
 
 _MOST_LAYERS = 16
 """How many nested datasets are followed: a bound in case of a cycle."""
@@ -47,7 +53,7 @@ def notes_on(
         yield f"While collating {f'a batch, after {index} samples' if is_stream else samples_text(index)} {where}."
         yield from _notes_on_misfit(exc, index, dataset, samples)
     elif isinstance(index, list):
-        yield f"About one of the samples {indices_text(index)}, which were read in one call {where}."
+        yield f"About one of the samples {indices_text(index)} {where}."
     else:
         origin = origin_text(dataset, index) if spec.kind is DatasetKind.MAP else ""
         yield f"About sample {index!r}{origin} {where}."
@@ -87,6 +93,26 @@ def _origin(dataset: object, index: Any) -> tuple[object, object] | None:
         place = index + len(dataset) if index < 0 else index
         number = bisect.bisect_right(dataset.cumulative_sizes, place)
         return dataset.datasets[number], place - (dataset.cumulative_sizes[number - 1] if number else 0)
+    return None
+
+
+def place_of_failed(exc: BaseException, dataset: Any, indices: list[object]) -> int | None:
+    """Return which of the samples requested together an exception is about; None if that is not known.
+
+    Requests them one by one, up to the first that fails in the same way.
+    """
+    if isinstance(exc, (MemoryError, OSError)) and not isinstance(exc, _ANSWERED):
+        return None  # with a network or a disk, another attempt may take very long
+    if not isinstance(exc, Exception):
+        return None
+    until = time.monotonic() + _PATIENCE_S
+    for place, index in enumerate(indices):
+        if time.monotonic() > until:
+            return None
+        try:
+            dataset.__getitems__([index])
+        except Exception as again:
+            return place if type(again) is type(exc) else None
     return None
 
 
