@@ -147,17 +147,17 @@ class Config:
         """The Ray options, if given."""
         return self.engine if self.is_for_ray else None  # type: ignore[return-value]  # it has no other options
 
-    @property
+    @cached_property
     def max_workers(self) -> int:
         """Maximum number of workers."""
         return max(self.worker_count, self.most_workers or 0)
 
-    @property
+    @cached_property
     def restart_budget(self) -> int:
         """How many workers may be replaced in an epoch."""
         return DEFAULT_RESTARTS if self.restarts is None else self.restarts
 
-    @property
+    @cached_property
     def moves(self) -> bool:
         """True if an idle worker may take over batches of a late one.
 
@@ -166,22 +166,22 @@ class Config:
         """
         return self.seed is not None or self.engine_name == "thread"
 
-    @property
+    @cached_property
     def window(self) -> int:
         """Batches in flight: being made or waiting for the training loop."""
         return max(1, self.depth * max(1, self.worker_count))
 
-    @property
+    @cached_property
     def most_window(self) -> int:
         """Maximum number of batches in flight."""
         return max(self.window, max(self.depth, self.most_depth) * self.max_workers)
 
-    @property
+    @cached_property
     def deepens(self) -> bool:
         """True if more may be in flight while batches are small and quick to make: only with default options."""
         return self.depth == DEFAULT_DEPTH and self.scheduler is None and self.in_order
 
-    @property
+    @cached_property
     def is_free(self) -> bool:
         """True if nobody can see which batches a worker has made.
 
