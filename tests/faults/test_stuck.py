@@ -186,7 +186,7 @@ class Slowly(IterableDataset[int]):
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 def test_a_worker_that_reads_its_stream_again_is_not_late(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if engine == "portable":
-        monkeypatch.setattr(abilities, "has_shared_arenas", lambda: False)
+        monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
     loader = DataLoader(Slowly(), 2, num_workers=1, timeout=1, restarts=3)
     iterator = iter(loader)
     got = [int(sample) for _ in range(75) for sample in next(iterator)]

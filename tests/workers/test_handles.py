@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,31 +95,12 @@ def test_a_handle_is_found_and_its_path_named(
 # -- open or closed ---
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> ModuleType:
-    module = ModuleType(name)
-    vars(module).update(members)
-    monkeypatch.setitem(sys.modules, name, module)
-    return module
-
-
-class HDF5File:
-    """A stand-in for h5py.File."""
-
-    def __init__(self, is_open: bool) -> None:
-        self.is_open = is_open
-
-    def __bool__(self) -> bool:
-        return self.is_open
-
-
-HDF5File.__module__, HDF5File.__qualname__ = "h5py._hl.files", "File"
-
-
-def test_open_hdf5_files_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch, "h5py", File=HDF5File, Group=type("Group", (), {}), Dataset=type("Dataset", (), {}))
-    (message,) = warnings_about(Holding(source=HDF5File(is_open=True)))
-    assert message.startswith("dataset.source is an open h5py.File")
-    assert warnings_about(Holding(source=HDF5File(is_open=False))) == []
+def test_open_hdf5_files_are_found(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "store.h5", "w") as file:
+        (message,) = warnings_about(Holding(source=file))
+        assert message.startswith("dataset.source is an open h5py.File")
+    assert warnings_about(Holding(source=file)) == []
 
 
 class OnDevice:
@@ -128,9 +109,8 @@ class OnDevice:
 
 @pytest.mark.parametrize("initialized", [True, False])
 def test_a_tensor_on_a_device_is_found(monkeypatch: pytest.MonkeyPatch, initialized: bool) -> None:
-    cuda = ModuleType("torch.cuda")
-    vars(cuda)["is_initialized"] = lambda: initialized
-    stand_in(monkeypatch, "torch", Tensor=OnDevice, cuda=cuda)
+    cuda = SimpleNamespace(is_initialized=lambda: initialized)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=OnDevice, cuda=cuda))
     messages = warnings_about(Holding(weights={"first": OnDevice()}))
     assert len(messages) == initialized, "without CUDA no tensor can be on a device"
     if initialized:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from feedline.workers.heap import Heap
+from feedline.workers.heap import Glibc, Heap
 
 pytestmark = pytest.mark.sample(7)
 
 MIB = 1 << 20
 
 
-class SimulatedHeap:
+class SimulatedHeap(Glibc):
     """A simulated heap: bytes in use, free bytes, and free bytes that are backed by memory (warm)."""
 
     def __init__(self, *, used: int = 100 * MIB, free: int = 0) -> None:

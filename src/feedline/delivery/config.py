@@ -127,7 +127,7 @@ class Config:
     @cached_property
     def engine_name(self) -> str:
         """The name of the engine, with "auto" resolved."""
-        if self.is_for_ray:
+        if not isinstance(self.engine, str):
             return "ray"
         if self.engine != AUTO:
             return self.engine

@@ -19,15 +19,10 @@ _FOR_SHARED_ARENAS = (
 _REFUSALS = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EINVAL)
 
 
-def has_shared_arenas() -> bool:
-    """True if Python has the functions to share an arena; the system may still forbid them."""
-    return all(hasattr(module, name) for module, name in _FOR_SHARED_ARENAS)
-
-
 @functools.cache
 def can_share_arenas() -> bool:
     """True if worker processes can share an arena: nameless memory, descriptors of processes, packets (Linux)."""
-    if not has_shared_arenas():
+    if not all(hasattr(module, name) for module, name in _FOR_SHARED_ARENAS):
         return False
     try:
         os.close(os.memfd_create("feedline", os.MFD_CLOEXEC))

@@ -30,16 +30,14 @@ def pack_failure(exc: BaseException, where: str) -> bytes:
     for carrier in (exc, type(exc)):
         try:
             packed = pickle.dumps(carrier, 5)
-            if carrier is exc and not _same(exc, pickle.loads(packed)):
-                continue
+            if carrier is exc:
+                copy = pickle.loads(packed)
+                if type(copy) is not type(exc) or str(copy) != str(exc):
+                    continue
             return pickle.dumps({**parts, "carrier": packed}, 5)
         except Exception:
             continue
     return pickle.dumps({**parts, "carrier": None}, 5)
-
-
-def _same(exc: BaseException, copy: object) -> bool:
-    return type(copy) is type(exc) and str(copy) == str(exc)
 
 
 def unpack_failure(data: bytes) -> BaseException:

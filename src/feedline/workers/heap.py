@@ -20,7 +20,6 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 _MUCH_BYTES = 32 << 20
 """Less than this is not worth returning. It is also the largest block that glibc keeps in its heap."""
@@ -49,22 +48,6 @@ def keep_heap_warm() -> None:
     mallopt(_M_TRIM_THRESHOLD, ctypes.c_int(2**31 - 1).value)
 
 
-class Allocator(Protocol):
-    """What `Heap` needs to know and do."""
-
-    def resident_bytes(self) -> int:
-        """Return how much private memory, without files, this process has. Takes microseconds."""
-        ...
-
-    def free_bytes(self) -> int:
-        """Return how much of the heap is free, whether it is backed by memory or not. May take milliseconds."""
-        ...
-
-    def trim(self) -> None:
-        """Return all free memory to the system."""
-        ...
-
-
 class Heap:
     """Returns free memory of this process that no batch needs to the system.
 
@@ -73,7 +56,7 @@ class Heap:
         clock: returns seconds.
     """
 
-    def __init__(self, allocator: Allocator | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, allocator: Glibc | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._allocator = allocator
         self._clock = clock
         self._floor = 0
@@ -114,12 +97,12 @@ class Heap:
             self._give_back(self._allocator)
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
 
-    def _excess(self, allocator: Allocator) -> int:
+    def _excess(self, allocator: Glibc) -> int:
         resident = allocator.resident_bytes()
         self._floor = min(self._floor, resident)
         return resident - self._floor
 
-    def _give_back(self, allocator: Allocator) -> None:
+    def _give_back(self, allocator: Glibc) -> None:
         allocator.trim()
         self._floor = allocator.resident_bytes()
         self._is_learning = True
@@ -145,14 +128,17 @@ class Glibc:
         self.resident_bytes()
 
     def resident_bytes(self) -> int:
+        """Return how much private memory, without files, this process has. Takes microseconds."""
         with open("/proc/self/statm", "rb") as file:
             _, resident, shared, *_ = file.read().split()
         return (int(resident) - int(shared)) * _PAGE
 
     def free_bytes(self) -> int:
+        """Return how much of the heap is free, whether it is backed by memory or not. May take milliseconds."""
         return int(self._info().fordblks)
 
     def trim(self) -> None:
+        """Return all free memory to the system."""
         self._trim(0)
 
 

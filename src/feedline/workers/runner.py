@@ -441,7 +441,7 @@ class TaskClock:
                 continue
             else:
                 heapq.heapreplace(self._slowest, spent)
-            task_notes.slow.append((spent, plain_index(index)))
+            task_notes.slow.append((spent, index if type(index) is int else plain_index(index)))
         scope.slow = [] if are_slow else None
         return task_notes if task_notes.stages or task_notes.slow or task_notes.packed[1] else None
 

@@ -194,8 +194,8 @@ class Epoch:
 
     # -- the way of a batch ------------------------------------------------------------------------------------------
 
-    def next(self, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
-        """Return the contents of the next request and the worker that gets it; None if there is none for now."""
+    def next(self, workers: Sequence[WorkerView]) -> Flight | None:
+        """Return the next task, without id and slot; None if there is none for now."""
         if self.held is NOTHING:
             if self.exhausted:
                 return None
@@ -222,10 +222,9 @@ class Epoch:
         if not 0 <= worker < len(workers):
             raise BadOption(f"{self.scheduler!r} chose worker {worker}, but there are workers 0 to {len(workers) - 1}.")
         indices, self.held = self.held, NOTHING
-        return indices, worker
+        return self._flight(self.sent, indices, worker)
 
-    def flight(self, ordinal: int, indices: object, worker: int, treated: Treated | None = None) -> Flight:
-        """Return the task for a request, without id and slot."""
+    def _flight(self, ordinal: int, indices: object, worker: int, treated: Treated | None = None) -> Flight:
         task = Task(0, indices, draw=self.plan.draw(ordinal), snapshot=self.requests.snapshot_every > 0)
         if self.guards:
             treated = treated or self.fault_budget.treat(indices, batched=self.requests.batched)
@@ -301,7 +300,7 @@ class Epoch:
         except EmptyBatch as exc:
             self.ready[ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
             return None
-        other = self.in_flight[ordinal] = self.flight(ordinal, treated.indices, result.worker, treated)
+        other = self.in_flight[ordinal] = self._flight(ordinal, treated.indices, result.worker, treated)
         return other
 
     def refused(self, *, holds_back: bool) -> BadOption:

@@ -158,14 +158,12 @@ class Flights:
 
     def give_next(self, epoch: Epoch) -> bool:
         """Assign the next task of an epoch; False if there is none or no worker may have it."""
-        request = epoch.next(self.active)
-        if request is None:
+        flight = epoch.next(self.active)
+        if flight is None:
             return False
-        indices, worker = request
-        ordinal = epoch.sent
-        flight = epoch.in_flight[ordinal] = epoch.flight(ordinal, indices, worker)
-        self.give(flight, self.slots.acquire(worker))
-        epoch.sent = ordinal + 1
+        epoch.in_flight[epoch.sent] = flight
+        self.give(flight, self.slots.acquire(flight.worker))
+        epoch.sent += 1
         return True
 
     def give(self, flight: Flight, slot: int) -> None:

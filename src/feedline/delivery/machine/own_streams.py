@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from feedline.abc.scheduler import WorkerView
 from feedline.delivery.machine.epoch import Epoch, Flight
-from feedline.delivery.machine.fault_budget import Treated
 from feedline.order.plan import Progress
 from feedline.order.streams import StreamPlan
 from feedline.types import Position, Result, ResultKind, Task
@@ -40,24 +39,22 @@ class OwnStreams(Epoch):
         self._active = set(active)
         self.end = None if active else 0
 
-    def next(self, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
+    def next(self, workers: Sequence[WorkerView]) -> Flight | None:
         to_ask = self._to_ask
         while to_ask and to_ask[0] not in self._active:
             to_ask.popleft()
         if not to_ask or self.exhausted:
             return None
-        return (self.requests.stream_count if self.requests.batched else None), to_ask.popleft()
-
-    def flight(self, ordinal: int, indices: object, worker: int, treated: Treated | None = None) -> Flight:
+        worker, requests = to_ask.popleft(), self.requests
         self._asked[worker] += 1
         task = Task(
             0,
-            indices,
-            shared_seed=self.requests.shared_seed,
+            requests.stream_count if requests.batched else None,
+            shared_seed=requests.shared_seed,
             draw=self.plan.draw_of(worker),
-            snapshot=bool(self.requests.snapshot_every) and self._asked[worker] % self.requests.snapshot_every == 0,
+            snapshot=bool(requests.snapshot_every) and self._asked[worker] % requests.snapshot_every == 0,
         )
-        return Flight(ordinal, worker, task, stays=True)
+        return Flight(self.sent, worker, task, stays=True)
 
     def arrived(self, flight: Flight, result: Result) -> None:
         worker, notes, count = result.worker, result.notes, self.requests.stream_count if self.requests.batched else 1

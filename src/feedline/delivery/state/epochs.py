@@ -167,11 +167,6 @@ class Epochs:
         self.virtual = None
 
     @property
-    def has_not_begun(self) -> bool:
-        """True if there was no iteration yet, and no state was loaded."""
-        return self._loaded is None and self.checkpoint is None
-
-    @property
     def coming_epoch(self) -> int:
         """The epoch of the next iteration, unless `set_epoch` says otherwise."""
         loaded = self._loaded

@@ -18,7 +18,6 @@ them, and training loops change batches in place. An object stays in the store w
 
 from __future__ import annotations
 
-import functools
 import math
 import pickle
 import queue
@@ -29,7 +28,7 @@ from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -89,12 +88,6 @@ class _Worker:
     place: Place | None = None
     is_here: bool = False
     """True if it runs on this machine."""
-
-
-class _Call(Protocol):
-    """A reference to the result of a call, as Ray returns it."""
-
-    def future(self) -> Future[Any]: ...
 
 
 _Over = tuple[_Worker, Future[Any]]
@@ -188,8 +181,10 @@ class RayEngine(WorkerEngine):
                 "Ray was shut down (ray.shutdown()) while the loader still needed its workers. Close the loader first."
             )
 
-    def _follow(self, worker: _Worker, call: _Call) -> None:
-        call.future().add_done_callback(functools.partial(_put_over, self._over, worker))
+    # Any: a reference to the result of a call, as Ray returns it.
+    def _follow(self, worker: _Worker, call: Any) -> None:
+        over = self._over
+        call.future().add_done_callback(lambda future: over.put((worker, future)))
 
     @interrupts.put_off(starts_process=False)
     def replace(self, worker: int) -> None:
@@ -376,10 +371,6 @@ class RayEngine(WorkerEngine):
         self._workers.clear()
         self._packed = None
         self._answers, self._over = Mailbox(), queue.SimpleQueue()  # drops the batches that were not collected
-
-
-def _put_over(over: queue.SimpleQueue[_Over | None], worker: _Worker, future: Future[Any]) -> None:
-    over.put((worker, future))
 
 
 # -- the object store ---
