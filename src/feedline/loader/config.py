@@ -94,7 +94,8 @@ class LoaderConfig(Config, ABC):
 
 def attributes_of(loader: Any) -> tuple[object, ...] | None:
     """Return the values that a config of a loader is made from; None if they may change without being reassigned."""
-    read = _reader(type(loader))
+    kind: Any = type(loader)  # Any: mypy takes classes of unknown objects for unhashable
+    read = _reader(kind)
     try:
         return None if read is None else read(vars(loader))
     except KeyError:  # a wrapper, which finds it elsewhere

@@ -61,7 +61,9 @@ class FedConfig(TorchConfig):
     # Any: a `Fed` and its options.
     @classmethod
     def of(cls, loader: Any, options: Any) -> FedConfig:
-        return replace(super().of(loader, options), given=loader.target)
+        config: Any = super().of(loader, options)  # Any: `of` makes a config of this class
+        fed: FedConfig = replace(config, given=loader.target)
+        return fed
 
     def target(self) -> Target | None:
         return self.given

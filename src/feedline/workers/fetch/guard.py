@@ -142,7 +142,8 @@ class Guard:
             first: Fault | None = None
             if not self.skip:
                 try:
-                    return list(how.ask(indices))  # a list
+                    answers: Any = how.ask(indices)  # Any: the dataset's answer, a list
+                    return list(answers)
                 except Exception as exc:
                     first = self._fault(exc, indices, 2, "retry")
             samples = []
