@@ -168,12 +168,12 @@ class Config:
 
     @cached_property
     def window(self) -> int:
-        """Batches in flight: being made or waiting for the training loop."""
+        """Batches in flight with the first number of workers, for which memory is reserved; see `Limits.window`."""
         return max(1, self.depth * max(1, self.worker_count))
 
     @cached_property
     def most_window(self) -> int:
-        """Maximum number of batches in flight."""
+        """Batches in flight with as many workers as there may ever be."""
         return max(self.window, max(self.depth, self.most_depth) * self.max_workers)
 
     @cached_property

@@ -27,7 +27,7 @@ LARGEST = 1 << 63
 SMALL = 1 << 10
 """Up to this size a `Bijection` is a sorted table."""
 _ROUNDS = 8
-"""Twice the four rounds after which a network with random functions looks random.
+"""An even number: twice the four rounds after which a network with random functions looks random.
 Test: tests/randomness/test_bijection.py"""
 _ROUNDS_OF_SMALL = 16
 """For sizes up to `SMALL`: few bits take longer to mix. All orders of a few numbers are equally likely then."""
