@@ -119,13 +119,15 @@ def test_a_subclass_may_have_its_own_arguments() -> None:
     [
         ({"dataset": "/data/train"}, "each of its 11 characters is a sample"),
         ({"shuffle": "no"}, "shuffle='no' is a string, not a bool: this loader shuffles"),
-        ({"timeout": 5}, "timeout=5 has no effect without workers"),
+        ({"timeout": 5}, "timeout=5 has no effect without workers.*Give num_workers=1"),
+        ({"timeout_s": 5}, "timeout_s=5 has no effect without workers.*Give workers=1"),
     ],
     ids=str,
 )
 def test_warns_about_arguments_that_are_probably_mistakes(arguments: dict[str, Any], message: str) -> None:
+    kind: Any = Loader if "timeout_s" in arguments else DataLoader
     with pytest.warns(OptionWarning, match=message) as warned:
-        loader = DataLoader(**{"dataset": range(10), **arguments})
+        loader = kind(**{"dataset": range(10), **arguments})
     assert warned[0].filename == __file__
     assert len(list(loader)) == len(loader.dataset)
 

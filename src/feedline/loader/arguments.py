@@ -80,11 +80,8 @@ def depth_of(prefetch: object) -> object:
     return None if is_auto(prefetch) else prefetch
 
 
-def warn_dubious(dataset: object, shuffle: object, timeout_s: float, workers: int) -> None:
-    """Warn about arguments that are valid but probably not intended.
-
-    For the timeout without workers, torch's own loader fails with an AssertionError when it is iterated over.
-    """
+def warn_dubious(dataset: object, shuffle: object) -> None:
+    """Warn about arguments of torch's that are valid but probably not intended."""
     if isinstance(dataset, str) and _looks_like_path(dataset):
         warn_user(
             f"dataset={dataset!r:.200} is a string, so each of its {len(dataset)} characters is a sample. "
@@ -96,10 +93,14 @@ def warn_dubious(dataset: object, shuffle: object, timeout_s: float, workers: in
         warn_user(
             f"shuffle={shuffle!r} is a string, not a bool: this loader {does}. Give True or False.", OptionWarning
         )
+
+
+def warn_useless_timeout(name: str, timeout_s: float, workers_name: str, workers: int) -> None:
+    """Warn about a timeout without workers, where torch's own loader fails with an AssertionError once it is used."""
     if timeout_s and not workers:
         warn_user(
-            f"timeout={timeout_s} has no effect without workers: the training loop makes the batches itself and "
-            "cannot be interrupted. Give num_workers=1 or more, or drop timeout=.",
+            f"{name}={timeout_s} has no effect without workers: the training loop makes the batches itself and cannot "
+            f"be interrupted. Give {workers_name}=1 or more, or drop {name}=.",
             OptionWarning,
         )
 

@@ -33,6 +33,7 @@ from feedline.loader.arguments import (
     kind_of,
     named,
     tuning_of,
+    warn_useless_timeout,
 )
 from feedline.loader.base import LoaderBase, config_of
 from feedline.loader.config import LoaderConfig
@@ -273,6 +274,7 @@ class Loader(LoaderBase):
             "persistent": check_persistent(keeps_workers(persistent, count, device), count),
             "context": context_of(start_method, count, engine),
         }
+        warn_useless_timeout("timeout_s", timeout_s, "workers", count)
         self.seed = options["seed"]
         self._own_sampler = self._make_sampler()
         self._set_up(options, on_error, NumpyFramework(), tuning)

@@ -35,6 +35,7 @@ from feedline.loader.arguments import (
     show,
     tuning_of,
     warn_dubious,
+    warn_useless_timeout,
 )
 from feedline.loader.base import LoaderBase, config_of
 from feedline.system.optional import when_imported
@@ -306,7 +307,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             generator,
             **options,
         )
-        warn_dubious(dataset, shuffle, timeout, count)
+        warn_dubious(dataset, shuffle)
+        warn_useless_timeout("timeout", timeout, "num_workers", count)
         if self.num_workers > 0 and self.prefetch_factor == 0:
             raise BadOption(
                 "prefetch_factor=0 leaves the workers nothing to do. Give at least 1, or None for the default of 2."
