@@ -150,6 +150,49 @@ def test_set_epoch_of_the_loader_reaches_an_iterable_dataset_in_persistent_worke
     loader.close()
 
 
+WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 1, "engine": "thread"}]
+
+
+def through_a_state(loader: Any, **options: Any) -> Any:
+    resumed = DataLoader(loader.dataset.__class__(12), batch_size=2, **options)
+    resumed.load_state_dict(through_json(loader.state_dict()))
+    return values(resumed)
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+def test_a_state_has_the_epoch_that_the_dataset_was_given_after_iter(workers: dict[str, Any]) -> None:
+    loader = DataLoader(Epochs(12), batch_size=2, **workers)
+    for epoch in range(2):
+        batches = iter(loader)
+        loader.set_epoch(epoch)
+        next(batches)
+    resumed = through_a_state(loader, **workers)
+    assert [batch[1] for batch in resumed] == [[1, 1]] * 5
+    assert resumed == values(batches)
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+def test_a_state_has_the_epoch_that_the_dataset_was_given_during_the_epoch(workers: dict[str, Any]) -> None:
+    loader = DataLoader(Epochs(12), batch_size=2, **workers)
+    loader.set_epoch(1)
+    next(iter(loader))
+    loader.broadcast("set_epoch", 5)
+    assert [batch[1] for batch in through_a_state(loader, **workers)] == [[5, 5]] * 5
+
+
+def test_a_stream_under_way_resumes_in_the_epoch_that_it_began_with() -> None:
+    loader = DataLoader(datasets.EpochStream(12), batch_size=2)
+    loader.set_epoch(1)
+    batches = iter(loader)
+    next(batches)
+    loader.set_epoch(2)
+    assert (
+        through_a_state(loader)
+        == values(batches)
+        == [[1002, 1003], [1004, 1005], [1006, 1007], [1008, 1009], [1010, 1011]]
+    )
+
+
 @pytest.mark.parametrize("kind", [torch_data.DataLoader, DataLoader])
 def test_persistent_workers_do_not_see_a_set_epoch_of_the_dataset_as_with_torch(kind: Any) -> None:
     dataset = Epochs(12)

@@ -226,6 +226,7 @@ class Iteration(Iterator[Any]):
             session, iteration = kept or reference(), this()
             if session is None or epochs.checkpoint is not checkpoint:
                 return
+            checkpoint.dataset_epoch = session.broadcast.last_set_epoch
             session.rank_watch.first_batch(config.sharing(session.stream_sharding))
             was_called = session.broadcast.set_epoch_count != calls_before
             if iteration is not None and epochs.begins_again(order, set_epoch_was_called=was_called and has_workers):

@@ -355,6 +355,7 @@ class Session:
             order,
             lambda order, epoch: self._first_snapshot(config, order, epoch),
             draws=config.next_draws,
+            dataset_epoch=self.broadcast.last_set_epoch,
         )
         last = self.epochs.checkpoint
         faults = self.fault_budget.state(None if last is None else last.entry.progress.faults)
@@ -392,7 +393,6 @@ class Session:
             seed=order.seed_for(seed),
             draw_seed=config.fresh_seed() if seed is None else seed,
             order={**counted, **order.expected(), **order.draw_next()},
-            dataset_epoch=self.broadcast.last_set_epoch,
         )
 
     def set_epoch(self, config: LoaderConfig, epoch: int) -> None:

@@ -26,7 +26,7 @@ class Checkpoint:
     worker_count: int
     batch_size: int
     dataset_epoch: int | None = None
-    """The epoch that the dataset's `set_epoch` was last called with."""
+    """The epoch that the dataset's `set_epoch` was last called with before the first batch."""
     keeps_dataset: bool = True
     """False if the workers, and their copies of the dataset with them, end with the epoch."""
     keeps_last: bool = True

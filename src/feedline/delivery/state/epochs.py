@@ -9,8 +9,8 @@ from typing import NamedTuple
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, StateWarning, warn_user
-from feedline.order.order import Order
-from feedline.types import Position, State
+from feedline.order.order import Order, reads_stream
+from feedline.types import State
 
 
 class Start(NamedTuple):
@@ -181,16 +181,16 @@ class Epochs:
         self,
         order: Order,
         first: Callable[[Order, int], Snapshot],
-        opening: Callable[[Order], tuple[Position, ...]] = lambda _: (),
         draws: Callable[[Snapshot], dict[str, object]] = lambda _: {},
+        dataset_epoch: int | None = None,
     ) -> State:
         """Return the loader's state.
 
         Args:
             order: the order of the loader's batches.
             first: makes the snapshot of an epoch that has not begun.
-            opening: returns the dataset's states for that snapshot; this loader's own epoch does not need them.
             draws: returns the values that the next epoch is drawn from.
+            dataset_epoch: what the dataset's `set_epoch` was last called with. A stream under way keeps its own.
         """
         if self._loaded is not None:
             return self._loaded.as_dict()
@@ -199,10 +199,12 @@ class Epochs:
             epoch = self._next_epoch if by_hand is None else by_hand
             if self._drawn is None or self._drawn.epoch != epoch:
                 self._drawn, self.drawn_order = first(order, epoch), order
-            drawn = self._drawn
-            return replace(drawn, order={**drawn.order, **draws(drawn)}, streams=opening(order)).as_dict()
-        snapshot = self.checkpoint.snapshot()
+            snapshot = self._drawn
+        else:
+            snapshot = self.checkpoint.snapshot()
         snapshot = replace(snapshot, order={**snapshot.order, **draws(snapshot)})
+        if self.checkpoint is None or snapshot.ended or not reads_stream(order):
+            snapshot = replace(snapshot, dataset_epoch=dataset_epoch)
         if self.virtual is not None:
             snapshot = replace(snapshot, virtual=(self.virtual.epoch, self.virtual.step))
         return snapshot.as_dict()
