@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import NamedTuple
 
 from feedline.delivery.state import Snapshot
@@ -48,6 +49,8 @@ class Epochs:
         """The snapshot that `state` returned before its epoch began; used by the next iteration if it is that epoch."""
         self.drawn_order: Order | None = None
         """The order of that snapshot, which may have opened the user's sampler."""
+        self._drawn_from: tuple[State, tuple[object, ...]] = {}, ()
+        """What both follow from; see `Order.made_of`."""
         self.checkpoint: Checkpoint | None = None
         """The checkpoint of the last iteration that has begun."""
         self._start = Start(0)
@@ -68,11 +71,15 @@ class Epochs:
         self._by_hand = epoch
 
     def order_of(self, order: Order) -> Order:
-        """Return the order of the next iteration: the one that `state` used, if of the same sampler, else this one."""
-        drawn = self.drawn_order
-        if drawn is None or drawn.is_of(order):
-            return drawn or order
-        self._drawn = self.drawn_order = None  # the sampler has been replaced since
+        """Return the order of the next iteration: the one that `state` used if it would be the same now, else this one."""
+        if self.drawn_order is None:
+            return order
+        assert self._drawn is not None
+        (values, objects), (last_values, last_objects) = order.made_of(), self._drawn_from
+        is_same = values == last_values and len(objects) == len(last_objects) and all(map(is_, objects, last_objects))
+        if is_same and self._drawn.epoch == self._epoch_of(order):
+            return self.drawn_order
+        self._drawn = self.drawn_order = None
         return order
 
     def begin(self, order: Order, own: Callable[[Snapshot], Snapshot] | None = None) -> Start:
@@ -195,10 +202,10 @@ class Epochs:
         if self._loaded is not None:
             return self._loaded.as_dict()
         if self.checkpoint is None:
-            by_hand = self._epoch_set_by_user(order)
-            epoch = self._next_epoch if by_hand is None else by_hand
-            if self._drawn is None or self._drawn.epoch != epoch:
-                self._drawn, self.drawn_order = first(order, epoch), order
+            self.order_of(order)
+            if self._drawn is None:
+                self._drawn, self.drawn_order = first(order, self._epoch_of(order)), order
+                self._drawn_from = order.made_of()
             snapshot = self._drawn
         else:
             snapshot = self.checkpoint.snapshot()
@@ -208,6 +215,11 @@ class Epochs:
         if self.virtual is not None:
             snapshot = replace(snapshot, virtual=(self.virtual.epoch, self.virtual.step))
         return snapshot.as_dict()
+
+    def _epoch_of(self, order: Order) -> int:
+        """Return the epoch of the next iteration if no state was loaded."""
+        by_hand = self._epoch_set_by_user(order)
+        return self._next_epoch if by_hand is None else by_hand
 
     def _epoch_set_by_user(self, order: Order) -> int | None:
         """Return the epoch set by hand on one of the samplers or the loader; None if neither was set."""
