@@ -402,6 +402,60 @@ def test_a_state_of_virtual_epochs_does_not_fit_a_plain_iteration() -> None:
     assert len(take(resumed, 1, 2)[0]) == 2, "the state still works for virtual epochs"
 
 
+def test_a_plain_epoch_of_another_order_does_not_continue_in_virtual_epochs() -> None:
+    loader = DataLoader(datasets.Sized(10), 2, shuffle=True)
+    states = [loader.state_dict()]
+    next(iter(loader))
+    states.append(loader.state_dict())
+    for state in states:
+        resumed = DataLoader(datasets.Sized(10), 2, shuffle=True)
+        resumed.load_state_dict(through_json(state))
+        with pytest.raises(BadState, match="plain iteration"):
+            next(resumed.virtual_epochs(3))
+        list(resumed)
+        assert len(take(resumed, 1, 3)[0]) == 3, "after that epoch"
+
+
+@pytest.mark.parametrize("name", ["shuffled", "a sampler", "batches"])
+def test_virtual_epochs_continue_a_plain_epoch_of_the_same_order(name: str) -> None:
+    whole = [batch for epoch in take(virtual(name), 1, 8) for batch in epoch]
+    loader = virtual(name)
+    next(iter(loader))
+    resumed = virtual(name)
+    resumed.load_state_dict(through_json(loader.state_dict()))
+    assert take(resumed, 1, 7)[0] == whole[1:]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("name", ["shuffled", "a sampler", "weighted", "batches"])
+def test_what_follows_virtual_epochs_repeats_none_of_their_passes(name: str, plain: bool) -> None:
+    loader = virtual(name)
+    epochs = [values(loader) for _ in range(6)]
+    loader = virtual(name)
+    taken = take(loader, 2, len(epochs[0]))
+    begun = -(-sum(map(len, map(flat, taken))) // len(flat(epochs[0])))
+    following = values(loader) if plain else take(loader, 1, 1)[0]
+    assert following[0] == epochs[begun][0]
+
+
+@pytest.mark.parametrize("name", ["shuffled", "a list", "a stream"])
+@pytest.mark.parametrize("kind", ["DataLoader", "Loader"])
+def test_virtual_epochs_do_not_go_on_with_workers_that_another_iteration_took(name: str, kind: str) -> None:
+    options = {"dataset": datasets.Sized(10), **EVERY[name]()}
+    loader: Any = (
+        DataLoader(**options, num_workers=1, engine="thread", persistent_workers=True)
+        if kind == "DataLoader"
+        else Loader(**options, workers=1, engine="thread", persistent=True)
+    )
+    epochs = loader.virtual_epochs(2)
+    assert len(values(next(epochs))) == 2
+    next(iter(loader))
+    with pytest.raises(BadOption, match="persistent"):
+        next(iter(next(epochs)))
+    assert len(take(loader, 1, 5)[0]) == 5
+    loader.close()
+
+
 @pytest.mark.parametrize("dataset", [datasets.Sized(0), datasets.Stream(0)])
 def test_an_empty_dataset_has_no_virtual_epochs(dataset: Any) -> None:
     with pytest.raises(BadOption, match="no batches to repeat"):

@@ -71,6 +71,8 @@ class Iteration(Iterator[Any]):
     _listener: Listener | None = None
     _shared_seed: int | None = None
     """For torch's data pipes."""
+    begun: object
+    """Another object for each iteration that begins with this iterator."""
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class Iteration(Iterator[Any]):
         target: Target | None = None,
     ) -> None:
         begun = time.monotonic_ns()
+        self.begun = object()
         start = _start_of(session, config, order)
         self.seeds = self._enter(session, config, order, start, first=True)
         self.spec = self._spec(session, config, start)
@@ -179,6 +182,8 @@ class Iteration(Iterator[Any]):
             inside: True if the caller is making a batch right now.
         """
         begun = time.monotonic_ns()
+        if not inside:
+            self.begun = object()
         start = _begin(session, config, order)
         self.seeds = self._enter(session, config, order, start, first=False)
         if self._worker_batches is not None:

@@ -126,6 +126,10 @@ class Order(ABC):
         """
         return None
 
+    def passes(self, consumed: int) -> int:
+        """Return how many epochs have begun when this much of the order is consumed: an endless order has many."""
+        return 1
+
     @abstractmethod
     def plan(self, entry: Entry) -> Plan:
         """Return the plan of an epoch."""
@@ -190,6 +194,10 @@ class _SamplerOrder(Order):
         size = self.sampler.whole().size()
         place = batches * (batch_size or 1) * world_size
         return place if size is None else min(place, size)
+
+    def passes(self, consumed: int) -> int:
+        size = self.sampler.whole().size()
+        return max(1, -(-consumed // size)) if self.endless and size else 1
 
     def made_of(self) -> tuple[State, tuple[object, ...]]:
         sampler = self.sampler

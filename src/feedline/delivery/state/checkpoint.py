@@ -48,6 +48,13 @@ class Checkpoint:
         size, _, ranks = self.order.stride()
         return -(-self.entry.consumed // ((size or 1) * ranks)) + self.entry.progress.count()
 
+    def next_epoch(self) -> int:
+        """Return the epoch after this one, or after all that an endless order has begun."""
+        size, _, ranks = self.order.stride()
+        progress = self.entry.progress
+        reached = max([progress.delivered, *(ordinal + 1 for ordinal in progress.early)])
+        return self.entry.key.epoch + self.order.passes(self.entry.consumed + reached * (size or 1) * ranks)
+
     def freeze(self) -> None:
         """Keep the states of plan and dataset, and release the iterators of sampler and dataset, which end here."""
         if self.plan is None:

@@ -41,7 +41,6 @@ class Epochs:
     """Tracks a loader's epochs."""
 
     def __init__(self) -> None:
-        self._next_epoch = 0
         self._by_hand: int | None = None
         """The argument of `set_epoch`, until an iteration has begun."""
         self._loaded: Snapshot | None = None
@@ -59,7 +58,7 @@ class Epochs:
         """The position in virtual epochs, if the loader is in one."""
 
     def __reduce__(self) -> tuple[Callable[..., Epochs], tuple[object, ...]]:
-        return _epochs, (self._next_epoch if self.checkpoint is None else 0, self._by_hand, self._loaded)
+        return _epochs, (self._by_hand, self._loaded)
 
     def copy(self) -> Epochs:
         """Return the epochs of a copied loader: at the beginning, as in torch, unless a state was loaded into it."""
@@ -71,7 +70,7 @@ class Epochs:
         self._by_hand = epoch
 
     def order_of(self, order: Order) -> Order:
-        """Return the order of the next iteration: the one that `state` used if it would be the same now, else this one."""
+        """Return the order of the next iteration: the one that `state` used if nothing changed since, else this one."""
         if self.drawn_order is None:
             return order
         assert self._drawn is not None
@@ -110,8 +109,15 @@ class Epochs:
                 "The state was saved inside virtual_epochs(), where the data never ends. Resume with "
                 "loader.virtual_epochs(...), not with plain iteration."
             )
-        if order.endless and loaded.order.get("endless"):
-            order.check(loaded.order)
+        if order.endless:
+            if loaded.order.get("unit") != order.unit:
+                raise BadState(
+                    "The state was saved in a plain iteration over a sampler that is not feedline's, such as that of "
+                    "shuffle=True without seed=. virtual_epochs() of this loader has an order of its own, and cannot "
+                    "continue there. Complete that epoch with plain iteration, and call virtual_epochs() after it. To "
+                    "continue a plain epoch inside virtual_epochs(), give the loader a seed from the start."
+                )
+            order.check({**loaded.order, "endless": True})
         if by_hand is not None and by_hand != loaded.epoch:
             _warn_ignored(by_hand, loaded.epoch)
         return Start(loaded.epoch, loaded, is_resumed=True)
@@ -119,7 +125,6 @@ class Epochs:
     def begun(self, start: Start, order: Order, checkpoint: Checkpoint) -> None:
         """Record that an iteration has begun. Only then is the state that was loaded for it used up."""
         self._loaded = self._drawn = self._by_hand = self.drawn_order = None
-        self._next_epoch = start.epoch + 1
         self.checkpoint, self._start = checkpoint, start
         order.mark_epoch_begun(start.epoch)
 
@@ -172,6 +177,10 @@ class Epochs:
         self._loaded, self._drawn, self.drawn_order = snapshot, None, None
         self.checkpoint = None
         self.virtual = None
+
+    @property
+    def _next_epoch(self) -> int:
+        return 0 if self.checkpoint is None else self.checkpoint.next_epoch()
 
     @property
     def coming_epoch(self) -> int:
@@ -235,7 +244,7 @@ def _warn_ignored(requested: int, epoch: int) -> None:
     )
 
 
-def _epochs(next_epoch: int, by_hand: int | None, loaded: Snapshot | None) -> Epochs:
+def _epochs(by_hand: int | None, loaded: Snapshot | None) -> Epochs:
     epochs = Epochs()
-    epochs._next_epoch, epochs._by_hand, epochs._loaded = next_epoch, by_hand, loaded
+    epochs._by_hand, epochs._loaded = by_hand, loaded
     return epochs
