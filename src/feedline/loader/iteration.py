@@ -139,8 +139,7 @@ class Iteration(Iterator[Any]):
             fault_budget.keeps_steps = ranks > 1
         fault_budget.dataset = dataset if config.is_map else None
         fault_budget.counts_known = not order.endless
-        is_under_way = snapshot is not None and not start.is_drawn and snapshot.order.get("consumed", 0) > 0
-        fault_budget.begin_epoch(start.epoch, resumes=is_under_way or (snapshot is not None and bool(snapshot.streams)))
+        fault_budget.begin_epoch(start.epoch, resumes=start.is_resumed)
         # feedline's own datasets always get `set_epoch()`; others only if a restored state has an epoch for them.
         broadcast, epoch = session.broadcast, None if snapshot is None else snapshot.dataset_epoch
         if config.is_epoch_aware:

@@ -186,6 +186,8 @@ class Session:
         """Return the session for a copy of the loader. `rebuilt` completes it."""
         twin = copy.copy(self)
         twin.epochs, twin.fault_budget = self.epochs.copy(), self.fault_budget.copy()
+        if twin.epochs.is_loaded:  # the faults are a part of that state
+            twin.fault_budget.restore(self.fault_budget.state())
         twin.tuning = None if self.tuning is None else self.tuning.copy()
         return twin
 
