@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import get_worker_info
 
-from feedline import DataLoader
+from feedline import DataLoader, Loader
 from feedline.errors import BadState, DataWarning
 from feedline.types import EngineName
 from tests.order import datasets
@@ -48,6 +48,57 @@ def test_persistent_workers_split_every_epoch() -> None:
         assert flat(loader) == list(range(11))
     next(iter(loader))
     assert flat(loader) == list(range(11)), "also after an abandoned epoch"
+    loader.close()
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_persistent_workers_are_replaced_when_their_number_is_reassigned(engine: EngineName) -> None:
+    def loader(workers: int) -> Any:
+        stream = datasets.SplitStream(24)
+        return DataLoader(stream, 2, num_workers=workers, persistent_workers=True, engine=engine)
+
+    begun, resumed = loader(2), loader(3)
+    assert sorted(flat(begun)) == list(range(24))
+    begun.num_workers = 3
+    taken = flat(itertools.islice(begun, 4))
+    resumed.load_state_dict(begun.state_dict())
+    assert sorted(taken + flat(resumed)) == list(range(24))
+    assert flat(begun) == flat(loader(3)), "with three workers, like any other loader"
+    begun.close()
+    resumed.close()
+
+
+REASSIGNED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"workers": 0}, {"batch_size": 4}),
+    *(
+        ({"workers": 2, "persistent": persistent, "engine": engine}, change)
+        for persistent, engine, change in [
+            (False, "thread", {"batch_size": 4}),
+            (True, "thread", {"batch_size": 4}),
+            (True, "process", {"batch_size": 4, "drop_last": True}),
+            (True, "thread", {"batch_size": None}),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("options", "change"), REASSIGNED)
+def test_a_reassigned_batch_size_applies_from_the_next_epoch(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], change: dict[str, Any], ranks: int
+) -> None:
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": ranks}.items():
+        monkeypatch.setenv(name, str(value))
+    loader = Loader(datasets.Stream(22), 2, **options)
+    values(loader)
+    for name, value in change.items():
+        setattr(loader, name, value)
+    with Loader(datasets.Stream(22), **{"batch_size": 2, **change}) as other:
+        expected = values(other)
+        iterator = iter(loader)
+        assert values([next(iterator)]) == expected[:1]
+        other.load_state_dict(loader.state_dict())
+        assert values(iterator) == values(other) == expected[1:]
     loader.close()
 
 

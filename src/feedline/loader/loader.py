@@ -324,7 +324,7 @@ class Loader(LoaderBase):
         def begin() -> NumpyBatches:
             config, own = session.prepare(self, order)
             iterator: NumpyBatches | None = self._iterator  # a local copy: `close` in another thread clears it
-            if iterator is not None and not iterator.closed:
+            if iterator is not None and iterator.can_continue(session, config):
                 iterator.begin_again(session, config, own)
             else:
                 iterator = _iterator_class()(session, config, own, self, target=config.target())

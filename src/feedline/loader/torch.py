@@ -6,6 +6,7 @@ torch's own. Iteration is feedline's.
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import functools
 import importlib
@@ -286,11 +287,13 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
                 f"seed={seed} and generator= were both given: a seed fixes every epoch, a generator draws each one. "
                 "Drop one of them."
             )
+        own_sampler: Any = None  # Any: feedline's, imported only here
         if seed is not None and shuffle and sampler is None and batch_sampler is None and _is_map(dataset):
             # This sampler has no seed of its own: it uses this loader's, even when other code iterates over it.
             from feedline.samplers import RandomSampler
 
             sampler, shuffle = RandomSampler(dataset), None  # type: ignore[arg-type]  # it has a length, or this raises
+            own_sampler = sampler
         super().__init__(
             dataset,  # type: ignore[arg-type]  # torch accepts more than its annotation allows
             batch_size,
@@ -315,7 +318,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             )
         self.in_order = in_order
         show(self, {**given, "seed": fixed["seed"]})
-        self._seeds = SeedSource()
+        self._seeds, self._own_sampler = SeedSource(), own_sampler
         self._set_up(fixed, on_error, TorchFramework(), tuning)
         adopt_samplers(self, fixed["seed"])
 
@@ -345,6 +348,16 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     def __copy__(self) -> DataLoader[S_co, B_co]:
         twin = super().__copy__()
         twin._seeds = type(self._seeds)()
+        own, batches = self._own_sampler, self.batch_sampler
+        if (
+            own is not None
+            and self.sampler is own
+            and (batches is None or type(batches) is torch.utils.data.BatchSampler)
+        ):
+            own, batches = copy.copy(own), copy.copy(batches)  # `set_epoch` is for one loader
+            if batches is not None:
+                batches.sampler = own
+            vars(twin).update(sampler=own, batch_sampler=batches, _own_sampler=own)
         return twin
 
     def __len__(self) -> int:
