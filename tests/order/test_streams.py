@@ -191,6 +191,7 @@ def numbers(batches: Any) -> list[Any]:
 STREAMS: dict[str, Callable[[], Any]] = {
     "stateful dataset": lambda: datasets.StatefulStream(23),
     "stateful iterator": lambda: datasets.StatefulSplitStream(23),
+    "stateful dataset that starts again": lambda: datasets.RestartingSplitStream(23),
     "stateless": lambda: datasets.SplitStream(23),
     "uneven": lambda: datasets.UnevenStream((7, 2, 11)),
 }
@@ -222,6 +223,36 @@ def check_stream(make: Callable[[], Any], workers: int, every: int | None, stops
         taken, resumed = interrupted(loader, stop)
         assert numbers(taken) + numbers(resumed) == whole, f"after {stop} batches"
         assert numbers(resumed) == whole, "the next epoch is whole"
+
+
+@pytest.mark.parametrize(
+    ("workers", "engine", "shard"),
+    [(0, None, None), (1, "thread", None), (1, "process", None), (0, None, True), (2, "thread", True)],
+)
+@pytest.mark.parametrize("every", [1, 5])
+def test_nothing_is_left_after_a_short_last_batch(
+    workers: int, engine: EngineName | None, shard: bool | None, every: int
+) -> None:
+    def loader() -> Any:
+        return DataLoader(
+            datasets.RestartingStream(7),
+            3,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            engine=engine,
+            shard=shard,
+            snapshot_every_n_steps=every,
+        )
+
+    taken, resumed = interrupted(loader, 3)
+    assert flat(taken) == list(range(7))
+    for _ in range(2):  # also from a state that was loaded and not used
+        again = loader()
+        again.load_state_dict(resumed.state_dict())
+        resumed = again
+    assert [flat(resumed) for _ in range(3)] == [[], list(range(7)), list(range(7))]
+    if workers:
+        resumed.close()
 
 
 def test_from_less_frequent_states_a_stream_is_read_up_to_the_saved_position() -> None:
@@ -314,6 +345,7 @@ SHARED: dict[str, Callable[[], Any]] = {
     "stateless": lambda: datasets.Stream(23),
     "stateful iterator": lambda: datasets.StatefulIteratorStream(23),
     "stateful dataset": lambda: StatefulWhole(23),
+    "stateful dataset that starts again": lambda: datasets.RestartingStream(23),
 }
 
 
