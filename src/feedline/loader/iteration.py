@@ -73,6 +73,8 @@ class Iteration(Iterator[Any]):
     """For torch's data pipes."""
     begun: object
     """Another object for each iteration that begins with this iterator."""
+    _made_of: tuple[object, ...] = ()
+    """What the workers are made of; see `Session.made_of`."""
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class Iteration(Iterator[Any]):
         else:
             from feedline.delivery.driver.batches import WorkerBatches
 
+            self._made_of = session.made_of(config)
             driver = session.resources.driver(self.spec, prepare, session.tuning)
             session.broadcast.join(driver)
             self._before_workers(session, config, order, start)
@@ -139,8 +142,7 @@ class Iteration(Iterator[Any]):
             fault_budget.keeps_steps = ranks > 1
         fault_budget.dataset = dataset if config.is_map else None
         fault_budget.counts_known = not order.endless
-        is_under_way = snapshot is not None and not start.is_drawn and snapshot.order.get("consumed", 0) > 0
-        fault_budget.begin_epoch(start.epoch, resumes=is_under_way or (snapshot is not None and bool(snapshot.streams)))
+        fault_budget.begin_epoch(start.epoch, resumes=start.is_resumed)
         # feedline's own datasets always get `set_epoch()`; others only if a restored state has an epoch for them.
         broadcast, epoch = session.broadcast, None if snapshot is None else snapshot.dataset_epoch
         if config.is_epoch_aware:
@@ -171,6 +173,10 @@ class Iteration(Iterator[Any]):
             session.epochs.begun(start, order, checkpoint)
 
         return begin
+
+    def can_continue(self, session: Session, config: LoaderConfig) -> bool:
+        """True if there are workers that can make the batches of another epoch: they are made of the same arguments."""
+        return not self.closed and self._made_of == session.made_of(config)
 
     def begin_again(self, session: Session, config: LoaderConfig, order: Order, *, inside: bool = False) -> None:
         """Start another epoch with the same workers, or the same epoch again if no batch of it was requested.
