@@ -389,7 +389,7 @@ class Session:
         if snapshot is not None:
             self.epochs.load(snapshot, self.order(config))
             self.fault_budget.restore(faults)
-        self.broadcast.forget_epoch()
+            self.broadcast.forget_epoch()
 
     def _first_snapshot(self, config: LoaderConfig, order: Order, epoch: int) -> Snapshot:
         """Return the state before the first batch of an epoch, and fix the seeds that the epoch would draw."""
