@@ -113,6 +113,26 @@ def test_set_epoch_applies_after_a_state_from_the_end_of_an_epoch() -> None:
     assert values(loader) == epochs[4]
 
 
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("epoch", [0, 4])
+@pytest.mark.parametrize("name", ["the loader's own", "a sampler", "a share", "batches"])
+def test_a_state_after_an_epoch_has_the_epoch_that_was_set_for_the_next(name: str, epoch: int, is_loaded: bool) -> None:
+    loader = make(name)
+    epochs = [values(loader) for _ in range(6)]
+    loader = make(name)
+    values(loader)
+    values(loader)
+    if is_loaded:
+        ended = through_json(loader.state_dict())
+        loader = make(name)
+        loader.load_state_dict(ended)
+    loader.set_epoch(epoch)
+    resumed = make(name)
+    resumed.load_state_dict(through_json(loader.state_dict()))
+    assert values(resumed) == values(loader) == epochs[epoch]
+    assert values(resumed) == values(loader) == epochs[epoch + 1]
+
+
 # Datasets with set_epoch
 
 

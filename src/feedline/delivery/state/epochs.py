@@ -214,7 +214,7 @@ class Epochs:
             dataset_epoch: what the dataset's `set_epoch` was last called with. A stream under way keeps its own.
         """
         if self._loaded is not None:
-            return self._loaded.as_dict()
+            return self._with_next_epoch(self._loaded, order, dataset_epoch).as_dict()
         if self.checkpoint is None:
             self.order_of(order)
             if self._drawn is None:
@@ -228,7 +228,17 @@ class Epochs:
             snapshot = replace(snapshot, dataset_epoch=dataset_epoch)
         if self.virtual is not None:
             snapshot = replace(snapshot, virtual=(self.virtual.epoch, self.virtual.step))
-        return snapshot.as_dict()
+        return self._with_next_epoch(snapshot, order, dataset_epoch).as_dict()
+
+    def _with_next_epoch(self, snapshot: Snapshot, order: Order, dataset_epoch: int | None) -> Snapshot:
+        """Return a snapshot of an ended epoch as that of the epoch before the one that was set by hand, if one was."""
+        by_hand = self._epoch_set_by_user(order)
+        if by_hand is None or not snapshot.ended:
+            return snapshot
+        if dataset_epoch is None:
+            dataset_epoch = snapshot.dataset_epoch
+        ranks = tuple(replace(each, epoch=by_hand - 1, dataset_epoch=dataset_epoch) for each in snapshot.ranks)
+        return replace(snapshot, epoch=by_hand - 1, dataset_epoch=dataset_epoch, ranks=ranks)
 
     def _epoch_of(self, order: Order) -> int:
         """Return the epoch of the next iteration if no state was loaded."""
