@@ -22,7 +22,7 @@ from typing_extensions import TypeVar  # torch depends on it, too
 
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import IterableSource
-from feedline.errors import BadOption
+from feedline.errors import BadOption, OptionWarning, warn_user
 from feedline.faults.policy import OnError
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.arguments import (
@@ -54,6 +54,7 @@ S_co = TypeVar("S_co", covariant=True, default=Any)
 B_co = TypeVar("B_co", covariant=True, default=Any)
 """The type of a batch. Any: the result of the default collate function has no known type."""
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
+_OPTIONS = inspect.signature(fixed_options).parameters
 
 
 _FRAMEWORKS = {
@@ -349,16 +350,23 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         twin = super().__copy__()
         twin._seeds = type(self._seeds)()
         own, batches = self._own_sampler, self.batch_sampler
-        if (
-            own is not None
-            and self.sampler is own
-            and (batches is None or type(batches) is torch.utils.data.BatchSampler)
-        ):
+        is_plain = type(batches) in (type(None), torch.utils.data.BatchSampler)
+        if own is not None and self.sampler is own and is_plain:
             own, batches = copy.copy(own), copy.copy(batches)  # `set_epoch` is for one loader
             if batches is not None:
                 batches.sampler = own
             vars(twin).update(sampler=own, batch_sampler=batches, _own_sampler=own)
         return twin
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # A subclass may use the name for something else.
+        if name in _OPTIONS and "_feedline_session" in vars(self) and type(self) in (DataLoader, DataLoader2):
+            warn_user(
+                f"Assigning to {name} has no effect: feedline's own options are fixed when a loader is made. Make a new "
+                f"loader with {name}={value!r:.200}.",
+                OptionWarning,
+            )
+        super().__setattr__(name, value)
 
     def __len__(self) -> int:
         session, config = self._feedline_session, config_of(self)
