@@ -374,6 +374,51 @@ def test_a_shared_stream_resumes_from_every_step_with_any_number_of_workers(name
         assert numbers(resumed) == whole
 
 
+class EpochCounter(datasets.Stream):
+    """Counts its epochs when they begin, not in a generator, and has a state."""
+
+    epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epoch += 1
+        return iter([100 * self.epoch + number for number in range(self.n)])
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch = state["epoch"]
+
+
+LASTING: dict[str, Callable[[int], Any]] = {
+    "starts again": datasets.RestartingStream,
+    "resumes once": StatefulWhole,
+    "continues": datasets.TurnstileStream,
+    "counts its epochs": EpochCounter,
+}
+
+
+@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize(("workers", "engine"), [(1, "thread"), (3, "thread"), (8, "thread"), (3, "process")])
+@pytest.mark.parametrize(("n", "drop_last"), [(20, False), (20, True), (18, False)])
+def test_persistent_workers_of_a_shared_stream_begin_each_epoch_where_the_last_one_ended(
+    kind: str, workers: int, engine: EngineName, n: int, drop_last: bool
+) -> None:
+    """Also those that did not read it to its end."""
+
+    def loader(count: int) -> Any:
+        options: dict[str, Any] = {"num_workers": count, "persistent_workers": True, "engine": engine} if count else {}
+        return DataLoader(LASTING[kind](n), 3, shard=True, drop_last=drop_last, **options)
+
+    inline, begun = loader(0), loader(workers)
+    for _ in range(4):
+        expected = numbers(inline)
+        assert numbers(begun) == expected
+    with begun, loader(2) as resumed:
+        resumed.load_state_dict(begun.state_dict())
+        assert numbers(resumed) == numbers(inline)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_shared_stream_with_a_state_is_not_read_again(workers: int) -> None:
     def loader(count: int) -> Any:
