@@ -141,7 +141,7 @@ class DistributedSampler(Distributed):
             share,
             is_found=rank is None and num_replicas is None,
         )
-        self._default_seed = checked_seed(seed)  # not None, which would let each rank draw its own
+        self.seed = checked_seed(seed)  # not None, which would let each rank draw its own
         self.dataset = dataset
         self.shuffle = shuffle
         self.drop_last = share.tail == "drop"
