@@ -449,9 +449,13 @@ def test_per_worker_streams_draw_the_same_after_a_resumption() -> None:
     assert values(taken) + values(resumed) == values(loader())
 
 
-def test_a_shared_stream_resumes_with_another_batch_size() -> None:
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 2), (2, 0)])
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_a_shared_stream_resumes_with_another_batch_size(batch_size: int, before: int, after: int) -> None:
     def loader(batch_size: int, workers: int) -> Any:
-        return DataLoader(datasets.Stream(20), batch_size, shard=True, num_workers=workers)
+        options: dict[str, Any] = {"num_workers": workers, "engine": "thread"} if workers else {}
+        return DataLoader(datasets.Stream(13), batch_size, shard=True, **options)
 
-    _, resumed = interrupted(lambda: loader(3, 0), 2, lambda: loader(5, 2))
-    assert flat(resumed) == list(range(6, 20))
+    for stop in range(6):
+        _, resumed = interrupted(lambda: loader(3, before), stop, lambda: loader(batch_size, after))
+        assert flat(resumed) == list(range(3 * stop, 13))
