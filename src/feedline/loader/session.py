@@ -11,7 +11,7 @@ import operator
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from feedline.abc.faults import ErrorPolicy
@@ -240,8 +240,12 @@ class Session:
 
     def order(self, config: LoaderConfig) -> Order:
         """Return the order of the loader's batches."""
-        if self.stream_sharding is not None:  # the batch size may have changed, or a process group have been created
-            self.stream_sharding = self._stream_sharding(config)
+        known = self.stream_sharding
+        if known is not None:  # the batch size may have changed, or a process group have been created
+            now = self._stream_sharding(config)
+            if now is not None and known.share.world_size > 1:
+                now = replace(now, share=known.share)
+            self.stream_sharding = now
         parts = config.order_parts()
         if parts is None:
             return config.order_of(self.stream_sharding)
