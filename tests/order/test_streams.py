@@ -374,6 +374,51 @@ def test_a_shared_stream_resumes_from_every_step_with_any_number_of_workers(name
         assert numbers(resumed) == whole
 
 
+class EpochCounter(datasets.Stream):
+    """Counts its epochs when they begin, not in a generator, and has a state."""
+
+    epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epoch += 1
+        return iter([100 * self.epoch + number for number in range(self.n)])
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch = state["epoch"]
+
+
+LASTING: dict[str, Callable[[int], Any]] = {
+    "starts again": datasets.RestartingStream,
+    "resumes once": StatefulWhole,
+    "continues": datasets.TurnstileStream,
+    "counts its epochs": EpochCounter,
+}
+
+
+@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize(("workers", "engine"), [(1, "thread"), (3, "thread"), (8, "thread"), (3, "process")])
+@pytest.mark.parametrize(("n", "drop_last"), [(20, False), (20, True), (18, False)])
+def test_persistent_workers_of_a_shared_stream_begin_each_epoch_where_the_last_one_ended(
+    kind: str, workers: int, engine: EngineName, n: int, drop_last: bool
+) -> None:
+    """Also those that did not read it to its end."""
+
+    def loader(count: int) -> Any:
+        options: dict[str, Any] = {"num_workers": count, "persistent_workers": True, "engine": engine} if count else {}
+        return DataLoader(LASTING[kind](n), 3, shard=True, drop_last=drop_last, **options)
+
+    inline, begun = loader(0), loader(workers)
+    for _ in range(4):
+        expected = numbers(inline)
+        assert numbers(begun) == expected
+    with begun, loader(2) as resumed:
+        resumed.load_state_dict(begun.state_dict())
+        assert numbers(resumed) == numbers(inline)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_shared_stream_with_a_state_is_not_read_again(workers: int) -> None:
     def loader(count: int) -> Any:
@@ -404,9 +449,13 @@ def test_per_worker_streams_draw_the_same_after_a_resumption() -> None:
     assert values(taken) + values(resumed) == values(loader())
 
 
-def test_a_shared_stream_resumes_with_another_batch_size() -> None:
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 2), (2, 0)])
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_a_shared_stream_resumes_with_another_batch_size(batch_size: int, before: int, after: int) -> None:
     def loader(batch_size: int, workers: int) -> Any:
-        return DataLoader(datasets.Stream(20), batch_size, shard=True, num_workers=workers)
+        options: dict[str, Any] = {"num_workers": workers, "engine": "thread"} if workers else {}
+        return DataLoader(datasets.Stream(13), batch_size, shard=True, **options)
 
-    _, resumed = interrupted(lambda: loader(3, 0), 2, lambda: loader(5, 2))
-    assert flat(resumed) == list(range(6, 20))
+    for stop in range(6):
+        _, resumed = interrupted(lambda: loader(3, before), stop, lambda: loader(batch_size, after))
+        assert flat(resumed) == list(range(3 * stop, 13))

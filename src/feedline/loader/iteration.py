@@ -117,7 +117,7 @@ class Iteration(Iterator[Any]):
         if share is not None:
             from feedline.delivery.driver.end_of_epoch import EndOfEpochSync
 
-            self._source = self._sync = EndOfEpochSync(self._source, share, self._end)
+            self._source = self._sync = EndOfEpochSync(self._source, self._batches, session.fault_budget, share)
         self._loader = weakref.ref(loader)
         """For those who are told that an epoch starts: a loader that was dropped has none."""
         self._restart_on_epoch_change(session, config, order)
@@ -243,10 +243,6 @@ class Iteration(Iterator[Any]):
         if self._listener is not None:
             self._listener.call_if_due()
         return self._source.__next__()  # not next(): a signal could arrive after it
-
-    def _end(self, has_ended: bool) -> None:
-        """Mark the epoch as ended or as under way, regardless of what is left of it here."""
-        self._batches.checkpoint.entry.progress.ended = has_ended
 
     def __getstate__(self) -> object:
         raise NotImplementedError(

@@ -73,7 +73,8 @@ class Stream:
             scope.open()
             if resume is not None and resume.is_before and resume.iterator is not None:
                 restore_end(dataset, resume.iterator)
-            self._iterator: Any = iter(dataset if end is None else ())  # any iterator, with or without a state
+            samples: Any = dataset if end is None else ()  # any iterable, whose iterator may have a state
+            self._iterator = iter(samples)
             self.generators = scope.own_generators() if self._draws_in_turn() else UNCHANGED
             """The context in which samples draw from the process-wide generators."""
         is_plain = type(self._iterator) in _PLAIN
