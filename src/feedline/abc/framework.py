@@ -16,8 +16,8 @@ Gather = Callable[[NDArray[np.int64]], Any]
 """Makes the batch of these indices in one vectorised step; None if they have to be fetched sample by sample.
 
 It may have an attribute `quick`: a variant for small batches that needs no task context. It runs no user code, draws no
-random numbers and writes into no slot. There, None also means a large batch, an index out of range, or a dataset that has
-changed; otherwise that raises `Stale`.
+random numbers and writes into no slot. There, None also means a large batch, an index out of range, or a dataset
+that has changed, for which the function itself raises `Stale`.
 """
 
 Reducer = Callable[[Any, Writer], Any]

@@ -11,7 +11,7 @@ import operator
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from feedline.abc.faults import ErrorPolicy
@@ -240,8 +240,11 @@ class Session:
 
     def order(self, config: LoaderConfig) -> Order:
         """Return the order of the loader's batches."""
-        if self.stream_sharding is not None:  # the batch size may have changed, or a process group have been created
-            self.stream_sharding = self._stream_sharding(config)
+        known = self.stream_sharding
+        renewed = None if known is None else self._stream_sharding(config)  # with the current batch size
+        if known is not None and renewed is not None:
+            # With one rank, a process group may have been created since. A share that was found stays.
+            self.stream_sharding = renewed if known.share.world_size == 1 else replace(renewed, share=known.share)
         parts = config.order_parts()
         if parts is None:
             return config.order_of(self.stream_sharding)
