@@ -105,6 +105,7 @@ class NumpyConfig(LoaderConfig):
             None if size is None else lambda _: CutIndices(sampler, size, drop_last=drop_last),
             inner=sampler if size is not None else None,
             batch_size=size,
+            drop_last=drop_last,
             share=self.share,
         )
 

@@ -365,6 +365,7 @@ class Session:
             order,
             lambda order, epoch: self._first_snapshot(config, order, epoch),
             draws=config.next_draws,
+            dataset_epoch=self.broadcast.last_set_epoch,
         )
         last = self.epochs.checkpoint
         faults = self.fault_budget.state(None if last is None else last.entry.progress.faults)
@@ -391,7 +392,7 @@ class Session:
         if snapshot is not None:
             self.epochs.load(snapshot, self.order(config))
             self.fault_budget.restore(faults)
-        self.broadcast.forget_epoch()
+            self.broadcast.forget_epoch()
 
     def _first_snapshot(self, config: LoaderConfig, order: Order, epoch: int) -> Snapshot:
         """Return the state before the first batch of an epoch, and fix the seeds that the epoch would draw."""
@@ -402,7 +403,6 @@ class Session:
             seed=order.seed_for(seed),
             draw_seed=config.fresh_seed() if seed is None else seed,
             order={**counted, **order.expected(), **order.draw_next()},
-            dataset_epoch=self.broadcast.last_set_epoch,
         )
 
     def set_epoch(self, config: LoaderConfig, epoch: int) -> None:

@@ -95,7 +95,7 @@ class InlineBatches(OneCallerBatches):
         progress.early.update(self._already)
         if spec.kind is DatasetKind.ITERABLE and streams and spec.sharding is None:
             progress.delivered, progress.read = streams[0].batches, streams[0].read
-        # A runner holds the dataset's iterator open, so the checkpoint refers to it only if it is needed: for states, or
+        # A runner holds the dataset's iterator open, so the checkpoint refers to it only if needed: for states, or
         # because the last step of a shared stream may consume fewer samples than others.
         if spec.sharding is not None or runner.is_stateful:
             checkpoint.live = runner.position
