@@ -241,11 +241,10 @@ class Session:
     def order(self, config: LoaderConfig) -> Order:
         """Return the order of the loader's batches."""
         known = self.stream_sharding
-        if known is not None:  # the batch size may have changed, or a process group have been created
-            now = self._stream_sharding(config)
-            if now is not None and known.share.world_size > 1:
-                now = replace(now, share=known.share)
-            self.stream_sharding = now
+        renewed = None if known is None else self._stream_sharding(config)  # with the current batch size
+        if known is not None and renewed is not None:
+            # With one rank, a process group may have been created since. A share that was found stays.
+            self.stream_sharding = renewed if known.share.world_size == 1 else replace(renewed, share=known.share)
         parts = config.order_parts()
         if parts is None:
             return config.order_of(self.stream_sharding)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline.abc import memory
 from feedline.abc.faults import Failure, Fault, plain_index
-from feedline.abc.framework import Gather
+from feedline.abc.framework import Calls, Gather
 from feedline.abc.source import Acknowledged, ShardedSource
 from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
@@ -224,7 +224,10 @@ class Runner:
     def run(self, task: Task, buffer: memory.Memory | None) -> Any:
         """Make the batch, in `buffer` if possible; raise StopIteration at the end of a stream."""
         if type(task.indices) is Call:
-            return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)
+            try:
+                return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)
+            finally:
+                Calls.last = object()
         if task.epoch != self._epoch:
             self._begin_epoch(task)
         if self._guard is not None:
