@@ -180,7 +180,7 @@ def test_the_state_of_a_stream_comes_with_the_batch_and_with_its_end() -> None:
     ended = runner.attempt(Task(0, 3, snapshot=True), 0, None)
     assert ended.kind is ResultKind.ENDED
     assert ended.notes is not None
-    assert ended.notes.position == Position(None, {"place": 5}, place=5, read=5, is_one=True)
+    assert ended.notes.position == Position(None, {"place": 5}, place=5, read=5, ended=True, is_one=True)
 
 
 def test_a_call_task_calls_a_method_of_the_dataset() -> None:
