@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
@@ -214,6 +215,41 @@ def test_odd_tensors_from_workers(worker_parity: Parity, kind: str) -> None:
 
 def without_flags(facts: object) -> str:
     return re.sub(r"conj=\w+ neg=\w+", "", repr(facts)).replace("-0j", "0j")
+
+
+# Memory formats
+
+
+def clip(size: int, channels: int = 3) -> torch.Tensor:
+    return torch.zeros(4, channels, size, size).to(memory_format=torch.channels_last)
+
+
+def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    array.flags.writeable = False
+    return array
+
+
+CLIPS: dict[str, Callable[[int], Any]] = {  # Any: datasets
+    "tensors": lambda size: [(clip(size),)] * 10,
+    "one channel": lambda size: [(clip(size, 1),)] * 10,
+    "3d": lambda size: [(clip(size)[None].to(memory_format=torch.channels_last_3d),)] * 10,
+    "read-only arrays": lambda size: [(frozen(clip(size).numpy()),)] * 10,
+    "rows": lambda size: TensorDataset(torch.zeros(10, 4, size, size, 3).permute(0, 1, 4, 2, 3)),
+    "mixed": lambda size: [(clip(size),), (clip(size).contiguous(),)] * 5,
+}
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+@pytest.mark.parametrize("engine", ["inline", "thread"])
+@pytest.mark.parametrize("kind", CLIPS)
+@pytest.mark.parametrize("size", [4, 128])
+def test_a_batch_within_the_process_has_torchs_memory_format_whatever_its_size(
+    kind: str, size: int, engine: Any
+) -> None:
+    dataset = CLIPS[kind](size)
+    loader = feedline.DataLoader(dataset, batch_size=4, num_workers=int(engine == "thread"), engine=engine)
+    expected = [batch[0].stride() for batch in DataLoader(dataset, batch_size=4)]
+    assert [batch[0].stride() for batch in loader] == expected
 
 
 @pytest.mark.parametrize("size", [1, 100, 5000, 200_000])
