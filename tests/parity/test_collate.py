@@ -16,7 +16,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 import feedline
 from tests.parity import datasets
 from tests.parity.samples import SAMPLES, UNCOLLATABLE, Make
-from tests.parity.sides import Parity, Side, same, same_inline, same_with_workers
+from tests.parity.sides import Parity, Side, same, same_in_processes, same_inline, same_with_workers
 
 pytestmark = [
     pytest.mark.workers(1),  # one worker is enough
@@ -250,6 +250,31 @@ def test_a_batch_within_the_process_has_torchs_memory_format_whatever_its_size(
     loader = feedline.DataLoader(dataset, batch_size=4, num_workers=int(engine == "thread"), engine=engine)
     expected = [batch[0].stride() for batch in DataLoader(dataset, batch_size=4)]
     assert [batch[0].stride() for batch in loader] == expected
+
+
+LAYOUTS: dict[str, Callable[[], Any]] = {  # Any: tensors and arrays
+    "channels last": lambda: clip(8),
+    "channels last, one channel": lambda: clip(8, 1),
+    "channels last, one channel, large": lambda: clip(128, 1),
+    "a transposed column": lambda: torch.zeros(5, 1).t(),
+    "nothing, transposed": lambda: torch.zeros(3, 0, 5).transpose(0, 2),
+    "complex halves, transposed": lambda: torch.zeros(4, 5).to(torch.complex32).t(),
+    "exponents, transposed": lambda: torch.ones(4, 5).to(torch.float8_e8m0fnu).t(),
+    "a repeated array": lambda: np.broadcast_to(np.arange(64.0).reshape(4, 16), (3, 4, 16)),
+    "a read-only array in Fortran order": lambda: frozen(np.asfortranarray(np.ones((3, 4)))),
+}
+
+
+def laid_out(samples: list[int], kind: str) -> Any:
+    return LAYOUTS[kind]()
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("kind", LAYOUTS)
+@same_in_processes
+def test_batches_from_worker_processes_keep_their_strides(side: Side, kind: str) -> object:
+    batches = list(side.loader(range(2), batch_size=1, collate_fn=functools.partial(laid_out, kind=kind)))
+    return [batch.strides if isinstance(batch, np.ndarray) else batch.stride() for batch in batches]
 
 
 @pytest.mark.parametrize("size", [1, 100, 5000, 200_000])
