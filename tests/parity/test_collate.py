@@ -1,6 +1,7 @@
 """Samples to batches: exactly like torch's default functions, with registered types and custom functions."""
 
 import functools
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -275,6 +276,27 @@ def laid_out(samples: list[int], kind: str) -> Any:
 def test_batches_from_worker_processes_keep_their_strides(side: Side, kind: str) -> object:
     batches = list(side.loader(range(2), batch_size=1, collate_fn=functools.partial(laid_out, kind=kind)))
     return [batch.strides if isinstance(batch, np.ndarray) else batch.stride() for batch in batches]
+
+
+class Packed:
+    """Pickled as the buffer of its memory."""
+
+    def __init__(self, memory: object) -> None:
+        self.memory = memory
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return Packed, (pickle.PickleBuffer(self.memory) if protocol >= 5 else self.memory,)  # type: ignore[arg-type]
+
+
+def packed(samples: list[int], kind: Callable[[int], object]) -> Packed:
+    return Packed(kind(100_000))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+@same_in_processes
+def test_buffers_of_an_object_from_a_worker_process_keep_their_type(side: Side, kind: Any) -> object:
+    batches = list(side.loader(range(2), batch_size=1, collate_fn=functools.partial(packed, kind=kind)))
+    return [(type(batch.memory).__name__, batch.memory == kind(100_000)) for batch in batches]
 
 
 @pytest.mark.parametrize("size", [1, 100, 5000, 200_000])
