@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -199,6 +200,54 @@ def test_the_budget_continues_after_a_resumption(loader_kind: str, engine: str) 
     resumed.load_state_dict(through_json(first.state_dict()))
     with pytest.raises(TooManyBadSamples, match="max_failures=2"):
         list(resumed)
+
+
+class Counting(Numbers):
+    """Has a state, which outlives the epoch if its workers do."""
+
+    requests = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.requests += 1
+        return super().__getitem__(index)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"requests": self.requests}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.requests = state["requests"]
+
+
+@everywhere
+@pytest.mark.parametrize("dataset", [Numbers, Counting])
+def test_the_budget_begins_anew_after_the_end_of_an_epoch(loader_kind: str, engine: str, dataset: Any) -> None:
+    def loader() -> Any:
+        policy = Policy(otherwise="skip", max_failures=4)
+        persistent = {} if engine == "inline" else {"persistent": True}
+        return make(loader_kind, dataset(12, {0, 4, 8}), on_error=policy, **on(engine, 1), **persistent)
+
+    with loader() as first, loader() as resumed:
+        batches = batches_of(first)
+        resumed.load_state_dict(through_json(first.state_dict()))
+        assert batches_of(resumed) == batches_of(first) == batches
+
+
+@mostly_loader
+@pytest.mark.parametrize("engine", ["inline", "process"])
+def test_a_copy_has_the_faults_of_a_loaded_state_only(loader_kind: str, engine: str) -> None:
+    def loader() -> Any:
+        return make(loader_kind, Numbers(12, {0, 4}), on_error="skip", **on(engine))
+
+    first, resumed = loader(), loader()
+    batches_of(first)
+    assert len(first.faults) == 2
+    assert len(copy.copy(first).faults) == 0, "a copy is at the beginning"
+    resumed.load_state_dict(first.state_dict())
+    twin = copy.copy(resumed)
+    assert twin.state_dict() == resumed.state_dict()
+    assert sorted(twin.faults.quarantined) == [0, 4]
+    twin.faults.clear()
+    assert len(resumed.faults) == 2, "each has its own log"
 
 
 @mostly_loader

@@ -143,7 +143,7 @@ def test_a_smaller_log_keeps_the_last_faults() -> None:
 def test_a_damaged_state_is_rejected_and_changes_nothing(state: Any) -> None:
     log = log_of([fault(7), fault(8, "retry")])
     before = log.state()
-    with pytest.raises(BadState, match="damaged"):
+    with pytest.raises(BadState, match=r"damaged|is not a fault"):
         log.restore(state)
     assert log.state() == before
 

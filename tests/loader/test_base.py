@@ -94,6 +94,23 @@ def test_a_copy_has_memory_and_statistics_of_its_own(kind: Any) -> None:
     loader.close()
 
 
+@pytest.mark.parametrize("batch_size", [5, None])
+@pytest.mark.parametrize("kind", KINDS)
+def test_setting_the_epoch_of_a_copy_leaves_the_loader_alone(kind: Any, batch_size: int | None) -> None:
+    def loader() -> Any:
+        return kind(list(range(10)), batch_size, shuffle=True, seed=1)
+
+    whole, first = loader(), loader()
+    epochs = [list(map(str, whole)) for _ in range(7)]
+    twin = copy.copy(first)
+    assert list(map(str, first)) == epochs[0]
+    twin.set_epoch(5)
+    if kind is DataLoader:  # other code that iterates over it
+        assert list(map(int, twin.sampler)) != list(map(int, first.sampler))
+    assert list(map(str, first)) == epochs[1]
+    assert list(map(str, copy.copy(twin))) == list(map(str, twin)) == epochs[5]
+
+
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "seed": 1}, {}], ids=str)
 def test_the_next_epoch_follows_after_end_epoch(options: dict[str, Any]) -> None:
     """Lightning never requests a batch after the last one."""

@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import SequentialSampler, TensorDataset  # noqa: E402
 
-from feedline import DataLoader, DataLoader2  # noqa: E402
+from feedline import DataLoader, DataLoader2, Loader  # noqa: E402
+from feedline.errors import BadOption, OptionWarning  # noqa: E402
 from feedline.loader.arguments import name_options  # noqa: E402
 from feedline.loader.base import config_of, session_of  # noqa: E402
 from feedline.samplers import BatchSampler, RandomSampler  # noqa: E402
@@ -167,9 +168,36 @@ def test_attributes_of_a_subclass_are_its_own(kind: Any, workers: int) -> None:
 def test_reassigning_an_option_has_no_effect() -> None:
     loader = DataLoader(DATA, 5, seed=1, shuffle=True)
     first = [batch[0].tolist() for batch in loader]
-    loader.seed, loader.engine, loader.restarts = 2, "thread", 3
+    for name, value in {"seed": 2, "engine": "thread", "restarts": 3, "device": "cpu"}.items():
+        with pytest.warns(OptionWarning, match=f"Assigning to {name} has no effect"):
+            setattr(loader, name, value)
     loader.set_epoch(0)
     assert [batch[0].tolist() for batch in loader] == first
+
+
+class OwnSeed(Loader):
+    def __init__(self, dataset: Any, seed: int) -> None:
+        super().__init__(dataset, shuffle=True, seed=seed)
+        self.seed, self.engine = seed + 1, "v8"
+
+
+@pytest.mark.parametrize("make", [Loader, lambda data: OwnSeed(data, 7)])
+@pytest.mark.parametrize("name", ["dataset", "sampler", "batch_sampler", "shuffle"])
+def test_what_orders_the_samples_of_a_loader_cannot_be_reassigned(make: Any, name: str) -> None:
+    loader = make(list(range(4)))
+    before = [batch.tolist() for batch in copy.copy(loader)]
+    with pytest.raises(BadOption, match=f"{name} cannot be changed"):
+        setattr(loader, name, [3, 2, 1])
+    assert [batch.tolist() for batch in loader] == before
+
+
+@pytest.mark.parametrize("name", ["seed", "workers", "engine", "device"])
+def test_options_of_a_loader_cannot_be_reassigned(name: str) -> None:
+    loader = Loader(list(range(4)))
+    with pytest.raises(BadOption, match=f"{name} cannot be changed"):
+        setattr(loader, name, 1)
+    loader.batch_size, loader.drop_last, loader.collate_fn = 3, True, sum
+    assert list(loader) == [3]
 
 
 def test_attributes_that_torch_reads_again_are_read_again() -> None:

@@ -288,6 +288,29 @@ class StatefulStream(SplitStream):
         self.resumed = True
 
 
+class RestartingStream(Stream):
+    """The example of torchdata's README: its state goes back to the beginning when it ends."""
+
+    at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        values = list(super().__iter__())
+        while self.at < len(values):
+            self.at += 1
+            yield values[self.at - 1]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class RestartingSplitStream(RestartingStream, SplitStream):
+    """The same, and splits itself over the workers."""
+
+
 class TurnstileStream(Stream):
     """Continues where the last epoch ended, like a queue: its state outlives an epoch."""
 

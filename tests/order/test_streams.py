@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import get_worker_info
 
-from feedline import DataLoader
+from feedline import DataLoader, Loader
 from feedline.errors import BadState, DataWarning
 from feedline.types import EngineName
 from tests.order import datasets
@@ -48,6 +48,57 @@ def test_persistent_workers_split_every_epoch() -> None:
         assert flat(loader) == list(range(11))
     next(iter(loader))
     assert flat(loader) == list(range(11)), "also after an abandoned epoch"
+    loader.close()
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_persistent_workers_are_replaced_when_their_number_is_reassigned(engine: EngineName) -> None:
+    def loader(workers: int) -> Any:
+        stream = datasets.SplitStream(24)
+        return DataLoader(stream, 2, num_workers=workers, persistent_workers=True, engine=engine)
+
+    begun, resumed = loader(2), loader(3)
+    assert sorted(flat(begun)) == list(range(24))
+    begun.num_workers = 3
+    taken = flat(itertools.islice(begun, 4))
+    resumed.load_state_dict(begun.state_dict())
+    assert sorted(taken + flat(resumed)) == list(range(24))
+    assert flat(begun) == flat(loader(3)), "with three workers, like any other loader"
+    begun.close()
+    resumed.close()
+
+
+REASSIGNED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"workers": 0}, {"batch_size": 4}),
+    *(
+        ({"workers": 2, "persistent": persistent, "engine": engine}, change)
+        for persistent, engine, change in [
+            (False, "thread", {"batch_size": 4}),
+            (True, "thread", {"batch_size": 4}),
+            (True, "process", {"batch_size": 4, "drop_last": True}),
+            (True, "thread", {"batch_size": None}),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("options", "change"), REASSIGNED)
+def test_a_reassigned_batch_size_applies_from_the_next_epoch(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], change: dict[str, Any], ranks: int
+) -> None:
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": ranks}.items():
+        monkeypatch.setenv(name, str(value))
+    loader = Loader(datasets.Stream(22), 2, **options)
+    values(loader)
+    for name, value in change.items():
+        setattr(loader, name, value)
+    with Loader(datasets.Stream(22), **{"batch_size": 2, **change}) as other:
+        expected = values(other)
+        iterator = iter(loader)
+        assert values([next(iterator)]) == expected[:1]
+        other.load_state_dict(loader.state_dict())
+        assert values(iterator) == values(other) == expected[1:]
     loader.close()
 
 
@@ -140,6 +191,7 @@ def numbers(batches: Any) -> list[Any]:
 STREAMS: dict[str, Callable[[], Any]] = {
     "stateful dataset": lambda: datasets.StatefulStream(23),
     "stateful iterator": lambda: datasets.StatefulSplitStream(23),
+    "stateful dataset that starts again": lambda: datasets.RestartingSplitStream(23),
     "stateless": lambda: datasets.SplitStream(23),
     "uneven": lambda: datasets.UnevenStream((7, 2, 11)),
 }
@@ -171,6 +223,36 @@ def check_stream(make: Callable[[], Any], workers: int, every: int | None, stops
         taken, resumed = interrupted(loader, stop)
         assert numbers(taken) + numbers(resumed) == whole, f"after {stop} batches"
         assert numbers(resumed) == whole, "the next epoch is whole"
+
+
+@pytest.mark.parametrize(
+    ("workers", "engine", "shard"),
+    [(0, None, None), (1, "thread", None), (1, "process", None), (0, None, True), (2, "thread", True)],
+)
+@pytest.mark.parametrize("every", [1, 5])
+def test_nothing_is_left_after_a_short_last_batch(
+    workers: int, engine: EngineName | None, shard: bool | None, every: int
+) -> None:
+    def loader() -> Any:
+        return DataLoader(
+            datasets.RestartingStream(7),
+            3,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            engine=engine,
+            shard=shard,
+            snapshot_every_n_steps=every,
+        )
+
+    taken, resumed = interrupted(loader, 3)
+    assert flat(taken) == list(range(7))
+    for _ in range(2):  # also from a state that was loaded and not used
+        again = loader()
+        again.load_state_dict(resumed.state_dict())
+        resumed = again
+    assert [flat(resumed) for _ in range(3)] == [[], list(range(7)), list(range(7))]
+    if workers:
+        resumed.close()
 
 
 def test_from_less_frequent_states_a_stream_is_read_up_to_the_saved_position() -> None:
@@ -263,6 +345,7 @@ SHARED: dict[str, Callable[[], Any]] = {
     "stateless": lambda: datasets.Stream(23),
     "stateful iterator": lambda: datasets.StatefulIteratorStream(23),
     "stateful dataset": lambda: StatefulWhole(23),
+    "stateful dataset that starts again": lambda: datasets.RestartingStream(23),
 }
 
 
@@ -289,6 +372,51 @@ def test_a_shared_stream_resumes_from_every_step_with_any_number_of_workers(name
         taken, resumed = interrupted(lambda: loader(before), stop, lambda: loader(after))
         assert numbers(taken) + numbers(resumed) == whole, f"after {stop} batches"
         assert numbers(resumed) == whole
+
+
+class EpochCounter(datasets.Stream):
+    """Counts its epochs when they begin, not in a generator, and has a state."""
+
+    epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epoch += 1
+        return iter([100 * self.epoch + number for number in range(self.n)])
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch = state["epoch"]
+
+
+LASTING: dict[str, Callable[[int], Any]] = {
+    "starts again": datasets.RestartingStream,
+    "resumes once": StatefulWhole,
+    "continues": datasets.TurnstileStream,
+    "counts its epochs": EpochCounter,
+}
+
+
+@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize(("workers", "engine"), [(1, "thread"), (3, "thread"), (8, "thread"), (3, "process")])
+@pytest.mark.parametrize(("n", "drop_last"), [(20, False), (20, True), (18, False)])
+def test_persistent_workers_of_a_shared_stream_begin_each_epoch_where_the_last_one_ended(
+    kind: str, workers: int, engine: EngineName, n: int, drop_last: bool
+) -> None:
+    """Also those that did not read it to its end."""
+
+    def loader(count: int) -> Any:
+        options: dict[str, Any] = {"num_workers": count, "persistent_workers": True, "engine": engine} if count else {}
+        return DataLoader(LASTING[kind](n), 3, shard=True, drop_last=drop_last, **options)
+
+    inline, begun = loader(0), loader(workers)
+    for _ in range(4):
+        expected = numbers(inline)
+        assert numbers(begun) == expected
+    with begun, loader(2) as resumed:
+        resumed.load_state_dict(begun.state_dict())
+        assert numbers(resumed) == numbers(inline)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -217,7 +217,7 @@ class Fault:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.default is MISSING or value != field.default:
-                state[field.name] = value
+                state[field.name] = _packed(value) if field.name in _INDICES else value
         return state
 
     @classmethod
@@ -228,8 +228,9 @@ class Fault:
             BadState: the state is not a fault.
         """
         try:
-            return cls(**{field.name: state[field.name] for field in fields(cls) if field.name in state})
-        except (TypeError, AttributeError) as exc:
+            known = {field.name: state[field.name] for field in fields(cls) if field.name in state}
+            return cls(**{name: _unpacked(value) if name in _INDICES else value for name, value in known.items()})
+        except (TypeError, AttributeError, KeyError) as exc:
             raise BadState(
                 f"{state!r:.200} is not a fault: {words(exc)}. Load the log as it was saved, or clear it."
             ) from exc
@@ -240,6 +241,23 @@ class Fault:
         message = f": {self.message}" if self.message else ""
         by = "" if self.replacement is None else f" by {self.replacement!r:.80}"
         return f"{what} {self.index!r:.80}: {self.error}{message} ({where}, attempt {self.attempt}): {self.action}{by}"
+
+
+_INDICES = ("index", "replacement")
+
+
+# Any, here and below: a plain index.
+def _packed(index: Any) -> Any:
+    """Mark tuples, which JSON would turn into lists: a dataset may accept only the one or the other."""
+    if isinstance(index, tuple):
+        return {"tuple": list(map(_packed, index))}
+    return list(map(_packed, index)) if isinstance(index, list) else index
+
+
+def _unpacked(index: Any) -> Any:
+    if isinstance(index, dict):
+        return tuple(map(_unpacked, index["tuple"]))
+    return list(map(_unpacked, index)) if isinstance(index, list) else index
 
 
 def error_name(kind: type[BaseException]) -> str:
@@ -266,7 +284,7 @@ def plain_index(index: object) -> Any:
 
     - None, numbers and strings are unchanged.
     - Numbers of NumPy, torch and similar libraries become Python's; their arrays become lists.
-    - Tuples and lists keep their type, with plain values inside. JSON turns tuples into lists.
+    - Tuples and lists keep their type, with plain values inside.
     - Anything else becomes its repr. An object without its own repr becomes the name of its class and its fields,
       because the address in the default repr differs between processes. NaN and infinity also become their repr.
 

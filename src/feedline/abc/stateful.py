@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from feedline.abc.source import Acknowledged, StreamSource
 from feedline.errors import BadState
 
 
@@ -83,18 +84,18 @@ def resumed(dataset: Any, state: object) -> Any:
 def resumed_after(dataset: Any, state: object) -> Any:
     """Return a dataset that starts another epoch, from a state saved at the end of the previous epoch.
 
-    A generator reads the state only when its first sample is requested. If it resumes at the end, it yields no sample,
-    as in torchdata, and the next iterator starts afresh. If it yields a sample, the state is not a position in an
-    epoch, and is restored again.
+    If an iterator resumes at the end, it yields no sample, as in torchdata, and the next iterator starts afresh. If it
+    yields a sample, the state is not a position in an epoch, and is restored again. A source of feedline is not asked:
+    a feed would lose the sample.
     """
     dataset = resumed(dataset, copy.deepcopy(state))
     iterator = iter(dataset)
-    if not inspect.isgenerator(iterator):
+    if isinstance(dataset, (Acknowledged, StreamSource)):
         return dataset
     with contextlib.suppress(Exception):  # the sample's own error: raised again when the sample is requested
         if next(iterator, _NOTHING) is _NOTHING:
             return dataset
-    iterator.close()
+    del iterator  # a generator runs its `finally` before the state is restored
     dataset.load_state_dict(state)
     return dataset
 

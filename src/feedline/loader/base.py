@@ -80,8 +80,7 @@ class LoaderBase:
         policy = policy_of(on_error)
         check_policy(policy, is_map=config_of(self).is_map)
         vars(self)["on_error"] = on_error
-        self._feedline_session.fault_budget.use(policy)
-        self._iterator = None  # its workers use the old policy; a loop that is under way finishes with them
+        self._feedline_session.fault_budget.use(policy)  # the next epoch starts new workers: see `Session.made_of`
 
     @property
     def tuning(self) -> Tuning | None:

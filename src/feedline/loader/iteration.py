@@ -71,6 +71,8 @@ class Iteration(Iterator[Any]):
     _listener: Listener | None = None
     _shared_seed: int | None = None
     """For torch's data pipes."""
+    _made_of: tuple[object, ...] = ()
+    """What the workers are made of; see `Session.made_of`."""
 
     def __init__(
         self,
@@ -99,6 +101,7 @@ class Iteration(Iterator[Any]):
         else:
             from feedline.delivery.driver.batches import WorkerBatches
 
+            self._made_of = session.made_of(config)
             driver = session.resources.driver(self.spec, prepare, session.tuning)
             session.broadcast.join(driver)
             self._before_workers(session, config, order, start)
@@ -114,7 +117,7 @@ class Iteration(Iterator[Any]):
         if share is not None:
             from feedline.delivery.driver.end_of_epoch import EndOfEpochSync
 
-            self._source = self._sync = EndOfEpochSync(self._source, share, self._end)
+            self._source = self._sync = EndOfEpochSync(self._source, self._batches, session.fault_budget, share)
         self._loader = weakref.ref(loader)
         """For those who are told that an epoch starts: a loader that was dropped has none."""
         self._restart_on_epoch_change(session, config, order)
@@ -136,8 +139,7 @@ class Iteration(Iterator[Any]):
             fault_budget.keeps_steps = ranks > 1
         fault_budget.dataset = dataset if config.is_map else None
         fault_budget.counts_known = not order.endless
-        is_under_way = snapshot is not None and not start.is_drawn and snapshot.order.get("consumed", 0) > 0
-        fault_budget.begin_epoch(start.epoch, resumes=is_under_way or (snapshot is not None and bool(snapshot.streams)))
+        fault_budget.begin_epoch(start.epoch, resumes=start.is_resumed)
         # feedline's own datasets always get `set_epoch()`; others only if a restored state has an epoch for them.
         broadcast, epoch = session.broadcast, None if snapshot is None else snapshot.dataset_epoch
         if config.is_epoch_aware:
@@ -168,6 +170,10 @@ class Iteration(Iterator[Any]):
             session.epochs.begun(start, order, checkpoint)
 
         return begin
+
+    def can_continue(self, session: Session, config: LoaderConfig) -> bool:
+        """True if there are workers that can make the batches of another epoch: they are made of the same arguments."""
+        return not self.closed and self._made_of == session.made_of(config)
 
     def begin_again(self, session: Session, config: LoaderConfig, order: Order, *, inside: bool = False) -> None:
         """Start another epoch with the same workers, or the same epoch again if no batch of it was requested.
@@ -237,10 +243,6 @@ class Iteration(Iterator[Any]):
         if self._listener is not None:
             self._listener.call_if_due()
         return self._source.__next__()  # not next(): a signal could arrive after it
-
-    def _end(self, has_ended: bool) -> None:
-        """Mark the epoch as ended or as under way, regardless of what is left of it here."""
-        self._batches.checkpoint.entry.progress.ended = has_ended
 
     def __getstate__(self) -> object:
         raise NotImplementedError(

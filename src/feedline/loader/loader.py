@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -281,6 +282,15 @@ class Loader(LoaderBase):
         _iterator_class()  # import it now, not while the training loop waits for the first batch
         config_of(self).target()  # raises its errors now rather than later
 
+    def __setattr__(self, name: str, value: object) -> None:
+        # A subclass may use the name of another argument for something else.
+        if "_feedline_session" in vars(self) and name in (_FIXED if type(self) is Loader else _ORDERING):
+            raise BadOption(
+                f"{name} cannot be changed: workers, order and states of a {type(self).__name__} follow from what it was "
+                f"made with. Make a new loader with {name}=. What can be assigned is {', '.join(_READ_AGAIN)}."
+            )
+        super().__setattr__(name, value)
+
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
         """Return the sampler for `shuffle`; None if the user gave one or there is nothing to sample."""
         if self._kind is DatasetKind.ITERABLE or self.sampler is not None or self.batch_sampler is not None:
@@ -324,7 +334,7 @@ class Loader(LoaderBase):
         def begin() -> NumpyBatches:
             config, own = session.prepare(self, order)
             iterator: NumpyBatches | None = self._iterator  # a local copy: `close` in another thread clears it
-            if iterator is not None and not iterator.closed:
+            if iterator is not None and iterator.can_continue(session, config):
                 iterator.begin_again(session, config, own)
             else:
                 iterator = _iterator_class()(session, config, own, self, target=config.target())
@@ -357,6 +367,11 @@ class Loader(LoaderBase):
         parts += [f"workers={workers}", f"engine={config.engine_name!r}"]
         return f"Loader({', '.join(parts)})"
 
+
+_READ_AGAIN = ("batch_size", "drop_last", "collate_fn", "on_error")
+_ORDERING = ("dataset", "shuffle", "sampler", "batch_sampler")
+_FIXED = inspect.signature(Loader.__init__).parameters.keys() - {*_READ_AGAIN, "self"}
+"""Arguments that cannot be assigned later."""
 
 _SHOWN = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "collate_fn")
 

@@ -186,6 +186,8 @@ class Session:
         """Return the session for a copy of the loader. `rebuilt` completes it."""
         twin = copy.copy(self)
         twin.epochs, twin.fault_budget = self.epochs.copy(), self.fault_budget.copy()
+        if twin.epochs.is_loaded:  # the faults are a part of that state
+            twin.fault_budget.restore(self.fault_budget.state())
         twin.tuning = None if self.tuning is None else self.tuning.copy()
         return twin
 
@@ -238,8 +240,8 @@ class Session:
 
     def order(self, config: LoaderConfig) -> Order:
         """Return the order of the loader's batches."""
-        if self.stream_sharding is not None and self.stream_sharding.share.world_size == 1:
-            self.stream_sharding = self._stream_sharding(config)  # the process group may have been created since
+        if self.stream_sharding is not None:  # the batch size may have changed, or a process group have been created
+            self.stream_sharding = self._stream_sharding(config)
         parts = config.order_parts()
         if parts is None:
             return config.order_of(self.stream_sharding)
@@ -298,6 +300,11 @@ class Session:
                 self.resources = Resources(config)
             self.resources.config = config
         return config
+
+    def made_of(self, config: LoaderConfig) -> tuple[object, ...]:
+        """Return what workers are made of. Persistent workers are kept from epoch to epoch while it stays equal."""
+        own = config.batched, config.drop_last, config.collate, config.init, config.placement
+        return (config, *own, self.stream_sharding, self.fault_budget.policy)
 
     def spec(
         self,

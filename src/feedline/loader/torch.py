@@ -6,6 +6,7 @@ torch's own. Iteration is feedline's.
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import functools
 import importlib
@@ -21,7 +22,7 @@ from typing_extensions import TypeVar  # torch depends on it, too
 
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import IterableSource
-from feedline.errors import BadOption
+from feedline.errors import BadOption, OptionWarning, warn_user
 from feedline.faults.policy import OnError
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.arguments import (
@@ -53,6 +54,7 @@ S_co = TypeVar("S_co", covariant=True, default=Any)
 B_co = TypeVar("B_co", covariant=True, default=Any)
 """The type of a batch. Any: the result of the default collate function has no known type."""
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
+_OPTIONS = inspect.signature(fixed_options).parameters
 
 
 _FRAMEWORKS = {
@@ -286,11 +288,13 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
                 f"seed={seed} and generator= were both given: a seed fixes every epoch, a generator draws each one. "
                 "Drop one of them."
             )
+        own_sampler: Any = None  # Any: feedline's, imported only here
         if seed is not None and shuffle and sampler is None and batch_sampler is None and _is_map(dataset):
             # This sampler has no seed of its own: it uses this loader's, even when other code iterates over it.
             from feedline.samplers import RandomSampler
 
             sampler, shuffle = RandomSampler(dataset), None  # type: ignore[arg-type]  # it has a length, or this raises
+            own_sampler = sampler
         super().__init__(
             dataset,  # type: ignore[arg-type]  # torch accepts more than its annotation allows
             batch_size,
@@ -315,7 +319,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             )
         self.in_order = in_order
         show(self, {**given, "seed": fixed["seed"]})
-        self._seeds = SeedSource()
+        self._seeds, self._own_sampler = SeedSource(), own_sampler
         self._set_up(fixed, on_error, TorchFramework(), tuning)
         adopt_samplers(self, fixed["seed"])
 
@@ -345,7 +349,24 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     def __copy__(self) -> DataLoader[S_co, B_co]:
         twin = super().__copy__()
         twin._seeds = type(self._seeds)()
+        own, batches = self._own_sampler, self.batch_sampler
+        is_plain = type(batches) in (type(None), torch.utils.data.BatchSampler)
+        if own is not None and self.sampler is own and is_plain:
+            own, batches = copy.copy(own), copy.copy(batches)  # `set_epoch` is for one loader
+            if batches is not None:
+                batches.sampler = own
+            vars(twin).update(sampler=own, batch_sampler=batches, _own_sampler=own)
         return twin
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # A subclass may use the name for something else.
+        if name in _OPTIONS and "_feedline_session" in vars(self) and type(self) in (DataLoader, DataLoader2):
+            warn_user(
+                f"Assigning to {name} has no effect: feedline's own options are fixed when a loader is made. Make a new "
+                f"loader with {name}={value!r:.200}.",
+                OptionWarning,
+            )
+        super().__setattr__(name, value)
 
     def __len__(self) -> int:
         session, config = self._feedline_session, config_of(self)

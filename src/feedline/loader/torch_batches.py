@@ -124,7 +124,8 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
 
         def begin() -> TorchBatches[B_co]:
             config, own = session.prepare(loader, order)
-            if self.closed:
+            if not self.can_continue(session, config):
+                self.close()
                 self.__init__(session, config, own, loader)  # type: ignore[misc]  # in place: wrappers keep this iterator
             else:
                 self._count_epoch(loader)

@@ -23,6 +23,8 @@ class Progress:
     """The number of the stream that is next."""
     read: int | None = None
     """Samples taken from the stream of an iteration without workers."""
+    outcome: Position | None = None
+    """Where a stream that all workers read has ended, once the training loop has every batch."""
     missing: int = 0
     """Batches among these that were not delivered: no sample of them was left, or an exception was raised instead."""
     faults: tuple[int, int, int] | None = None

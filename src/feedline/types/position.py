@@ -29,7 +29,7 @@ class Position:
     batches: int = 0
     """Batches of a worker's own stream."""
     ended: bool = False
-    """True if the stream has ended: its worker makes no more batches in this epoch."""
+    """True if the stream has no sample left: there are no more batches of it in this epoch."""
     is_one: bool = False
     """True if the dataset is its own iterator, so the iterator's state outlives the epoch."""
     is_before: bool = False

@@ -342,6 +342,11 @@ class Runner:
         """True if the dataset or its iterator can save and restore its state."""
         return is_stateful(self._dataset) or (self.streams and self.stream.is_stateful)
 
+    @property
+    def _has_ended(self) -> bool:
+        """True if a stream has no sample after the last batch."""
+        return getattr(self._fetch, "has_ended", False)
+
     def position(self) -> Position:
         """Return the current position, with the states of dataset and iterator if these have any."""
         if not self.streams:
@@ -349,6 +354,8 @@ class Runner:
         position = self.stream.position()
         if self._spec.sharding is not None:
             position.read = getattr(self._fetch, "consumed", None)
+        # A feed delivers again what was not acknowledged, also after its end.
+        position.ended = self._has_ended and not self._acknowledged
         return position
 
     def _saved_position(self) -> Position | None:
@@ -361,17 +368,18 @@ class Runner:
     def _noted(self, notes: Notes) -> Notes:
         """Return notes that say how much of a worker's own stream was read, if they have no position."""
         if notes.position is None and self.streams and self._spec.sharding is None:
-            notes.position = Position(read=self.stream.next_place)
+            ended = self._has_ended and not self.is_stateful and not self._acknowledged
+            notes.position = Position(read=self.stream.next_place, ended=ended)
         return notes
 
     def _notes(self, task: Task) -> Notes | None:
         """Return what does not follow from the batch that was just made; None if everything does."""
         faults = [] if self._guard is None else self._guard.faults
-        # A last batch that is short is not as many samples as others.
-        has_ended = getattr(self._fetch, "has_ended", False)
+        # A last batch that is short is not as many samples as others, and its states are those of the end.
+        has_ended = self._has_ended
         has_digests = self.streams and bool(self.stream.digests)
         # A feed does not redeliver acknowledged samples, so those since an older state cannot be counted off.
-        position = self._saved_position() if task.snapshot or self._acknowledged else None
+        position = self._saved_position() if task.snapshot or self._acknowledged or has_ended else None
         says_more = self._acknowledged or faults or has_ended or has_digests or self._watches_split
         if position is None and not says_more:
             return None

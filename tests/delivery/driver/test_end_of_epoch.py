@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
 from pathlib import Path
@@ -151,6 +152,37 @@ def test_resuming_from_a_state_saved_while_a_rank_repeats_batches(folder: Path, 
             assert len(steps) == len(rest)
             assert epoch == 0
             assert not has_own or steps == rest
+
+
+def lose_a_peer(rank: int, world_size: int, folder: Path, shard: str, workers: int, device: str | None) -> Any:
+    """Save a state after an exchange has failed, as it does when another rank has died, and resume from it."""
+
+    def loader(shard: str | None) -> Any:
+        dataset = TarDataset(str(folder / "shard-*.tar"), "cls").stream()
+        options: Any = {"num_workers": workers, "engine": "thread"} if workers else {}
+        return DataLoader(dataset, 4, shard=shard, device=device, **options)
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    whole = [batch.tolist() for batch in loader(None)]
+    begun = loader(shard)
+    batches = iter(begun)
+    seen = [next(batches).tolist(), next(batches).tolist()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", fail)
+        with contextlib.suppress(RuntimeError):
+            seen += (batch.tolist() for batch in batches)
+    resumed = loader(None)
+    resumed.load_state_dict(begun.state_dict())
+    return whole, seen + [batch.tolist() for batch in resumed]
+
+
+@pytest.mark.parametrize("shard", ["drop", "pad"])
+@pytest.mark.parametrize(("workers", "device"), [(0, None), (2, None), (0, "cpu"), (2, "cpu")])
+def test_a_batch_of_a_failed_exchange_is_not_lost(folder: Path, shard: str, workers: int, device: str | None) -> None:
+    for whole, seen in run_ranks(2, folder, lose_a_peer, shard, workers, device):
+        assert seen == whole
 
 
 def drop_in(rank: int, world_size: int, folder: Path) -> Any:

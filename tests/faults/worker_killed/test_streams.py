@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,42 @@ def test_each_sample_of_a_shared_stream_comes_once(loader_kind: str, kind: str, 
     loader = make(loader_kind, stream, shard=True, workers=workers, seed=7)
     assert batches_of(loader) == expected
     assert loader.stats()["restarted_workers"] == 4
+
+
+class Restarting(Stream):
+    """Starts again once it has ended. Its worker dies at the end, after it has sent its last, short batch."""
+
+    at = times_at_end = 0
+
+    def __init__(self, once: Once) -> None:
+        super().__init__(Numbers(10))
+        self.once = once
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < 10:
+            self.at += 1
+            yield self.at - 1
+        self.at, self.times_at_end = 0, 0
+
+    def state_dict(self) -> dict[str, int]:
+        if self.at == 0:  # called with the short batch, and after it
+            self.times_at_end += 1
+            if self.times_at_end == 2 and self.once("end"):
+                die()
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+@mostly_dataloader
+@pytest.mark.parametrize("shard", [False, True])
+def test_a_worker_that_dies_at_the_end_of_its_stream_does_not_begin_again(
+    loader_kind: str, shard: bool, tmp_path: Path
+) -> None:
+    loader = make(loader_kind, Restarting(Once(tmp_path)), shard=shard, workers=1)
+    assert list(itertools.chain(*batches_of(loader))) == list(range(10))
+    assert loader.stats()["restarted_workers"] == 1
 
 
 @mostly_loader

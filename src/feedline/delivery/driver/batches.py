@@ -66,7 +66,9 @@ def new_epoch(
     restores, before = bool(streams), machine.flights.epoch
     if before is not None and not streams:
         streams = before.checkpoint.outlasting()
-        restores = bool(streams) and not before.is_complete  # workers are ahead of what was delivered
+        # Otherwise workers are ahead of what was delivered, or have not read a shared stream to its end.
+        is_there = before.is_complete and (spec.sharding is None or all(each.dataset is None for each in streams))
+        restores = bool(streams) and not is_there
     assert checkpoint.plan is not None
     progress.positions.update(_positions(spec, streams, len(machine.flights.workers)))
     snapshot_every = settings.snapshot_every

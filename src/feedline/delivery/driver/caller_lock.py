@@ -20,11 +20,11 @@ an exception is treated as an answer: as that of a sample, a target, or a task t
 - Without workers and streams, only the interrupted batch is given up: the next request gets the next one, as in torch.
 
 **The mechanism.** Counting needs one moment at which a batch is delivered. It is the assignment at the end of
-`Epoch.note` (with workers), of `InlineBatches._note`, or of `DeviceBatches._next`. *From that line to the return of
-`__next__`, nothing may be called and nothing may loop*, so that no handler runs: not `next(batches)` but
-`batches.__next__()`, after which Python does not look for signals; the end of an epoch is an assignment in an `except`
-clause. The owner of the lock is cleared the same way, in a `finally` that was entered before it was set, and only if
-the owner is that call, so an interrupt anywhere leaves the lock free.
+`Epoch.note` (with workers), of `InlineBatches._note`, of `DeviceBatches._next`, or of `EndOfEpochSync.__next__`. *From
+that line to the return of `__next__`, nothing may be called and nothing may loop*, so that no handler runs: not
+`next(batches)` but `batches.__next__()`, after which Python does not look for signals; the end of an epoch is an
+assignment in an `except` clause. The owner of the lock is cleared the same way, in a `finally` that was entered before
+it was set, and only if the owner is that call, so an interrupt anywhere leaves the lock free.
 
 **What does not work.** Delaying signals during `next`, as while workers are started or ended and in finalizers
 (`system/interrupts.py`), would keep Ctrl-C from ending a wait for a stuck worker. Catching the exception and finishing

@@ -12,11 +12,18 @@ import copy
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feedline.delivery.driver.caller_lock import OneCallerBatches
+from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.errors import BadOption
+from feedline.order.plan import Progress
 from feedline.system.ranks import Share
+from feedline.types import Position
+
+if TYPE_CHECKING:
+    from feedline.delivery.driver.batches import WorkerBatches
+    from feedline.delivery.driver.inline_batches import InlineBatches
 
 _NOTHING = object()
 
@@ -28,15 +35,18 @@ class EndOfEpochSync(Iterator[Any]):
 
     Args:
         source: the batches of this rank.
+        batches: the same, before they are prepared for a device. Their checkpoint says which were delivered.
+        fault_budget: counts samples that fail.
         share: this rank, and the tail: "drop" ends when the first rank runs out of batches, "pad" when the last one
             does; until then the other ranks repeat their first batch.
-        end: called with False when this rank runs out of batches, and with True when ranks have agreed on the end.
-            Until then the epoch is under way, also in a saved state.
     """
 
-    def __init__(self, source: OneCallerBatches, share: Share, end: Callable[[bool], None]) -> None:
+    def __init__(
+        self, source: OneCallerBatches, batches: InlineBatches | WorkerBatches, fault_budget: FaultBudget, share: Share
+    ) -> None:
         self._source = source
-        self._end = end
+        self._batches = batches
+        self._fault_budget = fault_budget
         self._share = share
         self._pads = share.tail == "pad"
         self._group = _group(share)
@@ -51,7 +61,11 @@ class EndOfEpochSync(Iterator[Any]):
         self._is_over = False
         # object: whatever the collate function returns.
         self._taken: object = _NOTHING
-        """A batch that was taken but not delivered, because an interrupt came during the exchange."""
+        """A batch that was taken, and is delivered once the ranks have agreed."""
+        self._after = Progress()
+        """The progress of the epoch after it. Until it is delivered, a saved state has that before it."""
+        self._live: Callable[[], Position] | None = None
+        """See `Checkpoint.live`."""
         self._first: object = _NOTHING
         """A copy of this rank's first batch, or of another rank's if this one has none."""
 
@@ -72,25 +86,45 @@ class EndOfEpochSync(Iterator[Any]):
             self._agreed -= 1
             return batch
         if not self._has_none and self._taken is _NOTHING:
-            try:
-                self._taken = self._source.__next__()
-            except StopIteration:
-                if self._source.leaving:
-                    raise
-                self._has_none = True
-                self._end(False)
+            self._take()
         if self._pads and self._first is _NOTHING and not self._has_none:
             self._first = copy.deepcopy(self._taken)
         least, most = self._ask(0 if self._has_none else 1 + self._source.ready_count())
+        checkpoint = self._batches.checkpoint
         if most == 0 or (least == 0 and not self._pads):
-            self._taken, self._is_over = _NOTHING, True
-            self._end(True)
+            self._taken, self._is_over, self._after.ended = _NOTHING, True, True
+            checkpoint.live, checkpoint.entry.progress = self._live, self._after
             raise StopIteration
         self._agreed = max(0, least - 1)
         if self._has_none:
             return copy.deepcopy(self._first)
         batch, self._taken = self._taken, _NOTHING
+        # From here on nothing is called, so no signal handler runs: see `feedline.delivery.driver.caller_lock`.
+        checkpoint.live, checkpoint.entry.progress = self._live, self._after
         return batch
+
+    def _take(self) -> None:
+        """Take a batch of this rank, if it has one."""
+        self._batches.apply_pending()  # the epoch may have to be started again
+        checkpoint = self._batches.checkpoint
+        entry, live, after = checkpoint.entry, checkpoint.live, checkpoint.entry.progress
+        before = after.copy()
+        before.faults = before.faults or self._fault_budget.mark()
+        if live is not None:
+            position = live().copied()
+            checkpoint.live = lambda: position
+        entry.progress, self._live = before, live
+        try:
+            self._taken = self._source.__next__()
+        except StopIteration:
+            if self._source.leaving:
+                raise
+            self._has_none = True
+        except BaseException:
+            checkpoint.live, entry.progress = live, after if entry.progress is before else entry.progress
+            raise
+        # Batches on a device replace the progress with that of each batch; others change it.
+        self._after, entry.progress = after if entry.progress is before else entry.progress, before
 
     def _ask(self, count: int) -> tuple[int, int]:
         """Return the smallest and the largest number of batches of all ranks; blocks until all have reported."""

@@ -182,6 +182,8 @@ class Epoch:
         """The next batch of the plan, while no worker may have it."""
         self.end: int | None = None
         """The number of the first batch past the end of the stream."""
+        self._outcome: Position | None = None
+        """Where the stream has ended."""
         self.unraised: BaseException | None = None
         """What the scheduler raised while a batch was being delivered; raised in place of the next batch."""
         self._already = frozenset(progress.early)
@@ -244,8 +246,7 @@ class Epoch:
         self.end = flight.ordinal if self.end is None else min(self.end, flight.ordinal)
         self.exhausted = True
         self.done += 1
-        if result.position is not None:
-            self.progress.positions[result.worker] = result.position
+        self._outcome = self._outcome or position
 
     def due(self) -> int | None:
         """Return the number of the finished batch to deliver next, None if it is not ready."""
@@ -281,6 +282,11 @@ class Epoch:
     def is_over(self) -> bool:
         """True if a stream has ended, and the training loop has every batch before its end."""
         return self.end is not None and self.numbers.delivered >= self.end
+
+    def complete(self) -> None:
+        """Note that the training loop has every batch."""
+        self.is_complete = True
+        self.progress.outcome = self._outcome
 
     def resume_for(self, worker: int) -> Position | None:
         """Return where a replacement for this worker resumes."""

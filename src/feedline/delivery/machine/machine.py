@@ -136,7 +136,7 @@ class Machine:
             if self.flights.is_busy:
                 return _NOT_READY  # until unwanted tasks whose slots are needed are done
             raise epoch.refused(holds_back=is_through)
-        epoch.is_complete = True
+        epoch.complete()
         self.leave_epoch()
         epoch.fault_budget.check(ended=True)
         raise StopIteration

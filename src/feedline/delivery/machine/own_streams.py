@@ -66,13 +66,17 @@ class OwnStreams(Epoch):
         self.ready[flight.ordinal] = result
 
     def _after(self, result: Result, count: int) -> Position:
-        """Return where a worker is after an answer: what it says, or so many samples after its last answer."""
+        """Return where a worker is after an answer: what it says, or so many samples after its last answer.
+
+        A batch that is cut short by the end of the stream is the last one, and has the states of the end.
+        """
         last = self._last[result.worker]
         sent = None if result.notes is None else result.notes.position
         states = last if sent is None or not sent.has_state else sent
-        ended = result.kind is ResultKind.ENDED
+        if result.kind is ResultKind.ENDED:
+            return replace(states, read=last.read, batches=last.batches, ended=True)
         read = (last.read or 0) + count if sent is None else sent.read
-        return replace(states, read=last.read if ended else read, batches=last.batches + (not ended), ended=ended)
+        return replace(states, read=read, batches=last.batches + 1, ended=sent is not None and sent.ended)
 
     def pop(self, ordinal: int) -> Result:
         result = super().pop(ordinal)

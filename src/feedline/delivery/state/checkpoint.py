@@ -120,10 +120,13 @@ class Checkpoint:
 
     def outlasting(self) -> tuple[Position, ...]:
         """Return where the next epoch begins: the states that outlive this one, which has ended or was left."""
+        progress = self.entry.progress
         positions = self._positions() if self.keeps_dataset else []
-        if self.order.unit == "stream samples" and positions:
-            positions = [_furthest(positions)]
-        is_over = self.entry.progress.ended or not self.order.unit.startswith("stream")
+        if self.order.unit == "stream samples" and self.keeps_dataset:
+            # Only a worker that was asked for more has run the stream to its end.
+            outcome = progress.outcome if progress.ended else None
+            positions = [_furthest(positions) if outcome is None else outcome]
+        is_over = progress.ended or not self.order.unit.startswith("stream")
         found = [position.next_epoch(ended=is_over or position.ended) for position in positions]
         if not self.keeps_last:
             found = [replace(position, iterator=None) for position in found]

@@ -63,6 +63,11 @@ class Epochs:
         function, arguments = self.__reduce__()
         return function(*arguments)
 
+    @property
+    def is_loaded(self) -> bool:
+        """True if the next iteration resumes from a state that was loaded."""
+        return self._loaded is not None
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
         self._by_hand = epoch

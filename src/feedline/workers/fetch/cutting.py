@@ -33,6 +33,11 @@ class FetcherOfStream(ABC):
         self._seeds = self._collate_draws or stream.seeds_each
         self._begin(spec)
 
+    @property
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """True if the stream has no sample after the last batch."""
+
     @abstractmethod
     def _begin(self, spec: WorkerSpec) -> None:
         """Prepare for the first batch."""
@@ -59,10 +64,13 @@ class StreamFetcher(FetcherOfStream):
         """At the end of the stream: how many samples were read for a batch that was not made."""
         return self.stream.place - self._first
 
+    @property
+    def has_ended(self) -> bool:
+        return self._has_ended
+
     def _begin(self, spec: WorkerSpec) -> None:
         self._drop_last = spec.drop_last
-        self.has_ended = False
-        """True if the stream has no sample after the last batch."""
+        self._has_ended = False
         self._first = 0
         """Where the last batch began."""
 
@@ -70,12 +78,12 @@ class StreamFetcher(FetcherOfStream):
         count = count if self._batched else 1
         self._first = self.stream.next_place
         samples: list[object] = []
-        if not self.has_ended:
+        if not self._has_ended:
             try:
                 with self.stream.generators:
                     self._fill(samples, count)
             except StopIteration:
-                self.has_ended = True  # an iterator may continue after its end: that is the next epoch
+                self._has_ended = True  # an iterator may continue after its end: that is the next epoch
         if not samples or (self._drop_last and self._batched and len(samples) < count):
             raise StopIteration
         self._scope.collate(self._first, draws=self._collate_draws)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.framework import Gather
-from feedline.abc.stateful import check_restorable, resumed, resumed_after
+from feedline.abc.stateful import check_restorable, outlives_epoch, resumed, resumed_after
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness.global_states import GlobalStates, globals_kept, seed_globals
 from feedline.randomness.scope import Scope, Timed
@@ -38,6 +38,9 @@ def fetcher_for(
     collate = spec.framework.bind_collate(spec.collate)
     if spec.batched and spec.framework.is_default_collate(spec.collate):
         collate = _remembering(collate, scope)
+    end = resume if resume is not None and resume.ended else None
+    if end is not None:
+        resume = end.next_epoch() if outlives_epoch(dataset) else None
     if resume is not None and resume.dataset is not None:
         check_restorable(dataset)
         anew = resume.is_before and spec.kind is DatasetKind.ITERABLE
@@ -49,7 +52,7 @@ def fetcher_for(
 
         if resume is not None and resume.is_left:
             begin_and_leave(dataset)
-        stream = Stream(dataset, scope, resume, guard)
+        stream = Stream(dataset, scope, resume, guard, end)
         return (StreamFetcher if spec.sharding is None else SpanFetcher)(stream, collate, spec, scope, guard)
     reader = Reader(dataset, scope, guard, batched=spec.batched) if is_awaited(dataset) else None
     several = batch_getter(dataset) if spec.batched else None

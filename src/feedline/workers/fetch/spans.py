@@ -51,6 +51,10 @@ class SpanFetcher(FetcherOfStream):
         self.consumed: int | None = None
         """Samples that all ranks have consumed with the last batch, if the end of the stream has changed the steps."""
 
+    @property
+    def has_ended(self) -> bool:
+        return self._total is not None
+
     def _make(self, span: Span) -> object:
         share = self._sharding.share
         begin = span.origin + span.number * self._stride

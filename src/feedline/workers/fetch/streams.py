@@ -10,6 +10,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from feedline.abc.source import Acknowledged, Repeatable, StreamSource
@@ -53,16 +54,27 @@ class Stream:
         scope: notified of each sample.
         resume: where to resume; the state of the dataset itself is already restored.
         guard: decides whether a sample is tried again.
+        end: where the stream has ended, if that was before a resumption: nothing is left to read. The dataset is in
+            the state from which the next epoch begins.
     """
 
-    def __init__(self, dataset: Any, scope: Scope, resume: Position | None, guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        scope: Scope,
+        resume: Position | None,
+        guard: Guard | None = None,
+        end: Position | None = None,
+    ) -> None:
         self._dataset = dataset
         self._guard = guard
+        self._end = end
         with scope.kept():
             scope.open()
             if resume is not None and resume.is_before and resume.iterator is not None:
                 restore_end(dataset, resume.iterator)
-            self._iterator = iter(dataset)
+            samples: Any = dataset if end is None else ()  # any iterable, whose iterator may have a state
+            self._iterator = iter(samples)
             self.generators = scope.own_generators() if self._draws_in_turn() else UNCHANGED
             """The context in which samples draw from the process-wide generators."""
         is_plain = type(self._iterator) in _PLAIN
@@ -98,6 +110,8 @@ class Stream:
             self.place = resume.place
             # A feed does not repeat its samples, so new ones must not be skipped.
             self._skip_to = resume.place + (0 if isinstance(dataset, Acknowledged) else resume.skip)
+        if end is not None:
+            self.place = self._skip_to = end.place + end.skip
         # A generator runs no code before its first sample is requested.
         scope.is_common = inspect.isgenerator(self._iterator) and self.place == 0
         self.goes_in_one = not self.seeds_each and (is_plain or inspect.isgenerator(self._iterator))
@@ -298,10 +312,12 @@ class Stream:
     @property
     def is_stateful(self) -> bool:
         """True if the iterator can save and restore its state."""
-        return is_stateful(self._iterator)
+        return is_stateful(self._iterator) or (self._end is not None and self._end.has_state)
 
     def position(self) -> Position:
         """Return the current position, with the states of dataset and iterator."""
+        if self._end is not None:
+            return replace(self._end)
         iterator = self._iterator.state_dict() if is_stateful(self._iterator) else None
         is_one = self._iterator is self._dataset
         is_before = not self._goes_on and _has_not_begun(self._iterator)
