@@ -13,6 +13,8 @@ import torch
 import torch.multiprocessing
 from numpy.typing import NDArray
 
+import feedline
+from feedline.workers import abilities
 from tests.faults.loaders import LOADERS, make
 
 pytestmark = pytest.mark.sample(15)
@@ -163,6 +165,34 @@ def test_a_batch_outlives_its_loader(kind: str, engine: str, end: str, persisten
     assert is_right(held[0], 0)
     assert is_right(held[2], 2)
     assert all(is_right(batch, place) for place, batch in enumerate(others))
+
+
+class Remembering:
+    """A collate function that keeps its last batch, and overwrites it before it makes the next one."""
+
+    previous: Any = None
+
+    def __call__(self, samples: list[Any]) -> Any:
+        before = None if self.previous is None else is_right(self.previous, samples[0][0] // ROWS - 1)
+        if self.previous is not None:
+            self.previous[:] = -7
+        self.previous = feedline.collate.default(samples)
+        return {"x": self.previous, "before": before}
+
+
+@pytest.mark.parametrize("memory", ["arena", "portable"])
+def test_a_worker_may_keep_and_change_its_batches(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the worker nor the training loop sees what the other writes."""
+    if memory == "portable":
+        monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
+    kept = []
+    for place, batch in enumerate(feedline.Loader(Marked(16 * ROWS), ROWS, workers=1, collate_fn=Remembering())):
+        assert batch["before"] is (True if place else None)
+        if place % 2:
+            batch["x"][:] = 5
+        else:
+            kept.append((place, batch["x"]))
+    assert all(is_right(batch, place) for place, batch in kept)
 
 
 PARTS: dict[str, Callable[[Any], Any]] = {

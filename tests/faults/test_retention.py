@@ -69,7 +69,9 @@ def _own_memory(pid: int) -> int:
         found = mappings(pid)
     except OSError:
         return 0  # it has just ended
-    return sum(one.sizes["Pss"] if one.is_shared else _private(one.sizes) for one in found)
+    return sum(
+        one.sizes["Pss"] if one.is_shared or one.name.startswith("/dev/shm") else _private(one.sizes) for one in found
+    )
 
 
 def _private(sizes: dict[str, int]) -> int:

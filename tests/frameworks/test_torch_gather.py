@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
 
+from feedline import DataLoader
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.datasets import ArrayDataset
 from feedline.frameworks.torch import TorchFramework
@@ -198,3 +199,41 @@ def test_a_large_batch_is_written_directly_into_the_slot(name: str, indices: lis
     assert describe(batch) == describe(one_by_one(dataset)(indices))
     inside = [writer.offset_of(part.data_ptr(), part.nbytes) is not None for part in batch]
     assert inside == ([True] if name == "large rows" else [False, False]), "small batches are cheaper to copy"
+
+
+def tensors(first: int) -> TensorDataset:
+    return TensorDataset(torch.arange(6) + first)
+
+
+def assign(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda dataset: setattr(dataset, name, value)
+
+
+CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "tensors": (lambda: tensors(0), assign("tensors", (torch.arange(6) * 2.5,))),
+    "indices": (lambda: Subset(tensors(0), range(6)), assign("indices", range(5, -1, -1))),
+    "what was selected": (lambda: Subset(tensors(0), range(6)), assign("dataset", tensors(9))),
+    "what was selected has changed": (
+        lambda: Subset(tensors(0), range(6)),
+        lambda dataset: assign("tensors", (torch.arange(6) + 50,))(dataset.dataset),
+    ),
+    "a part": (
+        lambda: ConcatDataset([tensors(0), tensors(6)]),
+        lambda dataset: dataset.datasets.__setitem__(0, tensors(50)),
+    ),
+    "it has no columns any more": (lambda: Subset(tensors(0), range(6)), assign("dataset", [(9,)] * 6)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_without_workers_a_changed_dataset_shows_at_once(change: str) -> None:
+    make, act = CHANGES[change]
+    seen = []
+    for kind in (torch.utils.data.DataLoader, DataLoader):
+        dataset = make()
+        loader: Any = kind(dataset, 2)
+        batches = iter(loader)
+        first = next(batches)[0].tolist()
+        act(dataset)
+        seen.append([first, *(batch[0].tolist() for batch in batches), *(batch[0].tolist() for batch in loader)])
+    assert seen[0] == seen[1]

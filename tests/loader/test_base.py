@@ -73,6 +73,17 @@ def test_loading_an_empty_state_changes_nothing(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_state_leaves_one_that_was_loaded_before(kind: Any) -> None:
+    loader = kind([1, 2, 3], 2)
+    next(iter(loader))
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    with pytest.warns(StateWarning, match="it changes nothing"):
+        loader.load_state_dict({})
+    assert [batch.tolist() for batch in loader] == [[3]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_array_is_no_state(kind: Any) -> None:
     with pytest.raises(BadState, match="not ndarray"):
         kind([1, 2, 3], 2).load_state_dict(np.zeros(2))

@@ -113,6 +113,26 @@ def test_set_epoch_applies_after_a_state_from_the_end_of_an_epoch() -> None:
     assert values(loader) == epochs[4]
 
 
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("epoch", [0, 4])
+@pytest.mark.parametrize("name", ["the loader's own", "a sampler", "a share", "batches"])
+def test_a_state_after_an_epoch_has_the_epoch_that_was_set_for_the_next(name: str, epoch: int, is_loaded: bool) -> None:
+    loader = make(name)
+    epochs = [values(loader) for _ in range(6)]
+    loader = make(name)
+    values(loader)
+    values(loader)
+    if is_loaded:
+        ended = through_json(loader.state_dict())
+        loader = make(name)
+        loader.load_state_dict(ended)
+    loader.set_epoch(epoch)
+    resumed = make(name)
+    resumed.load_state_dict(through_json(loader.state_dict()))
+    assert values(resumed) == values(loader) == epochs[epoch]
+    assert values(resumed) == values(loader) == epochs[epoch + 1]
+
+
 # Datasets with set_epoch
 
 
@@ -148,6 +168,49 @@ def test_set_epoch_of_the_loader_reaches_an_iterable_dataset_in_persistent_worke
         loader.set_epoch(epoch)
         assert sorted(flat(loader)) == [value + 1000 * epoch for value in range(10)]
     loader.close()
+
+
+WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 1, "engine": "thread"}]
+
+
+def through_a_state(loader: Any, **options: Any) -> Any:
+    resumed = DataLoader(loader.dataset.__class__(12), batch_size=2, **options)
+    resumed.load_state_dict(through_json(loader.state_dict()))
+    return values(resumed)
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+def test_a_state_has_the_epoch_that_the_dataset_was_given_after_iter(workers: dict[str, Any]) -> None:
+    loader = DataLoader(Epochs(12), batch_size=2, **workers)
+    for epoch in range(2):
+        batches = iter(loader)
+        loader.set_epoch(epoch)
+        next(batches)
+    resumed = through_a_state(loader, **workers)
+    assert [batch[1] for batch in resumed] == [[1, 1]] * 5
+    assert resumed == values(batches)
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+def test_a_state_has_the_epoch_that_the_dataset_was_given_during_the_epoch(workers: dict[str, Any]) -> None:
+    loader = DataLoader(Epochs(12), batch_size=2, **workers)
+    loader.set_epoch(1)
+    next(iter(loader))
+    loader.broadcast("set_epoch", 5)
+    assert [batch[1] for batch in through_a_state(loader, **workers)] == [[5, 5]] * 5
+
+
+def test_a_stream_under_way_resumes_in_the_epoch_that_it_began_with() -> None:
+    loader = DataLoader(datasets.EpochStream(12), batch_size=2)
+    loader.set_epoch(1)
+    batches = iter(loader)
+    next(batches)
+    loader.set_epoch(2)
+    assert (
+        through_a_state(loader)
+        == values(batches)
+        == [[1002, 1003], [1004, 1005], [1006, 1007], [1008, 1009], [1010, 1011]]
+    )
 
 
 @pytest.mark.parametrize("kind", [torch_data.DataLoader, DataLoader])
@@ -357,6 +420,60 @@ def test_a_state_of_virtual_epochs_does_not_fit_a_plain_iteration() -> None:
     with pytest.raises(BadState, match=r"virtual_epochs\(\)"):
         iter(resumed)
     assert len(take(resumed, 1, 2)[0]) == 2, "the state still works for virtual epochs"
+
+
+def test_a_plain_epoch_of_another_order_does_not_continue_in_virtual_epochs() -> None:
+    loader = DataLoader(datasets.Sized(10), 2, shuffle=True)
+    states = [loader.state_dict()]
+    next(iter(loader))
+    states.append(loader.state_dict())
+    for state in states:
+        resumed = DataLoader(datasets.Sized(10), 2, shuffle=True)
+        resumed.load_state_dict(through_json(state))
+        with pytest.raises(BadState, match="plain iteration"):
+            next(resumed.virtual_epochs(3))
+        list(resumed)
+        assert len(take(resumed, 1, 3)[0]) == 3, "after that epoch"
+
+
+@pytest.mark.parametrize("name", ["shuffled", "a sampler", "batches"])
+def test_virtual_epochs_continue_a_plain_epoch_of_the_same_order(name: str) -> None:
+    whole = [batch for epoch in take(virtual(name), 1, 8) for batch in epoch]
+    loader = virtual(name)
+    next(iter(loader))
+    resumed = virtual(name)
+    resumed.load_state_dict(through_json(loader.state_dict()))
+    assert take(resumed, 1, 7)[0] == whole[1:]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("name", ["shuffled", "a sampler", "weighted", "batches"])
+def test_what_follows_virtual_epochs_repeats_none_of_their_passes(name: str, plain: bool) -> None:
+    loader = virtual(name)
+    epochs = [values(loader) for _ in range(6)]
+    loader = virtual(name)
+    taken = take(loader, 2, len(epochs[0]))
+    begun = -(-sum(map(len, map(flat, taken))) // len(flat(epochs[0])))
+    following = values(loader) if plain else take(loader, 1, 1)[0]
+    assert following[0] == epochs[begun][0]
+
+
+@pytest.mark.parametrize("name", ["shuffled", "a list", "a stream"])
+@pytest.mark.parametrize("kind", ["DataLoader", "Loader"])
+def test_virtual_epochs_do_not_go_on_with_workers_that_another_iteration_took(name: str, kind: str) -> None:
+    options = {"dataset": datasets.Sized(10), **EVERY[name]()}
+    loader: Any = (
+        DataLoader(**options, num_workers=1, engine="thread", persistent_workers=True)
+        if kind == "DataLoader"
+        else Loader(**options, workers=1, engine="thread", persistent=True)
+    )
+    epochs = loader.virtual_epochs(2)
+    assert len(values(next(epochs))) == 2
+    next(iter(loader))
+    with pytest.raises(BadOption, match="persistent"):
+        next(iter(next(epochs)))
+    assert len(take(loader, 1, 5)[0]) == 5
+    loader.close()
 
 
 @pytest.mark.parametrize("dataset", [datasets.Sized(0), datasets.Stream(0)])

@@ -139,3 +139,23 @@ def test_each_repetition_within_an_epoch_has_another_order() -> None:
     expected = [index for _ in range(3) for index in samples_of(plain)]
     batches = Repeated(samplers.BatchSampler(samplers.RandomSampler(range(SIZE)), 4, False), 3)
     assert samples_of(DataLoader(DATA, batch_sampler=batches, seed=1)) == expected
+
+
+SHARES: dict[str, Callable[[int], Any]] = {
+    "distributed": lambda seed: samplers.DistributedSampler(range(SIZE), 2, 1, seed=seed),
+    "share": lambda seed: samplers.distribute(samplers.RandomSampler(range(SIZE), seed=seed), 1, 2),
+    "batches": lambda seed: samplers.distribute(samplers.LengthBucketBatchSampler(LENGTHS, 4, seed=seed), 1, 2),
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_a_seed_assigned_to_a_share_is_followed_by_the_loader(name: str) -> None:
+    sampler = SHARES[name](1)
+    option = {"batch_sampler": sampler} if name == "batches" else {"sampler": sampler, "batch_size": 4}
+    loader = DataLoader(DATA, **option)
+    first = delivered(loader)
+    sampler.seed = 9
+    sampler.set_epoch(0)
+    expected = [int(index) for item in SHARES[name](9) for index in ([item] if isinstance(item, int) else item)]
+    assert delivered(loader) == expected != first
+    assert loader.state_dict()["seed"] == sampler.seed == 9

@@ -246,8 +246,10 @@ def test_nothing_is_left_after_a_short_last_batch(
 
     taken, resumed = interrupted(loader, 3)
     assert flat(taken) == list(range(7))
-    for _ in range(2):  # also from a state that was loaded and not used
+    for begins in (False, True):  # also from a state that was loaded and not used
         again = loader()
+        if begins:
+            iter(resumed)
         again.load_state_dict(resumed.state_dict())
         resumed = again
     assert [flat(resumed) for _ in range(3)] == [[], list(range(7)), list(range(7))]
@@ -449,9 +451,13 @@ def test_per_worker_streams_draw_the_same_after_a_resumption() -> None:
     assert values(taken) + values(resumed) == values(loader())
 
 
-def test_a_shared_stream_resumes_with_another_batch_size() -> None:
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 2), (2, 0)])
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_a_shared_stream_resumes_with_another_batch_size(batch_size: int, before: int, after: int) -> None:
     def loader(batch_size: int, workers: int) -> Any:
-        return DataLoader(datasets.Stream(20), batch_size, shard=True, num_workers=workers)
+        options: dict[str, Any] = {"num_workers": workers, "engine": "thread"} if workers else {}
+        return DataLoader(datasets.Stream(13), batch_size, shard=True, **options)
 
-    _, resumed = interrupted(lambda: loader(3, 0), 2, lambda: loader(5, 2))
-    assert flat(resumed) == list(range(6, 20))
+    for stop in range(6):
+        _, resumed = interrupted(lambda: loader(3, before), stop, lambda: loader(batch_size, after))
+        assert flat(resumed) == list(range(3 * stop, 13))

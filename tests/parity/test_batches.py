@@ -143,6 +143,46 @@ def test_changing_a_batch_in_place_changes_no_other(side: Side) -> object:
     return [checksum(batch) for batch in kept]
 
 
+class LargeArrays(datasets.Squares):
+    def __getitem__(self, index: int) -> Any:
+        return np.full(50_000, float(index))
+
+
+def unchanged(sample: Any) -> Any:
+    return sample
+
+
+class Augmented(torch.utils.data.Dataset[Any]):
+    """Changes the arrays of a list in place, and returns them."""
+
+    def __init__(self, arrays: list[Any]) -> None:
+        self.arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __getitem__(self, index: int) -> Any:
+        array = self.arrays[index]
+        array += 10
+        return array
+
+
+@pytest.mark.parametrize("has_arena", [True, False], ids=["arena", "portable"])
+def test_workers_change_arrays_of_another_loader_for_themselves(
+    process_parity: Parity, monkeypatch: pytest.MonkeyPatch, has_arena: bool
+) -> None:
+    if not has_arena:
+        monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
+
+    def epochs(side: Side) -> object:
+        options = {"batch_size": None, "collate_fn": unchanged, "multiprocessing_context": "fork"}
+        cached = list(side.loader(LargeArrays(4), **options))
+        found = [[checksum(array) for array in side.loader(Augmented(cached), **options)] for _ in range(2)]
+        return found, [checksum(array) for array in cached]
+
+    process_parity.same(epochs)
+
+
 # Tensors of one batch that share memory keep sharing it
 
 

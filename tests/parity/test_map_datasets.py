@@ -160,6 +160,21 @@ def test_getitems_gets_the_list_of_indices_and_only_that(side: Side) -> object:
     return batches, asked
 
 
+@same_inline
+def test_getitems_set_on_a_dataset_between_epochs_is_called(side: Side) -> object:
+    class Plain(datasets.Squares):
+        pass
+
+    dataset = Plain(5)
+    loader = side.loader(dataset, batch_size=2)
+    epochs = [list(loader)]
+    for factor in (10, 20):
+        dataset.__getitems__ = lambda indices, factor=factor: [factor * index for index in indices]  # type: ignore[attr-defined]
+        epochs.append(list(loader))
+    del dataset.__getitems__  # type: ignore[attr-defined]
+    return [*epochs, list(loader)]
+
+
 # Vectorised reading must not be visible
 
 

@@ -16,11 +16,23 @@ Gather = Callable[[NDArray[np.int64]], Any]
 """Makes the batch of these indices in one vectorised step; None if they have to be fetched sample by sample.
 
 It may have an attribute `quick`: a variant for small batches that needs no task context. It runs no user code, draws no
-random numbers and writes into no slot. There, None also means a large batch or an index out of range.
+random numbers and writes into no slot. There, None also means a large batch, an index out of range, or a dataset
+that has changed, for which the function itself raises `Stale`.
 """
 
 Reducer = Callable[[Any, Writer], Any]
 """Reduces an array for pickling: takes the array and the slot writer, returns what `__reduce__` would."""
+
+
+class Stale(Exception):
+    """Raised by a function that reads a dataset if the dataset has changed since the function was made."""
+
+
+class Calls:
+    """The calls of dataset methods in this process, after which a dataset may have other columns."""
+
+    last = object()
+    """A new object after each call: what was made of the dataset before, or meanwhile, is out of date."""
 
 
 class Framework(ABC):

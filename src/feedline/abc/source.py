@@ -46,14 +46,14 @@ class Columnar(ABC):
         """Return the arrays: one, a tuple or a dict of them, each as long as the dataset.
 
         Sample i is row i of each, in the same form. Return None if that does not hold because samples are transformed.
-        Called once per worker.
+        Called once per worker, and again after each call of a method of the dataset (`broadcast`).
         """
 
     def row_check(self) -> Callable[[NDArray[np.int64]], None] | None:
         """Return a function that the loader calls with the row numbers it is about to read.
 
         The function raises an exception if one of these rows is damaged. Return None if there is nothing to check.
-        Called once per worker, after `columns`.
+        Called after `columns`.
         """
         return None
 

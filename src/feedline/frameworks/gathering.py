@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc import memory
+from feedline.abc.framework import Calls, Stale
 from feedline.abc.source import Columnar, ColumnSource, Selection
 from feedline.errors import FeedlineError
 
@@ -38,7 +39,7 @@ def reader_of(dataset: Any, inner: Callable[[Any], Read | None], *, only_arrays:
     if type(dataset) is np.ndarray and dataset.ndim > 1:
         return rows_of(dataset)
     if isinstance(dataset, Selection):
-        return selected(inner(dataset.dataset), dataset.indices)
+        return selected(dataset, inner)
     if isinstance(dataset, ColumnSource):
         return None if only_arrays else dataset.read_columns
     if "datasets" in sys.modules:  # of Hugging Face
@@ -46,19 +47,35 @@ def reader_of(dataset: Any, inner: Callable[[Any], Read | None], *, only_arrays:
 
         if (table := columns_of(dataset)) is not None:
             return None if only_arrays else table[1]
+    last_call = Calls.last  # first: another thread may make a call at any time
     if not isinstance(dataset, Columnar) or (rows := rows_of(dataset.columns())) is None:
         return None
-    rows.check = dataset.row_check()
+    check = dataset.row_check()
+
+    def check_rows(indices: Indices) -> None:
+        if Calls.last is not last_call:
+            raise Stale
+        if check is not None:
+            check(indices)
+
+    rows.check = check_rows
     return rows
 
 
-def selected(read: Read | None, indices: object) -> Read | None:
-    """Return how to read the samples at some indices of a dataset."""
-    chosen = np.asarray(indices)
+def selected(dataset: Any, inner: Callable[[Any], Read | None]) -> Read | None:
+    """Return how to read the samples at some indices of another dataset."""
+    whole, given = dataset.dataset, dataset.indices
+    read, chosen = inner(whole), np.asarray(given)
     if read is None or chosen.ndim != 1 or chosen.dtype.kind not in "iu":
         return None
     chosen = chosen.astype(np.int64, copy=False)
-    return lambda indices: read(chosen[indices])
+
+    def read_selected(indices: Indices) -> Any:
+        if dataset.dataset is not whole or dataset.indices is not given:
+            raise Stale
+        return read(chosen[indices])
+
+    return read_selected
 
 
 def rows_of(table: Any) -> Rows | None:
@@ -107,7 +124,7 @@ class Rows:
         self._few = _LARGE_BYTES // row_bytes if all(map(_is_contiguous, arrays)) else 0
         """For fewer rows than this, a slot is not worth its cost."""
         self.check: Callable[[Indices], None] | None = None
-        """Raises an exception if one of the rows that are about to be read is damaged."""
+        """Raises an exception if one of the rows that are about to be read is damaged, or if the dataset is another."""
 
     def __call__(self, indices: Indices) -> Any:
         if self.check is not None:
@@ -126,7 +143,7 @@ class Rows:
                 self.check(indices)
             for take in self._takes:  # not a comprehension, which would cost another call
                 columns.append(take(indices, 0))
-        except (IndexError, FeedlineError):  # raised again where the task is known
+        except (IndexError, FeedlineError, Stale):  # raised again where the task is known
             return None
         return self._formed(columns)
 

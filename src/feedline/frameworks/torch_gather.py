@@ -6,6 +6,7 @@ Only exact types are recognised: a subclass may define samples differently.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from feedline.abc.framework import Gather
+from feedline.abc.framework import Gather, Stale
 from feedline.frameworks.gathering import Indices, Read, joined, reader_of, rows_of, selected
 from feedline.frameworks.torch_collate import registrations_untouched
 from feedline.frameworks.torch_tensors import AS_NUMPY, tensor_of
@@ -77,20 +78,29 @@ def _adopted(array: NDArray[Any]) -> torch.Tensor:
 def _reader(dataset: Any, *, only_arrays: bool = False) -> Read | None:
     kind = type(dataset)
     if kind is TensorDataset:
-        return _rows_of(dataset.tensors)
+        return _rows_of(dataset)
     if kind is torch.Tensor:
         return rows_of(_as_array(dataset)) if dataset.dtype in AS_NUMPY else None
     if kind is Subset:
-        return selected(_reader(dataset.dataset, only_arrays=only_arrays), dataset.indices)
+        return selected(dataset, lambda inner: _reader(inner, only_arrays=only_arrays))
     if kind is ConcatDataset:
         return _from_parts(dataset)
     return reader_of(dataset, lambda inner: _reader(inner, only_arrays=only_arrays), only_arrays=only_arrays)
 
 
-def _rows_of(tensors: tuple[torch.Tensor, ...]) -> Read | None:
+def _rows_of(dataset: Any) -> Read | None:
+    tensors = dataset.tensors
     rows = rows_of(tuple(map(_as_array, tensors)))
     dtypes = [tensor.dtype for tensor in tensors]
-    if rows is None or all(dtype in AS_NUMPY for dtype in dtypes):
+    if rows is None:
+        return None
+
+    def check_tensors(_: Indices) -> None:
+        if dataset.tensors is not tensors:
+            raise Stale
+
+    rows.check = check_tensors
+    if all(dtype in AS_NUMPY for dtype in dtypes):
         return rows
 
     def read(indices: Indices) -> tuple[torch.Tensor, ...]:
@@ -111,13 +121,16 @@ def _as_array(tensor: torch.Tensor) -> object:
 
 def _from_parts(dataset: ConcatDataset[object]) -> Read | None:
     """Read from several datasets of arrays. In other columns, a sample that is read alone may differ."""
-    reads = [read for part in dataset.datasets if (read := _reader(part, only_arrays=True)) is not None]
-    if len(reads) < len(dataset.datasets):
+    datasets = list(dataset.datasets)
+    reads = [read for part in datasets if (read := _reader(part, only_arrays=True)) is not None]
+    if len(reads) < len(datasets):
         return None
     ends = np.asarray(dataset.cumulative_sizes, np.int64)
     starts = np.concatenate([[0], ends[:-1]])
 
     def read_parts(indices: Indices) -> Any:
+        if len(datasets) != len(dataset.datasets) or not all(map(operator.is_, datasets, dataset.datasets)):
+            raise Stale
         if indices.min() < 0:
             indices = np.where(indices < 0, indices + ends[-1], indices)
         owners = np.searchsorted(ends, indices, side="right")

@@ -43,25 +43,25 @@ class GeneratorOrigin:
     """
 
     def __init__(self, generator: torch.Generator | None, *, seeds: bool) -> None:
-        self._generator = generator
+        self.generator = generator
         self.drawn_from = "torch_seed" if seeds and generator is None else "torch_generator"
         """The snapshot's key for this seed or state; its value there is None before the order is drawn."""
 
     def check(self, order: State) -> None:
         """Raise BadState if the order in a snapshot cannot be drawn again, or the next order cannot start."""
         if "consumed" not in order:  # the epoch was completed
-            if self._generator is not None:
+            if self.generator is not None:
                 _found(order, "torch_generator_next")
         elif order["consumed"] > 0 or self.drawn_from not in order:
             _found(self.found_in(order), self.drawn_from)
         for name in ("torch_generator", "torch_generator_next"):
             if order.get(name) is not None:
-                _unpack(_like(self._generator), order[name])
+                _unpack(_like(self.generator), order[name])
 
     def begin(self, order: State) -> None:
         """Restore the state that `after` returned. Other users of the generator then continue from there, too."""
-        if self._generator is not None and order.get("torch_generator_next") is not None:
-            _unpack(self._generator, order["torch_generator_next"])
+        if self.generator is not None and order.get("torch_generator_next") is not None:
+            _unpack(self.generator, order["torch_generator_next"])
 
     def found_in(self, order: dict[str, object]) -> dict[str, object]:
         """Return the seed or generator state in a snapshot's `order`."""
@@ -69,7 +69,7 @@ class GeneratorOrigin:
 
     def after(self) -> dict[str, object]:
         """Return the state of the generator as it is now, at the end of an epoch."""
-        return {} if self._generator is None else {"torch_generator_next": _packed(self._generator)}
+        return {} if self.generator is None else {"torch_generator_next": _packed(self.generator)}
 
 
 class SeedSource:

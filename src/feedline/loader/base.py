@@ -258,8 +258,8 @@ class LoaderBase:
         """
         if isinstance(state_dict, dict) and not state_dict:  # not `== {}`: arrays compare elementwise
             warn_user(
-                "The state is empty, so the next iteration starts as if none had been loaded. Pass the result of a "
-                "loader's state_dict(), and check that you use the right key of the checkpoint.",
+                "The state is empty, so it changes nothing, as with torchdata. Pass the result of a loader's "
+                "state_dict(), and check that you use the right key of the checkpoint.",
                 StateWarning,
             )
         self._feedline_session.load(config_of(self), state_dict)

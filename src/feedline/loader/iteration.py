@@ -71,6 +71,8 @@ class Iteration(Iterator[Any]):
     _listener: Listener | None = None
     _shared_seed: int | None = None
     """For torch's data pipes."""
+    begun: object
+    """Another object for each iteration that begins with this iterator."""
     _made_of: tuple[object, ...] = ()
     """What the workers are made of; see `Session.made_of`."""
 
@@ -84,6 +86,7 @@ class Iteration(Iterator[Any]):
         target: Target | None = None,
     ) -> None:
         begun = time.monotonic_ns()
+        self.begun = object()
         start = _start_of(session, config, order)
         self.seeds = self._enter(session, config, order, start, first=True)
         self.spec = self._spec(session, config, start)
@@ -185,6 +188,8 @@ class Iteration(Iterator[Any]):
             inside: True if the caller is making a batch right now.
         """
         begun = time.monotonic_ns()
+        if not inside:
+            self.begun = object()
         start = _begin(session, config, order)
         self.seeds = self._enter(session, config, order, start, first=False)
         if self._worker_batches is not None:
@@ -232,6 +237,7 @@ class Iteration(Iterator[Any]):
             session, iteration = kept or reference(), this()
             if session is None or epochs.checkpoint is not checkpoint:
                 return
+            checkpoint.dataset_epoch = session.broadcast.last_set_epoch
             session.rank_watch.first_batch(config.sharing(session.stream_sharding))
             was_called = session.broadcast.set_epoch_count != calls_before
             if iteration is not None and epochs.begins_again(order, set_epoch_was_called=was_called and has_workers):

@@ -105,6 +105,7 @@ class NumpyConfig(LoaderConfig):
             None if size is None else lambda _: CutIndices(sampler, size, drop_last=drop_last),
             inner=sampler if size is not None else None,
             batch_size=size,
+            drop_last=drop_last,
             share=self.share,
         )
 
@@ -286,8 +287,8 @@ class Loader(LoaderBase):
         # A subclass may use the name of another argument for something else.
         if "_feedline_session" in vars(self) and name in (_FIXED if type(self) is Loader else _ORDERING):
             raise BadOption(
-                f"{name} cannot be changed: workers, order and states of a {type(self).__name__} follow from what it was "
-                f"made with. Make a new loader with {name}=. What can be assigned is {', '.join(_READ_AGAIN)}."
+                f"{name} cannot be changed: workers, order and states of a {type(self).__name__} follow from it. "
+                f"Make a new loader with {name}=. What can be assigned is {', '.join(_READ_AGAIN)}."
             )
         super().__setattr__(name, value)
 

@@ -11,7 +11,7 @@ import operator
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from feedline.abc.faults import ErrorPolicy
@@ -240,8 +240,11 @@ class Session:
 
     def order(self, config: LoaderConfig) -> Order:
         """Return the order of the loader's batches."""
-        if self.stream_sharding is not None:  # the batch size may have changed, or a process group have been created
-            self.stream_sharding = self._stream_sharding(config)
+        known = self.stream_sharding
+        renewed = None if known is None else self._stream_sharding(config)  # with the current batch size
+        if known is not None and renewed is not None:
+            # With one rank, a process group may have been created since. A share that was found stays.
+            self.stream_sharding = renewed if known.share.world_size == 1 else replace(renewed, share=known.share)
         parts = config.order_parts()
         if parts is None:
             return config.order_of(self.stream_sharding)
@@ -362,6 +365,7 @@ class Session:
             order,
             lambda order, epoch: self._first_snapshot(config, order, epoch),
             draws=config.next_draws,
+            dataset_epoch=self.broadcast.last_set_epoch,
         )
         last = self.epochs.checkpoint
         faults = self.fault_budget.state(None if last is None else last.entry.progress.faults)
@@ -388,7 +392,7 @@ class Session:
         if snapshot is not None:
             self.epochs.load(snapshot, self.order(config))
             self.fault_budget.restore(faults)
-        self.broadcast.forget_epoch()
+            self.broadcast.forget_epoch()
 
     def _first_snapshot(self, config: LoaderConfig, order: Order, epoch: int) -> Snapshot:
         """Return the state before the first batch of an epoch, and fix the seeds that the epoch would draw."""
@@ -399,7 +403,6 @@ class Session:
             seed=order.seed_for(seed),
             draw_seed=config.fresh_seed() if seed is None else seed,
             order={**counted, **order.expected(), **order.draw_next()},
-            dataset_epoch=self.broadcast.last_set_epoch,
         )
 
     def set_epoch(self, config: LoaderConfig, epoch: int) -> None:

@@ -362,8 +362,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         # A subclass may use the name for something else.
         if name in _OPTIONS and "_feedline_session" in vars(self) and type(self) in (DataLoader, DataLoader2):
             warn_user(
-                f"Assigning to {name} has no effect: feedline's own options are fixed when a loader is made. Make a new "
-                f"loader with {name}={value!r:.200}.",
+                f"Assigning to {name} has no effect: feedline's own options are fixed when a loader is made. Make a "
+                f"new loader with {name}={value!r:.200}.",
                 OptionWarning,
             )
         super().__setattr__(name, value)

@@ -60,11 +60,30 @@ class VirtualEpochs:
                 "cannot split this loader over ranks: its sampler is not feedline's, or its dataset is iterable. Use a "
                 "sampler from feedline.samplers, wrap yours in feedline.samplers.distribute(), or use shard=True."
             )
-        self._batches = _Chain(self._loader) if order is None else self._loader._iterate(order)
+        self._batches = _Chain(self._loader) if order is None else _Own(self._loader._iterate(order))
         self._place = epochs.virtual = VirtualPlace(epoch, step)
 
     def __repr__(self) -> str:
         return f"VirtualEpochs(steps_per_epoch={self.steps_per_epoch})"
+
+
+class _Own(Iterator[object]):
+    """An iteration of a loader, until another one begins with the same iterator, as with persistent workers."""
+
+    # Any: an iterator of either loader, or of a subclass that makes one of another class.
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+        self._begun = getattr(batches, "begun", None)
+
+    def __next__(self) -> object:
+        if getattr(self.batches, "begun", None) is not self._begun:
+            raise BadOption(
+                "The virtual epoch cannot go on: its workers are persistent, and another iteration over the loader has "
+                "taken them since, which dropped their position. Use another loader, such as copy.copy(loader), for "
+                "what you iterate over between virtual epochs, or do not keep the workers; or call virtual_epochs() "
+                "again, which begins with another epoch."
+            )
+        return self.batches.__next__()
 
 
 class _Chain(Iterator[object]):
@@ -72,17 +91,17 @@ class _Chain(Iterator[object]):
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
-        self._batches: Iterator[object] | None = None
+        self._batches: _Own | None = None
         self._had_batches = True  # the first epoch may be resumed at its very end
 
     def __next__(self) -> object:
         while True:
             if self._batches is None:
-                self._batches = self._loader._iterate(None)
+                self._batches = _Own(self._loader._iterate(None))
             try:
                 batch = self._batches.__next__()
             except StopIteration:
-                if getattr(self._batches, "leaving", False):  # it was closed
+                if getattr(self._batches.batches, "leaving", False):  # it was closed
                     raise
                 self._batches = None
                 if not self._had_batches:

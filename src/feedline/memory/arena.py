@@ -43,7 +43,7 @@ import numpy as np
 from feedline.memory import forks
 from feedline.memory.codec import LARGE_BYTES, Bytes, Reader
 from feedline.memory.slot_table import Device, Lease, Slot, SlotTable
-from feedline.memory.sparse import map_sparse
+from feedline.memory.sparse import map_private, map_sparse
 from feedline.system import interrupts
 
 _PAGE = mmap.PAGESIZE
@@ -274,7 +274,8 @@ class Arena:
         table.trim()
         if table.is_closed and table.held:  # stay alive to return the pages of held arrays when these are dropped
             _closed[id(self)] = self
-        elif table.is_closed:
+        elif table.is_closed and not table.busy:
+            self._close_file()
             _closed.pop(id(self), None)
 
     # -- forking, resting and closing --------------------------------------------------------------------------------
@@ -289,6 +290,13 @@ class Arena:
                 if (array := lease()) is not None:
                     arrays.append(array)
         return arrays
+
+    def make_private(self, leases: list[Bytes]) -> None:
+        """Make leased arrays private to this process, in a fork of the one that owns the arena."""
+        for array in leases:
+            start = array.__array_interface__["data"][0] - self.address
+            page = start // _PAGE * _PAGE
+            map_private(self.address + page, start + array.nbytes - page, self.fd, page)
 
     def hold(self, timeout_s: float) -> bool:
         """Keep other threads from leasing or reusing slots until `let_go`; False on timeout."""
@@ -326,16 +334,17 @@ class Arena:
         self._process()  # leases that died meanwhile have no watcher
 
     def close(self) -> None:
-        """Close the descriptor, and free all memory except that of arrays still held. May be called twice."""
-        is_own = os.getpid() == self.pid
-        fd, self.fd = self.fd, -1
-        if fd >= 0 and is_own:
-            os.close(fd)
-        if is_own and not self._table.is_closed:
+        """Free all memory except that of arrays still held, then the descriptor. May be called twice."""
+        if os.getpid() == self.pid and not self._table.is_closed:
             for user in self._users:
                 user.detach()
             self._table.is_closed = True
             self.rest()
+
+    def _close_file(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def serve(self, user: object) -> None:
         """Stay open while `user` lives; the arena is closed when its last user dies.
@@ -354,7 +363,7 @@ class Arena:
     # A default, because at interpreter shutdown modules lose their contents before the last arena is deleted.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing() and self.fd >= 0 and os.getpid() == self.pid:
-            os.close(self.fd)
+            self._close_file()
 
 
 def _notice(reference: weakref.ref[Arena], lease: Lease, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -71,15 +71,24 @@ class SlotWriter:
         view: the memory.
         address: where it starts, if that is known.
         prepare: called before the first array that is large enough for huge pages is written.
+        shared: True if another process will read the batch here.
     """
 
-    __slots__ = ("_copied", "_end", "_prepare", "_spans", "address", "used", "view")
+    __slots__ = ("_copied", "_end", "_prepare", "_spans", "address", "shared", "used", "view")
 
     crosses = True
     has_space = True
 
-    def __init__(self, view: Bytes, address: int | None = None, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        view: Bytes,
+        address: int | None = None,
+        prepare: Callable[[], None] | None = None,
+        *,
+        shared: bool = False,
+    ) -> None:
         self._prepare = prepare
+        self.shared = shared
         self.view = view
         self.address: int = view.__array_interface__["data"][0] if address is None else address
         self.used = 0
@@ -126,6 +135,10 @@ class SlotWriter:
                 return overlapping(self._spans)
             end = start + size
         return []
+
+    def end(self) -> None:
+        """Reserve nothing more."""
+        self._end = self.used
 
     def begin_again(self) -> None:
         """Forget which arrays the batch consists of, before it is encoded in another way."""

@@ -1,27 +1,41 @@
 """Forks of this process, and the memory that they can see.
 
-A forked process has every mapping of its parent, including the batches there. If such memory were reused for the next
-batch, the child would see its own batch change. So memory that is leased at the time of a fork stays leased until the
-child and all its descendants have ended or executed another program.
+A forked process has every mapping of its parent, including the batches there. What it writes into them must stay its
+own, as in any other memory. So the child replaces each batch that its parent holds by a private view of the same pages
+(copy-on-write). It still sees what its parent writes, except on pages that it has written to itself.
+
+If such memory were reused for the next batch, the child would see its own batch change. So memory that is leased at the
+time of a fork stays leased until the child and all its descendants have ended or executed another program.
 
 A witness detects this: one page of shared memory that is mapped just before the fork and unmapped in the parent right
 after it. From then on only the child and its descendants have it mapped, exactly as long as they have the batches.
 Linux refuses to seal memory against writing while any process has it mapped writable. No signal, process id or open
 file is involved that a child could close.
-Test: tests/memory/test_forks.py
+
+A worker holds no leases: as soon as it has sent a batch, its slot may be reused, and later batches are written there.
+So a child of a worker gets a private copy of the unfinished batch, made before the fork, and writes nothing more there.
+What else a worker refers to is private to it (`BatchMemory.part_with`).
+
+On the portable engine, the training process maps every batch that it receives as private from the beginning (on Linux).
+Tests: tests/memory/test_forks.py, tests/faults/test_forked.py
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from feedline.memory.sparse import make_private
 from feedline.system.references import References
+
+if TYPE_CHECKING:
+    from feedline.memory.codec import Bytes, SlotWriter
 
 if os.name == "posix":
     import fcntl
@@ -39,6 +53,9 @@ an operation of its own cannot wait for itself."""
 SEEN: list[tuple[int | None, list[object]]] = []
 """Witnesses, and the leases that a child can see. Without a witness (no descriptor was left), they are held forever."""
 
+unfinished: SlotWriter | None = None
+"""What this worker is making a batch in, if that is shared memory."""
+
 _arenas: References[Arena] = References()
 _lock = threading.Lock()
 _next_check_s = 0.0
@@ -48,7 +65,9 @@ class _Forking(threading.local):
     """What this thread's current fork holds."""
 
     held: Sequence[Arena] = ()
+    seen: Sequence[tuple[Arena, list[Bytes]]] = ()
     page: mmap.mmap | None = None
+    unfinished: tuple[SlotWriter, bytes] | None = None
 
 
 _forking = _Forking()
@@ -89,20 +108,28 @@ def _close_if_alone(witness: int) -> bool:
 
 
 def _before() -> None:
-    """Hold the current leases and map a witness. Nothing is leased or reused until the fork has happened."""
+    """Hold the current leases, map a witness, and copy an unfinished batch.
+
+    Nothing is leased or reused until the fork has happened.
+    """
     held: list[Arena] = []
+    seen: list[tuple[Arena, list[Bytes]]] = []
     leases: list[object] = []
-    _forking.held = held
+    _forking.held, _forking.seen = held, seen
     for arena in _arenas:
         if arena.hold(_HOLD_S):
             held.append(arena)
-        leases += arena.leases()
+        seen.append((arena, arena.leases()))
+        leases += seen[-1][1]
     if leases:
         with _lock:
             try:
                 _forking.page = mmap.mmap(_witness_for(leases), mmap.PAGESIZE)
             except OSError:  # no descriptor is left; an exception here would be ignored
                 SEEN.append((None, leases))
+    writer = unfinished
+    if writer is not None and writer.used:
+        _forking.unfinished = writer, ctypes.string_at(writer.address, writer.used)
 
 
 def _witness_for(leases: list[object]) -> int:
@@ -122,7 +149,7 @@ def _witness_for(leases: list[object]) -> int:
 
 def _after_in_parent() -> None:
     held, page = _forking.held, _forking.page
-    _forking.held, _forking.page = (), None
+    _forking.held, _forking.seen, _forking.page, _forking.unfinished = (), (), None, None
     for arena in held:
         arena.let_go()
     if page is not None:
@@ -134,7 +161,8 @@ def _after_in_child() -> None:
     global _lock
     _lock = threading.Lock()
     _kept.append(_forking.page)
-    _forking.held, _forking.page = (), None
+    seen, made = _forking.seen, _forking.unfinished
+    _forking.held, _forking.seen, _forking.page, _forking.unfinished = (), (), None, None
     for witness, _ in SEEN:
         if witness is not None:
             os.close(witness)
@@ -142,6 +170,12 @@ def _after_in_child() -> None:
     for arena in _arenas:
         arena.reset_in_child()
     _arenas.clear()
+    for arena, arrays in seen:
+        arena.make_private(arrays)
+    if made is not None:
+        writer, contents = made
+        writer.end()
+        make_private(writer.address, len(contents), contents)
 
 
 _kept: list[mmap.mmap | None] = []

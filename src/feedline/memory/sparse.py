@@ -33,6 +33,8 @@ _NO_RESERVE = 0x4000 if platform.machine() in ("x86_64", "aarch64", "arm64", "ri
 """MAP_NORESERVE, which Python's mmap module does not define: tells the kernel not to count address space as memory.
 Otherwise it may refuse to fork this process. Where the value is unknown, less address space is granted and used."""
 
+_MAP_FIXED = 0x10
+
 _NO_LIMIT = 1 << 62
 
 
@@ -95,6 +97,37 @@ def map_again(fd: int, size: int, *, offset: int = 0, private: bool = False) -> 
     mapping = mmap.mmap(fd, size, access=access, offset=offset)
     leave_out_of_dumps(mapping)
     return mapping
+
+
+def map_private(address: int, size: int, fd: int, offset: int) -> None:
+    """Replace shared memory of this process with a copy-on-write view of the same file, at the same addresses."""
+    _map_over(address, size, _NO_RESERVE, fd, offset)
+
+
+def make_private(address: int, size: int, contents: bytes | None = None) -> None:
+    """Replace shared memory of this process with a private copy at the same addresses.
+
+    Args:
+        address: a page boundary.
+        size: its bytes.
+        contents: what it contains; None for what is there now.
+    """
+    contents = ctypes.string_at(address, size) if contents is None else contents
+    _map_over(address, size, mmap.MAP_ANONYMOUS, -1, 0)
+    ctypes.memmove(address, contents, size)
+
+
+if os.name == "posix":  # looked up here, because a forked process may find the lock of the dynamic loader taken
+    _mmap = ctypes.CDLL(None, use_errno=True).mmap
+    _mmap.restype = ctypes.c_void_p
+    _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+
+
+def _map_over(address: int, size: int, flags: int, fd: int, offset: int) -> None:
+    flags |= mmap.MAP_PRIVATE | _MAP_FIXED
+    if _mmap(address, -(-size // _PAGE) * _PAGE, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset) != address:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{os.strerror(code)} while making the memory of a batch private to a process")
 
 
 def why_no_more(size: int, most: int) -> str:

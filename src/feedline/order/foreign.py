@@ -83,6 +83,7 @@ class ForeignOrder(Order):
         inner: object = None,
         origin: GeneratorOrigin | None = None,
         batch_size: int | None = None,
+        drop_last: bool = False,
         share: Callable[[], Share] = Share,
         make_twin: Callable[[], Order] | None = None,
     ) -> None:
@@ -91,6 +92,7 @@ class ForeignOrder(Order):
         self._iterate = iterate
         self._origin = origin
         self._batch_size = batch_size
+        self._drop_last = drop_last
         self._share = share
         self._parts: list[Any] = [sampler] if inner is None or inner is sampler else [sampler, inner]
         self._stateful: list[Stateful] = [part for part in self._parts if is_stateful(part)]
@@ -135,10 +137,9 @@ class ForeignOrder(Order):
         layers = layers_of(self._sampler)
         return [one for one in layers if isinstance(one, (Sampler, BatchSampler)) and one.loader_seed is not None]
 
-    def is_of(self, other: Order) -> bool:
-        if not isinstance(other, ForeignOrder) or len(self._parts) != len(other._parts):
-            return False
-        return all(mine is theirs for mine, theirs in zip(self._parts, other._parts, strict=True))
+    def made_of(self) -> tuple[State, tuple[object, ...]]:
+        values = {**self.expected(), "drop_last": self._drop_last, "epoch": getattr(self._epochal, "epoch", None)}
+        return values, (*self._parts, None if self._origin is None else self._origin.generator)
 
     def epoch_set_by_user(self) -> int | None:
         sampler = self._epochal

@@ -66,9 +66,9 @@ class Order(ABC):
         """Return feedline's samplers inside a third-party one: they follow the loader's seed and its epochs."""
         return []
 
-    def is_of(self, other: Order) -> bool:
-        """True if this is the order of the same sampler as the other."""
-        return self.expected() == other.expected()
+    def made_of(self) -> tuple[State, tuple[object, ...]]:
+        """Return what an epoch that is drawn now follows from: values, and objects that may be replaced."""
+        return self.expected(), ()
 
     def epoch_set_by_user(self) -> int | None:
         """Return the epoch set by `set_epoch()` since the sampler's last order began, None if it was not called."""
@@ -125,6 +125,10 @@ class Order(ABC):
             share: this rank, for an order that is not distributed yet.
         """
         return None
+
+    def passes(self, consumed: int) -> int:
+        """Return how many epochs have begun when this much of the order is consumed: an endless order has many."""
+        return 1
 
     @abstractmethod
     def plan(self, entry: Entry) -> Plan:
@@ -191,6 +195,14 @@ class _SamplerOrder(Order):
         place = batches * (batch_size or 1) * world_size
         return place if size is None else min(place, size)
 
+    def passes(self, consumed: int) -> int:
+        size = self.sampler.whole().size()
+        return max(1, -(-consumed // size)) if self.endless and size else 1
+
+    def made_of(self) -> tuple[State, tuple[object, ...]]:
+        sampler = self.sampler
+        return {**self.expected(), "seed": sampler.whole().seed}, (sampler, sampler.generator)
+
     def expected(self) -> State:
         expected = {"unit": self.unit, "sampler": self.sampler.whole().describe()}
         return {**expected, "endless": True} if self.endless else expected
@@ -215,6 +227,10 @@ class SampleOrder(_SamplerOrder):
             from feedline.order.endless import EndlessSampler  # few loaders have virtual epochs
 
             self._planned = EndlessSampler(sampler.whole(), endless)
+
+    def made_of(self) -> tuple[State, tuple[object, ...]]:
+        values, objects = super().made_of()
+        return {**values, "batch_size": self._batch_size, "drop_last": self._drop_last}, objects
 
     def length(self) -> int | None:
         if self.sampler.share is None or (size := self.sampler.whole().size()) is None:

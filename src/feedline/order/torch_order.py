@@ -118,7 +118,7 @@ def _of_sampler(
     from feedline.order.foreign import CutIndices, ForeignOrder
 
     origin = origin_of(sampler)
-    options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": share}
+    options: dict[str, Any] = {"batch_size": batch_size, "drop_last": drop_last, "origin": origin, "share": share}
     if index_blocks(sampler, {}) is not None:
 
         def twin() -> Order:

@@ -35,9 +35,19 @@ class Shared(Ordered):
         self._is_found = is_found
         """True if the rank was not given, but looked up."""
         self.generator = whole.generator
-        self.seed = 0 if whole.seed is None and whole.generator is None else whole.seed
+        self._default_seed = None if whole.generator is not None else 0
         self.epoch = whole.epoch
         self.epoch_was_set = whole.epoch_was_set
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the whole order."""
+        own = self.whole().seed
+        return self._default_seed if own is None else own
+
+    @seed.setter
+    def seed(self, seed: int | None) -> None:
+        self.whole().seed = seed
 
     def describe(self) -> dict[str, object]:
         """Return the description of the whole order: its state fits any number of ranks."""
@@ -197,7 +207,7 @@ class DistributedBatches(Shared, abc.BatchSampler):
     def resumed(self, first: int) -> DistributedBatches:
         """Return the same share of what remains from batch `first` of the whole on; `first` may lie within a round."""
         rest = DistributedBatches(self.batches, self.share, first=first)
-        rest.seed, rest.generator = self.seed, self.generator
+        rest.generator = self.generator
         rest.epoch, rest.epoch_was_set = self.epoch, self.epoch_was_set
         return rest
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline.abc import memory
 from feedline.abc.faults import Failure, Fault, plain_index
-from feedline.abc.framework import Gather
+from feedline.abc.framework import Calls, Gather
 from feedline.abc.source import Acknowledged, ShardedSource
 from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
@@ -35,7 +35,7 @@ from feedline.types import (
 )
 from feedline.workers.fetch import Fetcher, fetcher_for
 from feedline.workers.fetch.announcing import Announcer, announcer_of
-from feedline.workers.fetch.awaiting import asks_together, is_awaited
+from feedline.workers.fetch.awaiting import asks_together, batch_getter, is_awaited
 from feedline.workers.fetch.fetcher import GatheringFetcher, is_reusable
 from feedline.workers.fetch.guard import Guard, NothingLeft, Pause, plain
 
@@ -95,6 +95,8 @@ class Runner:
         # A worker process computes for its task alone, on all of its threads.
         self.clock = TaskClock(spec, self._scope, TaskCpu(of_process=worker is not None and not threaded))
         self._fetch: Fetcher | None = None
+        self._batch_getter: Callable[[object], object] | None = None
+        """The dataset's `__getitems__` in this epoch."""
         self._epoch: int | None = None
         # Does the dataset split itself? It should, unless the loader splits it. An init function may do so as well.
         curious = spec.sharding is not None or (spec.framework.has_worker_info and spec.init is None)
@@ -222,7 +224,10 @@ class Runner:
     def run(self, task: Task, buffer: memory.Memory | None) -> Any:
         """Make the batch, in `buffer` if possible; raise StopIteration at the end of a stream."""
         if type(task.indices) is Call:
-            return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)
+            try:
+                return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)
+            finally:
+                Calls.last = object()
         if task.epoch != self._epoch:
             self._begin_epoch(task)
         if self._guard is not None:
@@ -303,6 +308,8 @@ class Runner:
             self._epoch = 0
         if self._watches_split:
             self._spec.framework.reset_worker_info_read()
+        if not self.streams:
+            self._batch_getter = batch_getter(self._dataset)
         self._scope.begin(draw)
         before = randomness.enter(self._scope)
         try:
@@ -317,7 +324,9 @@ class Runner:
     @property
     def is_begun(self) -> bool:
         """True if `begin` would change nothing: another epoch of samples that are requested one by one or together."""
-        return self._fetch is not None and self._guard is None and is_reusable(self._fetch, self._dataset)
+        if self._fetch is None or self._guard is not None or not is_reusable(self._fetch, self._dataset):
+            return False
+        return batch_getter(self._dataset) == self._batch_getter
 
     def _make_guard(self) -> Guard | None:
         policy = self._spec.on_error

@@ -9,9 +9,11 @@ import select
 import signal
 from typing import Any
 
+import numpy as np
 import pytest
 
 from feedline import Loader
+from feedline.abc import Columnar
 from feedline.delivery.driver.broadcast import Broadcast
 from feedline.delivery.driver.driver import Driver
 from feedline.errors import BadOption, NotPicklable
@@ -167,6 +169,38 @@ def test_persistent_workers_execute_calls(engine_name: EngineName) -> None:
         assert [batch.tolist() for batch in loader] == [[200, 210], [220, 230]]
     finally:
         loader.close()
+
+
+class ScaledColumns(Columnar):
+    """The same for samples that are read in one vectorised step."""
+
+    def __init__(self) -> None:
+        self.rows = np.arange(400)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+    def columns(self) -> Any:
+        return self.rows
+
+    def set_scale(self, scale: int) -> None:
+        self.rows = np.arange(400) * scale
+
+
+@pytest.mark.parametrize("engine_name", ["inline", "thread", "process"])
+def test_a_call_within_an_epoch_reaches_columns(engine_name: EngineName) -> None:
+    with Loader(ScaledColumns(), 2, workers=int(engine_name != "inline"), engine=engine_name) as loader:
+        batches = iter(loader)
+        seen = [next(batches).tolist() for _ in range(2)]
+        loader.broadcast("set_scale", 10)
+        seen += [batch.tolist() for batch in batches]
+        scales = [batch[1] // (2 * number + 1) for number, batch in enumerate(seen)]
+        assert scales == sorted(scales), "from some batch on"
+        assert (scales[1], scales[-1]) == (1, 10)
+        assert engine_name != "inline" or scales[2] == 10, "nothing is in flight"
 
 
 # -- workers that are replaced ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from feedline.abc.framework import Calls
 from feedline.errors import BadOption
 from feedline.system.references import References
 from feedline.types import Call
@@ -46,7 +47,10 @@ class Broadcast:
             raise BadOption(
                 f"The dataset, a {type(self._dataset).__name__}, has no method {name!r} that workers could call."
             )
-        method(*arguments)
+        try:
+            method(*arguments)
+        finally:
+            Calls.last = object()
         self.set_epoch_count += name == "set_epoch"
         if name == "set_epoch" and len(arguments) == 1 and isinstance(arguments[0], int):
             self.last_set_epoch = arguments[0]

@@ -95,9 +95,9 @@ class InlineBatches(OneCallerBatches):
         progress.early.update(self._already)
         if spec.kind is DatasetKind.ITERABLE and streams and spec.sharding is None:
             progress.delivered, progress.read = streams[0].batches, streams[0].read
-        exact = spec.sharding is not None and spec.sharding.share.tail == "exact"
-        # The checkpoint refers to the runner only if its state is needed: a runner holds the dataset's iterator open.
-        if exact or runner.is_stateful:
+        # A runner holds the dataset's iterator open, so the checkpoint refers to it only if needed: for states, or
+        # because the last step of a shared stream may consume fewer samples than others.
+        if spec.sharding is not None or runner.is_stateful:
             checkpoint.live = runner.position
         elif not (streams or runner.streams):
             self._host.keep_runner(spec, runner, self)

@@ -26,7 +26,7 @@ class Checkpoint:
     worker_count: int
     batch_size: int
     dataset_epoch: int | None = None
-    """The epoch that the dataset's `set_epoch` was last called with."""
+    """The epoch that the dataset's `set_epoch` was last called with before the first batch."""
     keeps_dataset: bool = True
     """False if the workers, and their copies of the dataset with them, end with the epoch."""
     keeps_last: bool = True
@@ -47,6 +47,13 @@ class Checkpoint:
         """Return how many batches of the epoch this rank has had, including those before the iteration."""
         size, _, ranks = self.order.stride()
         return -(-self.entry.consumed // ((size or 1) * ranks)) + self.entry.progress.count()
+
+    def next_epoch(self) -> int:
+        """Return the epoch after this one, or after all that an endless order has begun."""
+        size, _, ranks = self.order.stride()
+        progress = self.entry.progress
+        reached = max([progress.delivered, *(ordinal + 1 for ordinal in progress.early)])
+        return self.entry.key.epoch + self.order.passes(self.entry.consumed + reached * (size or 1) * ranks)
 
     def freeze(self) -> None:
         """Keep the states of plan and dataset, and release the iterators of sampler and dataset, which end here."""

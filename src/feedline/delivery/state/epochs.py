@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import NamedTuple
 
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, StateWarning, warn_user
-from feedline.order.order import Order
-from feedline.types import Position, State
+from feedline.order.order import Order, reads_stream
+from feedline.types import State
 
 
 class Start(NamedTuple):
@@ -40,7 +41,6 @@ class Epochs:
     """Tracks a loader's epochs."""
 
     def __init__(self) -> None:
-        self._next_epoch = 0
         self._by_hand: int | None = None
         """The argument of `set_epoch`, until an iteration has begun."""
         self._loaded: Snapshot | None = None
@@ -48,6 +48,8 @@ class Epochs:
         """The snapshot that `state` returned before its epoch began; used by the next iteration if it is that epoch."""
         self.drawn_order: Order | None = None
         """The order of that snapshot, which may have opened the user's sampler."""
+        self._drawn_from: tuple[State, tuple[object, ...]] = {}, ()
+        """What both follow from; see `Order.made_of`."""
         self.checkpoint: Checkpoint | None = None
         """The checkpoint of the last iteration that has begun."""
         self._start = Start(0)
@@ -56,7 +58,7 @@ class Epochs:
         """The position in virtual epochs, if the loader is in one."""
 
     def __reduce__(self) -> tuple[Callable[..., Epochs], tuple[object, ...]]:
-        return _epochs, (self._next_epoch if self.checkpoint is None else 0, self._by_hand, self._loaded)
+        return _epochs, (self._by_hand, self._loaded)
 
     def copy(self) -> Epochs:
         """Return the epochs of a copied loader: at the beginning, as in torch, unless a state was loaded into it."""
@@ -73,11 +75,15 @@ class Epochs:
         self._by_hand = epoch
 
     def order_of(self, order: Order) -> Order:
-        """Return the order of the next iteration: the one that `state` used, if of the same sampler, else this one."""
-        drawn = self.drawn_order
-        if drawn is None or drawn.is_of(order):
-            return drawn or order
-        self._drawn = self.drawn_order = None  # the sampler has been replaced since
+        """Return the order of the next iteration: the one that `state` used if nothing changed since, else this one."""
+        if self.drawn_order is None:
+            return order
+        assert self._drawn is not None
+        (values, objects), (last_values, last_objects) = order.made_of(), self._drawn_from
+        is_same = values == last_values and len(objects) == len(last_objects) and all(map(is_, objects, last_objects))
+        if is_same and self._drawn.epoch == self._epoch_of(order):
+            return self.drawn_order
+        self._drawn = self.drawn_order = None
         return order
 
     def begin(self, order: Order, own: Callable[[Snapshot], Snapshot] | None = None) -> Start:
@@ -108,8 +114,15 @@ class Epochs:
                 "The state was saved inside virtual_epochs(), where the data never ends. Resume with "
                 "loader.virtual_epochs(...), not with plain iteration."
             )
-        if order.endless and loaded.order.get("endless"):
-            order.check(loaded.order)
+        if order.endless:
+            if loaded.order.get("unit") != order.unit:
+                raise BadState(
+                    "The state was saved in a plain iteration over a sampler that is not feedline's, such as that of "
+                    "shuffle=True without seed=. virtual_epochs() of this loader has an order of its own, and cannot "
+                    "continue there. Complete that epoch with plain iteration, and call virtual_epochs() after it. To "
+                    "continue a plain epoch inside virtual_epochs(), give the loader a seed from the start."
+                )
+            order.check({**loaded.order, "endless": True})
         if by_hand is not None and by_hand != loaded.epoch:
             _warn_ignored(by_hand, loaded.epoch)
         return Start(loaded.epoch, loaded, is_resumed=True)
@@ -117,7 +130,6 @@ class Epochs:
     def begun(self, start: Start, order: Order, checkpoint: Checkpoint) -> None:
         """Record that an iteration has begun. Only then is the state that was loaded for it used up."""
         self._loaded = self._drawn = self._by_hand = self.drawn_order = None
-        self._next_epoch = start.epoch + 1
         self.checkpoint, self._start = checkpoint, start
         order.mark_epoch_begun(start.epoch)
 
@@ -172,6 +184,10 @@ class Epochs:
         self.virtual = None
 
     @property
+    def _next_epoch(self) -> int:
+        return 0 if self.checkpoint is None else self.checkpoint.next_epoch()
+
+    @property
     def coming_epoch(self) -> int:
         """The epoch of the next iteration, unless `set_epoch` says otherwise."""
         loaded = self._loaded
@@ -186,31 +202,48 @@ class Epochs:
         self,
         order: Order,
         first: Callable[[Order, int], Snapshot],
-        opening: Callable[[Order], tuple[Position, ...]] = lambda _: (),
         draws: Callable[[Snapshot], dict[str, object]] = lambda _: {},
+        dataset_epoch: int | None = None,
     ) -> State:
         """Return the loader's state.
 
         Args:
             order: the order of the loader's batches.
             first: makes the snapshot of an epoch that has not begun.
-            opening: returns the dataset's states for that snapshot; this loader's own epoch does not need them.
             draws: returns the values that the next epoch is drawn from.
+            dataset_epoch: what the dataset's `set_epoch` was last called with. A stream under way keeps its own.
         """
         if self._loaded is not None:
-            return self._loaded.as_dict()
+            return self._with_next_epoch(self._loaded, order, dataset_epoch).as_dict()
         if self.checkpoint is None:
-            by_hand = self._epoch_set_by_user(order)
-            epoch = self._next_epoch if by_hand is None else by_hand
-            if self._drawn is None or self._drawn.epoch != epoch:
-                self._drawn, self.drawn_order = first(order, epoch), order
-            drawn = self._drawn
-            return replace(drawn, order={**drawn.order, **draws(drawn)}, streams=opening(order)).as_dict()
-        snapshot = self.checkpoint.snapshot()
+            self.order_of(order)
+            if self._drawn is None:
+                self._drawn, self.drawn_order = first(order, self._epoch_of(order)), order
+                self._drawn_from = order.made_of()
+            snapshot = self._drawn
+        else:
+            snapshot = self.checkpoint.snapshot()
         snapshot = replace(snapshot, order={**snapshot.order, **draws(snapshot)})
+        if self.checkpoint is None or snapshot.ended or not reads_stream(order):
+            snapshot = replace(snapshot, dataset_epoch=dataset_epoch)
         if self.virtual is not None:
             snapshot = replace(snapshot, virtual=(self.virtual.epoch, self.virtual.step))
-        return snapshot.as_dict()
+        return self._with_next_epoch(snapshot, order, dataset_epoch).as_dict()
+
+    def _with_next_epoch(self, snapshot: Snapshot, order: Order, dataset_epoch: int | None) -> Snapshot:
+        """Return a snapshot of an ended epoch as that of the epoch before the one that was set by hand, if one was."""
+        by_hand = self._epoch_set_by_user(order)
+        if by_hand is None or not snapshot.ended:
+            return snapshot
+        if dataset_epoch is None:
+            dataset_epoch = snapshot.dataset_epoch
+        ranks = tuple(replace(each, epoch=by_hand - 1, dataset_epoch=dataset_epoch) for each in snapshot.ranks)
+        return replace(snapshot, epoch=by_hand - 1, dataset_epoch=dataset_epoch, ranks=ranks)
+
+    def _epoch_of(self, order: Order) -> int:
+        """Return the epoch of the next iteration if no state was loaded."""
+        by_hand = self._epoch_set_by_user(order)
+        return self._next_epoch if by_hand is None else by_hand
 
     def _epoch_set_by_user(self, order: Order) -> int | None:
         """Return the epoch set by hand on one of the samplers or the loader; None if neither was set."""
@@ -226,7 +259,7 @@ def _warn_ignored(requested: int, epoch: int) -> None:
     )
 
 
-def _epochs(next_epoch: int, by_hand: int | None, loaded: Snapshot | None) -> Epochs:
+def _epochs(by_hand: int | None, loaded: Snapshot | None) -> Epochs:
     epochs = Epochs()
-    epochs._next_epoch, epochs._by_hand, epochs._loaded = next_epoch, by_hand, loaded
+    epochs._by_hand, epochs._loaded = by_hand, loaded
     return epochs

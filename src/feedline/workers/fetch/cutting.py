@@ -70,7 +70,7 @@ class StreamFetcher(FetcherOfStream):
 
     def _begin(self, spec: WorkerSpec) -> None:
         self._drop_last = spec.drop_last
-        self._has_ended = False
+        self._has_ended = self.stream.is_at_end
         self._first = 0
         """Where the last batch began."""
 

@@ -9,13 +9,14 @@ import functools
 import operator
 import types
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.framework import Gather
+from feedline.abc.framework import Gather, Stale
 from feedline.abc.stateful import check_restorable, outlives_epoch, resumed, resumed_after
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness.global_states import GlobalStates, globals_kept, seed_globals
@@ -69,8 +70,9 @@ def fetcher_for(
         fetch = _each(dataset, collate, scope)
     else:
         fetch = _asked(how, scope)
-    gather = spec.framework.gather_for(dataset, spec.collate) if spec.batched else None
-    return fetch if gather is None else GatheringFetcher(gather, fetch, scope, guard)
+    make = functools.partial(spec.framework.gather_for, dataset, spec.collate)
+    gather = make() if spec.batched else None
+    return fetch if gather is None else GatheringFetcher(gather, make, fetch, scope, guard)
 
 
 def is_reusable(fetcher: Fetcher, dataset: object) -> bool:
@@ -119,15 +121,19 @@ class GatheringFetcher:
 
     Args:
         gather: makes a batch in one step.
-        slow: makes it sample by sample, and so raises the right error, or handles the one sample that fails.
+        make: makes such a function for the dataset as it is now; None if it consists of columns no more.
+        slow: makes a batch sample by sample, and so raises the right error, or handles the one sample that fails.
         scope: notified if a batch is begun again.
         guard: handles samples that fail.
     """
 
-    def __init__(self, gather: Gather, slow: Fetcher, scope: Scope, guard: Guard | None) -> None:
-        self._gather = gather
+    def __init__(
+        self, gather: Gather, make: Callable[[], Gather | None], slow: Fetcher, scope: Scope, guard: Guard | None
+    ) -> None:
+        self._gather: Gather | None = gather
+        self._make = make
         self.is_current: Callable[[object], bool] = getattr(gather, "is_current", lambda _: False)
-        """True if the gathering function still fits the dataset."""
+        """True if the gathering function that was given still fits the dataset."""
         quick: Gather | None = getattr(gather, "quick", None)
         self._quick = quick
         self.quick = quick if guard is None else None
@@ -140,15 +146,26 @@ class GatheringFetcher:
         array = indices.array if type(indices) is IndexBlock else _as_index_array(indices)
         if array is not None and len(array) and (self._guard is None or not self._guard.skip):
             try:
-                batch = None if self._quick is None else self._quick(array)
-                if batch is None:
-                    batch = self._gather(array)
-            except self._left_to_slow:
-                self._scope.begin_again()
+                batch = self._gathered(array)
+            except Stale:
                 batch = None
+                with suppress(Stale):  # if it always seems to have changed, samples are read one by one
+                    self._gather, self._quick = self._make(), None
+                    batch = self._gathered(array)
             if batch is not None:
                 return batch
         return self._slow(indices)
+
+    def _gathered(self, indices: NDArray[np.int64]) -> object:
+        """Return a batch; None if it has to be made sample by sample. Raises Stale: the dataset has changed."""
+        try:
+            batch = None if self._quick is None else self._quick(indices)
+            return self._gather(indices) if batch is None and self._gather is not None else batch
+        except Stale:
+            raise
+        except self._left_to_slow:
+            self._scope.begin_again()
+            return None
 
 
 def _as_index_array(indices: object) -> NDArray[np.int64] | None:

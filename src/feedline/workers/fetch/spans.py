@@ -39,7 +39,7 @@ class SpanFetcher(FetcherOfStream):
         """The samples of the step, those of other ranks as None; with `_exact` all, from one round before on."""
         self._held_from = 0
         """The place of the first of them."""
-        self._total: int | None = None
+        self._total = self.stream.place if self.stream.is_at_end else None
         self._break: Failed | None = None
         """The exception that broke off the stream. Every worker raises it, also if the sample belongs to another."""
         self._has_raised_break = False

@@ -310,6 +310,11 @@ class Stream:
         )
 
     @property
+    def is_at_end(self) -> bool:
+        """True if the stream had ended before it was resumed."""
+        return self._end is not None
+
+    @property
     def is_stateful(self) -> bool:
         """True if the iterator can save and restore its state."""
         return is_stateful(self._iterator) or (self._end is not None and self._end.has_state)

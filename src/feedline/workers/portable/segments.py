@@ -6,6 +6,9 @@ A segment has a name only until it is mapped. Both sides know the name, so the t
 the worker died in between. If the training process itself is killed in that moment, multiprocessing's resource tracker
 removes the name. Windows has no names to remove: a segment lives while a process has it open, so the worker keeps it
 open until the next task shows that it has arrived.
+
+Neither side sees what the other writes into a batch later: on Linux the training process maps it copy-on-write, and a
+worker that still refers to it gets a copy (`part_with`).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 import weakref
 from multiprocessing.shared_memory import SharedMemory
 
@@ -20,6 +24,7 @@ import numpy as np
 
 from feedline.errors import TooManyOpenFiles
 from feedline.memory.codec import Bytes, Codec, SlotFull, SlotWriter
+from feedline.memory.sparse import make_private, map_private
 from feedline.types import Task
 from feedline.workers.processes.messages import Kind, Message
 from feedline.workers.processes.worker import BatchMemory
@@ -59,7 +64,7 @@ class Outbox(BatchMemory):
         if self._expected_bytes >= _WORTH_A_SEGMENT:
             with contextlib.suppress(OSError):  # no shared memory, or none left: the pipe carries any amount
                 self._segment = _make_segment(f"{self._prefix}{task.id}", self._expected_bytes)
-                return SlotWriter(self._segment.array())
+                return SlotWriter(self._segment.array(), shared=True)
         return self._scratch_writer()
 
     def _scratch_writer(self) -> SlotWriter:
@@ -67,8 +72,14 @@ class Outbox(BatchMemory):
             self._scratch = bytearray(self._scratch_bytes)
         return SlotWriter(np.frombuffer(self._scratch, np.uint8))
 
-    def part_with(self, task: Task, address: int, used: int) -> None:
+    def part_with(self, task: Task, address: int, used: int, answer: Message) -> None:
         self._scratch = None
+        if self._sent is None or self._sent.address != address:
+            return  # it was made in scratch memory, or in a segment that was not sent
+        if os.name == "posix":
+            make_private(address, used)
+        else:  # send a copy of it
+            answer.body, answer.mark = answer.body + self._sent.array()[:used].tobytes(), 0
 
     def answer(self, codec: Codec, batch: object, writer: SlotWriter, task: Task) -> Message:
         while True:
@@ -112,7 +123,8 @@ class _Segment:
     def __init__(self, memory: SharedMemory) -> None:
         self.memory = memory
         assert memory.buf is not None  # until it is closed
-        address = np.frombuffer(memory.buf, np.uint8, 1).__array_interface__["data"][0]
+        address: int = np.frombuffer(memory.buf, np.uint8, 1).__array_interface__["data"][0]
+        self.address = address
         self.__array_interface__ = {"version": 3, "shape": (memory.size,), "typestr": "|u1", "data": (address, False)}
 
     def array(self) -> Bytes:
@@ -156,6 +168,9 @@ class Inbox:
         """Return the bytes of a batch; the array owns them, and no name remains."""
         segment = _open_segment(name)
         if len(self._mapped) < _MOST_SEGMENTS:
+            if sys.platform == "linux":  # macOS refuses
+                fd: int = segment.memory._fd  # type: ignore[attr-defined]  # not in the stubs
+                map_private(segment.address, segment.memory.size, fd, 0)
             self._mapped.add(segment)
             return segment.array()
         return segment.array()[:size].copy()

@@ -30,7 +30,7 @@ import numpy as np
 
 from feedline.errors import TooManyOpenFiles, TransportError
 from feedline.memory.codec import SMALL_BYTES, Bytes, Codec, MessageWriter, SlotFull, SlotWriter
-from feedline.memory.sparse import advise_huge_pages, create_memfd, map_again, map_file, why_no_more
+from feedline.memory.sparse import advise_huge_pages, create_memfd, make_private, map_again, map_file, why_no_more
 from feedline.types import Task
 from feedline.workers.failure import pack_failure
 from feedline.workers.heap import Heap
@@ -264,7 +264,7 @@ class ArenaView(BatchMemory):
         else:
             view = np.frombuffer(moved, np.uint8, self.slot_bytes)
             address = view.__array_interface__["data"][0]
-        return SlotWriter(view, address, None if self._is_advised else self._advise)
+        return SlotWriter(view, address, None if self._is_advised else self._advise, shared=True)
 
     def _advise(self) -> None:
         """Make this process write into huge pages: this depends on its own mapping."""
@@ -281,9 +281,9 @@ class ArenaView(BatchMemory):
             body += writer.contents()
         return Message(Kind.DONE, task.id, body, writer.used)
 
-    def part_with(self, task: Task, address: int, used: int) -> None:
+    def part_with(self, task: Task, address: int, used: int, answer: Message) -> None:
         if task.slot >= 0:
-            _make_private(address, used)
+            make_private(address, used)
             moved = map_again(self._descriptor, self.slot_bytes, offset=task.slot * self.slot_bytes)
             self._moved[task.slot] = moved
 
@@ -306,23 +306,6 @@ def _overflow(codec: Codec, batch: object, task_id: int) -> Message:
         raise
     os.ftruncate(fd, max(writer.used, 1))
     return Message(Kind.DONE, task_id, header, writer.used, fd=fd)
-
-
-_MAP_FIXED = 0x10
-
-
-def _make_private(address: int, size: int) -> None:
-    """Replace shared memory of this process with a private copy at the same addresses."""
-    size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-    contents = ctypes.string_at(address, size)
-    call = ctypes.CDLL(None, use_errno=True).mmap
-    call.restype = ctypes.c_void_p
-    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
-    if call(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) != address:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{os.strerror(code)} while keeping a batch that the dataset or collate function refers to")
-    ctypes.memmove(address, contents, size)
 
 
 _PR_SET_PDEATHSIG = 1

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from feedline.abc.worker_spec import WorkerSpec
+from feedline.memory import forks
 from feedline.memory.codec import Codec, SlotWriter
 from feedline.system import interrupts
 from feedline.types import TIMES, Call, ResultKind, Task, WorkerIdentity
@@ -42,11 +43,12 @@ class BatchMemory(ABC):
         """Write a batch, in other memory if it does not fit, and return the message that delivers it."""
 
     @abstractmethod
-    def part_with(self, task: Task, address: int, used: int) -> None:
+    def part_with(self, task: Task, address: int, used: int, answer: Message) -> None:
         """Leave the memory of a task's writer to the objects in this process that still refer to it.
 
         Otherwise a dataset that caches collated batches, or a collate function that keeps the last batch, would see
-        other batches appear there. Test: tests/workers/processes/test_worker.py
+        other batches appear there, and the training loop what they write. `answer` is not sent yet: it may be changed.
+        Tests: tests/workers/processes/test_worker.py, tests/faults/test_kept.py
         """
 
     def discard(self) -> None:  # noqa: B027  most memory has nothing to release
@@ -184,12 +186,14 @@ def answers(runner: Runner, codec: Codec, memory: BatchMemory, number: int, task
         return [_failed(task, number, result.payload)]
     writer = memory.writer(task)
     view, address = weakref.ref(writer.view), writer.address
+    forks.unfinished = writer if writer.shared else None
     messages = _run(runner, codec, memory, number, task, writer)
     used = writer.used
     del writer
+    forks.unfinished = None
     if used and view() is not None:  # the batch is gone, but its memory is still referenced
         try:
-            memory.part_with(task, address, used)
+            memory.part_with(task, address, used, messages[-1])
         except OSError as exc:
             messages[-1] = _failed(task, number, exc)
     return messages
