@@ -210,6 +210,7 @@ SPECIAL: dict[str, Callable[[], torch.Tensor]] = {
     "csc": lambda: torch.eye(4).to_sparse_csc(),
     "bsr": lambda: torch.eye(4).to_sparse_bsr((2, 2)),
     "conjugate": lambda: torch.arange(4).to(torch.complex64).mul(1j).conj(),
+    "conjugate halves": lambda: torch.tensor([1 + 2j, 3 + 4j]).to(torch.complex32).conj(),
     "negative bit": lambda: torch.arange(4).to(torch.complex64).mul(1j).conj().imag,
     "channels last": lambda: torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
     "overlapping": lambda: torch.arange(6.0).as_strided((3, 3), (1, 1)),
@@ -221,7 +222,7 @@ SPECIAL: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:ComplexHalf")
 @pytest.mark.parametrize("name", SPECIAL)
 @pytest.mark.parametrize("nested", [False, True])
 def test_special_tensors_arrive_unchanged(name: str, nested: bool) -> None:

@@ -1,21 +1,23 @@
 """Samples to batches: exactly like torch's default functions, with registered types and custom functions."""
 
 import functools
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 import feedline
 from tests.parity import datasets
 from tests.parity.samples import SAMPLES, UNCOLLATABLE, Make
-from tests.parity.sides import Parity, Side, same, same_inline, same_with_workers
+from tests.parity.sides import Parity, Side, same, same_in_processes, same_inline, same_with_workers
 
 pytestmark = [
     pytest.mark.workers(1),  # one worker is enough
@@ -214,6 +216,87 @@ def test_odd_tensors_from_workers(worker_parity: Parity, kind: str) -> None:
 
 def without_flags(facts: object) -> str:
     return re.sub(r"conj=\w+ neg=\w+", "", repr(facts)).replace("-0j", "0j")
+
+
+# Memory formats
+
+
+def clip(size: int, channels: int = 3) -> torch.Tensor:
+    return torch.zeros(4, channels, size, size).to(memory_format=torch.channels_last)
+
+
+def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    array.flags.writeable = False
+    return array
+
+
+CLIPS: dict[str, Callable[[int], Any]] = {  # Any: datasets
+    "tensors": lambda size: [(clip(size),)] * 10,
+    "one channel": lambda size: [(clip(size, 1),)] * 10,
+    "3d": lambda size: [(clip(size)[None].to(memory_format=torch.channels_last_3d),)] * 10,
+    "read-only arrays": lambda size: [(frozen(clip(size).numpy()),)] * 10,
+    "rows": lambda size: TensorDataset(torch.zeros(10, 4, size, size, 3).permute(0, 1, 4, 2, 3)),
+    "mixed": lambda size: [(clip(size),), (clip(size).contiguous(),)] * 5,
+}
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+@pytest.mark.parametrize("engine", ["inline", "thread"])
+@pytest.mark.parametrize("kind", CLIPS)
+@pytest.mark.parametrize("size", [4, 128])
+def test_a_batch_within_the_process_has_torchs_memory_format_whatever_its_size(
+    kind: str, size: int, engine: Any
+) -> None:
+    dataset = CLIPS[kind](size)
+    loader = feedline.DataLoader(dataset, batch_size=4, num_workers=int(engine == "thread"), engine=engine)
+    expected = [batch[0].stride() for batch in DataLoader(dataset, batch_size=4)]
+    assert [batch[0].stride() for batch in loader] == expected
+
+
+LAYOUTS: dict[str, Callable[[], Any]] = {  # Any: tensors and arrays
+    "channels last": lambda: clip(8),
+    "channels last, one channel": lambda: clip(8, 1),
+    "channels last, one channel, large": lambda: clip(128, 1),
+    "a transposed column": lambda: torch.zeros(5, 1).t(),
+    "nothing, transposed": lambda: torch.zeros(3, 0, 5).transpose(0, 2),
+    "complex halves, transposed": lambda: torch.zeros(4, 5).to(torch.complex32).t(),
+    "exponents, transposed": lambda: torch.ones(4, 5).to(torch.float8_e8m0fnu).t(),
+    "a repeated array": lambda: np.broadcast_to(np.arange(64.0).reshape(4, 16), (3, 4, 16)),
+    "a read-only array in Fortran order": lambda: frozen(np.asfortranarray(np.ones((3, 4)))),
+}
+
+
+def laid_out(samples: list[int], kind: str) -> Any:
+    return LAYOUTS[kind]()
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("kind", LAYOUTS)
+@same_in_processes
+def test_batches_from_worker_processes_keep_their_strides(side: Side, kind: str) -> object:
+    batches = list(side.loader(range(2), batch_size=1, collate_fn=functools.partial(laid_out, kind=kind)))
+    return [batch.strides if isinstance(batch, np.ndarray) else batch.stride() for batch in batches]
+
+
+class Packed:
+    """Pickled as the buffer of its memory."""
+
+    def __init__(self, memory: object) -> None:
+        self.memory = memory
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return Packed, (pickle.PickleBuffer(self.memory) if protocol >= 5 else self.memory,)  # type: ignore[arg-type]
+
+
+def packed(samples: list[int], kind: Callable[[int], object]) -> Packed:
+    return Packed(kind(100_000))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+@same_in_processes
+def test_buffers_of_an_object_from_a_worker_process_keep_their_type(side: Side, kind: Any) -> object:
+    batches = list(side.loader(range(2), batch_size=1, collate_fn=functools.partial(packed, kind=kind)))
+    return [(type(batch.memory).__name__, batch.memory == kind(100_000)) for batch in batches]
 
 
 @pytest.mark.parametrize("size", [1, 100, 5000, 200_000])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import math
 import threading
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -102,3 +103,20 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
         if place is not None:
             return np.ndarray(shape, dtype, place[0], place[1])
     return np.empty(shape, dtype)
+
+
+def is_row_major(shape: Sequence[int], strides: Sequence[int], step: int = 1) -> bool:
+    """True if these are the strides of a new array, also in dimensions of size 1.
+
+    `is_contiguous` ignores those, but torch reads the memory format from them.
+
+    Args:
+        shape: of the array.
+        strides: of the array.
+        step: the stride of the last dimension: 1 in a tensor, `itemsize` in an array.
+    """
+    for dimension in range(len(shape) - 1, -1, -1):
+        if strides[dimension] != step:
+            return False
+        step *= shape[dimension] or 1
+    return True

@@ -95,7 +95,14 @@ def _column(array: object) -> NDArray[Any] | None:
         return None
     # Strings are collated into lists, objects by their type, and rows of a masked array have a mask.
     is_plain = column.ndim and column.dtype.kind in "biufcmM" and column.dtype.isnative
-    return column if is_plain and not isinstance(array, np.ma.MaskedArray) else None
+    if not is_plain or isinstance(array, np.ma.MaskedArray) or (len(column) and keeps_format(column[0])):
+        return None
+    return column
+
+
+def keeps_format(sample: NDArray[Any]) -> bool:
+    """True if `torch.stack` may lay a batch of such samples out as they are, for example channels-last."""
+    return sample.ndim > 3 and not memory.is_row_major(sample.shape, sample.strides, sample.itemsize)
 
 
 class Rows:

@@ -21,6 +21,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from feedline.abc import memory
 from feedline.abc.deferred import DeferredField
+from feedline.frameworks.gathering import keeps_format
 from feedline.frameworks.torch_tensors import AS_NUMPY, slot_tensor, tensor_of
 from feedline.types import CollateFunction
 
@@ -49,13 +50,15 @@ def collate_tensors(
     if current is None or not elem.is_cpu or elem.layout is not torch.strided or elem.is_nested:
         result: torch.Tensor = _tensor_collate(batch, collate_fn_map=collate_fn_map)
         return result
-    if type(elem) is not torch.Tensor or elem.is_quantized:
+    # Without `out=`, torch keeps the memory format of samples that are channels-last, which need four dimensions.
+    is_usual = elem.dim() < 4 or memory.is_row_major(elem.shape, elem.stride())
+    if type(elem) is not torch.Tensor or elem.is_quantized or not (is_usual or current.crosses):
         return torch.stack(batch, 0)
     out = slot_tensor((len(batch), *elem.shape), elem.dtype) if current.has_space else None
     if out is None:
         stacked = torch.stack(batch, 0)
         is_plain = type(stacked) is torch.Tensor and stacked.dtype is elem.dtype and not stacked.requires_grad
-        if (is_plain and stacked.is_contiguous()) or not current.crosses:
+        if (is_plain and is_usual) or not current.crosses:
             return stacked
         out = torch.empty_like(stacked, dtype=elem.dtype, memory_format=torch.contiguous_format)
     if current.crosses:  # with `out=`, as torch does in a worker: the result has the type of the first sample
@@ -135,7 +138,7 @@ def _stack_read_only(elem: NDArray[np.generic], batch: Sequence[NDArray[np.gener
     for array in batch:
         if type(array) is not np.ndarray or array.dtype != elem.dtype or array.shape != elem.shape:
             return None
-    if elem.dtype not in AS_NUMPY.values():
+    if elem.dtype not in AS_NUMPY.values() or keeps_format(elem):
         return None
     return tensor_of(np.stack(batch, out=memory.empty((len(batch), *elem.shape), elem.dtype)))
 

@@ -1,6 +1,6 @@
 """Tensors in slots: made there, or sent to another process with the data in a slot and a few numbers in the header.
 
-A plain tensor (on the CPU, contiguous) becomes a leaf: dtype, offset, shape. Everything else that torch's loader
+A plain tensor (on the CPU, row by row) becomes a leaf: dtype, offset, shape. Everything else that torch's loader
 supports is sent in parts: sparse tensors as indices and values, views with their strides, leaves with their gradient
 flag.
 """
@@ -30,14 +30,16 @@ def numpy_type(dtype: torch.dtype) -> np.dtype[np.generic]:
     return AS_NUMPY.get(dtype) or np.dtype(f"i{dtype.itemsize}")
 
 
-_OTHERS = "bfloat16 uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"
+_OTHERS = (
+    "bfloat16 complex32 uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu"
+)
 _DTYPES = [*AS_NUMPY, *(getattr(torch, name) for name in _OTHERS.split() if hasattr(torch, name))]
 _NUMPY_BY_CODE = list(map(numpy_type, _DTYPES))
 _VIEWED_AS = [None if dtype in AS_NUMPY else dtype for dtype in _DTYPES]
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 Leaf = tuple[int, int, tuple[int, ...]]
-"""A contiguous tensor in a slot: dtype code, offset, shape."""
+"""A tensor with the strides of a new one, in a slot: dtype code, offset, shape."""
 
 _mode_count = torch._C._len_torch_dispatch_stack
 
@@ -78,6 +80,8 @@ def place(tensor: torch.Tensor, writer: memory.Writer, *, lasting: bool = True) 
         return None
     shape = tuple(tensor.shape)
     size = tensor.nbytes
+    if (size == 0 or 1 in shape) and not memory.is_row_major(shape, tensor.stride()):  # though it is contiguous
+        return None
     if size == 0:
         return code, -1, shape
     return code, writer.copy(tensor.data_ptr(), size, lasting=lasting), shape
@@ -108,7 +112,8 @@ def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> object:
     lasting = not tensor.is_conj() and not tensor.is_neg()
     tensor = tensor.resolve_conj().resolve_neg()
     shape, strides = tuple(tensor.shape), tensor.stride()
-    span = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+    last = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+    span = 1 + last if tensor.numel() else 0
     # Transposed, channels_last, expanded, overlapping: send the memory as it is, also for views of memory already sent.
     if span <= tensor.numel() or writer.offset_of(tensor.data_ptr(), span * tensor.element_size()) is not None:
         return _read_pickled, (place(tensor.as_strided((span,), (1,)), writer, lasting=lasting), shape, strides)

@@ -291,7 +291,7 @@ def segment_reader(view: Bytes, most_held: float = 1.25) -> Reader:
 
 def _reduce_array(array: NDArray[np.generic]) -> object:
     if not array.flags.writeable:  # for example made from bytes; would arrive read-only, unlike with plain pickle
-        array = array.copy("K")
+        array = array.copy("A")  # in Fortran order or row by row, as pickle does
     return array.__reduce_ex__(5)
 
 
@@ -319,6 +319,8 @@ class _Encoder(pickle.Pickler):
         del self.writer
 
     def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
+        if not isinstance(memoryview(buffer).obj, np.ndarray):  # in the pickle, its bytes keep their type
+            return True
         raw = buffer.raw()
         if raw.nbytes == 0:
             return True
