@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 
 class IterableSource(ABC):
@@ -271,6 +274,18 @@ class Reshardable(ABC):
         Raises:
             BadState: the states do not fit.
         """
+
+
+# object: a user's dataset.
+def copy_for_worker(dataset: T) -> T:
+    """Return a shallow copy for a worker that is a thread; the dataset itself if it cannot be copied.
+
+    Wrappers of iterable datasets define `__copy__` so that the copy has its own copies of these, too.
+    """
+    try:
+        return copy.copy(dataset)
+    except Exception:
+        return dataset  # shared, as documented for threads
 
 
 # object: a user's dataset.

@@ -7,24 +7,26 @@ its position when its next sample is needed.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from feedline.abc.description import Described, Description, check_description
-from feedline.abc.source import Repeatable, ShardedSource
+from feedline.abc.source import Repeatable, ShardedSource, copy_for_worker
 from feedline.abc.stateful import check_format, is_stateful
 from feedline.datasets.mixture import Mixed, Orders, check_weights, form
-from feedline.datasets.passes import Part, PartedStream, Pass, Stream
+from feedline.datasets.passes import Part, PartedStream, Pass, Stream, copied_stream
 from feedline.errors import BadOption, BadState
 from feedline.randomness.keys import epoch_key, mix
 from feedline.randomness.scope import current_scope
 from feedline.randomness.turns import Turns
 from feedline.system.failures import broke_generator
 from feedline.types import DatasetKind, MapStyle, State
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _BLOCK = 1 << 8
 """Number of places to decide at a time."""
@@ -105,6 +107,12 @@ class MixtureStream(Stream, Mixed, Described):
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_pass": None}
 
+    def __copy__(self) -> Self:
+        own = copied_stream(self)
+        pairs = zip(self.datasets, self._sizes, strict=True)
+        own.datasets = [copy_for_worker(dataset) if size is None else dataset for dataset, size in pairs]
+        return own
+
     def __repr__(self) -> str:
         size = "" if self.size is None else f"{self.size} samples of "
         repeat = ", repeat=True" if self.repeat else ""
@@ -121,8 +129,6 @@ class ShardedMixtureStream(PartedStream, MixtureStream):
 
     def set_worker(self, number: int, count: int) -> None:
         super().set_worker(number, count)
-        # Copy: workers that are threads would otherwise share the datasets.
-        self.datasets = [copy.copy(d) if isinstance(d, ShardedSource) else d for d in self.datasets]
         for dataset in self.datasets:
             if isinstance(dataset, ShardedSource):
                 dataset.set_worker(number, count)

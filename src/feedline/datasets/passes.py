@@ -68,6 +68,16 @@ class Stream(IterableSource):
         register_with_torch()
 
 
+S = TypeVar("S", bound=Stream)
+
+
+def copied_stream(stream: S) -> S:
+    """Return a shallow copy, as `copy.copy` makes it of a class without a `__copy__`."""
+    own = type(stream).__new__(type(stream))
+    own.__setstate__(stream.__getstate__())
+    return own
+
+
 class PartedStream(Stream, ShardedSource):
     """A stream that gives every worker of every rank its own part, in torch's own loader too."""
 

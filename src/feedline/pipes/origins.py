@@ -7,12 +7,12 @@ import copy
 import sys
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from feedline.abc.description import Described, Description, origin_of
-from feedline.abc.source import ColumnSource, IterableSource, ShardedSource, changes_with_epoch
+from feedline.abc.source import ColumnSource, IterableSource, ShardedSource, changes_with_epoch, copy_for_worker
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState, SourceError
 from feedline.pipes.calling import Seeding, salted, warn_if_unequal
@@ -23,6 +23,9 @@ from feedline.randomness.global_states import seed_globals
 from feedline.randomness.scope import current_scope
 from feedline.system.failures import broke_generator
 from feedline.types import MapStyle
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class MapOrigin(MapStage):
@@ -211,10 +214,15 @@ class StreamOrigin(StreamStage):
         if lap.worker is not None:
             dataset = copy.copy(dataset)  # workers that are threads share it
             dataset.set_worker(*lap.worker)
-        return IteratorCursor(dataset, (id(self), lap), is_whole=not self.is_sharded)
+        return IteratorCursor(dataset, (self.identity, lap), is_whole=not self.is_sharded)
 
     def describe(self) -> Description:
         return origin_of(self.dataset, None)
+
+    def copied(self) -> Self:
+        own = super().copied()
+        own.dataset = copy_for_worker(self.dataset)
+        return own
 
     def set_epoch(self, epoch: int) -> None:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):

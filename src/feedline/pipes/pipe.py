@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.source import ColumnSource, EpochAware, StreamSource
-from feedline.datasets.passes import Epochs, PartedStream, Stream, torch_worker
+from feedline.datasets.passes import Epochs, PartedStream, Stream, copied_stream, torch_worker
 from feedline.pipes.iterator import PipeIterator
 from feedline.pipes.lap import Draws, Lap, Samples
 from feedline.pipes.methods import Pipe, stage_of
 from feedline.pipes.operators.slice import SlicedStream
 from feedline.pipes.stage import MapStage, Stage, StreamStage
 from feedline.randomness.scope import is_in_loader
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Any, throughout: samples and datasets are of any kind.
 
@@ -115,6 +118,11 @@ class _Streamed(Pipe, Stream):
 
     def _with(self, stage: Stage) -> Pipe:
         return _pipe_of(stage)
+
+    def __copy__(self) -> Self:
+        own = copied_stream(self)
+        own.stage = self.stage.copied()
+        return own
 
     def __iter__(self) -> PipeIterator:
         return PipeIterator(self.stage, Lap(self.epoch))

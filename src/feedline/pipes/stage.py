@@ -10,14 +10,18 @@ each pass. A stream opens a cursor for a lap: the epoch, and how often an outer 
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feedline.abc.description import Description
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import Draws, Lap, Places, Samples
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Stage:
@@ -137,6 +141,24 @@ class StreamStage(Stage, ABC):
     """True if the stream never ends, so that samples can be skipped without checking that they exist."""
     is_sharded = False
     """True if the stream splits itself over workers and ranks."""
+
+    _first: StreamStage | None = None
+    """The stage that this is a copy of."""
+
+    @property
+    def identity(self) -> int:
+        """The same number for all copies: workers compare what they find in theirs."""
+        return id(self._first or self)
+
+    def copied(self) -> Self:
+        """Return a copy that reads its own copies of the iterable datasets, for a worker that is a thread."""
+        own = copy.copy(self)
+        copies = {id(one): one.copied() for one in self.sources if isinstance(one, StreamStage)}
+        several = tuple(copies.get(id(one), one) for one in self.sources)
+        for name, value in vars(self).items():
+            setattr(own, name, several if value is self.sources else copies.get(id(value), value))
+        own._first = self._first or self
+        return own
 
     @abstractmethod
     def open(self, lap: Lap) -> Cursor:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.source import EpochAware, ShardedSource, StreamSource
+from feedline.abc.source import EpochAware, ShardedSource, StreamSource, copy_for_worker
 from feedline.abc.stateful import is_stateful
 from feedline.datasets.kind import kind_of
-from feedline.datasets.passes import Stream
+from feedline.datasets.passes import Stream, copied_stream
 from feedline.datasets.source import Indices, Source, checked_count
 from feedline.text.encoder import Encoder, EndOption, text_of, tokenizer_name
 from feedline.text.token_pass import ResumableTokenPass, TokenPass
 from feedline.types import DatasetKind, MapStyle
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 # Any: a dataset of any class; the result is a map-style or an iterable dataset.
@@ -111,6 +113,11 @@ class TokenizedStream(Stream, EpochAware):
         if callable(set_epoch := getattr(self.source, "set_epoch", None)):
             set_epoch(epoch)
 
+    def __copy__(self) -> Self:
+        own = copied_stream(self)
+        own.source = copy_for_worker(self.source)
+        return own
+
     def __iter__(self) -> Iterator[NDArray[np.integer]]:
         iterator = iter(self.source)
         is_resumable = is_stateful(iterator) or is_stateful(self.source)
@@ -129,5 +136,4 @@ class ShardedTokenizedStream(TokenizedStream, ShardedSource):
     """The same for a dataset that splits itself over workers and ranks."""
 
     def set_worker(self, number: int, count: int) -> None:
-        self.source = copy.copy(self.source)  # workers that are threads would otherwise share it
         self.source.set_worker(number, count)

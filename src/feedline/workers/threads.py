@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import copy
 import functools
 import queue
 import sys
@@ -27,6 +26,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from feedline.abc.source import copy_for_worker
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerStartError
 from feedline.memory.arena import Arena
@@ -80,7 +80,8 @@ class ThreadEngine(WorkerEngine):
         if self.worker_count > 1:
             self._agreement = None if spec.sharding is None else Agreement()
             handles.warn_about(spec.dataset, threaded=True)
-        copies = [_copied(spec.dataset) for _ in range(self.worker_count)]  # before any worker uses what they share
+        # Before any worker uses what they share.
+        copies = [copy_for_worker(spec.dataset) for _ in range(self.worker_count)]
         with interrupts.put_off(starts_process=False):
             for number, dataset in enumerate(copies):
                 try:
@@ -115,7 +116,8 @@ class ThreadEngine(WorkerEngine):
             self._lanes.append(queue.SimpleQueue())
         self._generation += 1
         assert self._spec is not None
-        self._threads[worker : worker + 1] = [self._start(worker, _copied(self._spec.dataset), self._generation)]
+        dataset = copy_for_worker(self._spec.dataset)
+        self._threads[worker : worker + 1] = [self._start(worker, dataset, self._generation)]
 
     @interrupts.put_off(starts_process=False)
     def retire(self, worker: int) -> None:
@@ -232,14 +234,6 @@ def _answer(runner: Runner, buffer: LocalBuffers, task: Task, number: int) -> Re
         return result
     finally:
         del result  # avoid a reference cycle: its exception may refer to this frame
-
-
-def _copied(dataset: object) -> object:
-    """Return a copy, so that attributes that worker_init_fn sets stay in one worker."""
-    try:
-        return copy.copy(dataset)
-    except Exception:
-        return dataset  # cannot be copied: shared, as documented for threads
 
 
 def _annotate(exc: BaseException, number: int) -> None:

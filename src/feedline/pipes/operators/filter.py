@@ -46,5 +46,5 @@ class _FilterCursor(OperatorCursor):
             raise Stopped(stop.reason, self._passed(items, stop.made, first), stop.items, stop.rest) from None
 
     def _passed(self, items: Samples, passes: list[bool], first: int) -> Samples:
-        agree((id(self._stage), self._lap), self._stage.label, first, passes)
+        agree((self._stage.identity, self._lap), self._stage.label, first, passes)
         return list(compress(items, passes))

@@ -61,7 +61,7 @@ class _FlatCursor(OperatorCursor):
             raise Stopped(stop.reason, self._joined(stop.made, first), stop.items, stop.rest) from None
 
     def _joined(self, lists: list[Samples], first: int) -> Samples:
-        agree((id(self._stage), self._lap), self._stage.label, first, list(map(len, lists)))
+        agree((self._stage.identity, self._lap), self._stage.label, first, list(map(len, lists)))
         return [sample for samples in lists for sample in samples]
 
 

@@ -181,7 +181,7 @@ class _MeasuredCursor(Cursor):
         """The size of all samples so far; a schedule counts in it."""
         self._at = 0
         """Samples so far that were measured."""
-        self._where = id(stage), lap
+        self._where = stage.identity, lap
         self._last = 0
         self._ended = False
 

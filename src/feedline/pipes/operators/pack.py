@@ -205,7 +205,7 @@ class _PackCursor(Cursor):
                 continue
             some, lengths = self._measured()
             number = self._base_number
-            agree((id(self._stage), self._lap), self._stage.label, number + self._taken, lengths.tolist())
+            agree((self._stage.identity, self._lap), self._stage.label, number + self._taken, lengths.tolist())
             positions = repeat(self._base), count_from(self._taken), repeat(number)
             self._window += map(_Document, some, lengths.tolist(), *positions)
             self._taken += len(some)
