@@ -118,6 +118,23 @@ def test_rejects_values_that_no_format_can_store(value: Any) -> None:
         plain(value, "x")
 
 
+MASKED = np.ma.masked_array([1.5, 7], [False, True])
+
+
+@pytest.mark.parametrize("value", [MASKED, MASKED[1], [MASKED], {"a": MASKED}, np.ma.masked_array([1, 2])])
+@pytest.mark.parametrize("suffix", [".parquet", ".h5", ".lmdb", "_tar"])
+def test_rejects_masked_arrays(tmp_path: Path, value: Any, suffix: str) -> None:
+    with pytest.raises(PackError, match=r"Sample 0 cannot be packed: its field 'x' is a masked array.*filled\(\)"):
+        feedline.pack([{"x": value}], tmp_path / f"out{suffix}", workers=0)
+
+
+@pytest.mark.parametrize("value", [{1: "a", "1": "b"}, [{"a": {None: 1, "None": 2}}], {("a",): 1}])
+def test_rejects_nested_keys_that_are_not_strings(value: Any) -> None:
+    with pytest.raises(PackError, match=r"its field 'x' is a dict with the key .*not strings\. Turn them"):
+        plain(value, "x")
+    assert plain({np.str_("a"): 1, Colour.RED: 2}, "x") == {"a": 1, "red": 2}
+
+
 def test_size_of_nested_values() -> None:
     assert size_of({"a": np.zeros(3), "b": [b"ab", "cde", 1]}) == 24 + 2 + 3 + 8
 

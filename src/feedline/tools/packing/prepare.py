@@ -132,7 +132,7 @@ class Prepare:
         return Item(number, sample, sum(map(size_of, sample.values())), form)
 
     def _value(self, name: str, raw: object) -> object:
-        value = plain(raw)
+        value = plain(raw, name)
         is_file = name == PICTURE and self.pictures.does_something
         if is_file and isinstance(value, bytes) and extension_of(value) == "bin":
             raise PackError(f"its {len(value)} bytes, which begin with {value[:12]!r}, are not a picture.")
@@ -180,14 +180,13 @@ def _chosen(sample: dict[Any, object], fields: Renamed | None) -> dict[str, obje
     return {new: sample[old] for new, old in fields}
 
 
-def plain(value: Any, name: str = "") -> Any:
+def plain(value: Any, name: str) -> Any:
     """Return a value as plain Python or NumPy: no framework tensors, foreign byte orders or zero-dimensional arrays.
 
-    Raises PackError: no store can hold the value. Unless `name` is given, only arrays are checked, and only for objects
-    and structures.
+    Raises PackError: no store can hold the value.
     """
     kind = type(value)
-    if kind is int and name and value.bit_length() > _MOST_BITS:
+    if kind is int and value.bit_length() > _MOST_BITS:
         raise PackError(
             f"its field {name!r} is an integer of {value.bit_length():,} bits, which no format holds. Turn it into "
             "bytes or a string in the dataset."
@@ -204,14 +203,20 @@ def plain(value: Any, name: str = "") -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(one, name) for key, one in value.items()}
+        for key in value:
+            if not isinstance(key, str):  # as text, it may be equal to another key
+                raise PackError(
+                    f"its field {name!r} is a dict with the key {key!r:.80}, but no format holds keys that are not "
+                    "strings. Turn them into strings in the dataset."
+                )
+        return {str.__str__(key): plain(one, name) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(one, name) for one in value]
     if isinstance(value, str):
         return str.__str__(value)  # the str() of an enum is not the string that it stands for
     if isinstance(value, (bytes, int, float)):
         return bytes(value) if isinstance(value, bytes) else int(value) if isinstance(value, int) else float(value)
-    if name and not hasattr(value, "getbands"):
+    if not hasattr(value, "getbands"):
         raise PackError(
             f"its field {name!r} is {describe(value)}, which no format holds. Turn it into arrays, numbers, strings or "
             "bytes in the dataset."
@@ -220,12 +225,17 @@ def plain(value: Any, name: str = "") -> Any:
 
 
 def _plain_array(value: NDArray[np.generic] | np.generic, name: str) -> object:
+    if isinstance(value, np.ma.MaskedArray):
+        raise PackError(
+            f"its field {name!r} is a masked array, and no format holds its mask. In the dataset, return "
+            "array.filled(), or the data and the mask as two fields."
+        )
     if value.dtype.hasobject or value.dtype.kind == "V":
         raise PackError(
             f"its field {name!r} is an array of type {value.dtype}, which no format holds. Turn it into arrays of "
             "numbers in the dataset."
         )
-    if name and value.dtype.char in "gG":
+    if value.dtype.char in "gG":
         raise PackError(
             f"its field {name!r} is of type {value.dtype}, whose size and meaning differ between machines, so no "
             "format holds it. Turn it into float64 or complex128 in the dataset."
