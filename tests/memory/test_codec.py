@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import feedline
 from feedline.abc import memory
+from feedline.datasets import CachedDataset
 from feedline.errors import NotPicklable
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
@@ -32,6 +34,7 @@ from feedline.memory.codec import (
     overlapping,
     segment_reader,
 )
+from feedline.types import EngineName
 from tests.memory.tasks import message, task_in
 from tests.sampling import examples
 
@@ -451,3 +454,20 @@ def test_ranges_are_joined_exactly_where_they_overlap(spans: list[tuple[int, int
         assert len(inside) == (1 if len(mates) > 1 else 0)
     assert all(count[start : start + size].all() for start, size in joined)
     assert all(first[0] + first[1] <= second[0] for first, second in itertools.pairwise(joined))
+
+
+def first_sample(batch: list[Any]) -> Any:
+    return batch[0]
+
+
+@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
+def test_numpy_s_strings_keep_their_trailing_zeros(engine: EngineName) -> None:
+    samples = [{"data": np.bytes_(b"ab\0"), "text": [np.str_("ab\0")]}]
+    cached = CachedDataset(samples, memory="1MB")
+    assert cached[0] is not None
+    for dataset in (samples, cached):
+        loader = feedline.Loader(dataset, 1, workers=int(engine != "inline"), engine=engine, collate_fn=first_sample)
+        with loader:
+            (found,) = loader
+        assert (type(found["data"]), bytes(found["data"])) == (np.bytes_, b"ab\0")
+        assert (type(found["text"][0]), "".join(found["text"][0])) == (np.str_, "ab\0")

@@ -295,6 +295,11 @@ def _reduce_array(array: NDArray[np.generic]) -> object:
     return array.__reduce_ex__(5)
 
 
+def _reduce_text(value: np.bytes_ | np.str_) -> object:
+    """NumPy's own pickle leaves out zeros at the end."""
+    return type(value), (bytes(value) if isinstance(value, bytes) else "".join(value),)
+
+
 class _Encoder(pickle.Pickler):
     """A pickler that is reused for every batch; its dispatch table is fixed when it is made."""
 
@@ -303,7 +308,13 @@ class _Encoder(pickle.Pickler):
         self.writer: SlotWriter
         self.buffers: list[tuple[int, int]] = []
         super().__init__(self.file, protocol=5, buffer_callback=self._take_buffer)
-        self.dispatch_table: dict[type, Any] = {**copyreg.dispatch_table, np.ndarray: _reduce_array, **more}
+        self.dispatch_table: dict[type, Any] = {
+            **copyreg.dispatch_table,
+            np.ndarray: _reduce_array,
+            np.bytes_: _reduce_text,
+            np.str_: _reduce_text,
+            **more,
+        }
         for kind, reduce in reducers.items():
             self.dispatch_table[kind] = lambda array, reduce=reduce: reduce(array, self.writer)
 

@@ -49,6 +49,15 @@ def test_decoding_returns_the_encoded_sample(sample: Any) -> None:
     assert_same(decode(encode(sample)), sample)
 
 
+@pytest.mark.parametrize("text", ["", "a\0", "ab\0\0", "\0", "\U0001f600\0", "\ud800\0"])
+def test_scalars_keep_their_trailing_zeros(text: str) -> None:
+    data = text.encode("utf-8", "surrogatepass")
+    one, other, number = decode(encode([np.bytes_(data), np.str_(text), np.int16(7)]))
+    assert number == 7
+    assert (type(one), bytes(one)) == (np.bytes_, data)
+    assert (type(other), "".join(other)) == (np.str_, text)
+
+
 @given(samples, st.data())
 def test_rejects_a_truncated_record(sample: Any, data: st.DataObject) -> None:
     record = encode(sample)

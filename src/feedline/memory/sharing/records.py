@@ -163,6 +163,13 @@ def _checked_keys(value: dict[Any, object], path: tuple[object, ...]) -> list[st
 
 
 def _array(letter: str, value: object, buffers: list[object], path: tuple[object, ...]) -> list[object]:
+    # As an array, such a scalar would lose its trailing zeros.
+    if isinstance(value, np.bytes_):
+        buffers.append(bytes(value))
+        return [letter, f"|S{len(value)}", []]
+    if isinstance(value, np.str_):
+        buffers.append(value.encode("utf-32-le", "surrogatepass"))
+        return [letter, f"<U{len(value)}", []]
     array = np.asarray(value)
     if array.dtype.hasobject or array.dtype.names is not None:
         raise _refused(value, path, f"Its type is {array.dtype}: turn it into arrays of numbers or strings")
@@ -230,7 +237,11 @@ class _Layout:
         if dtype.hasobject:
             raise ValueError("it holds Python objects")
         count = math.prod(shape)
-        start, _ = self._place(count * dtype.itemsize)
+        start, stop = self._place(count * dtype.itemsize)
+        if is_scalar and dtype.kind == "S":
+            return lambda view: np.bytes_(view[start:stop])
+        if is_scalar and dtype.kind == "U":
+            return lambda view: np.str_(str(view[start:stop], "utf-32-le", "surrogatepass"))
 
         def read(view: memoryview) -> object:
             array = np.frombuffer(view, dtype, count, start).reshape(shape) if count else np.empty(shape, dtype)
