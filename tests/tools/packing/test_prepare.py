@@ -122,7 +122,7 @@ MASKED = np.ma.masked_array([1.5, 7], [False, True])
 
 
 @pytest.mark.parametrize("value", [MASKED, MASKED[1], [MASKED], {"a": MASKED}, np.ma.masked_array([1, 2])])
-@pytest.mark.parametrize("suffix", [".parquet", ".h5", ".lmdb", "_tar"])
+@pytest.mark.parametrize("suffix", [".parquet", ".h5", ".lmdb", ".tar"])
 def test_rejects_masked_arrays(tmp_path: Path, value: Any, suffix: str) -> None:
     with pytest.raises(PackError, match=r"Sample 0 cannot be packed: its field 'x' is a masked array.*filled\(\)"):
         feedline.pack([{"x": value}], tmp_path / f"out{suffix}", workers=0)
