@@ -75,7 +75,7 @@ def build_loader(script: Script, crew: Crew, dataset: Any) -> Any:
             persistent=crew.persistent,
             prefetch=crew.prefetch,
             start_method=crew.start_method,
-            timeout_s=script.timeout_s,
+            timeout_s=script.timeout_s if crew.workers else 0,
             **options,
         )
     if script.is_stream:

@@ -145,6 +145,8 @@ def test_loading_a_state_repeats_the_epoch(style: str, every: int, workers: int,
     np.random.seed(1)
     torch.manual_seed(1)
     for name, state, following in saved:
+        if name == "before" and style == "iterable" and not workers:
+            continue  # there is no iterator yet, and the dataset itself has no state
         other = make()
         other.load_state_dict(copy.deepcopy(state))
         assert list(other) == following, name

@@ -265,6 +265,7 @@ def test_every_order_resumes_with_workers(name: str) -> None:
     stops=st.lists(st.integers(0, 9), min_size=2, max_size=5),
 )
 @example(name="a stateful sampler", shape=Shape(5, 30, False), stops=[0, 2])  # the first batch is also the last
+@example(name="a stateful batch sampler", shape=Shape(5, 30, False), stops=[0, 2])
 def test_any_number_of_resumptions_adds_up_to_the_epochs(name: str, shape: Shape, stops: list[int]) -> None:
     kind = KINDS[name]
     if shape.n < kind.least:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from feedline.abc.faults import ErrorPolicy
 from feedline.abc.framework import Framework
+from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.broadcast import Broadcast
 from feedline.delivery.machine.fault_budget import FaultBudget
@@ -28,7 +29,7 @@ from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import sharding_of
 from feedline.system.ranks import share_if_known
 from feedline.system.references import References
-from feedline.types import DatasetKind, State, StreamSharding
+from feedline.types import DatasetKind, Position, State, StreamSharding
 
 if TYPE_CHECKING:
     from feedline.delivery.driver.tuning import Tuning
@@ -366,6 +367,7 @@ class Session:
             lambda order, epoch: self._first_snapshot(config, order, epoch),
             draws=config.next_draws,
             dataset_epoch=self.broadcast.last_set_epoch,
+            own=lambda: _own_state(config),
         )
         last = self.epochs.checkpoint
         faults = self.fault_budget.state(None if last is None else last.entry.progress.faults)
@@ -413,6 +415,13 @@ class Session:
                 sampler.set_epoch(epoch)
         if hasattr(config.dataset, "set_epoch"):
             self.broadcast.call("set_epoch", epoch)
+
+
+def _own_state(config: LoaderConfig) -> tuple[Position, ...]:
+    """Return the state of a dataset of which workers have no copy, before its first epoch."""
+    if config.worker_count or not is_stateful(config.dataset):
+        return ()
+    return (Position(copy.deepcopy(config.dataset.state_dict()), is_before=not config.is_map),)
 
 
 def _part_of(state: object, name: str) -> object:

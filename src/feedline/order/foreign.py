@@ -288,8 +288,8 @@ class ForeignPlan(Plan):
         """The first batch, if the sampler had yielded it before its state was saved."""
         self._first: list[object] = list(self._held)
         """The first batch, kept for a state from before it."""
-        if self._held and entered is not None and entered.get("redraw"):  # it is the last batch as well
-            self._states.append((0, entered["sampler_state"]))
+        if self._held and entered is not None:  # it may be the last batch as well
+            self._states.append((0, entered["sampler_state"] if entered.get("redraw") else entered["before"]))
 
     def _begin(self) -> None:
         """Find out whether the sampler has a state, just before its first item: some iterators do not exist earlier."""
@@ -362,7 +362,8 @@ class ForeignPlan(Plan):
         the state before that batch, which is then drawn again.
 
         A sampler that was asked for nothing yet may still report the end of its last pass: many are generators, which
-        run no code before that. So before the first batch, this is the state after that batch, and the batch itself.
+        run no code before that. So before the first batch, this is the state after that batch, and the batch itself;
+        and the state before it, in case it turns out to be the last one.
         """
         if done == 0 and self._entered is not None:
             return copy.deepcopy(self._entered)
@@ -372,8 +373,9 @@ class ForeignPlan(Plan):
                     self._ahead.append(next(self))
             if self._first:
                 ends = self._last == 1
-                state = next(state for number, state in self._states if number == (0 if ends else 1))
-                return _snapshot_part(state, copy.deepcopy(self._first), redraw=1 if ends else 0)
+                states = dict(self._states)
+                part = _snapshot_part(states[0 if ends else 1], copy.deepcopy(self._first), redraw=1 if ends else 0)
+                return part if ends else {**part, "before": copy.deepcopy(states[0])}
         redraw = 1 if done == self._last and done else 0
         for number, sampler_state in list(self._states):  # another thread may request a batch meanwhile
             if number == done - redraw:
@@ -416,7 +418,7 @@ def _entered(order: State) -> State | None:
     """Return the sampler's part of a snapshot; None if there is none, or if the snapshot's epoch was completed."""
     if order.get("finish") or order.get("sampler_state") is None:
         return None
-    return {name: order[name] for name in ("sampler_state", "redraw", "held") if name in order}
+    return {name: order[name] for name in ("sampler_state", "redraw", "held", "before") if name in order}
 
 
 def _length(sampler: Any) -> int | None:

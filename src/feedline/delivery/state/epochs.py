@@ -11,7 +11,7 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, StateWarning, warn_user
 from feedline.order.order import Order, reads_stream
-from feedline.types import State
+from feedline.types import Position, State
 
 
 class Start(NamedTuple):
@@ -204,6 +204,7 @@ class Epochs:
         first: Callable[[Order, int], Snapshot],
         draws: Callable[[Snapshot], dict[str, object]] = lambda _: {},
         dataset_epoch: int | None = None,
+        own: Callable[[], tuple[Position, ...]] = tuple,
     ) -> State:
         """Return the loader's state.
 
@@ -212,6 +213,7 @@ class Epochs:
             first: makes the snapshot of an epoch that has not begun.
             draws: returns the values that the next epoch is drawn from.
             dataset_epoch: what the dataset's `set_epoch` was last called with. A stream under way keeps its own.
+            own: returns the dataset's state before the loader's first epoch, which this loader itself need not restore.
         """
         if self._loaded is not None:
             return self._with_next_epoch(self._loaded, order, dataset_epoch).as_dict()
@@ -220,7 +222,7 @@ class Epochs:
             if self._drawn is None:
                 self._drawn, self.drawn_order = first(order, self._epoch_of(order)), order
                 self._drawn_from = order.made_of()
-            snapshot = self._drawn
+            snapshot = replace(self._drawn, streams=own())
         else:
             snapshot = self.checkpoint.snapshot()
         snapshot = replace(snapshot, order={**snapshot.order, **draws(snapshot)})

@@ -107,7 +107,7 @@ class Snapshot:
 
 _FIELDS = tuple(each.name for each in fields(Snapshot) if each.name != "ranks")
 
-_OF_USERS = {"parts", "held", "dataset", "iterator"}
+_OF_USERS = {"parts", "held", "before", "dataset", "iterator"}
 """Parts of an order or a stream that may hold anything, because the user's sampler or dataset made them."""
 
 _CHANGED = (
