@@ -81,6 +81,26 @@ CASES: dict[str, tuple[Callable[[], Any], list[Any]]] = {
 }
 
 
+def with_gaps(scalar: Any, alias: str) -> dict[str, tuple[Callable[[], Any], list[Any]]]:
+    kind, pair = pa.type_for_alias(alias), np.array([scalar, scalar])
+    few, nested = pa.list_(kind, 2), pa.list_(pa.list_(kind, 2), 2)
+    deep = [[None, [3, None]], [[3, 3], [3, 3]]]
+    return {
+        f"{alias} in lists": (lambda: pa.array([[3, None], [3, 3]], pa.list_(kind)), [[scalar, None], pair]),
+        f"{alias} in fixed lists": (lambda: pa.array([[3, None], [3, 3]], few), [[scalar, None], pair]),
+        f"{alias} in nested lists": (
+            lambda: pa.array(deep, nested),
+            [[None, [scalar, None]], np.array([pair, pair])],
+        ),
+    }
+
+
+for unit in ("ns", "us"):
+    CASES |= with_gaps(np.datetime64(3, unit), f"timestamp[{unit}]")
+    CASES |= with_gaps(np.timedelta64(3, unit), f"duration[{unit}]")
+CASES |= with_gaps(np.datetime64(3, "D"), "date32")
+
+
 def tensors(shape: list[int], permutation: list[int] | None = None) -> Any:
     kind = pa.fixed_shape_tensor(pa.int32(), shape, permutation=permutation)
     size = int(np.prod(shape))

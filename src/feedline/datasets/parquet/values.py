@@ -12,7 +12,8 @@ A column is prepared once, when its row group is read. Samples are taken from th
     other lists                           a list of converted values
     map                                   a list of pairs
     decimal, time and the rest            pyarrow's own conversion: decimal.Decimal, datetime.time
-    null                                  None at any level; numbers that include a null become a list
+    null                                  None at any level; numbers with a null among them become a list of
+                                          Python's numbers, or of NumPy's timestamps, dates and durations
 
 Other extension types are converted as their storage type.
 """
@@ -133,7 +134,7 @@ class Nested(Prepared):
     def take(self, rows: Rows) -> list[object]:
         taken = list(self._numbers.take(rows))
         listed = zip(taken, rows.tolist(), strict=True)
-        return [self._array[row].as_py() if isinstance(value, list) else value for value, row in listed]
+        return [_without_null_lists(value, self._array[row]) for value, row in listed]
 
     def parts(self) -> Iterator[tuple[int, int]]:
         yield from self._numbers.parts()
@@ -143,9 +144,23 @@ def _with_gaps(value: NDArray[np.generic], present: NDArray[np.bool_]) -> object
     """Return the array itself, or a list if it contains nulls: the form of a value depends on no other value."""
     if present.all():
         return value
-    gaps = value.astype(object)
+    if value.dtype.kind in "mM":  # as Python objects, they would be dates, or mere numbers
+        gaps = np.empty(value.shape, object)
+        gaps.reshape(-1)[:] = list(value.reshape(-1))
+    else:
+        gaps = value.astype(object)
     gaps[~present] = None
     return gaps.tolist()
+
+
+# Any: a pyarrow scalar.
+def _without_null_lists(value: object, found: Any) -> object:
+    """Return None in place of lists of nulls that are null themselves."""
+    if not isinstance(value, list):
+        return value
+    if not found.is_valid:
+        return None
+    return [_without_null_lists(one, inner) for one, inner in zip(value, found.values, strict=True)]
 
 
 def _with_nulls(values: list[object], valid: NDArray[np.bool_]) -> list[object]:
