@@ -256,6 +256,36 @@ def test_a_changed_file_behind_a_path_changes_the_fingerprint(form: Any, tmp_pat
     assert len(found) == 4
 
 
+MAPPED = [
+    lambda path: np.load(path, mmap_mode="r"),
+    lambda path: np.load(path, mmap_mode="c")[10:],
+    lambda path: [np.asarray(np.load(path, mmap_mode="r"))[:, ::2].T],
+    lambda path: np.memmap(path, np.uint8, "r", offset=100),
+]
+
+
+@pytest.mark.parametrize("form", MAPPED)
+def test_a_changed_file_behind_a_mapped_array_changes_the_fingerprint(form: Any, tmp_path: Path) -> None:
+    path, other = tmp_path / "a.npy", tmp_path / "b.npy"
+    values = np.zeros((5000, 100), np.float32)
+    np.save(path, values)
+    os.utime(path, ns=(0, 0))
+    before = fingerprint(Scaled(form(path)))
+    assert fingerprint(Scaled(form(path))) == before
+    values[77] = 1
+    np.save(other, values)
+    os.replace(other, path)
+    assert fingerprint(Scaled(form(path))) != before
+
+
+def test_the_place_in_a_mapped_file_counts(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", BIG)
+    mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
+    parts = [mapped[:2000], mapped[1:2001], mapped[1:2002], np.asarray(mapped)[2000:4000]]
+    assert len({fingerprint(Scaled(part)) for part in parts}) == 4
+    assert fingerprint(Scaled(mapped[1:2001])) == fingerprint(Scaled(mapped[1:2001]))
+
+
 @pytest.mark.parametrize("form", [lambda name: name, lambda name: (name, 7), lambda name: Scaled(name)])
 def test_only_a_sample_of_many_files_is_checked(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str] = []

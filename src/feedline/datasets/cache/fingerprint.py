@@ -8,7 +8,8 @@ A fingerprint is a hash of the pickled dataset, with these differences from what
   the methods count: other attributes may hold the process id, or the file opened last.
 - For files that a string or a path names, and for those that a feedline source reads, the size and modification time
   are included.
-- Arrays above a size are identified by pieces of them, so that a mapped file is not read as a whole.
+- Arrays above a size are identified by pieces of them, so that a mapped file is not read as a whole. For an array that
+  NumPy mapped, and a view of one, the size and modification time of the file and the place in it are included.
 - Objects that cannot be pickled (a lock, an open file) are identified by their type.
 
 An object with a method `fingerprint()` is identified by the string that this returns.
@@ -181,7 +182,18 @@ def _array(array: NDArray[np.generic]) -> object:
         table = array if array.ndim > 1 else array.reshape(-1, 1)
         count = max(1, _WHOLE_BYTES * len(table) // array.nbytes // _PIECES)
         rows = [table[start : start + count] for start in np.linspace(0, len(table) - count, _PIECES).astype(int)]
-    return "array", array.dtype.str, array.shape, [row.tobytes()[:_WHOLE_BYTES] for row in rows]
+    return "array", array.dtype.str, array.shape, [row.tobytes()[:_WHOLE_BYTES] for row in rows], _mapped(array)
+
+
+def _mapped(array: NDArray[np.generic]) -> object:
+    """Return size and time of the file that an array is mapped from, and its place there; None if it is not mapped."""
+    owner: Any = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    if not isinstance(owner, np.memmap) or owner.filename is None:
+        return None
+    start, first = (one.__array_interface__["data"][0] for one in (owner, array))
+    return _changed([os.fspath(owner.filename)]), owner.offset + first - start, array.strides
 
 
 def _texts(values: Any, depth: int = 3) -> list[str] | None:
