@@ -70,7 +70,7 @@ def test_persistent_workers_are_replaced_when_their_number_is_reassigned(engine:
 
 REASSIGNED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"workers": 0}, {"batch_size": 4}),
-    *(
+    *[
         ({"workers": 2, "persistent": persistent, "engine": engine}, change)
         for persistent, engine, change in [
             (False, "thread", {"batch_size": 4}),
@@ -78,7 +78,7 @@ REASSIGNED: list[tuple[dict[str, Any], dict[str, Any]]] = [
             (True, "process", {"batch_size": 4, "drop_last": True}),
             (True, "thread", {"batch_size": None}),
         ]
-    ),
+    ],
 ]
 
 
