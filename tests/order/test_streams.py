@@ -68,16 +68,17 @@ def test_persistent_workers_are_replaced_when_their_number_is_reassigned(engine:
     resumed.close()
 
 
+WITH_WORKERS: list[tuple[bool, str, dict[str, Any]]] = [
+    (False, "thread", {"batch_size": 4}),
+    (True, "thread", {"batch_size": 4}),
+    (True, "process", {"batch_size": 4, "drop_last": True}),
+    (True, "thread", {"batch_size": None}),
+]
 REASSIGNED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"workers": 0}, {"batch_size": 4}),
     *(
         ({"workers": 2, "persistent": persistent, "engine": engine}, change)
-        for persistent, engine, change in [
-            (False, "thread", {"batch_size": 4}),
-            (True, "thread", {"batch_size": 4}),
-            (True, "process", {"batch_size": 4, "drop_last": True}),
-            (True, "thread", {"batch_size": None}),
-        ]
+        for persistent, engine, change in WITH_WORKERS
     ),
 ]
 

@@ -157,7 +157,7 @@ def test_resuming_from_a_state_saved_while_a_rank_repeats_batches(folder: Path, 
 def lose_a_peer(rank: int, world_size: int, folder: Path, shard: str, workers: int, device: str | None) -> Any:
     """Save a state after an exchange has failed, as it does when another rank has died, and resume from it."""
 
-    def loader(shard: str | None) -> Any:
+    def loader(shard: Any) -> Any:
         dataset = TarDataset(str(folder / "shard-*.tar"), "cls").stream()
         options: Any = {"num_workers": workers, "engine": "thread"} if workers else {}
         return DataLoader(dataset, 4, shard=shard, device=device, **options)
