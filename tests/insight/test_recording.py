@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,16 @@ def test_a_damaged_recording_is_reported_as_such(place: float, flipped: int) -> 
         path.write_bytes(data)
         with pytest.raises(BadRecording, match=r"run\.json"):
             Recording.load(path)
+
+
+@pytest.mark.slow
+def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "run.json.gz").write_bytes(gzip.compress(b" " * (1 << 27), 1))
+    tracemalloc.start()
+    with pytest.raises(BadRecording, match=r"run\.json\.gz is not a recording: .* more than 1\d,\d{3},\d{3},"):
+        Recording.load(tmp_path / "run.json.gz")
+    assert tracemalloc.get_traced_memory()[1] < 3 << 24  # twice the text, while its pieces are joined
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -170,14 +170,32 @@ class Recording:
         return cls(**content | kept)
 
 
+_MOST_TIMES = 32
+_ALWAYS_BYTES = 1 << 24
+"""A compressed file may expand to this many times its size, and in any case to this many bytes. Recordings compress to
+about a third of their size."""
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Decompress gzip data. Raises EOFError, zlib.error, or ValueError: it expands far more than a recording."""
+    most = max(_ALWAYS_BYTES, _MOST_TIMES * len(data))
+    unpacker = zlib.decompressobj(31)
+    text = unpacker.decompress(data, most)
+    if unpacker.eof:
+        return text
+    if unpacker.unconsumed_tail:
+        raise ValueError(f"its {len(data):,} bytes decompress to more than {most:,}, so decompression was stopped")
+    raise EOFError
+
+
 def _read(path: Path) -> JsonObject:
     """Return the content of a file, if it is an undamaged recording of this version."""
     try:
         data = path.read_bytes()
-        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        data = _unpacked(data) if data[:2] == b"\x1f\x8b" else data
         first, _, body = data.partition(b"\n")
         header = json.loads(first)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
+    except (EOFError, zlib.error) as exc:
         raise _cut_off(path) from exc
     except OSError as exc:
         raise BadRecording(f"{path} cannot be read: {exc.strerror or exc}. Pass the path of a recording.") from exc
