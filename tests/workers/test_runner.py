@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from feedline.abc import memory
 from feedline.abc.worker_spec import WorkerSpec
@@ -15,8 +12,7 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import globals_kept
 from feedline.randomness.scope import rng
 from feedline.types import Call, DatasetKind, Draw, Position, Result, ResultKind, Task, WorkerIdentity
-from feedline.workers import runner as module
-from feedline.workers.runner import Runner, TaskCpu
+from feedline.workers.runner import Runner
 
 
 class RecordsBuffers:
@@ -220,27 +216,3 @@ def test_worker_threads_do_not_seed_the_global_generators() -> None:
         first = [second for _, second in drawn(threaded=True, seeded=True)]
         random.seed(2)
         assert [second for _, second in drawn(threaded=True, seeded=True)] != first
-
-
-# -- CPU time ---
-
-
-@pytest.mark.parametrize("of_process", [False, True])
-def test_waiting_for_a_core_counts_neither_as_computing_nor_as_sleeping(
-    of_process: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cpu = queued = 10**9
-    times = SimpleNamespace(thread_time_ns=lambda: cpu, process_time_ns=lambda: 2 * cpu)
-    monkeypatch.setattr(module, "time", times)
-    monkeypatch.setattr(module, "queued_ns", lambda: queued)
-    clock = TaskCpu(of_process=of_process)
-    for _ in range(3):
-        queued += 50_000_000  # before the task starts
-        clock.begin()
-        cpu += 2_000_000
-        queued += 7_000_000
-        computed = 4_000_000 if of_process else 2_000_000
-        assert clock.spent(computed + 10_000_000) == (computed, 7_000_000), "the other 3 ms it slept"
-    clock.begin()
-    cpu += 2_000_000
-    assert clock.spent(computed) == (computed, 0)

@@ -54,6 +54,8 @@ class LoaderBase:
         if type(self).on_error is LoaderBase.on_error:
             vars(self)["on_error"] = on_error  # frameworks look for it here; the property is for changing it
         self._feedline_session = Session(config, options, policy, framework, tuning)
+        if config.worker_count:
+            self._feedline_session.resources.import_engine()
         self._iterator = None
 
     def __copy__(self: L) -> L:

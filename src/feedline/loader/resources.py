@@ -15,7 +15,8 @@ from feedline.delivery.machine.counters import Counters
 from feedline.insight.observer import Observer
 from feedline.loader.config import LoaderConfig
 from feedline.types import DatasetKind
-from feedline.workers.runner import Runner, TaskCpu
+from feedline.workers.runner import Runner
+from feedline.workers.task_clock import TaskCpu
 
 if TYPE_CHECKING:
     from feedline.abc.engine import Engine
@@ -60,6 +61,16 @@ class Resources:
         """Returns the watch of the workers that were started last, while they exist."""
         self._tuned: Tuning | None = None
         """What changes the number of workers that were started last."""
+
+    def import_engine(self) -> None:
+        """Import what starts workers: now, rather than while the training loop waits for the first batch."""
+        import feedline.delivery.driver.tuning
+
+        if self.config.engine_name == "thread":
+            import feedline.workers.threads
+        elif self.config.engine_name == "process":
+            import feedline.workers.processes.arena
+            import feedline.workers.processes.engine  # noqa: F401
 
     def arena(self) -> Arena | None:
         """Return the memory; a new one in a forked process.
