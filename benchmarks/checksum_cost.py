@@ -29,7 +29,7 @@ import numpy as np
 import feedline
 from benchmarks import flags, workloads
 from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, TarDataset
-from feedline.datasets.checksums import Compared
+from feedline.datasets.framework.checksums import Compared
 from feedline.tools.bench import harness, rows
 
 COLUMNS = (

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from feedline import images
 from feedline.datasets import FileDataset
-from feedline.datasets.split import Subset
+from feedline.datasets.derived.split import Subset
 from feedline.errors import BadOption
 from feedline.tools.bench import harness, jpegs, rows
 

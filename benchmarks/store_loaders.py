@@ -155,7 +155,7 @@ def feedline_parquet(job: Job) -> Any:
 def feedline_tokens(job: Job) -> Any:
     """Return feedline's loader over pieces of token files as a stream. A window has the bytes of `mixed_shards`."""
     from feedline import DataLoader
-    from feedline.datasets.remote.disk_cache import PIECE_BYTES
+    from feedline.datasets.storage.disk_cache import PIECE_BYTES
     from feedline.text import TokenDataset
 
     options = {**reading(job), "cache_bytes": MEMORY}
@@ -173,7 +173,7 @@ def tar_order(job: Job, epoch: int) -> Sequence[int]:
 
 def parquet_order(job: Job, epoch: int) -> Sequence[int]:
     """Return the files in the order in which feedline's stream reads their row groups."""
-    from feedline.datasets.shard_order import order_of
+    from feedline.datasets.framework.shard_order import order_of
 
     return order_of(len(job.objects), SEED, 1, epoch)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import feedline
 from feedline.datasets import StreamDataset
-from feedline.datasets.streams import Feed, Message
+from feedline.datasets.formats.streams import Feed, Message
 
 
 class Place(NamedTuple):

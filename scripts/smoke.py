@@ -264,7 +264,7 @@ def _pack_and_read(out: Path, source: Callable[[Path], object]) -> None:
 def _remote(package: str, address: str) -> None:
     importlib.import_module(package)
     importlib.import_module("fsspec")
-    importlib.import_module("feedline.datasets.remote")
+    importlib.import_module("feedline.datasets.storage")
     assert importlib.import_module("fsspec").get_filesystem_class(address.partition(":")[0])
 
 

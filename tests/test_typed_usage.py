@@ -18,7 +18,7 @@ import feedline
 from feedline import DataLoader, DataLoader2, Loader, audio, images, text
 from feedline.collate import pad
 from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, TarDataset, mix, open_dataset
-from feedline.datasets.tar.stream import TarStream
+from feedline.datasets.formats.tar.stream import TarStream
 from feedline.errors import BadOption
 from feedline.faults import Policy, Retry, Skip
 from feedline.insight.recording import Recording

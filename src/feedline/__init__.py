@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from feedline import abc, audio, collate, datasets, errors, faults, images, samplers, testing, text, video
-    from feedline.datasets.split import split
+    from feedline.datasets.derived.split import split
     from feedline.delivery.state.ranks import merge_states
     from feedline.loader.install import install, uninstall
     from feedline.loader.loader import Loader
@@ -76,7 +76,7 @@ _PLACES = {
     "rng": "feedline.randomness.scope",
     "samplers": "feedline.samplers",
     "share": "feedline.memory.sharing.share",
-    "split": "feedline.datasets.split",
+    "split": "feedline.datasets.derived.split",
     "stage": "feedline.randomness.scope",
     "testing": "feedline.testing",
     "text": "feedline.text",

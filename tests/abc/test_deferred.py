@@ -13,8 +13,8 @@ from feedline import images, split
 from feedline.abc.deferred import hands_on_images
 from feedline.abc.memory import Placement
 from feedline.datasets import ArrayDataset, CachedDataset, SQLDataset, StreamDataset, mix
-from feedline.datasets.source import Source
-from feedline.datasets.streams.feed import Feed, Message
+from feedline.datasets.formats.streams.feed import Feed, Message
+from feedline.datasets.framework.source import Source
 from feedline.errors import BadOption
 from feedline.images.deferred import DeferredImages
 from feedline.loader.loader import NumpyConfig

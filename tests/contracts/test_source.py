@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from feedline.datasets.source import Indices, Source
+from feedline.datasets.framework.source import Indices, Source
 from feedline.testing import SourceContract
 from feedline.testing.source import assert_same
 

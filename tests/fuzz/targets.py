@@ -45,16 +45,16 @@ from feedline.datasets import (
     TarDataset,
     TFRecordDataset,
 )
-from feedline.datasets.cache.sample_store import FILE, Encoded, Head, Kind, write_store
+from feedline.datasets.derived.cache.sample_store import FILE, Encoded, Head, Kind, write_store
 from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
 from feedline.memory.sharing import records
 from feedline.text import TokenDataset, TokenWriter, verify
 from feedline.tools.packing.inspection import inspect
-from tests.datasets import test_megatron as megatron
-from tests.datasets.litdata import chunks
-from tests.datasets.mds import shards
-from tests.datasets.tfrecord.records import example, file_of
+from tests.datasets.formats import test_megatron as megatron
+from tests.datasets.formats.litdata import chunks
+from tests.datasets.formats.mds import shards
+from tests.datasets.formats.tfrecord.records import example, file_of
 from tests.fuzz import videos
 from tests.fuzz.damage import ALL, FLIP, TRUNCATE
 from tests.images.decoders import INSTALLED as DECODERS

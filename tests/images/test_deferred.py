@@ -11,7 +11,7 @@ from torch.utils.data._utils import collate as torch_collate
 import feedline
 from feedline import images
 from feedline.abc.memory import Placement, on_this_thread
-from feedline.datasets.source import Source
+from feedline.datasets.framework.source import Source
 from feedline.errors import CollateError
 from feedline.images.deferred import DeferredImage, DeferredImages, collate_images
 from feedline.images.finish import Finish

@@ -13,7 +13,7 @@ from PIL import Image
 import feedline
 from feedline import images
 from feedline.abc.memory import Placement
-from feedline.datasets.source import Source
+from feedline.datasets.framework.source import Source
 from feedline.errors import BadOption
 from tests.images.decoders import INSTALLED, best_installed
 from tests.images.files import stored

@@ -13,13 +13,13 @@ import pytest
 import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
 
 from feedline.datasets import ImageFolder, TarDataset
-from feedline.datasets.lmdb.decoding import Picture
+from feedline.datasets.formats.lmdb.decoding import Picture
 from feedline.errors import CorruptSource
 from feedline.images.pillow import eight_bits, open_picture
 from feedline.testing.source import assert_same
 from feedline.tools.packing.inspection import inspect
 from feedline.tools.packing.pictures import Pictures
-from tests.datasets.tar.writing import tar_bytes
+from tests.datasets.formats.tar.writing import tar_bytes
 
 Image = pytest.importorskip("PIL.Image")
 

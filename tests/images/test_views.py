@@ -12,7 +12,7 @@ import feedline
 from feedline import images
 from feedline.abc.memory import Placement
 from feedline.datasets import ImageFolder
-from feedline.datasets.source import Source
+from feedline.datasets.framework.source import Source
 from feedline.errors import BadOption
 from feedline.images import original
 from feedline.images.deferred import DeferredImages

@@ -18,7 +18,7 @@ from feedline.abc import ShardedSource
 from feedline.datasets import TarDataset
 from feedline.system.ranks import share_if_known
 from feedline.types import EngineName
-from tests.datasets.tar.writing import write_shards
+from tests.datasets.formats.tar.writing import write_shards
 
 pytestmark = pytest.mark.sample(16)
 

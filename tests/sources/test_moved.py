@@ -16,7 +16,7 @@ from feedline import Loader
 from feedline.datasets import CSVDataset, JSONLines, ParquetDataset, TarDataset, TFRecordDataset
 from feedline.errors import BadState
 from feedline.text import TokenDataset, TokenWriter
-from tests.datasets.tfrecord.records import example, file_of
+from tests.datasets.formats.tfrecord.records import example, file_of
 
 COUNT, FILES = 60, 4
 PARTS = [range(start, COUNT, FILES) for start in range(FILES)]

@@ -32,7 +32,7 @@ from feedline.datasets import (
 )
 from feedline.samplers import DistributedSampler
 from feedline.system.ranks import Tail
-from tests.datasets.streams.server import Server, find_server, has_server
+from tests.datasets.formats.streams.server import Server, find_server, has_server
 
 pytestmark = pytest.mark.sample(4)
 

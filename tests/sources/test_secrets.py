@@ -35,11 +35,11 @@ from feedline.datasets import (
     StreamDataset,
     TarDataset,
 )
-from feedline.datasets.addresses import HIDDEN
+from feedline.datasets.storage.addresses import HIDDEN
 from feedline.errors import BadOption, BadState, FeedlineError, NotPicklable, SourceError
 from feedline.tools.packing.inspection import inspect
-from tests.datasets.remote.servers import Request, WebServer, start_fsspec, web_server
-from tests.datasets.tar.writing import tar_bytes
+from tests.datasets.formats.tar.writing import tar_bytes
+from tests.datasets.storage.servers import Request, WebServer, start_fsspec, web_server
 
 SAMPLES = [(f"{number:02}.cls", str(number).encode()) for number in range(20)]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import feedline
 from feedline.abc import ShardedSource
-from feedline.datasets.streams import Feed, Message
+from feedline.datasets.formats.streams import Feed, Message
 
 ROWS = 60
 
@@ -250,7 +250,7 @@ def write_tokens() -> None:
 
 def write_records() -> None:
     """Write two TFRecord files to the current folder."""
-    from tests.datasets.tfrecord.records import example, file_of
+    from tests.datasets.formats.tfrecord.records import example, file_of
 
     for part in range(2):
         records = [example({"id": str(number).encode()}) for number in range(part * 20, part * 20 + 20)]

@@ -17,15 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.datasets.cache.fingerprint import fingerprint
-from feedline.datasets.remote import disk_cache, ranges
-from feedline.datasets.remote.blob import RetryPolicy
+from feedline.datasets.derived.cache.fingerprint import fingerprint
+from feedline.datasets.storage import disk_cache, ranges
+from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.samplers import BlockSampler
 from feedline.text import TokenDataset, verify
 from feedline.text.token_file import HEADER_BYTES
 from tests.datasets.contract import SourceContract
-from tests.datasets.remote.servers import (
+from tests.datasets.storage.servers import (
     Request,
     StoreProxy,
     WebServer,
@@ -52,7 +52,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small files need many pieces and many requests."""
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", PIECE)
     monkeypatch.setattr(ranges, "REMOTE_GAP", 64)
-    monkeypatch.setattr("feedline.datasets.remote.http._HEAD", HEADER_BYTES)
+    monkeypatch.setattr("feedline.datasets.storage.http._HEAD", HEADER_BYTES)
     monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
 
 

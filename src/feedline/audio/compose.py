@@ -17,7 +17,7 @@ import numpy as np
 from feedline.audio.clip import ArraySound, Clip, render
 from feedline.audio.decoding import AudioFile, Samples
 from feedline.audio.field import audio_field, is_stored
-from feedline.datasets.source import checked_count
+from feedline.datasets.framework.source import checked_count
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.fields import is_encoded, replaced
 from feedline.randomness.scope import TRANSFORM, stage

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.audio.containers import FORMATS, Read, check_complete, check_pages, format_of
-from feedline.datasets.paths import checked_path
+from feedline.datasets.framework.paths import checked_path
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.images.fields import FileBytes, is_encoded
 from feedline.system.failures import words

@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline.abc.source import Selection
 from feedline.audio.decoding import checked_seconds, info
-from feedline.datasets.cache_file import Cache, CacheFile
-from feedline.datasets.files.dataset import FileDataset
-from feedline.datasets.progress import Bar
-from feedline.datasets.source import checked_count
+from feedline.datasets.formats.files.dataset import FileDataset
+from feedline.datasets.framework.cache_file import Cache, CacheFile
+from feedline.datasets.framework.progress import Bar
+from feedline.datasets.framework.source import checked_count
 from feedline.errors import BadOption, CorruptSource, DataWarning, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.system.optional import require

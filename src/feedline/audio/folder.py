@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from feedline.audio.compose import Compose, audio_transform
-from feedline.datasets.cache_file import Cache
-from feedline.datasets.files.dataset import FileDataset, LabelSource, Path
-from feedline.datasets.form import Fields
-from feedline.datasets.source import Transform
+from feedline.datasets.formats.files.dataset import FileDataset, LabelSource, Path
+from feedline.datasets.framework.cache_file import Cache
+from feedline.datasets.framework.form import Fields
+from feedline.datasets.framework.source import Transform
 
 AUDIO = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc")
 """The endings of audio files that are read."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from feedline.audio.clip import Clip
 from feedline.audio.compose import ClipTransform
 from feedline.audio.decoding import checked_seconds
-from feedline.datasets.source import checked_count
+from feedline.datasets.framework.source import checked_count
 from feedline.errors import BadOption
 from feedline.randomness.scope import rng
 

@@ -5,27 +5,27 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from feedline.datasets.mix import mix  # import now: later, `mix` could resolve to the module of this name
+from feedline.datasets.derived.mix import mix  # import now: later, `mix` could resolve to the module of this name
 
 if TYPE_CHECKING:
-    from feedline.datasets.arrays import ArrayDataset
-    from feedline.datasets.cache import CachedDataset, PrecomputedDataset
-    from feedline.datasets.csv import CSVDataset
-    from feedline.datasets.files import FileDataset, ImageFolder
-    from feedline.datasets.hdf5 import HDF5Dataset
-    from feedline.datasets.lines import JSONLines, TextLines
-    from feedline.datasets.litdata import LitDataDataset
-    from feedline.datasets.lmdb import LMDBDataset
-    from feedline.datasets.mds import MDSDataset
-    from feedline.datasets.megatron import MegatronDataset
-    from feedline.datasets.opening import open_dataset
-    from feedline.datasets.parquet import ArrowDataset, ParquetDataset
-    from feedline.datasets.ray_rows import RayRows
-    from feedline.datasets.remote_arrays import RemoteArrays
-    from feedline.datasets.sql import SQLDataset
-    from feedline.datasets.streams import RedisStream, StreamDataset
-    from feedline.datasets.tar import TarDataset
-    from feedline.datasets.tfrecord import TFRecordDataset
+    from feedline.datasets.derived.cache import CachedDataset, PrecomputedDataset
+    from feedline.datasets.derived.opening import open_dataset
+    from feedline.datasets.formats.arrays import ArrayDataset
+    from feedline.datasets.formats.csv import CSVDataset
+    from feedline.datasets.formats.files import FileDataset, ImageFolder
+    from feedline.datasets.formats.hdf5 import HDF5Dataset
+    from feedline.datasets.formats.lines import JSONLines, TextLines
+    from feedline.datasets.formats.litdata import LitDataDataset
+    from feedline.datasets.formats.lmdb import LMDBDataset
+    from feedline.datasets.formats.mds import MDSDataset
+    from feedline.datasets.formats.megatron import MegatronDataset
+    from feedline.datasets.formats.parquet import ArrowDataset, ParquetDataset
+    from feedline.datasets.formats.ray_rows import RayRows
+    from feedline.datasets.formats.remote_arrays import RemoteArrays
+    from feedline.datasets.formats.sql import SQLDataset
+    from feedline.datasets.formats.streams import RedisStream, StreamDataset
+    from feedline.datasets.formats.tar import TarDataset
+    from feedline.datasets.formats.tfrecord import TFRecordDataset
 
 __all__ = [
     "ArrayDataset",
@@ -55,29 +55,29 @@ __all__ = [
 ]
 
 _PLACES = {
-    "ArrayDataset": "arrays",
-    "ArrowDataset": "parquet",
-    "CSVDataset": "csv",
-    "CachedDataset": "cache",
-    "FileDataset": "files",
-    "HDF5Dataset": "hdf5",
-    "ImageFolder": "files",
-    "JSONLines": "lines",
-    "LMDBDataset": "lmdb",
-    "LitDataDataset": "litdata",
-    "MDSDataset": "mds",
-    "MegatronDataset": "megatron",
-    "ParquetDataset": "parquet",
-    "PrecomputedDataset": "cache",
-    "RayRows": "ray_rows",
-    "RedisStream": "streams",
-    "RemoteArrays": "remote_arrays",
-    "SQLDataset": "sql",
-    "StreamDataset": "streams",
-    "TFRecordDataset": "tfrecord",
-    "TarDataset": "tar",
-    "TextLines": "lines",
-    "open_dataset": "opening",
+    "ArrayDataset": "formats.arrays",
+    "ArrowDataset": "formats.parquet",
+    "CSVDataset": "formats.csv",
+    "CachedDataset": "derived.cache",
+    "FileDataset": "formats.files",
+    "HDF5Dataset": "formats.hdf5",
+    "ImageFolder": "formats.files",
+    "JSONLines": "formats.lines",
+    "LMDBDataset": "formats.lmdb",
+    "LitDataDataset": "formats.litdata",
+    "MDSDataset": "formats.mds",
+    "MegatronDataset": "formats.megatron",
+    "ParquetDataset": "formats.parquet",
+    "PrecomputedDataset": "derived.cache",
+    "RayRows": "formats.ray_rows",
+    "RedisStream": "formats.streams",
+    "RemoteArrays": "formats.remote_arrays",
+    "SQLDataset": "formats.sql",
+    "StreamDataset": "formats.streams",
+    "TFRecordDataset": "formats.tfrecord",
+    "TarDataset": "formats.tar",
+    "TextLines": "formats.lines",
+    "open_dataset": "derived.opening",
 }
 """The module that defines each name. A source is imported on first use: a loader needs none of them."""
 

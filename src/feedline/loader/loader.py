@@ -396,6 +396,6 @@ def _iterator_class() -> type[NumpyBatches]:
 
 def _with_samples(arrays: object) -> object:
     """Return a dataset whose samples are the rows of arrays."""
-    from feedline.datasets.arrays import ArrayDataset
+    from feedline.datasets.formats.arrays import ArrayDataset
 
     return ArrayDataset(arrays)

@@ -11,9 +11,9 @@ import numpy as np
 
 from feedline.abc.description import Described, Description
 from feedline.collate import default
-from feedline.datasets.cache import CachedDataset
-from feedline.datasets.kind import kind_of
-from feedline.datasets.source import checked_count, checked_flag
+from feedline.datasets.derived.cache import CachedDataset
+from feedline.datasets.framework.kind import kind_of
+from feedline.datasets.framework.source import checked_count, checked_flag
 from feedline.errors import BadOption
 from feedline.pipes.operators.batch import BatchedSamples, BatchedStream, Collate
 from feedline.pipes.operators.concat import JoinedSamples, JoinedStream

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.source import ColumnSource, EpochAware, StreamSource
-from feedline.datasets.passes import Epochs, PartedStream, Stream, copied_stream, torch_worker
+from feedline.datasets.framework.passes import Epochs, PartedStream, Stream, copied_stream, torch_worker
 from feedline.pipes.iterator import PipeIterator
 from feedline.pipes.lap import Draws, Lap, Samples
 from feedline.pipes.methods import Pipe, stage_of

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from feedline.datasets.source import Indices, Source
+from feedline.datasets.framework.source import Indices, Source
 from feedline.errors import BadOption
 from feedline.text.mapped import Numbers
 from feedline.text.sequence import TokenSequence

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.cache.fingerprint import fingerprint
-from feedline.datasets.source import checked_count
+from feedline.datasets.derived.cache.fingerprint import fingerprint
+from feedline.datasets.framework.source import checked_count
 from feedline.errors import BadOption
 from feedline.text.token_file import token_bytes_of
 from feedline.text.writing import checked_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from feedline.datasets.objects import open_named
+from feedline.datasets.derived.objects import open_named
 from feedline.errors import BadOption, SourceError
 from feedline.system.failures import words
 from feedline.system.optional import require

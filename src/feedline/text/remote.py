@@ -19,16 +19,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from feedline.datasets.bounded_cache import BoundedCache
-from feedline.datasets.lines.places import Place, found_places
-from feedline.datasets.parquet.remote_files import RemoteFile, is_remote
-from feedline.datasets.paths import Paths
-from feedline.datasets.remote import disk_cache, ranges
-from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.foresight import Foresight
-from feedline.datasets.remote.ranges import Span, coalesced, side_by_side
-from feedline.datasets.remote.storage import Storage
-from feedline.datasets.tar.shards import Reading
+from feedline.datasets.formats.lines.places import Place, found_places
+from feedline.datasets.formats.parquet.remote_files import RemoteFile, is_remote
+from feedline.datasets.framework.bounded_cache import BoundedCache
+from feedline.datasets.framework.paths import Paths
+from feedline.datasets.framework.shards import Reading
+from feedline.datasets.storage import disk_cache, ranges
+from feedline.datasets.storage.blob import Blob
+from feedline.datasets.storage.foresight import Foresight
+from feedline.datasets.storage.ranges import Span, coalesced, side_by_side
+from feedline.datasets.storage.storage import Storage
 from feedline.system.handle import Handle
 from feedline.system.sizes import check_size, most_bytes
 from feedline.text.mapped import Numbers, Tokens

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from feedline.datasets.bounded_cache import BoundedCache
-from feedline.datasets.paths import Paths, found_files
-from feedline.datasets.remote import disk_cache
-from feedline.datasets.remote.foresight import Foresight, Parts, name_of
-from feedline.datasets.remote.storage import protocol_of
-from feedline.datasets.tar.shards import Reading
+from feedline.datasets.framework.bounded_cache import BoundedCache
+from feedline.datasets.framework.paths import Paths, found_files
+from feedline.datasets.framework.shards import Reading
+from feedline.datasets.storage import disk_cache
+from feedline.datasets.storage.foresight import Foresight, Parts, name_of
+from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.sizes import check_size, most_bytes
 from feedline.text.boundaries import Edges

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.description import Described, Description
-from feedline.datasets import upcoming
-from feedline.datasets.form import Form
-from feedline.datasets.parquet.stream import RowGroupStream
-from feedline.datasets.paths import Paths
-from feedline.datasets.remote import disk_cache
-from feedline.datasets.remote.blob import RetryPolicy
-from feedline.datasets.remote.disk_cache import DiskCache, ShardCached
-from feedline.datasets.remote.foresight import Foresight, Parts
-from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_count, checked_flag
-from feedline.datasets.tar.shards import Reading
+from feedline.datasets.formats.parquet.stream import RowGroupStream
+from feedline.datasets.framework import upcoming
+from feedline.datasets.framework.form import Form
+from feedline.datasets.framework.paths import Paths
+from feedline.datasets.framework.shards import Reading
+from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform, checked_count, checked_flag
+from feedline.datasets.storage import disk_cache
+from feedline.datasets.storage.blob import RetryPolicy
+from feedline.datasets.storage.disk_cache import DiskCache, ShardCached
+from feedline.datasets.storage.foresight import Foresight, Parts
 from feedline.errors import BadOption
 from feedline.system.sizes import byte_count
 from feedline.text.boundaries import Edges

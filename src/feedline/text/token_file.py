@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.checksums import damaged
-from feedline.datasets.paths import checked_path
+from feedline.datasets.framework.checksums import damaged
+from feedline.datasets.framework.paths import checked_path
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.system.failures import words
 
 if TYPE_CHECKING:
-    from feedline.datasets.parquet.remote_files import RemoteFile
+    from feedline.datasets.formats.parquet.remote_files import RemoteFile
 
 HEADER_BYTES = 4096
 """The tokens begin here: at a page, so that mapped tokens are aligned."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline.abc.source import Repeatable
 from feedline.abc.stateful import check_format, is_stateful
-from feedline.datasets.passes import Pass
+from feedline.datasets.framework.passes import Pass
 from feedline.errors import BadState
 from feedline.system.failures import broke_generator
 from feedline.text.encoder import Encoder, text_of

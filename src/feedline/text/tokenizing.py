@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from feedline.abc.source import EpochAware, ShardedSource, StreamSource, copy_for_worker
 from feedline.abc.stateful import is_stateful
-from feedline.datasets.kind import kind_of
-from feedline.datasets.passes import Stream, copied_stream
-from feedline.datasets.source import Indices, Source, checked_count
+from feedline.datasets.framework.kind import kind_of
+from feedline.datasets.framework.passes import Stream, copied_stream
+from feedline.datasets.framework.source import Indices, Source, checked_count
 from feedline.text.encoder import Encoder, EndOption, text_of, tokenizer_name
 from feedline.text.token_pass import ResumableTokenPass, TokenPass
 from feedline.types import DatasetKind, MapStyle

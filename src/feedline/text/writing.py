@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.paths import local_output
+from feedline.datasets.framework.paths import local_output
 from feedline.errors import BadOption, BadState
 from feedline.system.files import sync
 from feedline.text.token_file import BLOCK_BYTES, HEADER_BYTES, MAGIC, TokenFile, token_bytes_of

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from feedline.datasets.progress import Bar
+from feedline.datasets.framework.progress import Bar
 
 Styled = str | tuple[str, str]
 """Text, or text and its style: "red", "yellow", "cyan" or "bold"."""

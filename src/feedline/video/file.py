@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.paths import checked_path
+from feedline.datasets.framework.paths import checked_path
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.fields import FileBytes
 from feedline.images.header import file_bytes

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from feedline.datasets.cache_file import Cache, checked_cache
-from feedline.datasets.files.dataset import FileDataset, LabelSource, Path
-from feedline.datasets.form import Fields
-from feedline.datasets.source import Transform
+from feedline.datasets.formats.files.dataset import FileDataset, LabelSource, Path
+from feedline.datasets.framework.cache_file import Cache, checked_cache
+from feedline.datasets.framework.form import Fields
+from feedline.datasets.framework.source import Transform
 from feedline.errors import BadOption
 from feedline.video.compose import Compose
 from feedline.video.file import Video

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from feedline.datasets.cache_file import Cache, CacheFile
-from feedline.datasets.paths import File
-from feedline.datasets.progress import Bar
+from feedline.datasets.framework.cache_file import Cache, CacheFile
+from feedline.datasets.framework.paths import File
+from feedline.datasets.framework.progress import Bar
 from feedline.errors import BadOption, CorruptSource
 from feedline.memory.sharing.packed import Packed
 from feedline.system.failures import words

@@ -18,7 +18,7 @@ from feedline import DataLoader, Loader
 from feedline.datasets import TarDataset
 from feedline.errors import BadOption
 from feedline.system.ranks import Tail
-from tests.datasets.tar.writing import write_shards
+from tests.datasets.formats.tar.writing import write_shards
 from tests.rank_processes import run_ranks
 
 pytestmark = pytest.mark.sample(3)

@@ -18,8 +18,8 @@ import feedline
 from feedline import Loader
 from feedline.datasets import ParquetDataset, SQLDataset, TarDataset
 from feedline.types import EngineName
-from tests.datasets.parquet.tables import write
-from tests.datasets.tar.writing import write_shards
+from tests.datasets.formats.parquet.tables import write
+from tests.datasets.formats.tar.writing import write_shards
 
 SIZES = (13, 1, 20, 7, 16, 0, 9, 11)
 COUNT = sum(SIZES)

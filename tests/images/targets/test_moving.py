@@ -11,7 +11,7 @@ import torch
 import feedline
 from feedline import collate, images
 from feedline.abc.memory import Placement
-from feedline.datasets.source import Source
+from feedline.datasets.framework.source import Source
 from feedline.errors import BadOption
 from feedline.images.deferred import DeferredImages
 from tests.images.pictures import encoded, finished, photo, placed

@@ -10,7 +10,7 @@ import pytest
 
 from feedline.datasets import TarDataset
 from feedline.tools.cli.main import main
-from tests.datasets.remote.servers import web_server
+from tests.datasets.storage.servers import web_server
 
 SIZE = 8_000_000
 

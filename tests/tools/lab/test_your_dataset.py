@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import feedline
-from feedline.datasets.objects import open_object
+from feedline.datasets.derived.objects import open_object
 from feedline.tools.lab.controls import read
 from feedline.tools.lab.pictures import Event
 from feedline.tools.lab.views.your_dataset import EXAMPLE, VIEW, _Curve, _findings, arguments_of, code_of, offers_of

@@ -19,8 +19,8 @@ import pytest
 
 import feedline
 from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, ParquetDataset, TarDataset
-from feedline.datasets.checksums import SEAL, Checked
-from feedline.datasets.lmdb.keys import META_KEY
+from feedline.datasets.formats.lmdb.keys import META_KEY
+from feedline.datasets.framework.checksums import SEAL, Checked
 from feedline.errors import CorruptSource
 from feedline.testing.source import assert_same
 from feedline.tools.packing.writers.tar import comment_of, header_of
@@ -253,7 +253,11 @@ def test_a_sample_is_verified_once(tmp_path: Path, format_: str, monkeypatch: py
     name, opened = OPENED[format_]
     dataset = opened(packed(tmp_path, name))
     len(dataset)
-    module = "feedline.datasets.lmdb.dataset.sum_of" if format_ == "lmdb" else "feedline.datasets.tar.index.sum_of"
+    module = (
+        "feedline.datasets.formats.lmdb.dataset.sum_of"
+        if format_ == "lmdb"
+        else "feedline.datasets.formats.tar.index.sum_of"
+    )
     compared: list[Any] = []
     own = pkgutil.resolve_name(module)
 
@@ -283,9 +287,9 @@ def test_workers_of_the_next_epoch_do_not_verify_again(
     name, opened = OPENED[format_]
     dataset = opened(packed(tmp_path, name))
     module = {
-        "lmdb": "feedline.datasets.lmdb.dataset.sum_of",
-        "tar": "feedline.datasets.tar.index.sum_of",
-        "npy": "feedline.datasets.array_file.RowCheck._read",
+        "lmdb": "feedline.datasets.formats.lmdb.dataset.sum_of",
+        "tar": "feedline.datasets.formats.tar.index.sum_of",
+        "npy": "feedline.datasets.formats.array_file.RowCheck._read",
     }[format_]
     compared = mmap.mmap(-1, 1)
     own = pkgutil.resolve_name(module)

@@ -7,8 +7,8 @@ import pytest
 
 import feedline
 from feedline.datasets import ImageFolder
-from feedline.datasets.files.labels import numbers_in
-from feedline.datasets.formats import is_picture_name
+from feedline.datasets.derived.formats import is_picture_name
+from feedline.datasets.formats.files.labels import numbers_in
 from feedline.errors import SourceError
 from feedline.tools.packing.inspection import inspect
 from feedline.tools.packing.opening import called, open_path

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.datasets.checksums import sealed
+from feedline.datasets.framework.checksums import sealed
 from feedline.errors import BadOption
 from feedline.tools.packing.options import Options, as_fields, as_names, as_path, check_apart, check_place, is_name
 from feedline.tools.packing.writers.contract import FORMATS

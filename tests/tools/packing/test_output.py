@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from feedline.datasets.kept_file import keep
-from feedline.datasets.manifest import FACTS
+from feedline.datasets.framework.kept_file import keep
+from feedline.datasets.framework.manifest import FACTS
 from feedline.errors import BadOption
 from feedline.system.files import write_durably
 from feedline.tools.packing.output import Output

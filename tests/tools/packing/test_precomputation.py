@@ -11,11 +11,20 @@ import numpy as np
 import pytest
 
 import feedline
-from feedline.datasets.cache import PrecomputedDataset
-from feedline.datasets.cache.sample_store import FILE, Encoded, Head, Kind, drop_other, head_of, read_store, write_store
+from feedline.datasets.derived.cache import PrecomputedDataset
+from feedline.datasets.derived.cache.sample_store import (
+    FILE,
+    Encoded,
+    Head,
+    Kind,
+    drop_other,
+    head_of,
+    read_store,
+    write_store,
+)
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from tests.datasets.cache.test_cached import Count
 from tests.datasets.contract import SourceContract
+from tests.datasets.derived.cache.test_cached import Count
 
 pytestmark = pytest.mark.sample(2)
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.datasets.formats import SOURCES
+from feedline.datasets.derived.formats import SOURCES
 from feedline.errors import BadOption, CorruptSource, PackError
 from feedline.tools.packing.schema import Schema
 from feedline.tools.packing.writers import tar

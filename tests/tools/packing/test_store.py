@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import ParquetDataset, TarDataset, open_dataset
-from feedline.datasets.remote.blob import RetryPolicy
+from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import BadOption, CorruptSource, PackError, SourceChanged, SourceError
 from feedline.tools.packing import Stage, store
 from feedline.tools.packing.inspection import inspect
 from tests import program_server
-from tests.datasets.remote.servers import (
+from tests.datasets.storage.servers import (
     StoreProxy,
     bucket_at,
     first,
@@ -476,8 +476,8 @@ def test_a_local_output_is_opened_by_its_manifest_without_a_scan(
         raise AssertionError("scanned")
 
     with monkeypatch.context() as patched:
-        patched.setattr("feedline.datasets.tar.packed_index.scan", scan)
-        patched.setattr("feedline.datasets.tar.index.scan", scan)
+        patched.setattr("feedline.datasets.formats.tar.packed_index.scan", scan)
+        patched.setattr("feedline.datasets.formats.tar.index.scan", scan)
         for place in (tmp_path / "out", f"{tmp_path}/out/", f"{tmp_path}/out/shard-*.tar"):
             with closing(TarDataset(place, "cls", cache=False)) as dataset:
                 assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]

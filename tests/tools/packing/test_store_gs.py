@@ -14,10 +14,10 @@ import torch  # noqa: F401  it keeps files open from its import on, which a test
 
 import feedline
 from feedline.datasets import ParquetDataset, TarDataset
-from feedline.datasets.remote.blob import RetryPolicy
-from feedline.datasets.remote.systems import close_system, make_system
+from feedline.datasets.storage.blob import RetryPolicy
+from feedline.datasets.storage.systems import close_system, make_system
 from feedline.errors import PackError
-from tests.datasets.remote.servers import StoreProxy, gs_server, start_fsspec, store_proxy
+from tests.datasets.storage.servers import StoreProxy, gs_server, start_fsspec, store_proxy
 from tests.tools.packing.stores import Mixed, content
 from tests.tools.packing.test_store import NEW, OLD, Large, labels_in, without_place
 

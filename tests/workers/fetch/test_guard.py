@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from feedline.abc import ErrorPolicy, Repeatable
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
-from feedline.datasets.arrays import ArrayDataset
+from feedline.datasets.formats.arrays import ArrayDataset
 from feedline.faults import Fault, Policy, Retry, Verdict
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from feedline.datasets.objects import users_traceback
+from feedline.datasets.derived.objects import users_traceback
 from feedline.errors import DatasetFailed
 from feedline.system.failures import words
 from feedline.tools.bench import load

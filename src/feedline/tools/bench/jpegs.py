@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from feedline import images
 from feedline.datasets import FileDataset
-from feedline.datasets.split import Subset
+from feedline.datasets.derived.split import Subset
 from feedline.tools.bench import rows
 from feedline.tools.bench.harness import TORCH, Entry, Side
 

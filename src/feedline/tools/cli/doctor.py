@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from feedline.datasets.objects import check_name
+from feedline.datasets.derived.objects import check_name
 from feedline.errors import BadOption
 from feedline.insight.recording import FORMAT, Recording
 from feedline.system.shown import printable

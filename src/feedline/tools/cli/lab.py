@@ -6,7 +6,7 @@ import argparse
 import sys
 from urllib.parse import urlencode
 
-from feedline.datasets.objects import check_name
+from feedline.datasets.derived.objects import check_name
 from feedline.errors import BadOption
 from feedline.system.files import make_folder_for
 from feedline.tools.bench import rows

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from feedline.datasets.remote.storage import protocol_of
+from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption
 from feedline.system.shown import counted, printable
 from feedline.system.sizes import bytes_text

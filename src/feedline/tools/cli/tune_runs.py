@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, BinaryIO
 from weakref import WeakSet
 
-from feedline.datasets.objects import open_object
+from feedline.datasets.derived.objects import open_object
 from feedline.delivery.driver.tuning import Tuning
 from feedline.delivery.machine.counters import Counters
 from feedline.errors import DatasetFailed

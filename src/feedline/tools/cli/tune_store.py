@@ -8,11 +8,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from feedline.datasets.addresses import shown_address
-from feedline.datasets.formats import format_by_name
-from feedline.datasets.remote.disk_cache import PIECE_BYTES, check_limit, least_limit
-from feedline.datasets.remote.storage import Storage, protocol_of
-from feedline.datasets.tar.shards import REMOTE_REQUESTS, expand
+from feedline.datasets.derived.formats import format_by_name
+from feedline.datasets.framework.shards import REMOTE_REQUESTS, expand
+from feedline.datasets.storage.addresses import shown_address
+from feedline.datasets.storage.disk_cache import PIECE_BYTES, check_limit, least_limit
+from feedline.datasets.storage.storage import Storage, protocol_of
 from feedline.errors import BadOption
 from feedline.insight.stats import aligned
 from feedline.system.shown import printable

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from feedline.datasets.objects import check_name
+from feedline.datasets.derived.objects import check_name
 from feedline.errors import BadOption
 from feedline.system.files import make_folder_for
 

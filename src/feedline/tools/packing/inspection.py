@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from feedline.datasets.addresses import shown_url
-from feedline.datasets.formats import SOURCES
-from feedline.datasets.manifest import Manifest
-from feedline.datasets.recognition import Recognised, recognise
+from feedline.datasets.derived.formats import SOURCES
+from feedline.datasets.derived.recognition import Recognised, recognise
+from feedline.datasets.framework.manifest import Manifest
+from feedline.datasets.storage.addresses import shown_url
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor

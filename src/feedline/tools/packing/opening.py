@@ -14,13 +14,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from feedline.datasets.cache.fingerprint import fingerprint as fingerprint_of
-from feedline.datasets.manifest import FACTS
-from feedline.datasets.objects import open_object
-from feedline.datasets.opening import open_found
-from feedline.datasets.recognition import Recognised, recognise
-from feedline.datasets.remote.storage import local_path, protocol_of
-from feedline.datasets.tar import TarDataset, TarStream
+from feedline.datasets.derived.cache.fingerprint import fingerprint as fingerprint_of
+from feedline.datasets.derived.objects import open_object
+from feedline.datasets.derived.opening import open_found
+from feedline.datasets.derived.recognition import Recognised, recognise
+from feedline.datasets.formats.tar import TarDataset, TarStream
+from feedline.datasets.framework.manifest import FACTS
+from feedline.datasets.storage.storage import local_path, protocol_of
 from feedline.errors import BadOption, SourceError
 from feedline.system.failures import words
 from feedline.tools.packing.options import Renamed
@@ -67,7 +67,7 @@ class Opened:
     left_out: int = 0
     """Number of files in the folder that are not samples."""
     format: str = "Python"
-    """A format of `feedline.datasets.formats`, or "Python" for `module:object`."""
+    """A format of `feedline.datasets.derived.formats`, or "Python" for `module:object`."""
     files: tuple[Path, ...] = ()
     """The files that the dataset is read from, as far as they are known."""
     stored: JsonObject | None = None

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from feedline.datasets.addresses import shown_url
-from feedline.datasets.checksums import SEAL, check_seal
-from feedline.datasets.manifest import FACTS, INDEX_FOLDER, WORK_FOLDER
-from feedline.datasets.paths import local_output
-from feedline.datasets.remote.storage import protocol_of
+from feedline.datasets.framework.checksums import SEAL, check_seal
+from feedline.datasets.framework.manifest import FACTS, INDEX_FOLDER, WORK_FOLDER
+from feedline.datasets.framework.paths import local_output
+from feedline.datasets.storage.addresses import shown_url
+from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.files import make_folder_for
 from feedline.tools.packing.pictures import Pictures

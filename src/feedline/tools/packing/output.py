@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from feedline.datasets.checksums import sealed
-from feedline.datasets.manifest import FACTS
+from feedline.datasets.framework.checksums import sealed
+from feedline.datasets.framework.manifest import FACTS
 from feedline.system.files import sync, write_durably
 from feedline.tools.packing.schema import Schema
 from feedline.tools.packing.work import Indexing, keep_in, remove

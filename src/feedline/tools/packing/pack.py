@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from feedline.datasets.addresses import shown_address, shown_url
-from feedline.datasets.arrays import ArrayDataset
-from feedline.datasets.kind import kind_of
-from feedline.datasets.remote.storage import checked_options, protocol_of
+from feedline.datasets.formats.arrays import ArrayDataset
+from feedline.datasets.framework.kind import kind_of
+from feedline.datasets.storage.addresses import shown_address, shown_url
+from feedline.datasets.storage.storage import checked_options, protocol_of
 from feedline.errors import BadOption, PackError
 from feedline.loader.base import session_of
 from feedline.loader.loader import Loader

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from feedline.datasets.cache import sample_store
-from feedline.datasets.cache.fingerprint import fingerprint
-from feedline.datasets.cache.keepable import RandomWatch, check_dataset
-from feedline.datasets.cache.precomputed import PrecomputedDataset
-from feedline.datasets.cache.sample_store import Head, SampleStore, encode
-from feedline.datasets.cache_file import check_own
-from feedline.datasets.paths import local_output
-from feedline.datasets.progress import Bar
+from feedline.datasets.derived.cache import sample_store
+from feedline.datasets.derived.cache.fingerprint import fingerprint
+from feedline.datasets.derived.cache.keepable import RandomWatch, check_dataset
+from feedline.datasets.derived.cache.precomputed import PrecomputedDataset
+from feedline.datasets.derived.cache.sample_store import Head, SampleStore, encode
+from feedline.datasets.framework.cache_file import check_own
+from feedline.datasets.framework.paths import local_output
+from feedline.datasets.framework.progress import Bar
 from feedline.errors import BadOption, SourceChanged, SourceError
 from feedline.loader.base import session_of
 from feedline.loader.loader import Loader

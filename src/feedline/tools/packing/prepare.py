@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.kind import kind_of
+from feedline.datasets.framework.kind import kind_of
 from feedline.errors import PackError
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from feedline.datasets.formats import SOURCES
+from feedline.datasets.derived.formats import SOURCES
 from feedline.system.process import core_count
 from feedline.tools.packing.schema import Schema
 from feedline.tools.packing.writers.tar import member_names

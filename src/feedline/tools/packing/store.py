@@ -37,10 +37,10 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from feedline.datasets.addresses import identity_of, shown_url
-from feedline.datasets.checksums import SEAL
-from feedline.datasets.manifest import FACTS, INDEX_FOLDER, JOB, UNFINISHED, WORK_FOLDER, manifest_in
-from feedline.datasets.remote.storage import Storage, protocol_of, version_of
+from feedline.datasets.framework.checksums import SEAL
+from feedline.datasets.framework.manifest import FACTS, INDEX_FOLDER, JOB, UNFINISHED, WORK_FOLDER, manifest_in
+from feedline.datasets.storage.addresses import identity_of, shown_url
+from feedline.datasets.storage.storage import Storage, protocol_of, version_of
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, PackError, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.system.shown import counted

@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from feedline.datasets.kind import kind_of
-from feedline.datasets.source import checked_count
+from feedline.datasets.framework.kind import kind_of
+from feedline.datasets.framework.source import checked_count
 from feedline.errors import BadOption
 from feedline.loader.base import session_of
 from feedline.loader.loader import Loader

@@ -20,8 +20,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from feedline.datasets.kept_file import keep, read_kept
-from feedline.datasets.manifest import INDEX_FOLDER, JOB, WORK_FOLDER
+from feedline.datasets.framework.kept_file import keep, read_kept
+from feedline.datasets.framework.manifest import INDEX_FOLDER, JOB, WORK_FOLDER
 from feedline.errors import BadOption
 from feedline.system.failures import add_note
 from feedline.system.files import drop_abandoned, sync, write_durably

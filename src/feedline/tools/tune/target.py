@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, RandomSampler
 
-from feedline.datasets.objects import open_object, users_traceback
+from feedline.datasets.derived.objects import open_object, users_traceback
 from feedline.errors import DatasetFailed
 from feedline.loader.torch import DataLoader
 from feedline.samplers import InfiniteSampler

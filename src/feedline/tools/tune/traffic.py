@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.remote.cache_pieces import victims_of
-from feedline.datasets.remote.disk_cache import PIECE_BYTES
-from feedline.datasets.remote.foresight import Readers, ShardForesight
-from feedline.datasets.shard_order import shuffled
+from feedline.datasets.framework.shard_order import shuffled
+from feedline.datasets.storage.cache_pieces import victims_of
+from feedline.datasets.storage.disk_cache import PIECE_BYTES
+from feedline.datasets.storage.foresight import Readers, ShardForesight
 
 
 @dataclass(frozen=True)

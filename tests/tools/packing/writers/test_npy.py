@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feedline.datasets.manifest import FACTS
+from feedline.datasets.framework.manifest import FACTS
 from feedline.tools.packing.schema import Column, Schema, Unfit
 from feedline.tools.packing.writers.npy import NpyWriter, header_of, stored
 from tests.tools.packing.writers.outputs import samples_in, written

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import Dataset
 
 import feedline
-from feedline.datasets.objects import open_object
+from feedline.datasets.derived.objects import open_object
 from feedline.errors import DatasetFailed
 from feedline.insight.stats import Stats
 from feedline.insight.worker_model import Load

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, ClassVar
 
-from feedline.datasets.checksums import KIND
-from feedline.datasets.formats import COMPRESSED, SUFFIXES
+from feedline.datasets.derived.formats import COMPRESSED, SUFFIXES
+from feedline.datasets.framework.checksums import KIND
 from feedline.errors import BadOption
 from feedline.system.optional import require
 from feedline.tools.packing.schema import Column, Sample, Schema, Unfit

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feedline.datasets.checksums import BlockSums, sealed
-from feedline.datasets.hdf5.checked import SUMS, value_sum
+from feedline.datasets.formats.hdf5.checked import SUMS, value_sum
+from feedline.datasets.framework.checksums import BlockSums, sealed
 from feedline.system.optional import require
 from feedline.tools.packing.schema import Column, Sample, Unfit, is_utf8
 from feedline.tools.packing.writers.contract import Summary, Writer, unfit

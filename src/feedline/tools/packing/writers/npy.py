@@ -11,8 +11,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from feedline.datasets.checksums import BlockSums, as_text, sealed
-from feedline.datasets.manifest import FACTS
+from feedline.datasets.framework.checksums import BlockSums, as_text, sealed
+from feedline.datasets.framework.manifest import FACTS
 from feedline.tools.packing.schema import Column, Sample, Unfit
 from feedline.tools.packing.writers.contract import Summary, Writer, let_go, unfit
 from feedline.types import JsonObject

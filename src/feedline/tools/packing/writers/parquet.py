@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feedline.datasets.checksums import sealed
+from feedline.datasets.framework.checksums import sealed
 from feedline.system.optional import require
 from feedline.tools.packing.prepare import size_of
 from feedline.tools.packing.schema import Column, Sample, Schema, Unfit, describe, is_utf8

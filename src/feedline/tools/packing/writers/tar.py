@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from feedline.datasets.checksums import sealed
-from feedline.datasets.remote.blob import LocalBlob
-from feedline.datasets.tar.index import encode, scan
-from feedline.datasets.tar.members import SUM_AT, sum_field
+from feedline.datasets.formats.tar.index import encode, scan
+from feedline.datasets.formats.tar.members import SUM_AT, sum_field
+from feedline.datasets.framework.checksums import sealed
+from feedline.datasets.storage.blob import LocalBlob
 from feedline.tools.packing.pictures import extension_of
 from feedline.tools.packing.schema import Column, Sample, Schema, is_utf8
 from feedline.tools.packing.writers.contract import VERSION, Summary, Writer, let_go, unfit

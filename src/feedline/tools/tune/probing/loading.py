@@ -14,7 +14,7 @@ from itertools import islice
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from feedline.datasets.objects import users_traceback
+from feedline.datasets.derived.objects import users_traceback
 from feedline.delivery.config import DEFAULT_DEPTH
 from feedline.loader.base import LoaderBase, config_of, session_of
 from feedline.loader.loader import Loader

@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, Literal, TextIO
 
-from feedline.datasets.kind import kind_of
-from feedline.datasets.objects import open_object, users_traceback
+from feedline.datasets.derived.objects import open_object, users_traceback
+from feedline.datasets.framework.kind import kind_of
 from feedline.errors import DatasetFailed, FeedlineError
 from feedline.loader.base import LoaderBase
 from feedline.randomness.global_states import GlobalStates

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.objects import users_traceback
+from feedline.datasets.derived.objects import users_traceback
 from feedline.errors import DatasetFailed
 from feedline.system.optional import is_tensor
 from feedline.system.process import seen_bytes

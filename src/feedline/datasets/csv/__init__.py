@@ -1,5 +1,0 @@
-"""CSV files as datasets."""
-
-from feedline.datasets.csv.dataset import CSVDataset
-
-__all__ = ["CSVDataset"]

@@ -1,0 +1,1 @@
+"""Datasets made from other datasets, and `open_dataset`."""

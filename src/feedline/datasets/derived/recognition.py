@@ -1,0 +1,242 @@
+"""`recognise`: what a path contains. Only this module decides that, for `open_dataset`, `pack` and `inspect`."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from feedline.datasets.derived.cache.sample_store import FILE as SAMPLES
+from feedline.datasets.derived.formats import (
+    COMPRESSED,
+    SHARDED,
+    SOURCES,
+    SUFFIXES,
+    ending_of,
+    format_by_content,
+    format_by_name,
+    is_picture_name,
+    store_of,
+    usual_suffix,
+)
+from feedline.datasets.derived.unread import described, guess_kind
+from feedline.datasets.formats.csv.dataset import PACKED
+from feedline.datasets.formats.csv.rows import delimiter_of
+from feedline.datasets.formats.indexed_shards import INDEX
+from feedline.datasets.formats.tfrecord.framing import is_record
+from feedline.datasets.framework.manifest import FACTS, Manifest, folder_of, manifest_in, refuse_unfinished
+from feedline.datasets.storage.addresses import shown_address
+from feedline.datasets.storage.storage import Storage, protocol_of
+from feedline.datasets.storage.unpacking import packing_of
+from feedline.errors import SourceError
+from feedline.system.shown import counted
+
+_PAIR = (".idx", ".bin")
+"""Suffixes of the two files that Megatron-LM writes."""
+_DATABASES = (".db", ".sqlite", ".sqlite3")
+ENVIRONMENT = "data.mdb"
+"""The file that makes its folder an LMDB environment."""
+_BESIDE = (".json", ".md", ".txt", ".yaml", ".yml")
+"""Suffixes of files that describe the shards beside them."""
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """The recognised content of a path."""
+
+    path: str
+    """As given."""
+    format: str
+    """A key of `SOURCES`; "stores" for a folder of several stores that are not read as one dataset."""
+    files: list[Path] = field(default_factory=list)
+    """The shards of a folder, or the stores in it, in order."""
+    beside: list[Path] = field(default_factory=list)
+    """Other files in that folder."""
+    manifest: Manifest | None = None
+    """The manifest of a folder in a store."""
+
+    @property
+    def is_compressed(self) -> bool:
+        """True for tar and TFRecord files that can only be read from front to back."""
+        first = self.files[0] if self.files else self.path
+        if os.path.isfile(first):
+            with open(first, "rb") as file:
+                head = file.read(12)
+                return packing_of(head) is not None and not is_record(head)
+        return str(first).lower().endswith(COMPRESSED)
+
+    def options(self) -> dict[str, object]:
+        """Return options for the source that users need not set themselves."""
+        if self.format == "csv" and os.path.isfile(self.path) and not self.path.lower().endswith(PACKED):
+            with open(self.path, encoding="utf-8-sig", errors="replace") as file:
+                delimiter = delimiter_of(file.readline())
+            usual = "\t" if self.path.lower().endswith(".tsv") else ","
+            return {} if delimiter == usual else {"delimiter": delimiter}
+        if self.format == "pictures":
+            root = self.path.rstrip(os.sep)
+            folders = (names for folder, _, names in os.walk(root) if folder != root)
+            return {} if any(any(map(is_picture_name, names)) for names in folders) else {"labels": None}
+        return {}
+
+
+# object: options of fsspec.
+def recognise(path: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None) -> Recognised:
+    """Recognise what a path holds. Raises SourceError: it does not exist, or no source reads it."""
+    text = os.path.expanduser(os.fspath(path))
+    manifest = _packed_at(text, storage_options)
+    if manifest is not None:
+        return Recognised(f"{manifest.folder}/", manifest.format, manifest=manifest)
+    if os.path.isdir(text):
+        return _folder(text)
+    if os.path.basename(text) == INDEX and os.path.isfile(text) and (listed := _listed_in(text)) is not None:
+        return Recognised(text, listed)
+    if all(map(os.path.isfile, _pair_of(text))):
+        return Recognised(text, "megatron", [Path(_pair_of(text)[0])])
+    found = format_by_content(text) if os.path.isfile(text) else None
+    found = found or _by_name(text)
+    is_pattern = "://" in text or "{" in text or "::" in text or glob.has_magic(text)
+    if found is not None and (os.path.isfile(text) or is_pattern):
+        return Recognised(text, found)
+    known = f"{', '.join(one for suffixes in SUFFIXES.values() for one in suffixes)}, .txt, .csv, .tsv and SQLite"
+    known = f"feedline reads folders, and files of {known}."
+    if os.path.isfile(text):
+        guess = guess_kind(text)
+        raise SourceError(f"feedline cannot read {text}: it looks like {guess.kind}. {guess.advice or known}")
+    if os.path.exists(text):
+        raise SourceError(f"{text} is neither a file nor a folder, but a device or a pipe.")
+    if "://" in text:
+        raise SourceError(
+            f"The name {shown_address(text)} does not indicate a format, and there is no manifest of `feedline pack`. "
+            f"{known}"
+        )
+    if matched := sorted(filter(os.path.isfile, glob.glob(text, recursive=True))):
+        raise _unread(text, matched, known)
+    nothing = "No file matches" if glob.has_magic(text) else "There is nothing at"
+    raise SourceError(f"{nothing} {shown_address(text)}. {known}")
+
+
+def _packed_at(address: str, storage_options: Mapping[str, object] | None) -> Manifest | None:
+    """Return the manifest of a folder in a store; None if the address names something else."""
+    folder = folder_of(address)
+    names_a_file = "." in address.rsplit("/", 1)[-1] or glob.has_magic(address)
+    if not protocol_of(address) or (folder is None and names_a_file):
+        return None
+    storage = Storage(options=storage_options)
+    try:
+        found = manifest_in(folder or address, storage)
+        if found is None:
+            refuse_unfinished(folder or address, storage)
+    finally:
+        storage.close()
+    return found if found is not None and found.format in SOURCES else None
+
+
+def _unread(pattern: str, paths: list[str], known: str) -> SourceError:
+    """Return the error for files that match a pattern whose suffix belongs to no format."""
+    (first, *others) = {format_by_content(path) for path in paths}
+    if first is not None and not others:
+        return SourceError(
+            f"The name {pattern} does not indicate the format of its {counted(len(paths), 'file')}. By content, "
+            f"{SOURCES[first].__name__} reads them: open them with it, or give them the suffix {usual_suffix(first)}."
+        )
+    kinds, advice = described(paths)
+    return SourceError(
+        f"feedline cannot read the {counted(len(paths), 'file')} of {pattern}: {kinds}. {advice or known}"
+    )
+
+
+def _by_name(path: str) -> str | None:
+    """Return the format that a name indicates; None if, for example, a file named .tar.gz holds text."""
+    named = format_by_name(path)
+    return None if named == "tar" and os.path.isfile(path) and guess_kind(path).is_text else named
+
+
+def _folder(path: str) -> Recognised:
+    if os.path.exists(os.path.join(path, ENVIRONMENT)):
+        return Recognised(path, "lmdb")
+    if os.path.exists(os.path.join(path, SAMPLES)):
+        return Recognised(path, "precomputed")
+    if (listed := _listed_in(os.path.join(path, INDEX))) is not None:
+        return Recognised(path, listed)
+    files = sorted(files_below(path), key=lambda one: one.split(os.sep))
+    if not files:
+        hidden = " except hidden ones" if os.listdir(path) else ""
+        raise SourceError(f"{path} is empty: there are no files in it{hidden}.")
+    pairs = [file for file in files if file.endswith(_PAIR[0]) and f"{file[:-4]}{_PAIR[1]}" in files]
+    if 2 * len(pairs) >= max(2, len(files) - 1):
+        return Recognised(path, "megatron" if len(pairs) == 1 else "stores", list(map(Path, pairs)))
+    fallback = "pictures" if any(map(is_picture_name, files)) else "files"
+    return _shards(path, files) or _stores(path, files) or Recognised(path, fallback)
+
+
+def _shards(path: str, files: list[str]) -> Recognised | None:
+    """Return what a folder holds if its files are one dataset."""
+    formats = {file: store_of(file) for file in files}
+    others = [file for file in files if formats[file] is None]
+    shards = [file for file in files if formats[file] is not None]
+    # A few texts beside shards describe them and are not samples. If there are as many texts as shards, they are
+    # samples.
+    few = len(others) <= max(1, len(shards) // 2) and {ending_of(one) for one in others} <= set(_BESIDE)
+    found = {formats[file] for file in shards}
+    if not few or len(found) != 1:
+        return None
+    (one,) = found
+    assert one is not None
+    beside = list(map(Path, others))
+    is_same = one == "tfrecord" or len({ending_of(file) for file in shards}) == 1
+    if one in SHARDED and is_same:
+        return Recognised(path, one, list(map(Path, shards)), beside)
+    if one == "npy" and all(os.path.dirname(file) == path.rstrip(os.sep) for file in files):
+        return Recognised(path, one, beside=beside)
+    return None
+
+
+def _stores(path: str, files: list[str]) -> Recognised | None:
+    """Return what a folder holds if it holds several stores, or one among few other files."""
+    # An array or a table may well be one sample of many. Another store is not, unless there are far more other files:
+    # then it may list recordings, or contain thumbnails of images.
+    stores = [
+        file
+        for file in files
+        if store_of(file) not in (None, "npy")
+        or ending_of(file) in _DATABASES
+        or os.path.basename(file) in (ENVIRONMENT, SAMPLES)
+    ]
+    pictures = sum(map(is_picture_name, files))
+    if not 4 * len(stores) >= len(files) > 2 * pictures:
+        return None
+    return Recognised(path, "stores", list(map(Path, stores)), [Path(one) for one in files if one not in stores])
+
+
+def _pair_of(path: str) -> tuple[str, str]:
+    """Return the files of Megatron-LM that a path means, if they exist."""
+    stem = path[:-4] if path.endswith(_PAIR) else path
+    return f"{stem}{_PAIR[0]}", f"{stem}{_PAIR[1]}"
+
+
+def _listed_in(path: str) -> str | None:
+    """Return the format of the shards that an index.json lists; None if it is something else, or not there."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    if isinstance(found.get("chunks"), list) and isinstance(found.get("config"), dict):
+        return "litdata"
+    shards = found.get("shards")
+    is_mds = isinstance(shards, list) and all(isinstance(one, dict) and one.get("format") == "mds" for one in shards)
+    return "mds" if is_mds else None
+
+
+def files_below(path: str) -> Iterator[str]:
+    """Yield the data files in a folder: neither hidden files nor those that programs leave beside data."""
+    for place, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith((".", "_")) and name != FACTS:
+                yield os.path.join(place, name)

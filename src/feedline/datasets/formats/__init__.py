@@ -1,0 +1,1 @@
+"""The formats, each in a file or a small folder."""

@@ -1,0 +1,254 @@
+"""Shards that begin with a table of where their samples are, listed in an index.json; MDS and LitData use this layout.
+
+A shard is the number of its samples, one more offset than that, and the samples, one after the other. All numbers are
+32 bits wide. A shard may be compressed as a whole. Then it is unpacked into memory, and as many shards are kept as fit
+into `cache_bytes`. All others are read in place, from disk or by ranged requests: one read per sample.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.datasets.framework.bounded_cache import BoundedCache
+from feedline.datasets.framework.source import Indices
+from feedline.datasets.storage.addresses import shown_address
+from feedline.datasets.storage.blob import Blob, Version
+from feedline.datasets.storage.storage import Storage, checked_options, local_path, protocol_of
+from feedline.datasets.storage.unpacking import Unpacking
+from feedline.errors import BadOption, CorruptSource
+from feedline.system.failures import words
+from feedline.system.sizes import byte_count, check_size
+from feedline.types import JsonObject
+
+INDEX = "index.json"
+"""The name of the file that lists the shards of a folder."""
+_MOST_OPEN = 64
+"""Shards that a process keeps open. A guess: far below the usual limit of 1,024 files."""
+_MOST_BYTES = 1 << 32
+"""A shard cannot be larger: its offsets have 32 bits."""
+_MOST_INDEX_BYTES = 1 << 30
+_REQUESTS = 32
+"""Requests in flight for a batch of remote samples, as in `TarDataset`."""
+_PIECE = 1 << 20
+AGAIN = "Write or copy the folder again."
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of samples, as index.json describes it."""
+
+    address: str
+    sizes: tuple[int, ...]
+    """The uncompressed sizes in bytes that are valid for the shard. LitData has changed what it counts."""
+    count: int
+    """Number of samples."""
+    packing: str | None = None
+    """The compression of the file: a name that `Unpacking` knows; None if it is not compressed."""
+
+
+class Folder:
+    """The place of a dataset: a local folder, or the address of one.
+
+    Args:
+        path: the folder, or its index.json.
+        options: `storage_options=` for fsspec.
+        cache_bytes: the memory of each process for unpacked shards.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], options: Mapping[str, object] | None, cache_bytes: int | str
+    ) -> None:
+        given: object = path  # any value from the user
+        if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str):
+            raise BadOption(f"path={path!r} is neither a path nor an address.")
+        text = os.fspath(path)
+        self.path = text if protocol_of(text) else os.path.abspath(local_path(text))
+        if posixpath.basename(self.path) == INDEX:
+            self.path = posixpath.dirname(self.path)
+        self.options = dict(checked_options(options))
+        self.cache_bytes = byte_count("cache_bytes", cache_bytes)
+
+    @property
+    def name(self) -> str:
+        """The path of index.json, without secrets."""
+        return shown_address(self._address(INDEX))
+
+    def _address(self, name: str) -> str:
+        return f"{self.path.rstrip('/')}/{name}"
+
+    def read_index(self) -> JsonObject:
+        """Return the content of index.json.
+
+        Raises SourceError: it cannot be read; CorruptSource: it is not a JSON object.
+        """
+        storage = Storage(options=self.options)
+        try:
+            blob = storage.open(self._address(INDEX))
+            check_size(blob.name, blob.size, limit=_MOST_INDEX_BYTES)
+            found = json.loads(blob.read(0, blob.size))
+            blob.close()
+        except (ValueError, RecursionError) as exc:
+            raise CorruptSource(f"{self.name} is not complete JSON: {words(exc)}. {AGAIN}") from exc
+        finally:
+            storage.close()
+        if not isinstance(found, dict):
+            raise CorruptSource(f"{self.name} is not a JSON object. {AGAIN}")
+        return found
+
+    def shard(
+        self, name: object, size: object, count: object, packing: str | None = None, *, with_table: bool = True
+    ) -> Shard:
+        """Return a shard of this folder from untrusted values. Raises CorruptSource: one cannot be right.
+
+        Args:
+            name: its name in the folder.
+            size: its bytes, not compressed.
+            count: its samples.
+            packing: its compression.
+            with_table: False if the size may or may not include the table at its beginning.
+        """
+        if type(name) is not str or "\\" in name or "\0" in name or name != posixpath.normpath(name):
+            raise CorruptSource(f"{self.name} names the file {name!r:.200}, which is not a file name. {AGAIN}")
+        if name == "." or name.startswith(("/", "..")):
+            raise CorruptSource(f"{self.name} names the file {name!r:.200}, which is outside of its folder. {AGAIN}")
+        if type(size) is not int or type(count) is not int or not 0 <= count <= size <= _MOST_BYTES:
+            raise CorruptSource(
+                f"{self.name} lists {name} with {size!r:.50} bytes and {count!r:.50} samples, which cannot be right. "
+                f"{AGAIN}"
+            )
+        sizes = (size,) if with_table else (size, size + 8 + 4 * count)
+        return Shard(self._address(name), sizes, count, packing)
+
+    def has(self, name: str) -> bool:
+        """True if this local folder has a file of this name."""
+        return not protocol_of(self.path) and os.path.isfile(self._address(name))
+
+
+def starts_of(shards: Sequence[Shard]) -> NDArray[np.int64]:
+    """Return the index of the first sample of each shard, and the number of all samples."""
+    return np.concatenate([[0], np.cumsum([shard.count for shard in shards], dtype=np.int64)]).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """An open shard, and where its samples are."""
+
+    blob: Blob | None
+    """None if it was unpacked into memory."""
+    data: bytes
+    offsets: NDArray[np.uint32]
+
+
+class OpenShards:
+    """The shards that one process has open. Threads may use it at the same time."""
+
+    def __init__(self, shards: Sequence[Shard], options: Mapping[str, object], cache_bytes: int) -> None:
+        self._shards = shards
+        self._starts = starts_of(shards)
+        self._storage = Storage(options=options)
+        self._open = BoundedCache[int, _Table](_MOST_OPEN)
+        self._unpacked = BoundedCache[int, _Table](cache_bytes)
+        self._versions: dict[int, Version] = {}
+        """The identity of each shard when it was first opened: shards must not change."""
+
+    def samples(self, indices: Indices) -> list[tuple[int, bytes]]:
+        """Return the shard and the bytes of some samples.
+
+        Raises SourceError: a shard is missing; CorruptSource: it is damaged; SourceChanged: it was written to.
+        """
+        numbers = np.searchsorted(self._starts, indices, side="right") - 1
+        places = (indices - self._starts[numbers]).tolist()
+        tables = {number: self._table(number) for number in dict.fromkeys(numbers.tolist())}
+        wanted = [(tables[number], place) for number, place in zip(numbers.tolist(), places, strict=True)]
+        if len(wanted) > 1 and any(table.blob is not None and not table.blob.is_local for table in tables.values()):
+            with ThreadPoolExecutor(min(_REQUESTS, len(wanted)), "feedline-read") as threads:
+                contents = list(threads.map(_content, wanted))
+        else:
+            contents = list(map(_content, wanted))
+        return list(zip(numbers.tolist(), contents, strict=True))
+
+    def size(self, number: int) -> int:
+        """Return the bytes of a shard, not compressed."""
+        table = self._table(number)
+        return len(table.data) if table.blob is None else table.blob.size
+
+    def read(self, number: int, start: int, stop: int) -> bytes:
+        """Return some bytes of a shard. Raises CorruptSource: it is shorter."""
+        check_size(shown_address(self._shards[number].address), stop, held=self.size(number))
+        table = self._table(number)
+        return table.data[start:stop] if table.blob is None else table.blob.read(start, stop)
+
+    def _table(self, number: int) -> _Table:
+        shard = self._shards[number]
+        if shard.packing is not None:
+            return self._unpacked.load(number, functools.partial(self._unpack, number, shard))
+        table = self._open.load(number, functools.partial(self._opened, number, shard))
+        if table.blob is not None and table.blob.is_local:
+            table.blob.check()
+        return table
+
+    def _blob(self, number: int, shard: Shard) -> Blob:
+        blob = self._storage.open(shard.address, self._versions.get(number))
+        self._versions[number] = Version(blob.size, blob.tag)
+        return blob
+
+    def _opened(self, number: int, shard: Shard) -> tuple[_Table, int]:
+        blob = self._blob(number, shard)
+        if blob.size not in shard.sizes:
+            raise CorruptSource(
+                f"{blob.name} has {blob.size} bytes, not {shard.sizes[0]} as in {INDEX}: it is cut off, or another "
+                f"file. {AGAIN}"
+            )
+        head = blob.read(0, min(blob.size, 8 + 4 * shard.count))
+        return _Table(blob, b"", _offsets(head, blob.size, shard, blob.name)), 1
+
+    def _unpack(self, number: int, shard: Shard) -> tuple[_Table, int]:
+        blob = self._blob(number, shard)
+        pieces = (blob.read(start, min(start + _PIECE, blob.size)) for start in range(0, blob.size, _PIECE))
+        unpacking = Unpacking(shard.packing or "", functools.partial(next, pieces, b""), blob.name)
+        data = bytearray()
+        while chunk := unpacking.next_chunk():
+            data += chunk
+            if len(data) > max(shard.sizes):
+                break  # stop at the size in the index, however large the data becomes
+        if len(data) not in shard.sizes:
+            raise CorruptSource(
+                f"{blob.name} does not decompress to {shard.sizes[0]} bytes, its size in {INDEX}. {AGAIN}"
+            )
+        content = bytes(data)
+        offsets = _offsets(content[: 8 + 4 * shard.count], len(content), shard, blob.name)
+        return _Table(None, content, offsets), len(content)
+
+    def close(self) -> None:
+        """Close all files and connections."""
+        self._open.clear()
+        self._unpacked.clear()
+        self._storage.close()
+
+
+def _offsets(head: bytes, size: int, shard: Shard, name: str) -> NDArray[np.uint32]:
+    """Return where the samples of a shard begin and end. Raises CorruptSource: they are not in the file."""
+    if len(head) != 8 + 4 * shard.count:
+        raise CorruptSource(f"{name} is too short for its {shard.count} samples: it is cut off. {AGAIN}")
+    table = np.frombuffer(head, "<u4")
+    offsets = table[1:]
+    if table[0] != shard.count:
+        raise CorruptSource(f"{name} has {table[0]} samples, not {shard.count} as in {INDEX}. {AGAIN}")
+    if offsets[0] < len(head) or offsets[-1] > size or (offsets[1:] < offsets[:-1]).any():
+        raise CorruptSource(f"The table at the beginning of {name} is damaged: samples overlap or lie outside. {AGAIN}")
+    return offsets
+
+
+def _content(wanted: tuple[_Table, int]) -> bytes:
+    table, place = wanted
+    start, stop = table.offsets[place : place + 2].tolist()
+    return table.data[start:stop] if table.blob is None else table.blob.read(start, stop)

@@ -1,0 +1,5 @@
+"""Files of lines as datasets: JSON lines and text."""
+
+from feedline.datasets.formats.lines.dataset import JSONLines, TextLines
+
+__all__ = ["JSONLines", "TextLines"]

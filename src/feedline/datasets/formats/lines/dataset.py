@@ -1,0 +1,197 @@
+"""Files of JSON lines, and of text, as datasets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from feedline.datasets.formats.lines.format import JSONFormat, TextFormat
+from feedline.datasets.formats.lines.places import JSON_ENDINGS, TEXT_ENDINGS
+from feedline.datasets.formats.lines.source import CACHE_BYTES, PART_BYTES, LineSource, limit_of
+from feedline.datasets.framework.cache_file import Cache
+from feedline.datasets.framework.form import Fields, check_fields
+from feedline.datasets.framework.paths import Paths
+from feedline.datasets.framework.source import Transform
+
+
+class JSONLines(LineSource):
+    r"""The lines of files of JSON lines as a map-style dataset; `stream()` makes an iterable one.
+
+    Every line is a JSON value, usually an object. A sample is what `json.loads` returns for its line; orjson is used if
+    it is installed. Blank lines are no samples. Lines end with \n or \r\n, and the last one may lack its end.
+
+    For random access, an index records where blocks of lines begin. It is built when the length or a sample is first
+    requested, by reading all files once, and cached on disk. `stream()` needs no index.
+
+    Args:
+        paths: a file, a folder (all `.jsonl`, `.ndjson` and `.jsonlines` files below it, also compressed ones), a
+            pattern such as `data/part-*.jsonl.gz`, an address (`https://...`, `s3://...`, `gs://...`, `hf://...`), or a
+            list of these. Files of a folder or pattern come in natural order. Files may be compressed with gzip, zstd,
+            bzip2 or xz. Such a file is read from the beginning of a gzip member or zstd frame: random access is fast if
+            it has many of them, as files of bgzip have.
+        fields: which fields of the objects to return, and in which form: a name for the value itself, a tuple of names
+            for tuples, a list of names for dicts, a dict from your own names to fields; None for the whole value. Every
+            line must have these fields.
+        transform: applied to each sample.
+        cache: True to cache indices in the user's cache folder (`$FEEDLINE_CACHE`), False to disable caching, or a
+            folder to cache them in.
+        unpack: a folder for decompressed copies of compressed files, which all processes use for random access, or True
+            for the user's cache folder. They are made with the index.
+        cache_bytes: how much content each process keeps.
+        part_bytes: how much content of a file is one part of a shuffled stream. `stream(window=...)` counts such parts.
+            With `shard_cache`, parts have at least 2 MB, the size of its pieces.
+        max_line_bytes: the most bytes of a line. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or 2 GiB.
+        read_ahead: for remote files, the number of requests in flight for a batch: 32 by default. For a stream, the
+            number of chunks to fetch ahead, each in a thread: by default 8, and up to 32 if that is faster; none for
+            local files.
+        retries: how often to retry a read when a connection drops. This and the following options apply to remote
+            files.
+        timeout_s: how long to wait for a silent server.
+        unsafe_redirects: True to follow redirects from https to http, and from public addresses to private ones.
+        storage_options: passed to fsspec, which reads addresses other than http(s): `{"anon": True}`.
+        shard_cache: a folder on a local disk that caches pieces of files, for all workers and ranks of the machine. It
+            must contain only files that feedline put there.
+        shard_cache_bytes: the size limit of that folder. A stream drops what it needs latest, random access the least
+            recently used.
+
+    Raises:
+        MissingExtra: a package that a store, or zstd, needs is not installed.
+        BadOption: an option has an invalid value.
+        SourceError: at first use: a file is missing; at any time: a file is unreachable, or a line lacks a field.
+        CorruptSource: a line is not JSON or not UTF-8, or a file is damaged; names file and line.
+        SourceChanged: a file was written to while it was in use.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> from feedline.datasets import JSONLines
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "people.jsonl")
+        ...     _ = path.write_text('{"name": "Ada", "born": 1815}\n{"name": "Alan", "born": 1912}\n')
+        ...     dataset = JSONLines(path, ("name", "born"), cache=False)
+        ...     dataset[1]
+        ...     list(dataset.stream())
+        ...     dataset
+        ('Alan', 1912)
+        [('Ada', 1815), ('Alan', 1912)]
+        JSONLines(2 samples of (name, born))
+    """
+
+    _endings = JSON_ENDINGS
+
+    # object: fsspec defines its own options.
+    def __init__(
+        self,
+        paths: Paths,
+        fields: Fields = None,
+        *,
+        transform: Transform | None = None,
+        cache: Cache = True,
+        unpack: Cache = False,
+        cache_bytes: int | str = CACHE_BYTES,
+        part_bytes: int | str = PART_BYTES,
+        max_line_bytes: int | str | None = None,
+        read_ahead: int | None = None,
+        retries: int = 5,
+        timeout_s: float = 60.0,
+        unsafe_redirects: bool = False,
+        storage_options: Mapping[str, object] | None = None,
+        shard_cache: str | os.PathLike[str] | None = None,
+        shard_cache_bytes: int | str = "100 GB",
+    ) -> None:
+        check_fields(fields)
+        self.fields = fields
+        super().__init__(
+            paths,
+            JSONFormat(limit_of(max_line_bytes), fields),
+            transform=transform,
+            cache=cache,
+            unpack=unpack,
+            cache_bytes=cache_bytes,
+            part_bytes=part_bytes,
+            read_ahead=read_ahead,
+            retries=retries,
+            timeout_s=timeout_s,
+            unsafe_redirects=unsafe_redirects,
+            storage_options=storage_options,
+            shard_cache=shard_cache,
+            shard_cache_bytes=shard_cache_bytes,
+        )
+
+
+class TextLines(LineSource):
+    r"""The lines of text files as a map-style dataset of strings; `stream()` makes an iterable one.
+
+    Text is UTF-8; a byte order mark at the beginning of a file is skipped. Lines end with \n or \r\n, which are not
+    part of the sample, and the last one may lack its end. Blank lines are samples too.
+
+    Args:
+        paths: as for `JSONLines`; of a folder, all `.txt` files below it, also compressed ones.
+        transform: applied to each sample.
+        cache: as for `JSONLines`, and so are all other options.
+        unpack: a folder for decompressed copies of compressed files.
+        cache_bytes: how much content each process keeps.
+        part_bytes: how much content of a file is one part of a shuffled stream.
+        max_line_bytes: the most bytes of a line.
+        read_ahead: the number of requests in flight, or of chunks to fetch ahead.
+        retries: how often to retry a read when a connection drops.
+        timeout_s: how long to wait for a silent server.
+        unsafe_redirects: True to follow redirects from https to http, and from public addresses to private ones.
+        storage_options: passed to fsspec.
+        shard_cache: a folder on a local disk that caches pieces of remote files.
+        shard_cache_bytes: the size limit of that folder.
+
+    Raises:
+        MissingExtra: a package that a store, or zstd, needs is not installed.
+        BadOption: an option has an invalid value.
+        SourceError: at first use: a file is missing; at any time: a file is unreachable.
+        CorruptSource: a line is not UTF-8, or a file is damaged; names file and line.
+        SourceChanged: a file was written to while it was in use.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> from feedline.datasets import TextLines
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "poem.txt")
+        ...     _ = path.write_text("Tyger Tyger,\nburning bright,\n")
+        ...     dataset = TextLines(path, cache=False)
+        ...     dataset[1], len(dataset)
+        ('burning bright,', 2)
+    """
+
+    _endings = TEXT_ENDINGS
+
+    # object: fsspec defines its own options.
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        transform: Transform | None = None,
+        cache: Cache = True,
+        unpack: Cache = False,
+        cache_bytes: int | str = CACHE_BYTES,
+        part_bytes: int | str = PART_BYTES,
+        max_line_bytes: int | str | None = None,
+        read_ahead: int | None = None,
+        retries: int = 5,
+        timeout_s: float = 60.0,
+        unsafe_redirects: bool = False,
+        storage_options: Mapping[str, object] | None = None,
+        shard_cache: str | os.PathLike[str] | None = None,
+        shard_cache_bytes: int | str = "100 GB",
+    ) -> None:
+        super().__init__(
+            paths,
+            TextFormat(limit_of(max_line_bytes)),
+            transform=transform,
+            cache=cache,
+            unpack=unpack,
+            cache_bytes=cache_bytes,
+            part_bytes=part_bytes,
+            read_ahead=read_ahead,
+            retries=retries,
+            timeout_s=timeout_s,
+            unsafe_redirects=unsafe_redirects,
+            storage_options=storage_options,
+            shard_cache=shard_cache,
+            shard_cache_bytes=shard_cache_bytes,
+        )

@@ -1,0 +1,79 @@
+"""Which files of lines the user means: local ones, and those in stores and on web servers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from feedline.datasets.formats.parquet.remote_files import RemoteFile, found_remote, is_remote
+from feedline.datasets.framework.paths import Paths, found_files, natural
+from feedline.datasets.storage.addresses import shown_address, shown_url
+from feedline.datasets.storage.blob import Version
+from feedline.datasets.storage.storage import Storage, protocol_of
+from feedline.errors import BadOption, SourceError
+
+PACKED = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")
+JSON_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".ndjson", ".jsonlines") for packed in PACKED)
+TEXT_ENDINGS = tuple(f".txt{packed}" for packed in PACKED)
+
+
+class Place(NamedTuple):
+    """A file of lines."""
+
+    address: str
+    """Its path or address. It may contain secrets."""
+    version: Version | None
+    """The version that a store listed, if any."""
+
+    @property
+    def name(self) -> str:
+        """Its path or address, without secrets."""
+        return shown_address(self.address)
+
+    def __repr__(self) -> str:
+        return f"Place({self.name!r}, {self.version})"
+
+
+# object: anything that a user may give.
+def given_paths(paths: object) -> list[str | os.PathLike[str]]:
+    """Return paths as a list. Raises BadOption: they are not paths."""
+    found: list[object] = (
+        list(paths) if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes)) else [paths]
+    )
+    wrong = next((one for one in found if not isinstance(one, (str, os.PathLike))), None)
+    if wrong is not None or not found:
+        raise BadOption(
+            f"paths= names no files ({wrong!r}). Give a file, a folder, a pattern, an address, or a list of these."
+        )
+    return found  # type: ignore[return-value]  # checked
+
+
+def found_places(paths: Paths, storage: Storage, endings: tuple[str, ...]) -> list[Place]:
+    """Return the files in order. Raises SourceError: there are none, or a store cannot be listed."""
+    found: list[Place] = []
+    for path in given_paths(paths):
+        if isinstance(path, str) and is_remote(path):
+            found += _remote(path, storage, endings)
+        else:
+            found += [Place(file, None) for file in found_files([path], endings)]
+    return found
+
+
+def _remote(address: str, storage: Storage, endings: tuple[str, ...]) -> list[Place]:
+    if not _is_folder(address):
+        files = found_remote(address, storage, endings)
+        return [Place(one.address, one.version) if isinstance(one, RemoteFile) else Place(one, None) for one in files]
+    inside = storage.listed(f"{address.rstrip('/')}/**")
+    found = [one for one in inside if one.endswith(endings) and not one.rpartition("/")[2].startswith((".", "_"))]
+    if not found:
+        raise SourceError(f"{shown_url(address)} has no files that end in {' or '.join(endings)}.")
+    return [Place(one, inside[one]) for one in sorted(found, key=natural)]
+
+
+def _is_folder(address: str) -> bool:
+    """True if an address names a folder of a store: it ends with /, or its last name has no dot."""
+    path = address.partition("://")[2]
+    if protocol_of(address) in ("http", "https") or any(sign in path for sign in "*["):
+        return False
+    return "." not in path.partition("/")[2].rpartition("/")[2]

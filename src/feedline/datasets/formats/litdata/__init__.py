@@ -1,0 +1,5 @@
+"""Chunks of LitData."""
+
+from feedline.datasets.formats.litdata.dataset import LitDataDataset
+
+__all__ = ["LitDataDataset"]

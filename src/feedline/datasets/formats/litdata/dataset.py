@@ -1,0 +1,244 @@
+"""Samples in chunks of LitData."""
+
+from __future__ import annotations
+
+import functools
+import os
+import struct
+from collections.abc import Mapping
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.abc import memory
+from feedline.abc.source import ColumnSource
+from feedline.datasets.formats.indexed_shards import Folder, OpenShards, Shard, starts_of
+from feedline.datasets.formats.litdata.index import read_layout
+from feedline.datasets.formats.litdata.leaves import decoding_of, token_type
+from feedline.datasets.formats.litdata.rows import ArrowRows
+from feedline.datasets.formats.mds.encodings import BROKEN, Decoding
+from feedline.datasets.framework.form import Fields, Form
+from feedline.datasets.framework.source import Indices, Source, Transform, checked_count, checked_flag, has_own_samples
+from feedline.datasets.storage.addresses import shown_address
+from feedline.datasets.storage.storage import protocol_of
+from feedline.errors import BadOption, CorruptSource
+from feedline.images.pillow import SPECS
+from feedline.system.failures import words
+from feedline.system.handle import Handle
+
+
+class _Opened:
+    """What one process has open."""
+
+    def __init__(self, chunks: tuple[Shard, ...], options: Mapping[str, object], cache_bytes: int) -> None:
+        self.chunks = OpenShards(chunks, options, cache_bytes)
+        self.rows = ArrowRows(self.chunks, cache_bytes)
+
+    def close(self) -> None:
+        self.chunks.close()
+
+
+class LitDataDataset(Source, ColumnSource):
+    """The samples in chunks that `litdata.optimize` wrote, as a map-style dataset.
+
+    Samples have the form in which they were stored: dicts, lists, tuples or single values. Values are those that
+    LitData's `StreamingDataset` returns, with two exceptions: tensors come as NumPy arrays, and images, sounds and
+    videos as the bytes of their files. `decode=` decodes images.
+
+    Feedline reads chunks without compression, and chunks that are compressed as a whole with zstd
+    (`compression_level="chunk"`), but not encrypted ones. Compressed chunks, and chunks whose samples are rows of an
+    Arrow table, are held in memory; read them in an order that stays within a few chunks
+    (`feedline.samplers.BlockSampler`).
+
+    Args:
+        path: the folder with the index.json, or its address: `https://...`, `s3://...`, `gs://...`.
+        fields: for samples that are dicts, which of their fields to read, and in what form: a name for the value
+            itself, a tuple of names for tuples, a list for dicts. None for the whole sample.
+        block_size: for tokens, how many of them a sample has, as in LitData's `TokensLoader`. Tokens left over at the
+            end of a chunk are not used. None for the arrays as they were stored.
+        decode: the decoder of images, as in `TarDataset`: "pil", "rgb8", "torchrgb" and others. None for their bytes.
+        transform: applied to each sample.
+        allow_pickle: True to decode values that are pickles. The author of the chunks can then run any code here.
+        cache_bytes: the memory of each process for compressed chunks, and as much again for Arrow tables.
+        storage_options: for fsspec, which reads addresses other than http(s).
+
+    Raises:
+        SourceError: there is no index.json, or, at first use, no chunk.
+        CorruptSource: index.json or a chunk is damaged or cut off.
+        BadOption: an option is invalid, or the chunks have a form that feedline does not read.
+
+    Example:
+        >>> import json, struct, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> tokens = np.arange(10, dtype=np.uint16)  # two arrays, of 6 and 4 tokens
+        >>> with open(f"{folder}/chunk-0-0.bin", "wb") as file:
+        ...     _ = file.write(struct.pack("<4I", 2, 16, 28, 36) + tokens.tobytes())
+        >>> leaf = {"type": None, "context": None, "children_spec": []}
+        >>> config = {"data_format": ["no_header_numpy:5"], "data_spec": json.dumps([1, leaf]), "compression": None}
+        >>> chunk = {"filename": "chunk-0-0.bin", "chunk_bytes": 36, "chunk_size": 2, "dim": 10}
+        >>> with open(f"{folder}/index.json", "w") as file:
+        ...     json.dump({"chunks": [chunk], "config": config}, file)
+        >>> dataset = LitDataDataset(folder, block_size=3)
+        >>> dataset
+        LitDataDataset(3 samples of uint16[3])
+        >>> dataset[2].tolist(), LitDataDataset(folder)[1].tolist()
+        ([6, 7, 8], [6, 7, 8, 9])
+        >>> dataset.close()
+    """
+
+    # object: fsspec defines its own options.
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fields: Fields = None,
+        *,
+        block_size: int | None = None,
+        decode: str | None = None,
+        transform: Transform | None = None,
+        allow_pickle: bool = False,
+        cache_bytes: int | str = "256 MB",
+        storage_options: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(transform)
+        if decode is not None and decode not in SPECS:
+            raise BadOption(f"decode={decode!r} is not an image decoder: {', '.join(map(repr, sorted(SPECS)))}.")
+        self.decode = decode
+        self.allow_pickle = checked_flag("allow_pickle", allow_pickle)
+        folder = Folder(path, storage_options, cache_bytes)
+        self.is_remote = bool(protocol_of(folder.path))
+        self._name = folder.name
+        self._layout = read_layout(folder)
+        self.block_size = None if block_size is None else checked_count("block_size", block_size, 1)
+        if self.block_size is not None and self._layout.tokens is None:
+            raise BadOption(f"block_size={block_size} is for tokens, but the samples of {self._name} are not tokens.")
+        self._shape = self._chosen(fields)
+        self._starts = self._first_samples()
+        self._decodings()  # raises now the error that every sample would raise
+        self._open: Handle[_Opened] = Handle(
+            functools.partial(_Opened, self._layout.chunks, folder.options, folder.cache_bytes), _Opened.close
+        )
+
+    def _chosen(self, fields: Fields) -> Form | None:
+        tree = self._layout.tree
+        if fields is None:
+            return None
+        if tree.kind != "dict":
+            raise BadOption(f"fields={fields!r} names fields, but the samples of {self._name} are not dicts.")
+        return Form.of(fields, tree.keys, self._name)
+
+    def _first_samples(self) -> NDArray[np.int64]:
+        """Return the index of the first sample of each chunk, and the number of samples."""
+        if self._layout.tokens is None or self.block_size is None:
+            return starts_of(self._layout.chunks)
+        blocks = np.array(self._layout.tokens, np.int64) // self.block_size
+        return np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def _parts(self) -> list[tuple[int, int]]:
+        """Return, for each field, the place of its first value and the place after its last."""
+        tree, places = self._layout.tree, self._layout.tree.places()
+        if self._shape is None:
+            return [(0, len(self._layout.serializers))]
+        numbers = [tree.keys.index(name) for name in self._shape.names]
+        return [(places[number], places[number + 1]) for number in numbers]
+
+    def _decodings(self) -> dict[int, Decoding]:
+        """Return the function that decodes each value that is read."""
+        found = {}
+        for place in (place for start, stop in self._parts() for place in range(start, stop)):
+            name = self._layout.serializers[place]
+            try:
+                found[place] = decoding_of(name, decode=self.decode, pickles=self.allow_pickle)
+            except BadOption as exc:
+                raise BadOption(
+                    f"Value {place} of the samples in {self._name} is a {name!r:.100}. {words(exc)}."
+                ) from exc
+        return found
+
+    def _read(self, indices: Indices) -> list[object]:
+        if self.block_size is not None:
+            return list(self._blocks(indices, np.empty((len(indices), self.block_size), self._dtype())))
+        opened = self._open.get()
+        decodings = self._decodings()
+        contents = opened.chunks.samples(indices)
+        return [
+            self._sample(opened, index, chunk, data, decodings)
+            for index, (chunk, data) in zip(indices.tolist(), contents, strict=True)
+        ]
+
+    def _sample(self, opened: _Opened, index: int, chunk: int, data: bytes, decodings: dict[int, Decoding]) -> object:
+        if not data and self._layout.tokens is None:
+            name = shown_address(self._layout.chunks[chunk].address)
+            row = opened.rows.row(chunk, index - int(self._starts[chunk]), name)
+            if self._shape is None:
+                return row
+            if not set(self._shape.names) <= set(row):
+                raise CorruptSource(f"Sample {index}, in {name}, has only the fields {', '.join(row)}.")
+            return self._shape.build([row[field] for field in self._shape.names])
+        try:
+            return self._decoded(data, decodings)
+        except BadOption:
+            raise
+        except BROKEN as exc:
+            name = shown_address(self._layout.chunks[chunk].address)
+            raise CorruptSource(
+                f"Sample {index}, in {name}, cannot be decoded: {words(exc)}. Write or copy the chunk again."
+            ) from exc
+
+    def _decoded(self, data: bytes, decodings: dict[int, Decoding]) -> object:
+        tree, count = self._layout.tree, len(self._layout.serializers)
+        if self._layout.tokens is not None:
+            return decodings[0](data)
+        bounds = list(accumulate(struct.unpack_from(f"<{count}I", data), initial=4 * count))
+        if bounds[-1] != len(data):
+            raise ValueError(f"its values take {bounds[-1]} bytes, but it has {len(data)}")
+        values = {place: decoding(data[bounds[place] : bounds[place + 1]]) for place, decoding in decodings.items()}
+        if self._shape is None:
+            return tree.build(iter(values.values()))
+        children = dict(zip(tree.keys, tree.children, strict=True))
+        parts = zip(self._shape.names, self._parts(), strict=True)
+        return self._shape.build(
+            [children[name].build(values[place] for place in range(start, stop)) for name, (start, stop) in parts]
+        )
+
+    def _dtype(self) -> np.dtype[np.generic]:
+        return token_type(self._layout.serializers[0])
+
+    def _blocks(self, indices: Indices, batch: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Read blocks of tokens into the rows of an array."""
+        chunks, size = self._open.get().chunks, batch.dtype.itemsize * batch.shape[1]
+        numbers = np.searchsorted(self._starts, indices, side="right") - 1
+        places = (indices - self._starts[numbers]).tolist()
+        for row, (number, place) in enumerate(zip(numbers.tolist(), places, strict=True)):
+            start = 8 + 4 * self._layout.chunks[number].count + place * size
+            batch[row] = np.frombuffer(chunks.read(number, start, start + size), batch.dtype)
+        return batch
+
+    def read_columns(self, indices: Indices) -> NDArray[np.generic] | None:
+        checked = self._checked(indices)
+        if self.block_size is None or self.is_remote or self.transform is not None or has_own_samples(type(self)):
+            return None
+        return self._blocks(checked, memory.empty((len(checked), self.block_size), self._dtype()))
+
+    def close(self) -> None:
+        """Close all chunks in this process, and drop those that were unpacked."""
+        self._upcoming.close()
+        self._open.close()
+
+    def _stored_in(self) -> list[str]:
+        return [chunk.address for chunk in self._layout.chunks]
+
+    def _form(self) -> str:
+        if self._layout.tokens is not None:
+            return f"{self._dtype()}[{self.block_size or 'any length'}]"
+        tree, serializers = self._layout.tree, self._layout.serializers
+        if self._shape is None:
+            return tree.describe(iter(serializers))
+        places, children = tree.places(), dict(zip(tree.keys, tree.children, strict=True))
+        first = dict(zip(tree.keys, places, strict=False))
+        return self._shape.describe(
+            [children[name].describe(iter(serializers[first[name] :])) for name in self._shape.names]
+        )

@@ -1,0 +1,134 @@
+"""The columns and shards of an MDS dataset, as its index.json lists them."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from dataclasses import dataclass
+
+from feedline.datasets.formats.indexed_shards import AGAIN, Folder, Shard
+from feedline.datasets.formats.mds.encodings import size_of
+from feedline.errors import BadOption, CorruptSource
+from feedline.system.failures import words
+from feedline.types import JsonObject
+
+_PACKINGS = {"zstd": "zstd", "gz": "gzip", "bz2": "bzip2"}
+"""MosaicML's names of compressions that feedline reads."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A field of every sample."""
+
+    name: str
+    encoding: str
+    size: int | None
+    """Bytes of every value; None if they vary."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What index.json says."""
+
+    columns: tuple[Column, ...]
+    shards: tuple[Shard, ...]
+
+    def split(self, data: bytes) -> list[bytes]:
+        """Return the bytes of each column of a sample. Raises ValueError: they are not all there."""
+        varying = sum(column.size is None for column in self.columns)
+        sizes = iter(struct.unpack_from(f"<{varying}I", data))
+        at, parts = 4 * varying, []
+        for column in self.columns:
+            size = next(sizes) if column.size is None else column.size
+            parts.append(data[at : at + size])
+            at += size
+        if at != len(data):
+            raise ValueError(f"its columns take {at} bytes, but it has {len(data)}")
+        return parts
+
+
+def read_layout(folder: Folder) -> Layout:
+    """Read index.json. Raises CorruptSource: it is damaged; BadOption: feedline does not read such shards."""
+    found = folder.read_index()
+    listed = found.get("shards")
+    if not isinstance(listed, list):
+        advice = "It belongs to LitData: open it with LitDataDataset." if "chunks" in found else AGAIN
+        raise CorruptSource(f"{folder.name} is not the index of an MDS dataset: it lists no shards. {advice}")
+    columns: tuple[Column, ...] = ()
+    shards = []
+    columns_of = functools.cache(_columns)  # all shards have the same columns, and there may be many thousands
+    for entry in listed:
+        if not isinstance(entry, dict):
+            raise CorruptSource(f"{folder.name} lists a shard that is not a JSON object. {AGAIN}")
+        _check_kind(folder, entry)
+        described = tuple(
+            tuple(part) if isinstance(part := entry.get(f"column_{what}"), list) else ()
+            for what in ("names", "encodings", "sizes")
+        )
+        own = columns_of(folder.name, *_hashable(folder, described))
+        if columns and own != columns:
+            raise BadOption(
+                f"The shards in {folder.name} have different columns: {_names(columns)} and {_names(own)}. feedline "
+                "reads shards with the same columns. Put the others into a folder of their own, and combine them "
+                "with feedline.datasets.mix."
+            )
+        columns = own
+        shards.append(_shard(folder, entry))
+    return Layout(columns, tuple(shards))
+
+
+def _check_kind(folder: Folder, entry: JsonObject) -> None:
+    if entry.get("version") != 2 or entry.get("format") != "mds":
+        raise BadOption(
+            f"{folder.name} lists a shard of format {entry.get('format')!r:.50} and version "
+            f"{entry.get('version')!r:.50}. feedline reads MDS shards of version 2, which MDSWriter writes."
+        )
+
+
+# object: what JSON holds.
+def _hashable(folder: Folder, parts: tuple[tuple[object, ...], ...]) -> tuple[tuple[object, ...], ...]:
+    if any(not isinstance(one, (str, int, type(None))) for part in parts for one in part):
+        raise CorruptSource(f"{folder.name} does not describe the columns of its shards. {AGAIN}")
+    return parts
+
+
+def _columns(
+    name: str, names: tuple[object, ...], encodings: tuple[object, ...], sizes: tuple[object, ...]
+) -> tuple[Column, ...]:
+    is_text = all(isinstance(one, str) for one in (*names, *encodings))
+    if not names or not is_text or len(set(names)) < len(names) or not len(names) == len(encodings) == len(sizes):
+        raise CorruptSource(f"{name} does not describe the columns of its shards. {AGAIN}")
+    try:
+        columns = tuple(
+            Column(str(one), str(two), size_of(str(two))) for one, two in zip(names, encodings, strict=True)
+        )
+    except BadOption as exc:
+        raise BadOption(f"{name} cannot be used: {words(exc)}.") from exc
+    for column, size in zip(columns, sizes, strict=True):
+        if size != column.size:
+            raise CorruptSource(
+                f"{name}: values of {column.name!r} have {size} bytes in the index, but their encoding, "
+                f"{column.encoding!r}, takes {column.size}. {AGAIN}"
+            )
+    return columns
+
+
+def _names(columns: tuple[Column, ...]) -> str:
+    return ", ".join(f"{column.name!r} ({column.encoding})" for column in columns)
+
+
+def _shard(folder: Folder, entry: JsonObject) -> Shard:
+    raw, packed = entry.get("raw_data"), entry.get("zip_data")
+    if not isinstance(raw, dict) or not isinstance(packed, (dict, type(None))):
+        raise CorruptSource(f"{folder.name} does not name the files of its shards. {AGAIN}")
+    shard = folder.shard(raw.get("basename"), raw.get("bytes"), entry.get("samples"))
+    # MosaicML Streaming unpacks a shard beside the compressed one.
+    if packed is None or folder.has(str(raw["basename"])):
+        return shard
+    algorithm = str(entry.get("compression")).partition(":")[0]
+    if algorithm not in _PACKINGS:
+        raise BadOption(
+            f"{folder.name} lists shards compressed with {algorithm!r:.50}. feedline reads {', '.join(_PACKINGS)} and "
+            "shards that are not compressed."
+        )
+    return folder.shard(packed.get("basename"), raw.get("bytes"), entry.get("samples"), _PACKINGS[algorithm])

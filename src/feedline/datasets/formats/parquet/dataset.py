@@ -1,0 +1,315 @@
+"""Parquet and Arrow files as datasets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from feedline.datasets.formats.parquet.layout import Footer
+from feedline.datasets.formats.parquet.mapped import Mapped, validate
+from feedline.datasets.formats.parquet.remote_files import (
+    REQUESTS,
+    BlobFile,
+    RemoteFile,
+    chunks_of,
+    found_remote,
+    is_remote,
+)
+from feedline.datasets.formats.parquet.stream import RowGroupStream
+from feedline.datasets.formats.parquet.table import CACHE_BYTES, RowGroupSource
+from feedline.datasets.formats.parquet.values import pyarrow, shape_of
+from feedline.datasets.framework.cache_file import Cache
+from feedline.datasets.framework.checksums import check_seal
+from feedline.datasets.framework.form import VectorFields, check_count, check_shapes
+from feedline.datasets.framework.paths import File, Paths, found_files
+from feedline.datasets.framework.source import Transform, checked_flag
+from feedline.datasets.storage.blob import RetryPolicy
+from feedline.datasets.storage.disk_cache import DiskCache, ShardCached
+from feedline.datasets.storage.foresight import Parts, name_of
+from feedline.datasets.storage.storage import Storage, checked_options
+from feedline.errors import CorruptSource
+from feedline.system.handle import Handle
+from feedline.system.sizes import byte_count
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+
+class ParquetDataset(ShardCached, RowGroupSource):
+    """The rows of Parquet files as a map-style dataset.
+
+    A batch reads each row group that it needs once, and only the columns you name. Each process keeps up to
+    `cache_bytes` of decoded row groups, and a file is open only while a row group is being read. With the default
+    collate function, feedline loaders read batches as columns.
+
+    Nothing is read before it is needed. Files are first opened when you ask for the length, a sample, the repr or a
+    stream of remote files.
+
+    Args:
+        paths: a file, a folder (all `.parquet` files below it), a pattern such as `data/part-*.parquet`, or a list of
+            these. Files of a folder or pattern come in natural order: `part-9` before `part-10`. The same works in a
+            store: `s3://bucket/train/*.parquet`, `gs://bucket/train/`; and for files on web servers: `https://...`.
+        fields: which columns to return, and in which form: a name for the value itself, a tuple of names for tuples, a
+            list of names for dicts, a dict from your own names to columns; None for dicts of all columns. In a dict or
+            tuple, a list of columns is one vector: `{"x": ["f0", "f1", "f2"], "y": "label"}`.
+        filters: which rows to keep: a pyarrow expression, or conditions such as `[("year", ">=", 2020)]`, all of which
+            must hold; in a list of lists, one inner list must hold. Rows for which the filter is false or null are not
+            in the dataset. Row groups that cannot match, by their statistics, are not read.
+        transform: applied to each sample.
+        cache_bytes: how much decoded data each process keeps.
+        cache: a folder for decoded row groups, stored as Arrow files that all processes map, or True for the user's
+            cache folder (`$FEEDLINE_CACHE`). Each row group is then decoded once, instead of once per process and again
+            after each eviction. Use it for random order over data larger than `cache_bytes`. It takes as much disk
+            space as the columns take in memory.
+        retries: how often to retry a read when a connection drops. This and the following options apply to remote
+            files.
+        timeout_s: how long to wait for a silent server.
+        unsafe_redirects: True to follow redirects from https to http, and from public addresses to private ones.
+        storage_options: passed to fsspec, which reads addresses other than http(s): `{"anon": True}`.
+        shard_cache: a folder on a local disk that caches pieces of files, for all workers and ranks of the machine. It
+            must contain only files that feedline put there.
+        shard_cache_bytes: the size limit of that folder. A stream drops what it needs latest, random access the least
+            recently used.
+
+    Raises:
+        MissingExtra: pyarrow, or a package that a store needs, is not installed.
+        BadOption: an option has an invalid value.
+        SourceError: at first use: a file is missing, or files do not fit together; at any time: a file is unreachable.
+        CorruptSource: a file is damaged or not a Parquet file.
+        SourceChanged: a file was written to while it was in use.
+
+    Example:
+        >>> import pyarrow as pa, pyarrow.parquet as pq, tempfile, pathlib
+        >>> from feedline.datasets import ParquetDataset
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "people.parquet")
+        ...     pq.write_table(pa.table({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}), path)
+        ...     dataset = ParquetDataset(path, filters=[("born", ">", 1900)])
+        ...     print(dataset)
+        ...     dataset[0]
+        ParquetDataset(2 samples of {'name': string, 'born': int64[]}, filters=[('born', '>', 1900)])
+        {'name': 'Alan', 'born': np.int64(1912)}
+    """
+
+    _lazy = (*RowGroupSource._lazy, "_remote_addresses")
+    _endings = (".parquet",)
+    _module = "pyarrow.parquet"
+    _most_open = 64 << 20
+
+    def __init__(
+        self,
+        paths: Paths,
+        fields: VectorFields = None,
+        *,
+        filters: object = None,
+        transform: Transform | None = None,
+        cache_bytes: int | str = CACHE_BYTES,
+        cache: Cache = False,
+        retries: int = 5,
+        timeout_s: float = 60.0,
+        unsafe_redirects: bool = False,
+        storage_options: Mapping[str, object] | None = None,
+        shard_cache: str | os.PathLike[str] | None = None,
+        shard_cache_bytes: int | str = "100 GB",
+    ) -> None:
+        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
+        self.is_remote = any(map(is_remote, self._given()))
+        self._inspected_at_once = REQUESTS if self.is_remote else self._inspected_at_once
+        shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
+        self._shard_cache = None if shard_cache is None else DiskCache(shard_cache, shard_bytes)
+        opener = partial(
+            Storage,
+            RetryPolicy(retries, timeout_s=timeout_s),
+            checked_options(storage_options),
+            unsafe_redirects=checked_flag("unsafe_redirects", unsafe_redirects),
+            cache=self._shard_cache,
+        )
+        self._storage: Handle[Storage] = Handle(opener, Storage.close)
+        self._remote_addresses: list[str] = []
+
+    def _given(self) -> list[str | os.PathLike[str]]:
+        return [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
+
+    def _found(self) -> Sequence[str | File]:
+        if not self.is_remote:
+            return super()._found()
+        storage, found = self._storage.get(), list[str | File]()
+        for path in self._given():
+            if is_remote(path):
+                found += found_remote(path, storage, self._endings)
+            else:
+                found += found_files([path], self._endings)
+        self._remote_addresses = [file.address if isinstance(file, RemoteFile) else str(file) for file in found]
+        return found
+
+    def _at(self, path: str) -> File:
+        if not is_remote(path):
+            return super()._at(path)
+        blob = self._storage.get().open(path)
+        blob.close()
+        return RemoteFile(blob.name, blob.size, blob.tag, path)
+
+    def _group_parts(self) -> dict[str, Parts]:
+        layout, found = self._layout, dict[str, Parts]()
+        for number, file in enumerate(layout.files):
+            groups = np.flatnonzero(layout.group_files == number)
+            if isinstance(file, RemoteFile) and len(groups):
+                starts, stops = (layout.group_shares[groups].T * file.size).astype(np.int64)
+                found[name_of(file.address)] = Parts(int(groups[0]), starts, stops, file.size)
+        return found
+
+    def _stored_in(self) -> Iterable[str]:
+        local = [path for path in self._given() if not is_remote(path)]
+        return found_files(local, self._endings) if local else ()
+
+    # object: a file as pyarrow takes it.
+    @contextmanager
+    def _reading(self, file: File) -> Iterator[object]:
+        if not isinstance(file, RemoteFile):
+            with pyarrow().OSFile(file.path) as opened:
+                yield opened
+            return
+        foresight, cache = file.foresight, self._shard_cache
+        if foresight is None and cache is not None:
+            foresight = cache.random_access(self._remote_addresses)
+        blob = self._storage.get().open(file.address, file.version, foresight)
+        try:
+            yield BlobFile(blob)
+        finally:
+            blob.check()  # needed for stores that cannot serve a specific version
+            blob.close()
+
+    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
+        """Return an iterable dataset of the same samples, as `RowGroupSource.stream` does.
+
+        Remote files are opened now: otherwise each worker would open them itself and might find different ones.
+        """
+        if self.is_remote:
+            len(self)
+        return super().stream(shuffle=shuffle, seed=seed, window=window)
+
+    def close(self) -> None:
+        super().close()
+        self._storage.close()
+
+    def _schema_and_counts(self, file: File) -> tuple[object, list[int]]:
+        with self._reading(file) as opened:
+            metadata = pyarrow("pyarrow.parquet").ParquetFile(opened, pre_buffer=False).metadata
+        schema = metadata.schema.to_arrow_schema()
+        counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        if sum(counts) != metadata.num_rows:
+            raise CorruptSource(
+                f"The footer of {file.path!r} is damaged: the file has {metadata.num_rows} rows according to it, and "
+                f"its row groups {sum(counts)}. Copy or write the file again."
+            )
+        stored = (metadata.metadata or {}).get(b"feedline")
+        if stored is not None:
+            check_seal(repr(file.path), stored)
+        check_count(repr(file.path), stored, sum(counts))
+        check_shapes(repr(file.path), stored, {field.name: shape_of(field.type) for field in schema})
+        self._opened.put(file.identity, metadata, metadata.serialized_size)
+        return schema, counts
+
+    def _masks(self, footer: Footer, condition: object) -> list[tuple[int, object]]:
+        # Reads only the columns in the condition, and skips row groups that cannot match by their statistics.
+        ds = pyarrow("pyarrow.dataset")
+        checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        format_ = ds.ParquetFileFormat(default_fragment_scan_options=checked)
+        masks = []
+        with self._reading(footer.file) as opened:
+            for part in format_.make_fragment(opened).split_by_row_group(filter=condition):
+                table = part.scanner(columns={"kept": condition}, use_threads=False).to_table()
+                masks.append((part.row_groups[0].id, table.column("kept")))
+        return masks
+
+    def _decoded(self, file: File, number: int, names: list[str]) -> Table:
+        pq = pyarrow("pyarrow.parquet")
+        file.check()
+        # Another thread may have evicted the metadata; if so, read it again.
+        metadata = self._opened.get(file.identity)
+        with self._reading(file) as opened:
+            reader = pq.ParquetFile(opened, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
+            if metadata is None:
+                self._opened.put(file.identity, reader.metadata, reader.metadata.serialized_size)
+            if isinstance(opened, BlobFile):
+                opened.fetch(chunks_of(opened.blob, reader.metadata, number, names))
+            table = reader.read_row_group(number, columns=names, use_threads=False)
+        validate(table, file, number)
+        file.check()  # a write in the meantime could have mixed old and new data
+        return table
+
+
+class ArrowDataset(RowGroupSource):
+    """The rows of Arrow IPC or Feather files as a map-style dataset.
+
+    Files are memory-mapped: all workers share the pages that the system has read, and samples come from there without
+    decoding. Record batches act as row groups. Those of compressed files (Feather's default) are decoded and kept, as
+    `ParquetDataset` keeps row groups. Both Arrow formats are supported, files and streams; Hugging Face datasets caches
+    streams.
+
+    Args:
+        paths: a file, a folder (all `.arrow`, `.feather` and `.ipc` files below it), a pattern, or a list of these.
+        fields: as in `ParquetDataset`.
+        filters: as in `ParquetDataset`; Arrow files have no statistics, so each file is scanned in full once.
+        transform: applied to each sample.
+        cache_bytes: how much decoded data each process keeps; mapped data does not count.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+        BadOption: an option has an invalid value.
+        SourceError: at first use: a file is missing, or files do not fit together.
+        CorruptSource: a file is damaged or not an Arrow file.
+        SourceChanged: a file was written to while it was in use.
+
+    Example:
+        >>> import pyarrow as pa, pyarrow.feather, tempfile, pathlib
+        >>> from feedline.datasets import ArrowDataset
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "people.feather")
+        ...     pa.feather.write_feather(pa.table({"name": ["Ada", "Alan"], "born": [1815, 1912]}), path)
+        ...     dataset = ArrowDataset(path, ("name", "born"))
+        ...     dataset[1]
+        ('Alan', np.int64(1912))
+    """
+
+    _endings = (".arrow", ".feather", ".ipc")
+    _most_open = 1 << 16
+
+    def __init__(
+        self,
+        paths: Paths,
+        fields: VectorFields = None,
+        *,
+        filters: object = None,
+        transform: Transform | None = None,
+        cache_bytes: int | str = CACHE_BYTES,
+    ) -> None:
+        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
+
+    def _schema_and_counts(self, file: File) -> tuple[object, list[int]]:
+        mapped = Mapped.of(file)
+        return mapped.schema, [mapped.row_count(batch) for batch in range(mapped.count)]
+
+    def _decoded(self, file: File, number: int, names: list[str]) -> Table:
+        return pyarrow().Table.from_batches([self._mapped(file).batch(number, names)])
+
+    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[object], tuple[int, int]]:
+        mapped = self._mapped(file)
+        return mapped.batch(number, names).columns, mapped.addresses
+
+    def _mapped(self, file: File) -> Mapped:
+        def make() -> tuple[Mapped, int]:
+            file.check()
+            return Mapped.of(file), 1
+
+        mapped: Mapped = self._opened.load(file.path, make)
+        return mapped
+
+    def _touch(self, files: set[int]) -> None:
+        for number in files:  # mapped data would change or vanish under us
+            self._layout.files[number].check()

@@ -1,0 +1,388 @@
+"""Random access to the samples of tar shards, through an index."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from feedline.abc import memory
+from feedline.abc.source import ColumnSource
+from feedline.datasets.formats.tar.arrays import view_of_npy
+from feedline.datasets.formats.tar.form import Decode, Decoder, TarForm
+from feedline.datasets.formats.tar.index import Index, Range, ShardIndex, Unread, give, index_of
+from feedline.datasets.formats.tar.members import NO_SUM
+from feedline.datasets.formats.tar.packed_index import PackedIndexes
+from feedline.datasets.formats.tar.stream import TarStream
+from feedline.datasets.framework.bounded_cache import BoundedCache
+from feedline.datasets.framework.cache_file import Cache, checked_cache
+from feedline.datasets.framework.form import Fields
+from feedline.datasets.framework.shards import Found, Reading, expand
+from feedline.datasets.framework.source import (
+    Indices,
+    Source,
+    Transform,
+    checked_flag,
+    has_own_samples,
+    is_column,
+    stacked,
+)
+from feedline.datasets.storage.addresses import shown_address
+from feedline.datasets.storage.blob import Blob, RetryPolicy, Version
+from feedline.datasets.storage.disk_cache import DiskCache, ShardCached
+from feedline.datasets.storage.ranges import coalesced, side_by_side
+from feedline.datasets.storage.storage import load_libraries, protocol_of
+from feedline.errors import BadOption, CorruptSource, SourceChanged
+from feedline.system.handle import Handle
+from feedline.system.sizes import SampleSize, byte_count, most_bytes
+
+_MOST_OPEN = 64
+"""Shards that one thread keeps open. A guess: far below the usual limit of 1,024 files."""
+_SCANNERS = 8
+
+
+class TarDataset(ShardCached, Source, ColumnSource):
+    """The samples in WebDataset shards, tar archives in which files of one name make a sample, as a map-style dataset.
+
+    Samples, fields and values are those of the webdataset package. An index records where each sample is. It is built
+    when the length or a sample is first requested, by reading all headers once, and cached on disk. Shards must not be
+    compressed as a whole. `stream()` needs no index and also reads compressed shards, from beginning to end.
+
+    Args:
+        shards: a path or address, or several: `shard-{000..099}.tar`, `/data/*.tar`, `https://...`, `s3://...`,
+            `gs://...`. A folder that `feedline pack` wrote: `s3://bucket/train/`; its manifest and index are read
+            instead of listing it and reading headers.
+        fields: which fields samples have, as for all sources: a name, a tuple, a list, a dict. `"jpg;png"` selects the
+            first of these that a sample has. None for a dict of all, with `__key__` and `__url__`.
+        decode: True to decode fields by their names; False for bytes; "pil", "rgb8", "rgb", "torchrgb" and similar
+            names to decode images too; a function that takes a field's name, with a leading dot, and its bytes, and
+            returns None to leave the field to other decoders; or a list of these.
+        transform: applied to each sample.
+        cache: True to cache indices in the user's cache folder (`$FEEDLINE_CACHE`), False to disable caching, or a
+            folder to cache them in.
+        read_ahead: for remote shards, the number of requests in flight for a batch: 32 by default. For a stream, the
+            number of chunks to fetch ahead, each in a thread: by default 8, and up to 32 if that is faster; none for
+            local files, which the operating system reads ahead.
+        retries: how often to retry a read when a connection drops. Bytes that have arrived are not read again.
+        timeout_s: how long a server may send nothing.
+        pickle: True to decode fields that are pickles. The author of the shards can then run any code here.
+        unique_keys: False to treat a key that recurs later in a shard as another sample, as the webdataset package
+            does, instead of raising an error.
+        max_field_bytes: the most bytes that a field, and all fields of a sample together, may have once decompressed,
+            if they or their shard are compressed, or the shard is remote. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or 2
+            GiB.
+        unsafe_redirects: True to also follow redirects from https to http, and from public addresses to private ones.
+        storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
+        shard_cache: a folder on a local disk that caches pieces of remote shards, for all workers and ranks of the
+            machine. It may contain only files that feedline put there.
+        shard_cache_bytes: the size limit of that cache. A stream drops what it needs latest, random access the least
+            recently used.
+
+    Raises:
+        BadOption: an argument is invalid.
+        SourceError: a local pattern fits no file; at first use: a shard is missing, or lacks a field.
+        CorruptSource: a shard is damaged.
+
+    Example:
+        >>> import io, tarfile, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> with tarfile.open(f"{folder.name}/shard-0.tar", "w") as file:
+        ...     for name, content in [("a.txt", b"hello"), ("a.cls", b"3"), ("b.txt", b"world"), ("b.cls", b"5")]:
+        ...         info = tarfile.TarInfo(name)
+        ...         info.size = len(content)
+        ...         file.addfile(info, io.BytesIO(content))
+        >>> dataset = TarDataset(f"{folder.name}/shard-{{0..0}}.tar", ("txt", "cls"), cache=False)
+        >>> len(dataset), dataset[1]
+        (2, ('world', 5))
+        >>> list(dataset.stream())
+        [('hello', 3), ('world', 5)]
+        >>> dataset.close()
+        >>> folder.cleanup()
+    """
+
+    _lazy = ("_index", "_found", "_packed")
+
+    # object: fsspec defines its own options.
+    def __init__(
+        self,
+        shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        fields: Fields = None,
+        *,
+        decode: Decode = True,
+        transform: Transform | None = None,
+        cache: Cache = True,
+        read_ahead: int | None = None,
+        retries: int = 5,
+        timeout_s: float = 60.0,
+        pickle: bool = False,
+        unique_keys: bool = True,
+        max_field_bytes: int | str | None = None,
+        unsafe_redirects: bool = False,
+        storage_options: Mapping[str, object] | None = None,
+        shard_cache: str | os.PathLike[str] | None = None,
+        shard_cache_bytes: int | str = "100 GB",
+    ) -> None:
+        super().__init__(transform)
+        limit = byte_count("max_field_bytes", max_field_bytes) or most_bytes()
+        shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
+        self.reading = Reading(
+            read_ahead=read_ahead,
+            max_field_bytes=limit,
+            unique_keys=unique_keys,
+            retry_policy=RetryPolicy(retries, timeout_s=timeout_s),
+            unsafe_redirects=unsafe_redirects,
+            storage_options={} if storage_options is None else storage_options,
+            shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
+        )
+        self._shard_cache = self.reading.shard_cache
+        self._found = Found(self.reading)
+        self.shards = expand(shards, self._found.listed)
+        self.is_remote = any(map(protocol_of, self.shards))
+        load_libraries(self.shards)
+        self._names = [shown_address(shard) for shard in self.shards]
+        self.form = TarForm(fields, Decoder(decode, trusts_pickle=checked_flag("pickle", pickle), limit=limit))
+        self._cache = checked_cache(cache)
+        self._index: Index | None = None
+        self._lock = Handle(threading.Lock, bool)
+        self._open: Handle[_OpenShards] = Handle(
+            functools.partial(_OpenShards, self.shards, self.reading, self._found.listed_versions),
+            _OpenShards.close,
+            per_thread=True,
+        )
+        self._packed = PackedIndexes(self.shards, self._found, self.reading, self._cache)
+
+    def stream(
+        self, *, shuffle: bool | str = False, buffer: int = 1000, seed: int = 0, sticky: bool | None = None
+    ) -> TarStream:
+        """Return an iterable dataset of the same samples, which reads shards from beginning to end, without an index.
+
+        The shards, in order, are divided among ranks and workers.
+
+        With `shuffle`, shards come in a different random order in every epoch, and a sample may come up to `buffer`
+        places later than its neighbours. `shuffle="shards"` leaves the samples of a shard in their order. With
+        `sticky`, each rank reads the same shards in every epoch, so that the shard cache of its machine is of use; this
+        is the default if there is one, and several machines. Raises BadOption: an option is invalid.
+        """
+        if isinstance(shuffle, str) and shuffle != "shards":
+            raise BadOption(
+                f"shuffle={shuffle!r} is neither True, False nor 'shards'. For an order of all samples, without regard "
+                "to shards, give the dataset itself to the loader, with shuffle=True: each sample is a request then."
+            )
+        return TarStream(
+            self.shards,
+            self.form,
+            self.reading,
+            transform=self.transform,
+            shuffle=True if shuffle == "shards" else shuffle,  # type: ignore[arg-type]  # TarStream checks it
+            buffer=0 if shuffle == "shards" else buffer,
+            seed=seed,
+            sticky=sticky,
+            versions=self._found.versions(self.shards),
+        )
+
+    def __len__(self) -> int:
+        return int(self.index.starts[-1])
+
+    @property
+    def index(self) -> Index:
+        """Where everything is. The first access reads the index from disk, or scans the shards."""
+        if self._index is None:
+            with self._lock.get():
+                if self._index is None:
+                    self._index = self._make_index()
+        return self._index
+
+    def _make_index(self) -> Index:
+        storage = self.reading.open_storage(self.shards)
+
+        def get(shard: str) -> ShardIndex:
+            blob = storage.open(shard, self._found.listed_versions.get(shard))
+            try:
+                return index_of(blob, self._cache, unique=self.reading.unique_keys)
+            finally:
+                blob.close()
+
+        try:
+            self._found.look_beside(self.shards, storage)
+            found: list[ShardIndex | Unread | None] = list(map(self._packed.announced, self.shards))
+            missing = [shard for shard, one in zip(self.shards, found, strict=True) if one is None]
+            if len(missing) > 1:
+                with ThreadPoolExecutor(min(_SCANNERS, len(missing)), "feedline-index") as threads:
+                    scanned = iter(list(threads.map(get, missing)))
+            else:
+                scanned = map(get, missing)
+            shards = [next(scanned) if one is None else one for one in found]
+        finally:
+            storage.close()
+        index = Index(shards, self._packed.read)
+        if index.starts[-1]:
+            self.form.check(index.names, f"{self._names[0]} and the other shards" if len(found) > 1 else self._names[0])
+        return index
+
+    def keys(self) -> list[str]:
+        """Return the keys of all samples, in order."""
+        return [
+            self.index.key(shard, place)
+            for shard in range(len(self.index))
+            for place in range(self.index.shard(shard).count)
+        ]
+
+    def _name_of(self, index: int) -> str:
+        shard = int(np.searchsorted(self.index.starts, index, side="right")) - 1
+        key = self.index.key(shard, index - int(self.index.starts[shard]))
+        return f"sample {key!r} in {self._names[shard]}"
+
+    def _read(self, indices: Indices) -> list[object]:
+        return self._samples_of(self._begin_reading(indices))
+
+    def _begin_reading(self, indices: Indices) -> list[dict[str, object]]:
+        raws, ranges = self._ranges(indices)
+        self._fetch(ranges)
+        return raws
+
+    def _samples_of(self, ahead: list[dict[str, object]]) -> list[object]:
+        return [self.form.build(raw) for raw in ahead]  # not ahead: a user's decoder may draw, or have a state
+
+    def read_columns(self, indices: Indices) -> Any:
+        if self.is_remote:
+            return None
+        checked = self._checked(indices)
+        plan = self.form.columns()
+        if plan is None or self.transform is not None or has_own_samples(type(self)) or not len(checked):
+            return None
+        raws, ranges = self._ranges(checked)
+        arrays = {name for name, kind in plan if kind == "npy"}
+        if sum(one.name in arrays for one in ranges) != len(arrays) * len(raws):
+            return None  # a sample lacks a field
+        self._fetch(ranges, arrays)
+        columns = [_column(raws, name, kind) for name, kind in plan]
+        return None if any(column is None for column in columns) else self.form.join(columns)
+
+    # object: samples whose fields have not been read yet.
+    def _ranges(self, indices: Indices) -> tuple[list[dict[str, object]], list[Range]]:
+        """Return samples without their fields, and the locations of these fields."""
+        index = self.index
+        wanted = self.form.wanted
+        shards = np.searchsorted(index.starts, indices, side="right") - 1
+        raws: list[dict[str, object]] = []
+        ranges: list[Range] = []
+        places = (indices - index.starts[shards]).tolist()
+        index.prepare(dict.fromkeys(shards.tolist()), self.reading.requests())
+        for row, (shard, place) in enumerate(zip(shards.tolist(), places, strict=True)):
+            raw = {"__key__": index.key(shard, place), "__url__": self._names[shard]}
+            for number, name, offset, size, checksum in index.fields(shard, place):
+                if wanted is None or name in wanted:
+                    raw[name] = b""
+                    ranges.append(Range(shard, offset, offset + size, raw, name, row, checksum, number))
+            raws.append(raw)
+        return raws, ranges
+
+    def _blobs(self, ranges: list[Range]) -> dict[int, Blob]:
+        """Open the shards of some ranges."""
+        opened, index = self._open.get(), self.index
+        return {shard: opened.get(shard, index) for shard in dict.fromkeys(one.shard for one in ranges)}
+
+    def _fetch(self, ranges: list[Range], viewed: Collection[str] = ()) -> None:
+        """Read ranges, merging nearby ones, and store each in its sample; fields in `viewed` as views."""
+        blobs = self._blobs(ranges)
+        totals: dict[int, SampleSize] = {}
+        for one in ranges:
+            if not blobs[one.shard].is_local:  # a server may claim any size
+                total = totals.setdefault(one.row, SampleSize(self.reading.max_field_bytes, "max_field_bytes="))
+                name, key = blobs[one.shard].name, one.sample["__key__"]
+                what = functools.partial("{}: field {!r} of sample {!r}".format, name, one.name, key)
+                total.add(what, one.stop - one.start)
+        spans = coalesced(ranges, is_local=lambda shard: blobs[shard].is_local)
+        requests = 1 if all(blob.is_local for blob in blobs.values()) else self.reading.requests()
+        contents = side_by_side(lambda span: blobs[span.shard].read(span.start, span.stop), spans, requests)
+        for span, content in zip(spans, contents, strict=True):
+            give(span, content, viewed)
+        index = self.index
+        for one in ranges:
+            if one.checksum != NO_SUM and blobs[one.shard].is_local:  # bytes from a network may differ each time
+                index.note_compared(one.shard, one.number)
+
+    def close(self) -> None:
+        self._upcoming.close()
+        self._open.close()
+        self._packed.close()
+
+    def _form(self) -> str:
+        return repr(self.form)
+
+    def __repr__(self) -> str:
+        if self._index is not None:
+            return super().__repr__()
+        transform = "" if self.transform is None else f", transform={self.transform!r}"
+        return f"TarDataset({len(self.shards)} shards, each sample {self.form!r}{transform})"
+
+
+class _OpenShards:
+    """The open shards of one thread. If there are too many, the least recently used are released."""
+
+    def __init__(self, shards: list[str], reading: Reading, listed_versions: Mapping[str, Version]) -> None:
+        self._shards = shards
+        self._listed_versions = listed_versions
+        self._storage = reading.open_storage(shards)
+        self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
+
+    def get(self, shard: int, index: Index) -> Blob:
+        """Return an open shard, which stays open as long as something refers to it."""
+        blob = self._blobs.get(shard)
+        if blob is not None and not _is_replaced(blob):
+            return blob
+        version, is_packed = index.version(shard)
+        address = self._shards[shard]
+        known = version if is_packed and version.tag else self._listed_versions.get(address)
+        blob = self._storage.open(address, known)
+        if blob.size != version.size or blob.tag != version.tag != "":
+            blob.close()
+            since, advice = "its index was made", "Make the dataset again: the index will be, too."
+            if is_packed:
+                since, advice = "it was packed", "Pack it again, or restore it."
+            tag = f" and the tag {version.tag}" if version.tag else ""
+            raise SourceChanged(
+                f"{blob.name} has changed since {since}: it had {version.size} bytes{tag}, and has {blob.size} and "
+                f"{blob.tag}. {advice}"
+            )
+        self._blobs.put(shard, blob)
+        return blob
+
+    def close(self) -> None:
+        self._blobs.clear()
+        self._storage.close()
+
+
+def _is_replaced(blob: Blob) -> bool:
+    """True if an open local file was modified; changes of remote files are detected while reading."""
+    if not blob.is_local:
+        return False
+    try:
+        blob.check()
+    except SourceChanged:
+        return True
+    return False
+
+
+# Any: an array, or a list of strings or bytes.
+def _column(raws: list[dict[str, Any]], name: str, kind: str) -> object:
+    """Return a field of several samples as a column; None if a value is missing, damaged or of a different kind."""
+    try:
+        values = [raw[name] for raw in raws]
+        if kind == "npy":
+            values = [view_of_npy(value) for value in values]
+            if any(value is None or value.ndim == 0 for value in values):
+                return None
+        elif kind == "int":
+            values = [int(value) for value in values]
+        elif kind == "text":
+            values = [value.decode("utf-8") for value in values]
+    except (KeyError, ValueError, CorruptSource):
+        return None  # reading the sample itself raises the right error
+    column = stacked(values, memory.empty)
+    return column if is_column(column) else None

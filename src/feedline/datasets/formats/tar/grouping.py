@@ -1,0 +1,181 @@
+"""Groups the files of a shard into samples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from feedline.datasets.formats.tar.members import Members
+from feedline.errors import CorruptSource
+
+_META = re.compile(r"__[^/]*__($|/)")
+
+
+@dataclass(slots=True)
+class RawSample:
+    """A sample as stored in its shard."""
+
+    data: dict[str, Any]
+    """`__key__`, `__url__`, and the bytes of each field. Any: what `take` of the grouping returns."""
+    ordinal: int
+    """Its number in the shard."""
+    start: int
+    """The offset of its first header."""
+    names: set[str]
+    """Names of all of its fields in the shard, including unwanted ones."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which samples of a shard, and which of their fields, are wanted."""
+
+    fields: frozenset[str] | None = None
+    """None for all."""
+    place: int = 0
+    every: int = 1
+    """Take the sample at `place` out of every `every`: readers that share a shard each take their own."""
+
+
+class Grouping:
+    """Iterates over the samples of a shard. Consecutive files with the same key make a sample.
+
+    It starts with sample `ordinal`, where `members` starts. `unique` refuses a key that has occurred before; `take`
+    reads what is wanted from the current file.
+    """
+
+    # object: the result of `take`.
+    def __init__(
+        self,
+        members: Members,
+        shard: str,
+        selection: Selection,
+        *,
+        ordinal: int = 0,
+        unique: bool = True,
+        take: Callable[[Members], object] = Members.read,
+    ) -> None:
+        self._members = members
+        self._shard = shard
+        self._selection = selection
+        self._unique = unique
+        self._take = take
+        self._keys: set[str] = set()
+        self._count = 0
+        """Samples so far, including those to skip."""
+        self._next: tuple[str, str] | None = None
+        """Key and field of the current file, if it belongs to the next sample."""
+        self.ordinal = ordinal
+        """The number of the next sample."""
+        self.start = members.start
+        """Offset of the next sample, once the previous one has been read."""
+
+    def next(self) -> RawSample | None:
+        """Return the next wanted sample, None at the end.
+
+        Raises CorruptSource: the shard is damaged, or a field or a key occurs twice.
+        """
+        selection = self._selection
+        while True:
+            wanted = self.ordinal % selection.every == selection.place
+            sample = self._read(wanted)
+            if sample is None or wanted:
+                return sample
+
+    def skip_to(self, ordinal: int) -> None:
+        """Skip the samples before this one."""
+        while self.ordinal < ordinal and self._read(False) is not None:
+            pass
+
+    def _read(self, wanted: bool) -> RawSample | None:
+        """Read the next sample; its fields only if `wanted`."""
+        while True:
+            first = self._next or self._advance()
+            if first is None:
+                self._members.check_count(self._count)
+                return None
+            self._count += 1
+            start = self._members.start
+            data, names, is_bad = self._collect(first, wanted)
+            if is_bad:  # the webdataset package marks samples to skip this way
+                continue
+            self.ordinal += 1
+            return RawSample(data, self.ordinal - 1, start, names)
+
+    def _collect(self, first: tuple[str, str], wanted: bool) -> tuple[dict[str, object], set[str], bool]:
+        members, fields = self._members, self._selection.fields
+        key, field = first
+        if self._unique:
+            self._note(key)
+        data: dict[str, object] = {"__key__": key, "__url__": self._shard}
+        seen, is_bad, size = {"__key__", "__url__"}, False, 0
+        here = first
+        while here[0] == key:
+            field = here[1]
+            if field in seen:
+                raise CorruptSource(
+                    f"{self._shard}: sample {key!r} has the field {field!r} twice, the second time in the file "
+                    f"{members.name!r} at byte {members.start}. Field names ignore upper and lower "
+                    "case, and each may occur only once in a sample."
+                )
+            seen.add(field)
+            if field == "__bad__" and members.size:
+                is_bad = True
+            if wanted and (fields is None or field in fields):
+                size += members.size
+                if size > members.most:
+                    members.check_limit(f"sample {key!r}, as far as it was read,", size)
+                data[field] = self._take(members)
+            following = self._advance()
+            if following is None:
+                self._next = None
+                break
+            here = self._next = following
+        self.start = members.start
+        return data, seen, is_bad
+
+    def _advance(self) -> tuple[str, str] | None:
+        """Advance to the next file that belongs to a sample; return its key and field."""
+        while self._members.advance():
+            split = split_name(self._members.name)
+            if split is not None:
+                return split
+        return None
+
+    def _note(self, key: str) -> None:
+        if key in self._keys:
+            raise CorruptSource(
+                f"{self._shard}: the key {key!r} comes again at byte {self._members.start}, after other samples. The "
+                "files of a sample have to follow each other: sort them by name when the shard is written. If they are "
+                "samples of their own, unique_keys=False takes them as such."
+            )
+        self._keys.add(key)
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """Return the key and the field that a file name encodes; None if the file belongs to no sample.
+
+    These are the rules of the webdataset package.
+
+    The key is everything up to the first dot in the last part of the path; the field is the rest in lower case. Files
+    without an extension, those whose name begins with a dot, and those in folders named `__name__` belong to no sample.
+    A hidden file in a folder belongs, oddly, to a sample named after the folder: `a/.b` is field `b` of `a/`. A name is
+    never used as a path: one like `../../x.jpg` is a key like any other.
+
+    Example:
+        >>> split_name("train/0001.seg.PNG"), split_name("../../x.jpg"), split_name("__meta__.json")
+        (('train/0001', 'seg.png'), ('../../x', 'jpg'), ('__meta__', 'json'))
+        >>> split_name("README"), split_name(".hidden"), split_name("__meta__/a.txt")
+        (None, None, None)
+    """
+    if name.startswith("__") and _META.match(name):
+        return None
+    # Equivalent to the package's ^((?:.*/|)[^.]+)[.]([^/]*)$, whose time grows with the square of the name's length.
+    dot = name.find(".")
+    if "/" in name[dot:]:  # in a folder's name: after the last such folder there must be a part without a dot
+        dot = name.find(".", name.rfind("/"))
+        start = name.find("/", name.rfind(".", 0, max(0, dot))) + 1
+        if start >= dot or "\n" in name[:start]:
+            return None
+    return (name[:dot], name[dot + 1 :].lower()) if dot > 0 else None

@@ -1,0 +1,347 @@
+"""Where the samples of a shard are: found by reading its headers once, and cached on disk.
+
+An index belongs to a shard with a certain name, size and tag (modification time, entity tag). If one of these differs,
+or the index file is damaged, the index is rebuilt. Several processes may build the same one.
+
+`feedline pack` writes the index of each shard beside the shards. Such an index is read when its shard is first used.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.datasets.formats.tar.grouping import Grouping, Selection
+from feedline.datasets.formats.tar.members import NO_SUM, Bytes, Members, sum_of
+from feedline.datasets.framework.bounded_cache import BoundedCache
+from feedline.datasets.framework.cache_file import Cache, CacheFile
+from feedline.datasets.framework.checksums import Compared, damaged
+from feedline.datasets.storage.addresses import identity_of
+from feedline.datasets.storage.blob import Blob, Version
+from feedline.datasets.storage.ranges import Span
+from feedline.datasets.storage.unpacking import packing_of
+from feedline.errors import BadOption, CorruptSource
+from feedline.memory.sharing import records
+from feedline.types import JsonObject
+
+_FORMAT = 4
+_MOST_INDEX = 1 << 30
+"""Largest index of one shard, in bytes: a damaged file may claim any size."""
+_HELD = 1 << 28
+"""Bytes of indices that a process holds, of those that can be read again. About four million samples."""
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """The samples of one shard. Their fields are stored consecutively, those of sample i from `first[i]` on."""
+
+    size: int
+    tag: str
+    names: list[str]
+    """Names of fields."""
+    keys: NDArray[np.uint8]
+    """Keys of samples, one after the other, in UTF-8."""
+    key_ends: Numbers
+    first: Numbers
+    fields: Numbers
+    """Positions in `names`."""
+    offsets: Numbers
+    sizes: Numbers
+    has_sum: NDArray[np.bool_]
+    """Which fields have a checksum; empty if none has."""
+    sums: NDArray[np.uint32]
+    """Checksums; empty if no field has one."""
+
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return len(self.key_ends)
+
+    @classmethod
+    def of(cls, kept: JsonObject) -> ShardIndex:
+        """Return the index whose `vars` were cached.
+
+        Raises TypeError, ValueError, LookupError or AttributeError: they are damaged.
+        """
+        found = cls(**kept)
+        ends, places = (found.key_ends, len(found.keys)), (found.first, len(found.fields))
+        for numbers, last in (ends, places):
+            if (np.diff(numbers) < 0).any() or (len(numbers) and (numbers[0] < 0 or numbers[-1] != last)):
+                raise ValueError("its numbers do not follow each other")
+        columns = (found.fields, found.offsets, found.sizes, *((found.has_sum, found.sums) if len(found.sums) else ()))
+        if len(found.first) != found.count + 1 or len({len(column) for column in columns}) != 1:
+            raise ValueError("its columns have different lengths")
+        if (found.has_sum.dtype.str, found.sums.dtype.str) != ("|b1", "<u4") or len(found.has_sum) != len(found.sums):
+            raise ValueError("its checksums are of another type or number")
+        if len(found.fields) and not 0 <= found.fields.min() <= found.fields.max() < len(found.names):
+            raise ValueError("a field has no name")
+        if (found.offsets < 0).any() or (found.sizes < 0).any() or (found.offsets > found.size - found.sizes).any():
+            raise ValueError("a field lies outside of its shard")
+        return found
+
+
+def encode(index: ShardIndex, crc32: int) -> bytes:
+    """Return the index of a shard with this checksum as bytes, to be stored beside it."""
+    columns = {name: _narrow(value) for name, value in vars(index).items()}
+    content = zlib.compress(records.encode({**columns, "tag": f"{crc32:08x}"}))
+    return content + struct.pack("<I", zlib.crc32(content))
+
+
+def _narrow(value: object) -> object:
+    """Return integers in the smallest type that holds them."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.int64:
+        return value
+    return value.astype(np.min_scalar_type(int(value.max(initial=0))))
+
+
+def decode(content: bytes, size: int, crc32: int) -> ShardIndex | None:
+    """Return the index of a shard of this size and checksum; None if it is damaged, or belongs to another shard."""
+    if len(content) < 4 or struct.unpack("<I", content[-4:])[0] != zlib.crc32(memoryview(content)[:-4]):
+        return None
+    unpacker = zlib.decompressobj()
+    try:
+        kept = records.decode(unpacker.decompress(memoryview(content)[:-4], _MOST_INDEX))
+        wide = {
+            name: value.astype(np.int64) if isinstance(value, np.ndarray) and name in _NUMBERS else value
+            for name, value in kept.items()
+        }
+        found = ShardIndex.of(wide)
+    except (ArithmeticError, AttributeError, CorruptSource, LookupError, TypeError, ValueError, zlib.error):
+        return None
+    return found if (found.size, found.tag) == (size, f"{crc32:08x}") and unpacker.eof else None
+
+
+_NUMBERS = ("key_ends", "first", "fields", "offsets", "sizes")
+
+
+class Seeking(Bytes):
+    """The bytes of a blob, for a reader that skips most of them."""
+
+    def __init__(self, blob: Blob, window: int) -> None:
+        super().__init__(bytes)
+        self._blob = blob
+        self._window = window
+
+    def take(self, count: int) -> bytes:
+        if self._at + count > len(self._chunk):
+            start = self.offset
+            stop = min(self._blob.size, start + max(count, self._window))
+            self._chunk = self._blob.read(start, stop) if start < stop else b""
+            self._base, self._at = start, 0
+        data = self._chunk[self._at : self._at + count]
+        self._at += len(data)
+        return data
+
+    def skip(self, count: int) -> int:
+        found = min(count, max(0, self._blob.size - self.offset))
+        self._at += found
+        if self._at > len(self._chunk):
+            self._base, self._at, self._chunk = self.offset, 0, b""
+        return found
+
+
+def scan(blob: Blob, *, unique: bool) -> ShardIndex:
+    """Build the index of a shard by reading its headers.
+
+    Raises CorruptSource: it is damaged, or a field or a key occurs twice; BadOption: it is compressed.
+    """
+    packing = packing_of(blob.read(0, min(8, blob.size)))
+    if packing is not None:
+        raise BadOption(
+            f"{blob.name} is compressed as a whole ({packing}), so that a sample in the middle cannot be read without "
+            "all before it. Use .stream(), or unpack the shards: what is in them is usually compressed already."
+        )
+    # Headers are every few KB; over a network, reading a window costs less than a request for each.
+    members = Members(Seeking(blob, 1 << 13 if blob.is_local else 1 << 20), blob.name, size=blob.size, limit=None)
+    grouping = Grouping(members, blob.name, Selection(), unique=unique, take=attrgetter("offset", "size", "checksum"))
+    names: dict[str, int] = {}
+    keys: list[bytes] = []
+    first, fields = [0], list[tuple[int, int, int, int]]()
+    while (raw := grouping.next()) is not None:
+        keys.append(raw.data.pop("__key__").encode("utf-8", "surrogateescape"))
+        del raw.data["__url__"]
+        fields += [(names.setdefault(name, len(names)), *place) for name, place in raw.data.items()]
+        first.append(len(fields))
+    blob.check()
+    columns = np.array(fields, np.int64).reshape(-1, 4)
+    has_sum = columns[:, 3] != NO_SUM
+    if not has_sum.any():
+        has_sum = has_sum[:0]
+    return ShardIndex(
+        blob.size,
+        blob.tag,
+        list(names),
+        np.frombuffer(b"".join(keys), np.uint8),
+        np.cumsum([len(key) for key in keys], dtype=np.int64),
+        np.array(first, np.int64),
+        fields=np.ascontiguousarray(columns[:, 0]),
+        offsets=np.ascontiguousarray(columns[:, 1]),
+        sizes=np.ascontiguousarray(columns[:, 2]),
+        has_sum=has_sum,
+        sums=columns[: len(has_sum), 3].astype(np.uint32),
+    )
+
+
+def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
+    """Return the index of a shard: the cached one if it is still valid, or a new one, which is then cached.
+
+    Raises CorruptSource: the shard is damaged.
+    """
+    name = os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
+    file = CacheFile.at(cache, "tar-index", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None
+    if file is None:  # without a tag, a stale cached index could not be detected
+        return scan(blob, unique=unique)
+    kept = file.read_as(ShardIndex.of, blob.stamp)
+    if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
+        return kept
+    made = scan(blob, unique=unique)
+    file.write(vars(made), blob.stamp)
+    return made
+
+
+@dataclass(frozen=True)
+class Unread:
+    """What a manifest says of a shard whose index is read when it is needed."""
+
+    version: Version
+    """With an empty tag if only the size is known."""
+    count: int
+    sum_count: int
+    names: list[str]
+
+
+class Index:
+    """The indices of all shards, one after the other.
+
+    Args:
+        shards: the index of each shard, or what is known of it.
+        load: returns the index of a shard, given its number; called by threads.
+    """
+
+    def __init__(self, shards: Sequence[ShardIndex | Unread], load: Callable[[int], ShardIndex] | None = None) -> None:
+        self._shards = shards
+        self._load = load
+        self._loaded = BoundedCache[int, ShardIndex](_HELD)
+        self.starts: Numbers = np.cumsum([0, *(shard.count for shard in shards)], dtype=np.int64)
+        """The number of the first sample of each shard, and the total."""
+        self.names = list(dict.fromkeys(name for shard in shards for name in shard.names))
+        sums = (shard.sum_count if isinstance(shard, Unread) else len(shard.sums) for shard in shards)
+        self._sums_from = np.cumsum([0, *sums]).tolist()
+        """The number of the first checksum of each shard, and the total."""
+        self._compared = Compared(self._sums_from[-1])
+        """Which checksums have been compared."""
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def shard(self, number: int) -> ShardIndex:
+        """Return the index of a shard. Raises what `load` raises."""
+        found, load = self._shards[number], self._load
+        if not isinstance(found, Unread):
+            return found
+        assert load is not None
+
+        def make() -> tuple[ShardIndex, int]:
+            made = load(number)
+            return made, sum(value.nbytes for value in vars(made).values() if isinstance(value, np.ndarray))
+
+        return self._loaded.load(number, make)
+
+    def version(self, number: int) -> tuple[Version, bool]:
+        """Return the version that a shard must have, and whether a manifest says so."""
+        found = self._shards[number]
+        if isinstance(found, Unread):
+            return found.version, True
+        return Version(found.size, found.tag), False
+
+    def prepare(self, numbers: Iterable[int], requests: int) -> None:
+        """Read indices that are missing, several at a time."""
+        missing = [
+            number
+            for number in numbers
+            if isinstance(self._shards[number], Unread) and self._loaded.get(number) is None
+        ]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(min(requests, len(missing)), "feedline-index") as threads:
+                list(threads.map(self.shard, missing))
+
+    def key(self, shard: int, place: int) -> str:
+        one = self.shard(shard)
+        start = one.key_ends[place - 1] if place else 0
+        return one.keys[start : one.key_ends[place]].tobytes().decode("utf-8", "surrogateescape")
+
+    def fields(self, shard: int, place: int) -> list[tuple[int, str, int, int, int]]:
+        """Return the fields of a sample: number in the shard, name, offset, size, and checksum.
+
+        The checksum is -1 if there is none, or it has already been compared.
+        """
+        one = self.shard(shard)
+        first, stop = int(one.first[place]), int(one.first[place + 1])
+        names, own = one.names, slice(first, stop)
+        return [
+            (number, names[name], offset, size, checksum)
+            for number, name, offset, size, checksum in zip(
+                range(first, stop),
+                one.fields[own].tolist(),
+                one.offsets[own].tolist(),
+                one.sizes[own].tolist(),
+                self._to_compare(shard, own),
+                strict=True,
+            )
+        ]
+
+    def _to_compare(self, shard: int, fields: slice) -> list[int]:
+        """Return the checksums of some fields; -1 for those without one, or already compared."""
+        one = self.shard(shard)
+        if not len(one.sums):
+            return [NO_SUM] * (fields.stop - fields.start)
+        begin = self._sums_from[shard]
+        wanted = one.has_sum[fields] > self._compared.flags[begin + fields.start : begin + fields.stop]
+        return [
+            checksum if is_wanted else NO_SUM
+            for checksum, is_wanted in zip(one.sums[fields].tolist(), wanted.tolist(), strict=True)
+        ]
+
+    def note_compared(self, shard: int, number: int) -> None:
+        """Record that a field's checksum matched: no process that shares the flags compares it again."""
+        self._compared.flags[self._sums_from[shard] + number] = True
+
+
+@dataclass(slots=True)
+class Range:
+    """The bytes of a field, and the sample they belong to."""
+
+    shard: int
+    start: int
+    stop: int
+    sample: dict[str, object]
+    name: str
+    row: int = 0
+    """Position of the sample in the batch."""
+    checksum: int = NO_SUM
+    number: int = 0
+    """Number of the field in the shard."""
+
+
+def give(span: Span[Range], data: bytes, viewed: Collection[str] = ()) -> None:
+    """Store the bytes of a span in their samples; fields in `viewed` as views, without copying.
+
+    Raises CorruptSource: a checksum differs.
+    """
+    view = memoryview(data)
+    for one in span.ranges:
+        start, stop = one.start - span.start, one.stop - span.start
+        if one.checksum != NO_SUM:
+            key = one.sample["__key__"]
+            if sum_of(f"{key}.{one.name}", view[start:stop]) != one.checksum:
+                raise damaged(f"{one.sample['__url__']}: field {one.name!r} of sample {key!r}")
+        one.sample[one.name] = view[start:stop] if one.name in viewed else data[start:stop]

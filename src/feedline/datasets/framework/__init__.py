@@ -1,0 +1,1 @@
+"""What every source is made of: fields, paths, indices, shards, streams, and what is kept."""

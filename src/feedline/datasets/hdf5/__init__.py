@@ -1,5 +1,0 @@
-"""HDF5 files as one dataset."""
-
-from feedline.datasets.hdf5.dataset import HDF5Dataset
-
-__all__ = ["HDF5Dataset"]

@@ -1,5 +1,0 @@
-"""Files of lines as datasets: JSON lines and text."""
-
-from feedline.datasets.lines.dataset import JSONLines, TextLines
-
-__all__ = ["JSONLines", "TextLines"]

@@ -1,5 +1,0 @@
-"""MDS shards, the format of MosaicML Streaming."""
-
-from feedline.datasets.mds.dataset import MDSDataset
-
-__all__ = ["MDSDataset"]

@@ -1,5 +1,0 @@
-"""Parquet, Arrow and Feather files as datasets."""
-
-from feedline.datasets.parquet.dataset import ArrowDataset, ParquetDataset
-
-__all__ = ["ArrowDataset", "ParquetDataset"]

@@ -1,0 +1,481 @@
+"""Which changes give a dataset a new fingerprint."""
+
+import contextlib
+import functools
+import importlib
+import io
+import os
+import pickle
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+import torch
+
+import feedline
+from feedline import datasets
+from feedline.datasets.derived.cache.fingerprint import fingerprint
+from feedline.errors import BadOption
+
+pytestmark = pytest.mark.sample(4)
+
+
+def double(value: int) -> int:
+    return value * 2
+
+
+class Scaled:
+    factor = 3
+
+    def __init__(self, values: Any, transform: Any = None) -> None:
+        self.values = values
+        self.transform = transform
+
+
+def made_by(source: str) -> Any:
+    """Run source code as a module of its own, and return its variable `made`."""
+    space: dict[str, Any] = {"__name__": "program"}
+    exec(textwrap.dedent(source), space)
+    return space["made"]
+
+
+BIG = np.zeros((1 << 12, 1 << 10), np.uint8)
+CHANGED = BIG.copy()
+CHANGED[::7, 3] = 1
+
+DIFFERENT = [
+    ([1, 2], [1, 3]),
+    ([1, 2], (1, 2)),
+    ([1, 2], [2, 1]),
+    ([1], [1.0]),
+    ([1], [True]),
+    ("ab", b"ab"),
+    ({"a": 1}, {"a": 2}),
+    ({1, 2}, {1, 3}),
+    ([["a"], "b"], [["a", "b"]]),
+    (np.arange(3), np.arange(3.0)),
+    (np.arange(4), np.arange(4).reshape(2, 2)),
+    (np.zeros(3), np.zeros(4)),
+    (BIG, CHANGED),
+    (torch.zeros(3), torch.ones(3)),
+    (torch.zeros(3), torch.zeros(3, dtype=torch.float64)),
+    (Scaled([1]), Scaled([2])),
+    (Scaled([1]), Scaled([1], double)),
+    (functools.partial(double, 1), functools.partial(double, 2)),
+    (Path("a"), Path("b")),
+    (list(range(5000)), [*range(4999), 0]),
+]
+
+
+@pytest.mark.parametrize("pair", DIFFERENT, ids=lambda pair: f"{type(pair[0]).__name__}")
+def test_other_values_change_the_fingerprint(pair: tuple[Any, Any]) -> None:
+    assert fingerprint(pair[0]) != fingerprint(pair[1])
+    assert fingerprint(pair[0]) == fingerprint(pair[0])
+
+
+SAME_LINE = "made = lambda x: x + 1"
+
+SCALED = """
+import functools
+def scaled(k):
+    def decorated(function):
+        @functools.wraps(function)
+        def wrapper(self, i): return function(self, i) * k
+        return wrapper
+    return decorated
+"""
+
+COMPOSE = """
+class Compose:
+    def __init__(self, *steps): self.steps = steps
+"""
+
+METHODS = "import functools, threading\nimport numpy as np\n" + COMPOSE + "class A:\n    {}\nmade = A()"
+"""Source of a class with one member, in which one number changes."""
+
+MEMBERS = {
+    "a method behind lru_cache": "@functools.lru_cache(None)\n    def f(self): return {}",
+    "a special method behind lru_cache": "@functools.lru_cache(None)\n    def __getitem__(self, i): return {}",
+    "a cached_property": "@functools.cached_property\n    def f(self): return {}",
+    "the function of a partialmethod": "f = functools.partialmethod(lambda self, k: k + {}, 1)",
+    "an argument of a partialmethod": "f = functools.partialmethod(lambda self, k: k, {})",
+    "a special partialmethod": "__getitem__ = functools.partialmethod(lambda self, k, i: k, {})",
+    "a setter": "f = property(lambda self: 1, lambda self, value: {})",
+    "a deleter": "f = property(lambda self: 1, None, lambda self: {})",
+    "a static method": "f = staticmethod(lambda: {})",
+    "a class method": "f = classmethod(lambda cls: {})",
+    "a static method behind lru_cache": "f = staticmethod(functools.lru_cache(None)(lambda: {}))",
+    "a tuple of the class": "mean = (0.5, {})",
+    "a list of the class": "mean = [0.5, {}]",
+    "a dictionary of the class": "names = {{'a': {}}}",
+    "an array of the class": "mean = np.full(3, {})",
+    "an object of the class": "transform = Compose(1, {})",
+    "an object beside what cannot be pickled": "transform = Compose(threading.Lock(), {})",
+    "a class within the class": "class Inner:\n        size = {}",
+}
+
+PROGRAMS = {
+    **{name: (METHODS.format(one.format(3)), METHODS.format(one.format(4))) for name, one in MEMBERS.items()},
+    "a function behind lru_cache": (
+        "import functools\n@functools.lru_cache(None)\ndef made(x): return x * 3",
+        "import functools\n@functools.lru_cache(None)\ndef made(x): return x * 4",
+    ),
+    "the body of a function": ("def made(x): return x + 1", "def made(x): return x - 1"),
+    "a constant": ("def made(x): return x + 1", "def made(x): return x + 2"),
+    "a default": ("def made(x, y=1): return x + y", "def made(x, y=2): return x + y"),
+    "a lambda": (SAME_LINE, "made = lambda x: x + 3"),
+    "an inner function": (
+        "def made(x):\n    def inner(y): return y * 2\n    return inner(x)",
+        "def made(x):\n    def inner(y): return y * 3\n    return inner(x)",
+    ),
+    "a closure": (
+        "def make(n):\n    return lambda x: x + n\nmade = make(1)",
+        "def make(n):\n    return lambda x: x + n\nmade = make(2)",
+    ),
+    "a method": (
+        "class A:\n    def __getitem__(self, i): return i\nmade = A()",
+        "class A:\n    def __getitem__(self, i): return -i\nmade = A()",
+    ),
+    "an inherited method": (
+        "class B:\n    def f(self): return 1\nclass A(B): pass\nmade = A()",
+        "class B:\n    def f(self): return 2\nclass A(B): pass\nmade = A()",
+    ),
+    "an attribute of the class": ("class A:\n    size = 1\nmade = A()", "class A:\n    size = 2\nmade = A()"),
+    "a property": (
+        "class A:\n    @property\n    def f(self): return 1\nmade = A()",
+        "class A:\n    @property\n    def f(self): return 2\nmade = A()",
+    ),
+    "an argument of a decorator": (
+        SCALED + "class A:\n    @scaled(2)\n    def __getitem__(self, i): return i\nmade = A()",
+        SCALED + "class A:\n    @scaled(3)\n    def __getitem__(self, i): return i\nmade = A()",
+    ),
+    "slots": (
+        "class A:\n    __slots__ = ('a',)\nmade = A(); made.a = 1",
+        "class A:\n    __slots__ = ('a',)\nmade = A(); made.a = 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_other_code_changes_the_fingerprint(name: str) -> None:
+    old, new = PROGRAMS[name]
+    assert fingerprint(made_by(old)) == fingerprint(made_by(old))
+    assert fingerprint(made_by(old)) != fingerprint(made_by(new))
+
+
+def test_class_attributes_that_cannot_be_pickled_count_by_name_and_type() -> None:
+    source = "import threading\nclass A:\n    {} = threading.Lock()\nmade = A()"
+    found = {fingerprint(made_by(source.format(name))) for name in ("lock", "lock", "other")}
+    assert len(found) == 2
+
+
+def test_class_attributes_of_installed_packages_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fsspec, for example, stores the process id in a class. Methods of these classes do count."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "installed_one.py").write_text("class A:\n    pid, opened = 1, {}\n    def f(self): return 1")
+    monkeypatch.syspath_prepend(folder)
+    kind: Any = importlib.import_module("installed_one").A
+    before = fingerprint(kind())
+    kind.pid, kind.opened = 2, {"a": 1}
+    assert fingerprint(kind()) == before
+    kind.f = lambda self: 2
+    assert fingerprint(kind()) != before
+
+
+@pytest.mark.parametrize("name", ["SIZE = {}", "def helper(x): return x + {}"])
+def test_globals_that_code_refers_to_do_not_count(name: str) -> None:
+    """That is what version= is for, as the page on caches says."""
+    programs = [f"{name.format(number)}\ndef made(x): return x * SIZE + helper(x)" for number in (1, 2)]
+    assert fingerprint(made_by(programs[0])) == fingerprint(made_by(programs[1]))
+
+
+def test_a_recursive_closure_has_a_fingerprint() -> None:
+    source = "def make():\n    def inner(x): return inner(x - {0})\n    return inner\nmade = make()"
+    assert fingerprint(made_by(source.format(1))) != fingerprint(made_by(source.format(2)))
+
+
+def test_rejects_values_that_are_nested_too_deeply() -> None:
+    value: list[Any] = []
+    for _ in range(5000):
+        value = [value]
+    with pytest.raises(BadOption, match=r"method fingerprint\(\)"):
+        fingerprint(value)
+
+
+def test_string_identity_does_not_matter() -> None:
+    parts = "".join(["sam", "ple"])
+    assert fingerprint([parts, parts]) == fingerprint([parts, "".join(["sam", "ple"])])
+
+
+def test_comments_and_line_numbers_do_not_matter() -> None:
+    assert fingerprint(made_by("def made(x):\n    # why\n\n    return x + 1")) == fingerprint(
+        made_by("def made(x): return x + 1")
+    )
+
+
+FORMS = [
+    str,
+    Path,
+    lambda path: [str(path)],
+    lambda path: [f"{path}"] * 1500,
+    lambda path: [(f"{path}", 7)] * 1500,
+    lambda path: [("A caption.", f"{path}")] * 4000,
+    lambda path: [{"image": f"{path}", "boxes": [[1.0, 2.0]]}] * 1500,
+    lambda path: [(path, 7)] * 1500,
+    lambda path: [Scaled(f"{path}") for _ in range(1500)],
+    lambda path: dict.fromkeys(range(1500), f"{path}"),
+    lambda path: {"config": f"{path}", "samples": [("other.jpg", 7)] * 60_000},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_a_changed_file_behind_a_path_changes_the_fingerprint(form: Any, tmp_path: Path) -> None:
+    path = tmp_path / "data.bin"
+    found: set[bytes] = set()
+    for content in ("one", "other", "three"):
+        path.write_text(content)
+        os.utime(path, ns=(len(found) * 10**9, len(found) * 10**9))
+        dataset = Scaled(form(path))
+        assert fingerprint(dataset) == fingerprint(dataset)
+        found.add(fingerprint(dataset))
+    path.unlink()
+    found.add(fingerprint(Scaled(form(path))))
+    assert len(found) == 4
+
+
+MAPPED = [
+    lambda path: np.load(path, mmap_mode="r"),
+    lambda path: np.load(path, mmap_mode="c")[10:],
+    lambda path: [np.asarray(np.load(path, mmap_mode="r"))[:, ::2]],
+    lambda path: np.memmap(path, np.uint8, "r", offset=100),
+]
+
+
+@pytest.mark.parametrize("form", MAPPED)
+def test_a_changed_file_behind_a_mapped_array_changes_the_fingerprint(form: Any, tmp_path: Path) -> None:
+    path, other = tmp_path / "a.npy", tmp_path / "b.npy"
+    values = np.zeros((10_000, 100), np.float32)
+    np.save(path, values)
+    os.utime(path, ns=(0, 0))
+    before = fingerprint(Scaled(form(path)))
+    assert fingerprint(Scaled(form(path))) == before
+    values[100] = 1  # not in one of the pieces
+    np.save(other, values)
+    os.replace(other, path)
+    assert fingerprint(Scaled(form(path))) != before
+
+
+def test_the_place_in_a_mapped_file_counts(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", BIG)
+    mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
+    parts = [mapped[:2000], mapped[1:2001], mapped[1:2002], np.asarray(mapped)[2000:4000]]
+    assert len({fingerprint(Scaled(part)) for part in parts}) == 4
+    assert fingerprint(Scaled(mapped[1:2001])) == fingerprint(Scaled(mapped[1:2001]))
+
+
+@pytest.mark.parametrize("form", [lambda name: name, lambda name: (name, 7), lambda name: Scaled(name)])
+def test_only_a_sample_of_many_files_is_checked(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+    dataset = Scaled([form(f"{number}.jpg") for number in range(20_000)])
+    other = Scaled([form(f"{number}.jpg") for number in range(19_999)] + [form("other.jpg")])
+    stat = os.stat
+
+    def look(path: Any, **options: Any) -> os.stat_result:
+        checked.append(path)
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", look)
+    before = fingerprint(dataset)
+    assert 500 < len(checked) < 2000
+    assert fingerprint(other) != before
+
+
+def test_a_long_list_that_contains_itself() -> None:
+    values: list[Any] = list(range(2000))
+    values.append(values)
+    assert fingerprint(values) == fingerprint(values)
+
+
+def test_strings_that_only_look_like_paths_are_harmless(tmp_path: Path) -> None:
+    names = ["a\x00.b", "x" * 5000 + ".", "./", str(tmp_path), "\udcff.txt", "http://host/a.b"]
+    assert fingerprint(names) == fingerprint(list(names))
+
+
+def test_reference_cycles() -> None:
+    values: list[Any] = [1]
+    values.append(values)
+    other: list[Any] = [2]
+    other.append(other)
+    assert fingerprint(values) != fingerprint(other)
+
+
+def test_objects_that_cannot_be_pickled_count_by_type() -> None:
+    with open(__file__) as one, open(__file__) as other:
+        assert fingerprint([one]) == fingerprint([other])
+
+
+def test_an_object_may_define_its_own_fingerprint() -> None:
+    class TaskNotes(list[int]):
+        identity = "a"
+
+        def fingerprint(self) -> str:
+            return self.identity
+
+    one, other = TaskNotes([1]), TaskNotes([2])
+    assert fingerprint(one) == fingerprint(other)
+    other.identity = "b"
+    assert fingerprint(one) != fingerprint(other)
+
+
+def _parquet(path: Path) -> Any:
+    pyarrow.parquet.write_table(pyarrow.table({"x": [1, 2, 3]}), path)
+    return lambda: datasets.ParquetDataset(path, filters=[("x", ">", 0)])
+
+
+def _arrow(path: Path) -> Any:
+    pyarrow.feather.write_feather(pyarrow.table({"x": [1, 2, 3]}), str(path), compression="uncompressed")
+    return lambda: datasets.ArrowDataset(path)
+
+
+def _lmdb(path: Path, **options: Any) -> Any:
+    with lmdb.open(str(path), subdir=False) as database, database.begin(write=True) as transaction:
+        for number in range(3):
+            transaction.put(b"%d" % number, b"sample")
+    return lambda: datasets.LMDBDataset(path, **options)
+
+
+def _lmdb_of_keys(path: Path) -> Any:
+    return _lmdb(path, keys=[b"0", b"2"])
+
+
+def _sql(path: Path) -> Any:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE t (k INTEGER PRIMARY KEY)")
+        database.executemany("INSERT INTO t VALUES (?)", [(0,), (1,), (2,)])
+    return lambda: datasets.SQLDataset(f"sqlite:///{path}", "SELECT * FROM t", key="k")
+
+
+def _tar(path: Path) -> Any:
+    with tarfile.open(path, "w") as file:
+        for number in range(3):
+            member = tarfile.TarInfo(f"{number:09}.cls")
+            member.size = 1
+            file.addfile(member, io.BytesIO(b"7"))
+    return lambda: datasets.TarDataset(str(path), cache=False)
+
+
+def _hdf5(path: Path) -> Any:
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+    return lambda: datasets.HDF5Dataset(path)
+
+
+def _npy(path: Path) -> Any:
+    np.save(path, np.arange(3))
+    return lambda: datasets.ArrayDataset(path)
+
+
+def _files(path: Path) -> Any:
+    path.write_text("sample")
+    return lambda: datasets.FileDataset([path] * 3, read="bytes")
+
+
+def _precomputed(path: Path) -> Any:
+    feedline.precompute([1, 2, 3], path, progress=False).close()
+    return lambda: datasets.PrecomputedDataset(path)
+
+
+def _cached(path: Path) -> Any:
+    return lambda: datasets.CachedDataset([1, 2, 3], memory="1MB", disk=path)
+
+
+SOURCES = [_parquet, _arrow, _lmdb, _lmdb_of_keys, _sql, _tar, _hdf5, _npy, _files, _precomputed, _cached]
+
+
+@pytest.mark.parametrize("make", SOURCES)
+def test_reading_a_source_does_not_change_its_fingerprint(make: Any, tmp_path: Path) -> None:
+    path = tmp_path / ("data.npy" if make is _npy else "data.tar" if make is _tar else "data.any")
+    source = make(path)
+    dataset = source()
+    before = fingerprint(dataset)
+    assert len(dataset) > 1
+    assert fingerprint(dataset) == before
+    dataset[0], dataset[1], repr(dataset)
+    if callable(getattr(dataset, "read_columns", None)):
+        dataset.read_columns(np.arange(2))
+    assert fingerprint(dataset) == before
+    assert fingerprint(pickle.loads(pickle.dumps(dataset))) == before
+    if path.is_file() and make not in (_sql, _files):  # the page on caches says that changes to these are not detected
+        os.utime(path, ns=(10**9, 10**9))
+        assert fingerprint(dataset) != before
+    dataset.close()
+
+
+def test_other_database_keys_change_the_fingerprint(tmp_path: Path) -> None:
+    source = _lmdb(tmp_path / "data.mdb")
+    every = [source(), *(datasets.LMDBDataset(tmp_path / "data.mdb", keys=keys) for keys in ([b"0"], [b"1"]))]
+    assert len({fingerprint(one) for one in every}) == 3
+
+
+PROGRAM = """
+import functools
+import numpy as np
+from feedline.datasets.derived.cache.fingerprint import fingerprint
+
+NAMES = {"a", "b", "c", "delta"}
+
+class Dataset:
+    words = {"k", "l", "mouse"}
+    sizes = {"a": [1, 2], "b": (3, object())}
+    @functools.lru_cache(None)
+    def cached(self, index):
+        return index in {"s", "t", "u"}
+    @functools.cached_property
+    def once(self):
+        return 1
+    @property
+    def size(self):
+        return 1
+    @size.setter
+    def size(self, value):
+        pass
+    def __init__(self):
+        self.samples = [(f"{number}.jpg", number) for number in range(5000)]
+        self.names = {"x", "y", "zebra"}
+        self.values = np.arange(10)
+    def __getitem__(self, index):
+        return index in {"p", "q", "r"}, NAMES
+    def __len__(self):
+        return 3
+
+print(fingerprint(Dataset(), "v1").hex())
+"""
+
+
+@pytest.mark.slow
+def test_another_run_computes_the_same_fingerprint() -> None:
+    """It does not depend on string hashes, which decide the order of sets."""
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1

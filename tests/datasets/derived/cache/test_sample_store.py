@@ -1,0 +1,349 @@
+"""Samples stored as bytes survive killed writers and bad disks, or the damage is detected."""
+
+import os
+import pickle
+import random
+import signal
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.datasets.derived.cache.sample_store import Encoded, Head, Kind, SampleStore, decode, encode
+from feedline.datasets.derived.cache.shared_bytes import SharedFile, SharedMemory
+from feedline.errors import CorruptSource
+from feedline.memory.sharing.records import NotARecord
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(4)
+
+HEAD = Head(bytes(32), 50)
+
+
+def memory_store(size: int = 1 << 20, head: Head = HEAD) -> SampleStore:
+    store = SampleStore(SharedMemory(size), limit=size)
+    assert store.open(head)
+    return store
+
+
+def file_store(path: Path, head: Head = HEAD, limit: int = 1 << 20) -> SampleStore:
+    store = SampleStore(SharedFile(path), limit=limit)
+    store.open(head)
+    return store
+
+
+def record(data: bytes) -> Encoded:
+    return Encoded(Kind.RECORD, data)
+
+
+def data_of(found: Encoded | None) -> bytes:
+    assert isinstance(found, Encoded)
+    return bytes(found.data)
+
+
+def test_get_returns_what_was_put() -> None:
+    store = memory_store()
+    assert store.get(3) is None
+    assert store.put(3, record(b"three"))
+    assert store.put(4, Encoded(Kind.PICKLE, b""))
+    assert data_of(store.get(3)) == b"three"
+    found = store.get(4)
+    assert isinstance(found, Encoded)
+    assert (found.kind, bytes(found.data)) == (Kind.PICKLE, b"")
+    assert store.stored == 2
+
+
+def test_put_replaces_only_damaged_samples() -> None:
+    store = memory_store()
+    store.put(3, record(b"first"))
+    assert store.put(3, record(b"second"))
+    assert data_of(store.get(3)) == b"first"
+    store.damaged.add(3)
+    assert store.put(3, record(b"third"))
+    assert data_of(store.get(3)) == b"third"
+    assert store.stored == 1
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 49), st.binary(max_size=300)), max_size=40), st.integers(0, 5000))
+def test_a_store_never_goes_beyond_its_limit(puts: list[tuple[int, bytes]], room: int) -> None:
+    size = SampleStore.least_bytes(HEAD.count) + room
+    store = memory_store(size)
+    kept: dict[int, bytes] = {}
+    for index, data in puts:
+        if store.put(index, record(data)):
+            kept.setdefault(index, data)
+    assert store.used_bytes <= size + 7
+    for index in range(HEAD.count):
+        if index in kept:
+            assert data_of(store.get(index)) == kept[index]
+        else:
+            assert store.get(index) is None
+
+
+def test_damage_to_any_byte_is_detected(tmp_path: Path) -> None:
+    head = Head(b"f" * 32, 2)
+    path = tmp_path / "store"
+    store = file_store(path, head)
+    store.put(0, record(bytes(range(100))))
+    store.put(1, record(b"other"))
+    whole = path.read_bytes()
+    start = whole.index(bytes(range(100)))
+    entry = 4096
+    for place in [*range(entry, entry + 24), *range(start, start + 100)]:
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x40
+        path.write_bytes(damaged)
+        store.damaged.clear()
+        assert store.get(0) is None, place
+        assert 0 in store.damaged
+        assert data_of(store.get(1)) == b"other"
+    store.close()
+
+
+def test_a_truncated_file(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = file_store(path)
+    store.put(0, record(bytes(5000)))
+    for size, is_damaged in ((path.stat().st_size - 1, True), (4100, True), (10, False), (0, False)):
+        os.truncate(path, size)
+        store.damaged.clear()
+        assert store.get(0) is None
+        assert (0 in store.damaged) == is_damaged
+    store.close()
+
+
+def test_an_entry_for_another_index_is_detected(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = file_store(path)
+    store.put(7, record(b"seven"))
+    data = bytearray(path.read_bytes())
+    data[4096 + 8 * 32 : 4096 + 9 * 32] = data[4096 + 7 * 32 : 4096 + 8 * 32]
+    path.write_bytes(data)
+    assert store.get(8) is None
+    assert 8 in store.damaged
+    store.close()
+
+
+def test_a_damaged_header_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = file_store(path)
+    assert store.head() == HEAD
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+    assert store.head() is None
+    store.close()
+
+
+def test_another_fingerprint_or_count_is_another_store() -> None:
+    store = memory_store()
+    assert store.open(HEAD)
+    assert not store.open(Head(b"x" * 32, 50))
+    assert not store.open(Head(bytes(32), 51))
+
+
+OTHER = Head(b"o" * 32, HEAD.count)
+
+
+def test_a_sample_of_another_dataset_is_detected(tmp_path: Path) -> None:
+    """Even if the header is right: a writer may have mistaken this store for its own."""
+    path = tmp_path / "store"
+    store = file_store(path)
+    store.put(3, record(b"three"))
+    store.close()
+    file_store(tmp_path / "other", OTHER).close()
+    with open(path, "r+b") as file:
+        file.write((tmp_path / "other").read_bytes()[:64])
+    other = file_store(path, OTHER)
+    assert other.head() == OTHER
+    assert other.get(3) is None
+    assert 3 in other.damaged
+    other.close()
+
+
+@pytest.mark.parametrize("way", ["closed", "pickled", "forked"])
+def test_a_store_that_replaced_the_file_is_neither_read_nor_written(way: str, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = file_store(path)
+    store.put(3, record(b"three"))
+    other = file_store(tmp_path / "other", OTHER)
+    other.put(3, record(b"another three"))
+    os.replace(tmp_path / "other", path)
+    content = path.read_bytes()
+    assert data_of(store.get(3)) == b"three"  # it has the old file open
+
+    def finds_nothing(one: SampleStore) -> bool:
+        return one.get(3) is None and not one.put(4, record(b"four")) and not one.is_current()
+
+    if way == "forked":
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if finds_nothing(store) else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+    else:
+        found = pickle.loads(pickle.dumps(store)) if way == "pickled" else store
+        store.close()
+        assert finds_nothing(found)
+        found.close()
+    assert path.read_bytes() == content
+    assert data_of(other.get(3)) == b"another three"
+    store.close()
+    other.close()
+
+
+def test_the_same_store_is_used_again_after_it_was_closed(tmp_path: Path) -> None:
+    store = file_store(tmp_path / "store")
+    store.put(3, record(b"three"))
+    store.close()
+    found = pickle.loads(pickle.dumps(store))
+    for one in (store, found):
+        assert data_of(one.get(3)) == b"three"
+        assert one.put(4, record(b"four"))
+        one.close()
+
+
+def test_an_emptied_file_is_empty_for_others_until_they_reopen_it(tmp_path: Path) -> None:
+    store, other = file_store(tmp_path / "a"), file_store(tmp_path / "a")
+    assert store.put(3, record(b"old"))
+    assert data_of(other.get(3)) == b"old"
+    assert not other.open(OTHER)
+    other.empty(OTHER)
+    assert other.put(3, record(b"new"))
+    assert store.get(3) is None
+    assert store.damaged == set()
+    assert not store.put(4, record(b"old"))
+    assert store.open(OTHER)
+    assert data_of(store.get(3)) == b"new"
+    store.close()
+    other.close()
+
+
+def test_an_emptied_store_is_empty_for_readers_that_had_checked_its_samples() -> None:
+    store = memory_store()
+    store.put(0, record(b"old"))
+    assert data_of(store.get(0)) == b"old"
+    other = SampleStore(store._shared, limit=store.limit)
+    other.open(HEAD)
+    new = Head(b"n" * 32, 50)
+    other.empty(new)
+    assert store.get(0) is None
+    other.put(0, record(b"new"))
+    assert store.get(0) is None
+    assert not store.put(1, record(b"of the old dataset"))
+    assert other.get(1) is None
+    assert not store.open(HEAD)
+    assert store.open(new)
+    assert data_of(store.get(0)) == b"new"
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+def test_writers_killed_at_any_moment_do_not_break_the_store(where: str, tmp_path: Path) -> None:
+    """Readers see the sample, nothing, or detected damage; others can continue."""
+    head = Head(bytes(32), 4000)
+    size = 8 << 20
+    if where == "memory":
+        store = memory_store(size, head)
+    else:
+        store = file_store(tmp_path / "store", head, size)
+    chance = random.Random(5)
+    for round_number in range(12):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.write(writer, b"x")
+            while True:
+                index = chance.randrange(head.count)
+                store.get(index)
+                store.put(index, record(b"%d-" % index * (1 + index % 300)))
+        os.read(reader, 1)
+        for _ in range(chance.randrange(50)):  # work of varying length in the meantime
+            index = chance.randrange(head.count)
+            found = store.get(index)
+            if isinstance(found, Encoded):
+                assert bytes(found.data) == b"%d-" % index * (1 + index % 300)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reader)
+        os.close(writer)
+        assert store.put(round_number, record(b"%d-" % round_number * (1 + round_number % 300)))
+        assert isinstance(store.get(round_number), Encoded)
+    for index in range(head.count):
+        found = store.get(index)
+        if isinstance(found, Encoded):
+            assert bytes(found.data) == b"%d-" % index * (1 + index % 300)
+    store.close()
+
+
+def test_indices_beyond_the_count_are_not_stored() -> None:
+    store = memory_store()
+    store.put(49, record(b"last"))
+    assert not store.put(50, record(b"later"))
+    assert not store.put(500, record(b"later"))
+    assert store.get(50) is None
+    assert store.get(500) is None
+    assert data_of(store.get(49)) == b"last"
+
+
+def test_sizes_in_a_damaged_file_are_not_trusted(tmp_path: Path) -> None:
+    path = tmp_path / "samples"
+    store = file_store(path)
+    assert store.put(0, record(b"zero"))
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[4096 + 8 : 4096 + 16] = (1 << 40).to_bytes(8, "little")  # the size in the first entry
+    data[128:136] = (1 << 50).to_bytes(8, "little")  # the end of all samples
+    path.write_bytes(data)
+    assert SampleStore(SharedFile(path), limit=0).open(HEAD)
+    store = file_store(path)
+    tracemalloc.start()
+    assert store.get(0) is None
+    assert 0 in store.damaged
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    store.close()
+
+
+def test_a_header_that_declares_more_entries_than_fit_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "samples"
+    file_store(path, Head(bytes(32), 1_000_000)).close()
+    os.truncate(path, 1 << 16)
+    assert SampleStore(SharedFile(path), limit=0).head() is None
+
+
+# -- samples as bytes ------------------------------------------------------------------------------------------------
+
+
+def test_arrays_decoded_from_private_bytes_are_writable() -> None:
+    encoded = encode({"a": [np.zeros(3), (np.ones((2, 2)),)]}, pickles=False)
+    sample = decode(Encoded(encoded.kind, bytearray(encoded.data)), pickles=False)
+    sample["a"][0][:] = 5
+    sample["a"][1][0][:] = 6
+    shared = decode(Encoded(encoded.kind, memoryview(encoded.data)), pickles=False)
+    assert not shared["a"][0].flags.writeable
+    assert shared["a"][0].tolist() == [0, 0, 0]
+
+
+def test_pickles_are_neither_written_nor_read_by_default() -> None:
+    with pytest.raises(NotARecord, match="runs code"):
+        encode({1, 2}, pickles=False)
+    encoded = encode({1, 2}, pickles=True)
+    assert encoded.kind is Kind.PICKLE
+    assert decode(Encoded(encoded.kind, bytearray(encoded.data)), pickles=True) == {1, 2}
+    with pytest.raises(CorruptSource, match="pass pickle=True"):
+        decode(Encoded(encoded.kind, bytearray(encoded.data)), pickles=False)
+
+
+def test_samples_that_fit_a_record_are_never_pickled() -> None:
+    encoded = encode([1, "two"], pickles=True)
+    assert encoded.kind is Kind.RECORD
+    with pytest.raises(pickle.UnpicklingError):
+        pickle.loads(encoded.data)
+
+
+def test_rejects_garbage() -> None:
+    with pytest.raises(CorruptSource):
+        decode(Encoded(Kind.RECORD, bytearray(b"nonsense")), pickles=False)

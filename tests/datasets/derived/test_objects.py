@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from feedline.datasets.derived.objects import check_name, open_object
+from feedline.errors import BadOption, DatasetFailed
+
+MODULE = """
+class Points:
+    def __len__(self): return 3
+    def __getitem__(self, index): return {"x": index}
+
+class Rooted(Points):
+    def __init__(self, root, *, split="train"): self.root = root
+
+class Optional(Points):
+    def __init__(self, root="here"): self.root = root
+
+class Failing(Points):
+    def __init__(self): raise FileNotFoundError("there is no folder /data")
+
+class Callable(Points):
+    def __call__(self): raise AssertionError("a dataset is not called")
+
+points = Points()
+callable = Callable()
+make = lambda: Points()
+number, text, none = 3, "photos", None
+nothing = lambda: None
+needs = lambda a, b: a
+class Space:
+    points = Points()
+def leaves():
+    raise SystemExit(4)
+def inner():
+    return undefined_name
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+@pytest.mark.parametrize("name", ["points", "Points", "make", "Optional", "callable", "Space.points"])
+def test_datasets(module: str, name: str) -> None:
+    assert len(open_object(f"{module}:{name}")) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Rooted", r"cannot be called without arguments: missing a required argument: 'root'.*return Rooted\(\.\.\.\)"),
+        ("needs", "cannot be called without arguments: missing a required argument: 'a'"),
+        ("Failing", r"Calling .*:Failing failed: FileNotFoundError: there is no folder /data \(.*own_.*.py, line 13\)"),
+        ("inner", r"failed: NameError: name 'undefined_name' is not defined \(.*, line 29\)"),
+        ("leaves", "failed: SystemExit: 4"),
+        ("number", "is 3, of type int, which is not a dataset"),
+        ("text", "is 'photos', of type str, which is not a dataset"),
+        ("none", "is None, which is not a dataset"),
+        ("nothing", "is None, which is not a dataset"),
+        ("missing", "has no 'missing'"),
+        ("Space.missing", "has no 'Space.missing'"),
+        ("Space", "is <.*Space object.*which is not a dataset"),
+        ("", "neither an existing path"),
+        ("a b", "neither an existing path"),
+        ("points:x", "neither an existing path"),
+    ],
+)
+def test_rejects_objects_that_are_not_datasets(module: str, name: str, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        open_object(f"{module}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = 1 / 0", r"Importing the module 'broken_\w+' failed: ZeroDivisionError: division by zero \(.*, line 1\)"),
+        ("\ndef f(:", r"failed: SyntaxError: .*invalid syntax.* \(.*broken_\w+.py, line 2\)"),
+        ("import not_there_at_all", "failed: ModuleNotFoundError: No module named 'not_there_at_all'"),
+        ("from os import not_there", "failed: ImportError: cannot import name 'not_there' from 'os'"),
+        ("raise SystemExit", "failed: SystemExit: no message"),
+        ("raise KeyError('a')", "failed: KeyError: 'a'"),
+    ],
+)
+def test_modules_that_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, code: str, message: str
+) -> None:
+    name = f"broken_{module}"
+    (tmp_path / f"{name}.py").write_text(code)
+    with pytest.raises(BadOption, match=message):
+        open_object(f"{name}:x")
+
+
+def test_missing_modules(module: str) -> None:
+    with pytest.raises(BadOption, match="no module 'not_there_either' in"):
+        open_object("not_there_either:x")
+    with pytest.raises(BadOption, match=f"no module '{module}.below'"):
+        open_object(f"{module}.below:x")
+
+
+def test_a_file_without_an_object(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("dataset = [1]")
+    with pytest.raises(BadOption, match="is a file, and no object in it is named"):
+        open_object(str(file))
+
+
+def test_files_in_place_of_modules(tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    (tmp_path / "beside.py").write_text(f"from {module} import make")
+    for file in (f"{module}.py", "beside.py"):
+        assert len(open_object(f"{tmp_path / file}:make")) == 3
+    monkeypatch.delitem(sys.modules, "beside")
+    with pytest.raises(BadOption, match=r"There is no file 'elsewhere/a\.py'"):
+        open_object("elsewhere/a.py:points")
+
+
+def test_the_traceback_contains_only_user_code(tmp_path: Path, module: str) -> None:
+    (tmp_path / "deep.py").write_text("def f():\n    return 1 / 0\nf()")
+    for source, expected in ((f"{module}:inner", "NameError"), (f"{tmp_path / 'deep.py'}:x", "ZeroDivisionError")):
+        with pytest.raises(DatasetFailed) as caught:
+            open_object(source)
+        formatted = caught.value.traceback
+        assert formatted.startswith(f'Traceback (most recent call last):\n  File "{tmp_path}')
+        assert expected in formatted
+        assert "objects.py" not in formatted
+
+
+def test_an_interrupted_import_is_an_interruption(tmp_path: Path, module: str) -> None:
+    (tmp_path / f"interrupted_{module}.py").write_text("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        open_object(f"interrupted_{module}:x")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nofile.csv", "There is no file or folder 'nofile.csv' in "),
+        ("no/such/folder", "There is no file or folder 'no/such/folder' in "),
+        ("nofile.py:dataset", "There is no file 'nofile.py' in .*, which 'nofile.py:dataset' names"),
+        ("rows.csv", "rows.csv is a file, not an object in Python.* `feedline inspect rows.csv`"),
+        (".", "is a folder, not an object in Python"),
+        ("s3://bucket/rows", "neither an existing path nor module:object"),
+    ],
+)
+def test_paths_are_not_objects(module: str, source: str, message: str) -> None:
+    Path("rows.csv").write_text("x\n1\n")
+    for check in (open_object, check_name):
+        with pytest.raises(BadOption, match=message):
+            check(source)
+
+
+def test_a_file_without_the_name_of_an_object(module: str) -> None:
+    with pytest.raises(BadOption, match=f"{module}.py is a file, .* {module}.py:dataset"):
+        check_name(f"{module}.py")

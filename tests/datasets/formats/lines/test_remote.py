@@ -1,0 +1,303 @@
+"""Line files on a web server, in a store, and on the Hugging Face hub, which a local folder replaces here."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import feedline
+from feedline.datasets import JSONLines, ParquetDataset, TextLines, open_dataset
+from feedline.datasets.formats.lines import blocks, index
+from feedline.datasets.storage.blob import RetryPolicy
+from feedline.errors import CorruptSource, MissingExtra, SourceChanged, SourceError
+from tests.datasets.formats.lines.writing import FORMS, all_of, lines_of, write
+from tests.datasets.storage.servers import Request, WebServer, web_server
+
+COUNT = 300
+
+
+@pytest.fixture(autouse=True)
+def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a small file need many blocks and many requests."""
+    for module in (index, blocks):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 100)
+        monkeypatch.setattr(module, "PACKED_BYTES", 300)
+    monkeypatch.setattr(index, "_LEAST_UNIT", 50)
+    monkeypatch.setattr(index, "_REMOTE_CHUNK", 200)
+    monkeypatch.setattr("feedline.datasets.storage.ranges.REMOTE_GAP", 50)
+    monkeypatch.setattr("feedline.datasets.formats.lines.sections.SECTION_BYTES", 250)
+    monkeypatch.setattr("feedline.datasets.framework.shards.REMOTE_CHUNK", 200)
+    monkeypatch.setattr("feedline.datasets.storage.http._HEAD", 100)
+    monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[WebServer]:
+    (tmp_path / "www").mkdir()
+    with web_server(tmp_path / "www") as server:
+        yield server
+
+
+# Any, throughout: datasets and options of any kind.
+def check(dataset: Any, expected: list[Any]) -> None:
+    assert len(dataset) == len(expected)
+    order = list(range(len(expected) - 1, -1, -7))
+    assert dataset.__getitems__(order) == [expected[i] for i in order]
+    for stream in (dataset.stream(), pickle.loads(pickle.dumps(dataset)).stream()):
+        iterator = iter(stream)
+        assert iterator.take(40) == expected[:40]
+        again = iter(stream)
+        again.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
+        assert list(again) == expected[40:]
+    assert sorted(all_of(dataset.stream(shuffle=True))) == sorted(expected)
+    dataset.close()
+
+
+@pytest.mark.parametrize(("ending", "is_split"), FORMS[:5])
+def test_files_on_a_web_server(server: WebServer, ending: str, is_split: bool, tmp_path: Path) -> None:
+    write(server.folder / f"a.jsonl{ending}", lines_of(range(COUNT)), is_split=is_split)
+    dataset = JSONLines(f"{server.address}/a.jsonl{ending}", cache=tmp_path / "cache")
+    check(dataset, list(range(COUNT)))
+    asked = len(server.requests)
+    assert len(JSONLines(f"{server.address}/a.jsonl{ending}", cache=tmp_path / "cache")) == COUNT
+    assert len(server.requests) <= asked + 2, "the index is kept"
+
+
+def test_streams_and_random_access_share_a_compressed_file(
+    server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each opens the file with its own foresight, and all continue to decompress where one of them stopped."""
+    monkeypatch.setattr("feedline.datasets.storage.disk_cache.PIECE_BYTES", 200)
+    write(server.folder / "a.jsonl.gz", lines_of(range(COUNT)), is_split=False)
+    options: Any = {"shard_cache": tmp_path / "shards", "shard_cache_bytes": 100_000}
+    dataset = JSONLines(f"{server.address}/a.jsonl.gz", cache=tmp_path / "index", part_bytes=300, **options)
+    assert len(dataset) == COUNT
+    passes, found = [iter(dataset.stream(shuffle=True, seed=seed)) for seed in (1, 2)], [list[int](), list[int]()]
+    for first in range(0, COUNT, 20):
+        for one, samples in zip(passes, found, strict=True):
+            samples += one.take(20)
+        dataset.close()  # so that blocks are read again
+        assert dataset.__getitems__(range(first, first + 20)) == list(range(first, first + 20))
+    assert found[0] != found[1]
+    assert [sorted(samples) for samples in found] == [list(range(COUNT))] * 2
+    dataset.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_read_from_a_server_that_drops_connections(server: WebServer, workers: int) -> None:
+    write(server.folder / "a.jsonl.gz", lines_of(range(COUNT)), is_split=True)
+    dataset = JSONLines(f"{server.address}/a.jsonl.gz")
+    len(dataset)
+    server.fault = lambda request: "drop" if request.number % 3 == 0 else None
+    for source in (dataset, dataset.stream()):
+        assert [n for batch in feedline.Loader(source, 8, workers=workers) for n in batch.tolist()] == list(
+            range(COUNT)
+        )
+    dataset.close()
+
+
+def test_a_batch_needs_few_requests(server: WebServer) -> None:
+    write(server.folder / "a.txt", lines_of(range(1000)))
+    dataset = TextLines(f"{server.address}/a.txt", cache=False)
+    len(dataset)
+    dataset[0]
+    server.requests.clear()
+    assert dataset.__getitems__([500, 990, 505, 510, 515, 991]) == ["500", "990", "505", "510", "515", "991"]
+    assert len(server.requests) == 2
+
+
+def test_a_server_that_goes_down_for_good(server: WebServer) -> None:
+    write(server.folder / "a.jsonl", lines_of(range(COUNT)))
+    stream = JSONLines(f"{server.address}/a.jsonl", retries=1, read_ahead=1).stream()
+
+    def fault(request: Request) -> str | None:
+        return "refuse" if request.start > 400 else None
+
+    server.fault = fault
+    iterator, found = iter(stream), list[int]()
+    while len(made := iterator.take(10)) == 10:
+        found += made
+    found += made
+    with pytest.raises(SourceError, match=r"a\.jsonl cannot be read at byte"):
+        iterator.take(10)
+    assert 0 < len(found) < COUNT
+    assert iterator.has_broken_off, "a sample of another file would not be the next sample"
+    state = iterator.state_dict()
+    server.fault = lambda request: None
+    again = iter(stream)
+    again.load_state_dict(state)
+    assert [*found, *again] == list(range(COUNT))
+    assert [*found, *iterator] == list(range(COUNT)), "the same pass can also continue"
+    stream.close()
+
+
+def test_a_file_replaced_on_the_server_is_detected(server: WebServer) -> None:
+    write(server.folder / "a.jsonl", lines_of(range(COUNT)))
+    dataset = JSONLines(f"{server.address}/a.jsonl", cache=False, cache_bytes=0)
+    assert dataset[3] == 3
+    server.tags["a.jsonl"] = '"another"'
+    with pytest.raises(SourceChanged, match=r"a\.jsonl was changed"):
+        dataset[COUNT - 1]
+    dataset.close()
+
+
+def test_passwords_are_not_shown(server: WebServer) -> None:
+    write(server.folder / "a.jsonl", b"1\n?\n")
+    dataset = JSONLines(server.address.replace("//", "//ada:hunter2@") + "/a.jsonl?token=t0ken", cache=False)
+    stream = dataset.stream()
+    texts = [repr(dataset), repr(stream), repr(dataset.files)]
+    for read in (lambda: dataset[1], lambda: list(stream)):
+        with pytest.raises(CorruptSource, match=r"127\.0\.0\.1:\d+/a\.jsonl\?\*\*\*, line 2: ") as caught:
+            read()
+        texts.append(str(caught.value))
+    texts += [repr(dataset), str(next(iter(stream))), json.dumps(iter(stream).state_dict())]
+    assert not [text for text in texts if "hunter2" in text or "t0ken" in text]
+    dataset.close()
+    stream.close()
+
+
+# -- stores ---
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    yield system
+    system.store.clear()
+
+
+def test_files_in_a_store(memory: Any, tmp_path: Path) -> None:
+    for number, (ending, is_split) in enumerate(FORMS):
+        path = write(tmp_path / f"x{ending}", lines_of(range(number * 40, number * 40 + 40)), is_split=is_split)
+        memory.pipe(f"/bucket/train/part-{number}.jsonl{ending}", path.read_bytes())
+    memory.pipe("/bucket/train/_SUCCESS.jsonl", b"?")
+    memory.pipe("/bucket/train/notes.txt", b"hello\n")
+    memory.pipe("/bucket/other/a.jsonl", b"1\n")
+    expected = list(range(40 * len(FORMS)))
+    check(JSONLines("memory://bucket/train/"), expected)
+    check(JSONLines("memory://bucket/train/part-*"), expected)
+    check(JSONLines([f"memory://bucket/train/part-{n}.jsonl{ending}" for n, (ending, _) in enumerate(FORMS)]), expected)
+    check(TextLines(["memory://bucket/train", tmp_path / "x.xz"]), ["hello", *map(str, expected[-40:])])
+    assert len(open_dataset("memory://bucket/train/part-1.jsonl.gz")) == 40
+    with pytest.raises(SourceError, match=r"has no files that end in \.txt"):
+        len(TextLines("memory://bucket/other/"))
+
+
+def test_an_object_that_changes_is_detected(memory: Any) -> None:
+    memory.pipe("/bucket/a.jsonl", lines_of(range(COUNT)))
+    dataset = JSONLines("memory://bucket/a.jsonl", cache_bytes=0)
+    assert dataset[0] == 0
+    memory.pipe("/bucket/a.jsonl", lines_of(range(COUNT + 1)))
+    with pytest.raises(SourceChanged, match=r"a\.jsonl was changed"):
+        dataset[COUNT - 1]
+
+
+class Hub(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """The parts of Hugging Face's file system that feedline uses, over a local folder."""
+
+    protocol = "hf"
+    root = ""
+    opened: list[tuple[str, str]] = []  # noqa: RUF012  (of all instances)
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self.root, self._strip_protocol(path))
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        name, own = self._strip_protocol(path), self._path(path)
+        if not os.path.exists(own):
+            raise FileNotFoundError(name)
+        if os.path.isdir(own):
+            return {"name": name, "type": "directory", "size": 0}
+        stat = os.stat(own)
+        return {"name": name, "type": "file", "size": stat.st_size, "blob_id": f"{stat.st_mtime_ns:x}"}
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
+        name = self._strip_protocol(path)
+        found = [self.info(f"{name}/{one}") for one in sorted(os.listdir(self._path(path)))]
+        return found if detail else [one["name"] for one in found]
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        self.opened.append((path, str(options.get("cache_type"))))
+        return open(self._path(path), mode)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    fsspec.register_implementation("hf", Hub, clobber=True)
+    folder = tmp_path / "hub" / "datasets" / "ada" / "poems"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(Hub, "root", str(tmp_path / "hub"))
+    Hub.opened.clear()
+    yield folder
+    sys.modules["fsspec.registry"]._registry.pop("hf")  # the real one is found again
+
+
+def test_lines_on_the_hub(hub: Path, tmp_path: Path) -> None:
+    for number in range(3):
+        values = range(number * 40, number * 40 + 40)
+        write(hub / f"part-{number}.jsonl.gz", lines_of(values), is_split=True)
+    check(JSONLines("hf://datasets/ada/poems/*.jsonl.gz", cache=tmp_path / "cache"), list(range(120)))
+    assert len(list((tmp_path / "cache").iterdir())) == 3, "an object has a tag, so its index is kept"
+    check(JSONLines("hf://datasets/ada/poems"), list(range(120)))
+    assert {cache for _, cache in Hub.opened} == {"none"}, "only the requested lines are read"
+    dataset = JSONLines("hf://datasets/ada/poems/part-0.jsonl.gz", cache_bytes=0)
+    assert dataset[0] == 0
+    write(hub / "part-0.jsonl.gz", lines_of(range(41)))
+    with pytest.raises(SourceChanged, match=r"hf://datasets/ada/poems/part-0\.jsonl\.gz was changed"):
+        dataset[39]
+
+
+def test_parquet_files_on_the_hub(hub: Path) -> None:
+    for number in range(2):
+        table = pa.table({"x": list(range(number * 50, number * 50 + 50))})
+        pq.write_table(table, hub / f"{number}.parquet", row_group_size=20)
+    for paths in ("hf://datasets/ada/poems/*.parquet", "hf://datasets/ada/poems"):
+        dataset = ParquetDataset(paths, "x")
+        assert list(map(int, dataset)) == list(range(100))
+        assert [int(x) for x in dataset.stream()] == list(range(100))
+        dataset.close()
+
+
+def test_the_hub_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(protocol: str) -> type:
+        raise ImportError("Install huggingface_hub to access HfFileSystem")
+
+    monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
+    with pytest.raises(MissingExtra, match=r"huggingface_hub.*feedline\[hf\]") as caught:
+        len(JSONLines("hf://datasets/ada/poems/a.jsonl"))
+    assert "hf://" in str(caught.value)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_damaged_piece_of_the_disk_cache_is_requested_again(
+    server: WebServer, tmp_path: Path, ending: str, is_stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedline.datasets.storage.disk_cache.PIECE_BYTES", 200)
+    write(server.folder / f"a.jsonl{ending}", lines_of(range(COUNT)))
+    address, pieces = f"{server.address}/a.jsonl{ending}", tmp_path / "pieces"
+    dataset = JSONLines(address, cache=False, shard_cache=pieces, cache_bytes=0)
+
+    def values() -> list[Any]:
+        if is_stream:
+            return all_of(dataset.stream())
+        return dataset.__getitems__(range(COUNT))
+
+    for _ in range(3):
+        assert values() == list(range(COUNT))
+        for piece in pieces.glob("?*-*"):
+            content = piece.read_bytes()
+            with open(piece, "r+b") as file:  # in place, as a failing disk does
+                file.write(bytes([content[0] ^ 1]))
+    dataset.close()

@@ -1,0 +1,152 @@
+"""Decompressed copies hold every line of the file, or are made again."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+
+import feedline
+from feedline.datasets import JSONLines
+from feedline.datasets.framework.kept_file import BLOCK_BYTES, kept_bytes
+from feedline.errors import DataWarning, SourceChanged
+from tests.datasets.formats.lines.writing import lines_of, touch_later
+from tests.tools.packing.stores import in_child
+
+COUNT = 1000
+LINES = lines_of({"number": number, "text": "x" * 90} for number in range(COUNT))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(LINES))
+    return path
+
+
+def opened(path: Path) -> JSONLines:
+    return JSONLines(path, "number", unpack=path.parent / "copies", cache=path.parent / "indexes", cache_bytes=0)
+
+
+def copy_of(path: Path) -> Path:
+    (copy,) = (path.parent / "copies").glob("*.lines")
+    return copy
+
+
+def check(path: Path) -> None:
+    dataset = opened(path)
+    assert len(dataset) == COUNT
+    assert dataset.__getitems__(range(COUNT)) == list(range(COUNT))
+    dataset.close()
+    assert os.stat(copy_of(path)).st_size == kept_bytes(len(LINES))
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, len(LINES) // 2, len(LINES), kept_bytes(len(LINES)) - 1])
+def test_a_copy_that_was_cut_off_is_made_again(path: Path, size: int) -> None:
+    check(path)
+    os.truncate(copy_of(path), size)
+    check(path)
+
+
+@pytest.mark.parametrize("content", [LINES[:501], LINES, bytes(kept_bytes(len(LINES)))])
+def test_a_file_that_feedline_did_not_complete_is_no_copy(path: Path, content: bytes) -> None:
+    check(path)
+    copy_of(path).write_bytes(content)
+    check(path)
+
+
+def test_a_pipe_or_link_in_place_of_a_copy_is_replaced(path: Path) -> None:
+    check(path)
+    copy = copy_of(path)
+    copy.unlink()
+    os.mkfifo(copy)
+    check(path)
+    copy.unlink()
+    (path.parent / "others").write_bytes(LINES)
+    copy.symlink_to(path.parent / "others")
+    check(path)
+    assert (path.parent / "others").read_bytes() == LINES
+
+
+def damage(copy: Path, place: int) -> None:
+    with open(copy, "r+b") as file:
+        file.seek(place)
+        value = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([value ^ 1]))
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_damaged_copy_is_made_again_when_the_damage_is_read(path: Path, is_open: bool) -> None:
+    dataset = opened(path)
+    assert dataset.__getitems__(range(COUNT)) == list(range(COUNT))
+    damage(copy_of(path), len(LINES) // 2)
+    if not is_open:
+        dataset = opened(path)
+    assert dataset[0] == 0
+    with pytest.warns(DataWarning, match=r"a\.jsonl-.*\.lines, a decompressed copy, is damaged"):
+        assert dataset[COUNT // 2] == COUNT // 2
+    other = opened(path)
+    assert other.__getitems__(range(COUNT)) == dataset.__getitems__(range(COUNT)) == list(range(COUNT))
+    for one in (dataset, other):
+        one.close()
+
+
+def test_workers_make_a_damaged_copy_again(path: Path) -> None:
+    dataset = opened(path)
+    damage(copy_of(path) if len(dataset) else path, len(LINES) // 2)
+    loader = feedline.Loader(dataset, 50, workers=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # in the workers
+        assert [number for batch in loader for number in batch.tolist()] == list(range(COUNT))
+    loader.close()
+    check(path)
+
+
+def test_a_lost_copy_is_made_again_unless_the_file_has_changed(path: Path) -> None:
+    dataset, other = opened(path), opened(path)
+    assert len(dataset) == len(other) == COUNT
+    copy_of(path).unlink()
+    assert dataset[COUNT - 1] == COUNT - 1
+    copy_of(path).unlink()
+    touch_later(path)
+    with pytest.raises(SourceChanged, match=r"a\.jsonl\.gz has changed"):
+        other[COUNT - 1]
+    for one in (dataset, other):
+        one.close()
+
+
+def test_a_damaged_copy_of_a_file_that_has_changed_is_an_error(path: Path) -> None:
+    dataset = opened(path)
+    assert len(dataset) == COUNT
+    damage(copy_of(path), len(LINES) // 2)
+    before = os.stat(path)
+    damage(path, before.st_size - 6)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.warns(DataWarning, match="is damaged"), pytest.raises(SourceChanged, match=r"a\.jsonl\.gz"):
+        dataset[COUNT // 2]
+    dataset.close()
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_any_step_leaves_a_whole_copy_or_none(path: Path) -> None:
+    for point in range(1, 100):
+        if in_child(lambda: len(opened(path)), kill_at=point):
+            break
+        check(path)
+        copy_of(path).unlink()
+    assert point > 3
+
+
+def test_what_killed_processes_left_is_removed(path: Path) -> None:
+    check(path)
+    copy = copy_of(path)
+    left = copy.with_name(f".{copy.name}.0123456789abcdef.part")
+    left.write_bytes(b"half")
+    os.utime(left, (1, 1))
+    touch_later(path)
+    check(path)
+    assert not left.exists()

@@ -1,0 +1,658 @@
+"""LMDB databases as datasets: the contract, every way to decode, and everything that can be wrong with a database."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import io
+import itertools
+import json
+import os
+import pickle
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import feedline
+from feedline.datasets import LMDBDataset, TarDataset
+from feedline.datasets.formats.lmdb import environment
+from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
+from feedline.memory.sharing import records
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
+
+lmdb = pytest.importorskip("lmdb")
+
+COUNT = 30
+SHAPE = (2, 5, 3)
+ARRAYS = [np.random.default_rng(number).random(SHAPE, np.float32) for number in range(COUNT)]
+SAMPLES: list[dict[str, Any]] = [
+    {
+        "image": array,
+        "label": number,
+        "name": f"näme {number}",
+        "data": bytes([number]),
+        "weight": number / 2,
+        "is_odd": bool(number % 2),
+    }
+    for number, array in enumerate(ARRAYS)
+]
+RAW = {"dtype": "float32", "shape": SHAPE}
+
+
+def write(path: Path, items: Iterable[tuple[bytes, bytes]], *, subdir: bool = True) -> Path:
+    with lmdb.open(str(path), subdir=subdir, map_size=1 << 24) as database, database.begin(write=True) as transaction:
+        for key, value in items:
+            transaction.put(key, value)
+    return path
+
+
+def write_raw(path: Path, *, subdir: bool = True) -> Path:
+    return write(path, ((b"k%05d" % number, array.tobytes()) for number, array in enumerate(ARRAYS)), subdir=subdir)
+
+
+def write_records(path: Path, samples: list[Any] | None = None, *, subdir: bool = False) -> Path:
+    samples = SAMPLES if samples is None else samples
+    fields = [{"name": name, "kind": "array"} for name in samples[0]]
+    meta = {"feedline": 1, "count": len(samples), "encoding": "record", "fields": fields}
+    items = [(b"%012d" % number, records.encode(sample)) for number, sample in enumerate(samples)]
+    return write(path, [*items, (b"__feedline__", json.dumps(meta).encode())], subdir=subdir)
+
+
+class TestRawArrays(SourceContract):
+    @pytest.fixture(autouse=True)
+    def store(self, tmp_path: Path) -> None:
+        self.path = write_raw(tmp_path / "raw")
+
+    def make_source(self, **options: Any) -> LMDBDataset:
+        return LMDBDataset(self.path, decode=RAW, **options)
+
+    def samples(self) -> list[Any]:
+        return ARRAYS
+
+
+@pytest.mark.slow
+class TestRecords(SourceContract):
+    @pytest.fixture(autouse=True)
+    def store(self, tmp_path: Path) -> None:
+        self.path = write_records(tmp_path / "records.lmdb")
+
+    def make_source(self, **options: Any) -> LMDBDataset:
+        return LMDBDataset(self.path, **options)
+
+    def samples(self) -> list[Any]:
+        return SAMPLES
+
+
+@pytest.mark.slow
+class TestFunction(SourceContract):
+    @pytest.fixture(autouse=True)
+    def store(self, tmp_path: Path) -> None:
+        self.path = write_raw(tmp_path / "raw.mdb", subdir=False)
+
+    def make_source(self, **options: Any) -> LMDBDataset:
+        return LMDBDataset(self.path, decode=as_floats, keys=key_backwards, **options)
+
+    def samples(self) -> list[Any]:
+        return [array.reshape(-1) for array in ARRAYS[::-1]]
+
+
+def as_floats(value: bytes) -> Any:
+    return np.frombuffer(bytearray(value), np.float32)
+
+
+def key_backwards(index: int) -> bytes:
+    return b"k%05d" % (COUNT - 1 - index)
+
+
+@pytest.mark.parametrize("subdir", [True, False])
+def test_databases_may_be_folders_or_files(tmp_path: Path, subdir: bool) -> None:
+    dataset = LMDBDataset(write_raw(tmp_path / "x", subdir=subdir), decode=RAW)
+    assert len(dataset) == COUNT
+    assert_same(dataset[7], ARRAYS[7])
+    assert repr(dataset) == f"LMDBDataset({COUNT} samples of float32[2, 5, 3])"
+    dataset.close()
+
+
+def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW)
+    assert not environment._open
+    assert len(dataset) == COUNT
+    assert environment._open
+    dataset.close()
+    assert not environment._open
+
+
+def test_a_deleted_dataset_closes_its_database(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "x")
+    assert_same(LMDBDataset(path, decode=RAW)[1], ARRAYS[1])
+    assert_same(pickle.loads(pickle.dumps(LMDBDataset(path, decode=RAW)))[1], ARRAYS[1])
+    gc.collect()
+    assert not environment._open
+
+
+def test_feedline_records_are_decoded_by_default(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "x.lmdb")
+    dataset = LMDBDataset(path)
+    assert len(dataset) == COUNT
+    assert_same(dataset[3], SAMPLES[3])
+    dataset[3]["image"][:] = 0  # it is a copy
+    assert_same(dataset[3], SAMPLES[3])
+    assert "image" in repr(dataset)
+    dataset.close()
+    assert LMDBDataset(path, fields="label")[4] == 4
+    assert LMDBDataset(path, fields=("label", "name"))[4] == (4, "näme 4")
+    assert LMDBDataset(path, fields={"y": "label"})[4] == {"y": 4}
+    assert LMDBDataset(path, decode="bytes")[0] == records.encode(SAMPLES[0])
+    with pytest.raises(BadOption, match=r"'nope'.*'image'"):
+        len(LMDBDataset(path, fields="nope"))
+    gc.collect()
+    assert not environment._open
+
+
+def test_columns_of_records_equal_collated_samples(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write_records(tmp_path / "x.lmdb"))
+    columns = dataset.read_columns(np.array([3, 1]))
+    assert_same(columns, feedline.collate.default([SAMPLES[3], SAMPLES[1]]))
+    dataset.close()
+
+
+@pytest.mark.parametrize("value", [None, [1, 2], {"a": 1}, 2**70, np.str_("a")], ids=repr)
+def test_values_without_a_column_are_collated(tmp_path: Path, value: Any) -> None:
+    dataset = LMDBDataset(write_records(tmp_path / "x.lmdb", [{"x": value, "y": 1}] * 3))
+    assert dataset.read_columns(np.array([0, 2])) is None
+    assert_same(dataset[1], {"x": value, "y": 1})
+    dataset.close()
+
+
+def test_records_of_different_shapes_are_read_as_samples(tmp_path: Path) -> None:
+    samples = [{"x": np.arange(number)} for number in range(5)]
+    dataset = LMDBDataset(write_records(tmp_path / "x.lmdb", samples))
+    assert dataset.read_columns(np.array([1, 2])) is None
+    for found, expected in zip(dataset.__getitems__(range(5)), samples, strict=True):
+        assert_same(found, expected)
+    dataset.close()
+
+
+def test_a_database_without_feedline_metadata_gives_bytes(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", [(b"b", b"2"), (b"a", b"1"), (b"c", b"")])
+    dataset = LMDBDataset(path)
+    assert list(dataset) == [b"1", b"2", b""]
+    assert dataset.read_columns(np.array([1, 0])) == [b"2", b"1"]
+    dataset.close()
+    with pytest.raises(BadOption, match="not written by feedline"):
+        len(LMDBDataset(path, fields="image"))
+    gc.collect()
+    assert not environment._open
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [[b"c", b"a", b"a"], ["c", "a", "a"], np.array([b"c", b"a", b"a"]), (key for key in (b"c", b"a", b"a"))],
+    ids=type,
+)
+def test_keys_may_be_listed(tmp_path: Path, keys: Any) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"b", b"2"), (b"a", b"1"), (b"c", b"3")]), keys=keys)
+    assert len(dataset) == 3
+    assert not environment._open
+    assert list(dataset) == [b"3", b"1", b"1"]
+    dataset.close()
+
+
+def test_keys_may_come_from_a_function(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW, keys=lambda index: f"k{index:05d}")
+    assert len(dataset) == COUNT
+    assert_same(dataset[COUNT - 1], ARRAYS[-1])
+    dataset.close()
+
+
+def test_a_missing_key(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]), keys=["a", "b"])
+    with pytest.raises(SourceError, match="no key b'b' for sample 1"):
+        dataset.__getitems__([0, 1])
+    dataset.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keys": []}, "keys= is empty"),
+        ({"keys": "abc"}, "single key"),
+        ({"keys": [1, 2]}, "1 cannot be a key"),
+        ({"decode": "jpeg"}, "decode='jpeg'"),
+        ({"decode": {"dtype": "float32", "form": 3}}, "form"),
+        ({"decode": {"dtype": "nonsense"}}, "nonsense"),
+        ({"decode": {"dtype": object, "shape": (2,)}}, "no value can"),
+        ({"decode": {"dtype": "f4", "shape": (2, 0)}}, "no value can"),
+        ({"decode": "bytes", "fields": "x"}, "fields='x'"),
+        ({"buffers": True}, "buffers=True"),
+        ({"buffers": True, "decode": "rgb8"}, "buffers=True"),
+        ({"transform": 3}, "transform=3"),
+    ],
+)
+def test_bad_options_are_rejected(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]), **options)
+
+
+def test_the_error_names_a_value_of_the_wrong_size(tmp_path: Path) -> None:
+    dataset = LMDBDataset(
+        write(tmp_path / "x", [(b"a", bytes(8)), (b"b", bytes(7))]), decode={"dtype": "f4", "shape": 2}
+    )
+    assert dataset[0].tolist() == [0, 0]
+    with pytest.raises(CorruptSource, match=r"key b'b' .* 7 bytes, but float32\[2\] has 8"):
+        dataset[1]
+    with pytest.raises(CorruptSource, match="key b'b'"):
+        list(feedline.Loader(dataset, 2))
+    dataset.close()
+
+
+def test_a_number_is_an_array_without_axes(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", bytes(4)), (b"b", b"\1\0\0\0")]), decode={"dtype": "<i4"})
+    assert_same(dataset[1], np.int32(1))
+    assert_same(dataset.read_columns(np.array([1, 0])), np.array([1, 0], np.int32))
+    dataset.close()
+
+
+def test_the_error_names_a_damaged_record(tmp_path: Path) -> None:
+    meta = {"feedline": 1, "count": 1, "encoding": "record", "fields": [{"name": "x"}]}
+    good = records.encode({"x": np.arange(9)})
+    for number, value in enumerate((b"garbage", good[:-8], records.encode({"y": 1}), records.encode([1]))):
+        path = write(tmp_path / f"{number}", [(b"%012d" % 0, value), (b"__feedline__", json.dumps(meta).encode())])
+        dataset = LMDBDataset(path)
+        with pytest.raises(CorruptSource, match="key b'000000000000'"):
+            dataset[0]
+        dataset.close()
+
+
+def test_fewer_samples_than_were_packed_are_detected(tmp_path: Path) -> None:
+    meta = {"feedline": 1, "count": 3, "encoding": "record", "fields": [{"name": "x"}]}
+    items = [(b"%012d" % number, records.encode({"x": number})) for number in range(4)]
+    metadata = (b"__feedline__", json.dumps(meta).encode())
+    with pytest.raises(CorruptSource, match=r"few has 2 samples, but 3 were packed"):
+        len(LMDBDataset(write(tmp_path / "few", [*items[:2], metadata])))
+    more = LMDBDataset(write(tmp_path / "more", [*items, metadata]))  # one was added later
+    assert len(more) == 4
+    more.close()
+
+
+@pytest.mark.parametrize(
+    "meta", [b"{", b"[]", b'{"feedline": 1}', b'{"feedline": 9, "encoding": "record", "count": 1, "fields": []}']
+)
+def test_metadata_that_is_damaged_or_of_a_later_version(tmp_path: Path, meta: bytes) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"__feedline__", meta)]))
+    with pytest.raises(CorruptSource, match=r"damaged|later version"):
+        len(dataset)
+    dataset.close()
+
+
+def test_errors_of_the_decode_function_name_the_sample(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1"), (b"b", b"x")]), decode=int)
+    assert dataset[0] == 1
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        dataset[1]
+    assert "key b'b'" in str(getattr(caught.value, "__notes__", ""))
+    dataset.close()
+
+
+def test_decode_functions_cannot_keep_views_of_the_database(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "x")
+
+    def summed(value: memoryview) -> float:
+        return float(np.frombuffer(value, np.float32).sum())
+
+    def kept(value: memoryview) -> Any:
+        return np.frombuffer(value, np.float32)
+
+    dataset = LMDBDataset(path, decode=summed, buffers=True)
+    assert dataset[2] == float(ARRAYS[2].reshape(-1).sum())
+    dataset.close()
+    dataset = LMDBDataset(path, decode=kept, buffers=True)
+    with pytest.raises(SourceError, match="still refers to the database's memory"):
+        dataset[2]
+    dataset.close()
+
+
+def test_missing_databases(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such file or folder"):
+        LMDBDataset(tmp_path / "nothing")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SourceError, match=r"data\.mdb"):
+        len(LMDBDataset(tmp_path / "folder"))
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", bytes(100_000), os.urandom(100_000)], ids=len)
+def test_files_that_are_not_databases(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.mdb").write_bytes(content)
+    with pytest.raises(CorruptSource, match="not an LMDB database"):
+        len(LMDBDataset(tmp_path / "x.mdb"))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.99])
+def test_truncated_databases(tmp_path: Path, share: float) -> None:
+    path = write(tmp_path / "x.mdb", ((b"%05d" % number, os.urandom(5000)) for number in range(200)), subdir=False)
+    os.truncate(path, int(path.stat().st_size * share))
+    with pytest.raises(CorruptSource, match=r"truncated|not an LMDB database"):
+        len(LMDBDataset(path))
+
+
+def test_a_database_that_is_truncated_while_it_is_open(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.mdb", ((b"%05d" % number, os.urandom(5000)) for number in range(200)), subdir=False)
+    dataset = LMDBDataset(path)
+    assert len(dataset[0]) == 5000
+    os.truncate(path, 20_000)
+    with pytest.raises(CorruptSource, match="truncated"):
+        dataset[150]
+    dataset.close()
+
+
+def write_elsewhere(path: Path, key: bytes, more_bytes: int = 0) -> None:
+    """Write to a database from another process, since one process cannot open it twice."""
+    code = f"""
+import lmdb
+with lmdb.open({str(path)!r}, map_size=1 << 24) as database, database.begin(write=True) as transaction:
+    transaction.put({key!r}, b"new" + bytes({more_bytes}))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+
+
+def test_a_database_that_is_written_to_while_open(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1"), (b"c", b"2")]))
+    assert list(dataset) == [b"1", b"2"]
+    write_elsewhere(tmp_path / "x", b"b")
+    with pytest.raises(SourceChanged, match="written to while it was open"):
+        dataset[1]
+    dataset.close()
+    with pytest.raises(SourceChanged, match="changed since this dataset first read it"):
+        dataset[1]
+    with pytest.raises(SourceChanged, match="changed since this dataset first read it"):
+        pickle.loads(pickle.dumps(dataset))[1]
+    dataset.close()
+    other = LMDBDataset(tmp_path / "x")
+    assert list(other) == [b"1", b"new", b"2"]
+    other.close()
+    gc.collect()
+    assert not environment._open
+
+
+def test_a_database_that_is_written_to_while_its_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB would continue through pages that were reused, and crash the process."""
+    path = write(tmp_path / "x", ((b"%05d" % number, b"1") for number in range(2000)))
+    check, looks = environment.Environment.check_unchanged, itertools.count()
+
+    def write_first(self: environment.Environment) -> None:
+        if next(looks) == 2:  # after the check of the metadata, and one check among the keys
+            write_elsewhere(path, b"b")
+        check(self)
+
+    monkeypatch.setattr(environment.Environment, "check_unchanged", write_first)
+    with pytest.raises(SourceChanged, match="written to while it was open"):
+        len(LMDBDataset(path))
+    monkeypatch.undo()
+    assert next(looks) == 3  # not all keys were read
+
+
+def test_a_database_that_outgrows_its_map(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]))
+    assert dataset[0] == b"1"
+    write_elsewhere(tmp_path / "x", b"b", 12 << 20)  # LMDB maps 10 MB, or what there is
+    with pytest.raises(SourceChanged, match="written to while it was open"):
+        dataset[0]
+    dataset.close()
+
+
+def test_a_database_that_grows_while_lmdb_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def grow(*given: Any, **more: Any) -> None:
+        raise lmdb.MapResizedError("mdb_txn_begin")
+
+    path = write(tmp_path / "x", [(b"a", b"1")])
+    monkeypatch.setattr(lmdb, "open", grow)
+    with pytest.raises(SourceChanged, match="grew while it was being opened"):
+        len(LMDBDataset(path))
+
+
+def test_a_database_without_read_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, **options: Any) -> None:
+        raise lmdb.Error(f"{path}: {os.strerror(errno.EACCES)}")
+
+    path = write(tmp_path / "x", [(b"a", b"1")])
+    monkeypatch.setattr(lmdb, "open", refuse)  # root may read everything
+    with pytest.raises(SourceError, match=r"cannot be read: Permission denied"):
+        len(LMDBDataset(path))
+
+
+def test_a_database_that_is_replaced(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.mdb", [(b"a", b"1")], subdir=False)
+    dataset = LMDBDataset(path)
+    assert dataset[0] == b"1"
+    os.replace(write(tmp_path / "y.mdb", [(b"a", b"2")], subdir=False), path)
+    with pytest.raises(SourceChanged, match="replaced"):
+        dataset[0]
+    dataset.close()
+
+
+def test_a_database_that_is_removed_can_still_be_read(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]))
+    assert dataset[0] == b"1"
+    shutil.rmtree(tmp_path / "x")
+    assert dataset[0] == b"1"
+    dataset.close()
+
+
+def test_missing_keys_are_detected_as_damage(tmp_path: Path) -> None:
+    """A leaf page whose pointer table ends early looks intact, but has fewer keys."""
+    path = write(tmp_path / "a.mdb", ((b"key%05d" % number, b"value") for number in range(50)), subdir=False)
+    data = bytearray(path.read_bytes())
+    leaf = next(place for place in range(2 * 4096, len(data), 4096) if data[place + 10 : place + 12] == b"\2\0")
+    (lower,) = struct.unpack_from("<H", data, leaf + 12)
+    struct.pack_into("<H", data, leaf + 12, lower - 4)
+    path.write_bytes(data)
+    with pytest.raises(CorruptSource, match=r"a\.mdb is damaged: 48 keys were found, but it should have 50"):
+        len(LMDBDataset(path, cache=False))
+
+
+def test_several_datasets_share_a_database(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "x")
+    (tmp_path / "link").symlink_to(path)
+    one, other = LMDBDataset(path, decode=RAW), LMDBDataset(tmp_path / "link", decode=RAW, keys=["k00003"])
+    assert_same(one[3], other[0])
+    one.close()
+    assert_same(other[0], ARRAYS[3])
+    assert len(environment._open) == 1
+    other.close()
+    assert not environment._open
+
+
+@pytest.mark.slow
+def test_a_process_forked_while_threads_read_can_read_too(tmp_path: Path) -> None:
+    dataset, is_over = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW), threading.Event()
+
+    def read() -> None:
+        while not is_over.is_set():
+            dataset[3]
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    codes = []
+    for _ in range(20):
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)  # ends the process if it waits for threads that do not exist
+            os._exit(not np.array_equal(dataset[4], ARRAYS[4]))
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        if codes[-1]:
+            break
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    dataset.close()
+    assert set(codes) == {0}
+
+
+def test_a_forked_process_reads_with_any_of_several_datasets(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "x")
+    one, other = LMDBDataset(path, decode=RAW), LMDBDataset(path, decode=RAW)
+    assert_same(one[3], other[3])
+    for dataset in (one, other):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                assert_same(dataset[4], ARRAYS[4])
+                one.close()
+                other.close()
+                assert not environment._open
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert_same(dataset[5], ARRAYS[5])
+    one.close()
+    other.close()
+
+
+def test_a_database_that_other_code_in_this_process_has_open(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "x")
+    with lmdb.open(str(path), readonly=True), pytest.raises(SourceError, match="already open in this process"):
+        len(LMDBDataset(path))
+    dataset = LMDBDataset(path)
+    assert len(dataset) == COUNT
+    dataset.close()
+
+
+def test_closing_while_threads_read_does_not_disturb_them(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW)
+    ready = threading.Event()
+    wrong: list[Any] = []
+
+    def read(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(300):
+                indices = rng.integers(COUNT, size=8)
+                batch = dataset.read_columns(indices)
+                ready.set()
+                if batch.tobytes() != np.stack([ARRAYS[index] for index in indices]).tobytes():
+                    wrong.append(indices)
+        except BaseException as exc:
+            wrong.append(exc)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    assert ready.wait(100)
+    while any(thread.is_alive() for thread in threads):
+        dataset.close()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    dataset.close()
+    assert not environment._open
+
+
+def test_keys_are_kept_in_the_cache_until_the_database_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, cache = write(tmp_path / "x", [(b"b", b"2"), (b"a", b"1")]), tmp_path / "cache"
+    for _ in range(2):
+        dataset = LMDBDataset(path, cache=cache)
+        assert list(dataset) == [b"1", b"2"]
+        dataset.close()
+    (file,) = cache.iterdir()
+    scans: list[Any] = []
+    monkeypatch.setattr("feedline.datasets.formats.lmdb.keys.Packed.__init__", lambda *_, **__: scans.append(1))
+    dataset = LMDBDataset(path, cache=cache)
+    assert list(dataset) == [b"1", b"2"]
+    assert scans == []
+    dataset.close()
+    monkeypatch.undo()
+    file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    dataset = LMDBDataset(path, cache=cache)
+    assert list(dataset) == [b"1", b"2"]
+    dataset.close()
+    write_elsewhere(path, b"ab")
+    dataset = LMDBDataset(path, cache=cache)
+    assert list(dataset) == [b"1", b"new", b"2"]
+    dataset.close()
+
+
+def test_the_error_names_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_raw(tmp_path / "x")
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    with pytest.raises((MissingExtra, ImportError), match="lmdb"):
+        len(LMDBDataset(path))
+
+
+def test_a_worker_that_is_killed_leaves_the_database_usable(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW)
+    assert_same(dataset[0], ARRAYS[0])
+    pid = os.fork()
+    if pid == 0:
+        dataset[1]
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert_same(dataset[1], ARRAYS[1])
+    dataset.close()
+
+
+def test_batches_through_torch(tmp_path: Path) -> None:
+    from torch.utils.data import DataLoader
+
+    dataset: Any = LMDBDataset(write_records(tmp_path / "x.lmdb"), fields=("image", "label"))
+    expected = [np.stack(ARRAYS[first : first + 7]) for first in range(0, COUNT, 7)]
+    for loader in (
+        DataLoader(dataset, 7),
+        feedline.DataLoader(dataset, 7),
+        feedline.DataLoader(dataset, 7, num_workers=2),
+        feedline.DataLoader(dataset, 7, num_workers=2, engine="thread"),
+    ):
+        for (image, label), array in zip(loader, expected, strict=True):
+            assert image.numpy().tobytes() == array.tobytes()
+            assert label.dtype is torch.int64
+    dataset.close()
+
+
+def picture(number: int, kind: str = "PNG") -> bytes:
+    image = Image.fromarray(np.full((4, 3, 3), number, np.uint8))
+    image.save(file := io.BytesIO(), kind)
+    return file.getvalue()
+
+
+def test_packed_images_are_decoded_as_from_tar(tmp_path: Path) -> None:
+    samples = [{"image": picture(number), "label": number, "raw": b"no picture"} for number in range(6)]
+    feedline.pack(samples, tmp_path / "a.lmdb", workers=0)
+    feedline.pack(samples, tmp_path / "a.tar", workers=0)
+    fields = {"image": "png", "label": "cls", "raw": "raw.bin"}
+    for way in ("rgb8", "l", "torchrgb", "pil"):
+        dataset = LMDBDataset(tmp_path / "a.lmdb", decode=way)
+        table = TarDataset(tmp_path / "a.tar", fields=fields, decode=way, cache=False)
+        for copy in (dataset, pickle.loads(pickle.dumps(dataset))):
+            for index, expected in enumerate(table):
+                found = copy[index]
+                assert np.array_equal(np.asarray(found["image"]), np.asarray(expected["image"]))
+                assert type(found["image"]) is type(expected["image"])
+                assert (found["label"], found["raw"]) == (index, b"no picture")
+            copy.close()
+        table.close()
+    batch = next(iter(feedline.Loader(LMDBDataset(tmp_path / "a.lmdb", decode="rgb8", fields=("label", "image")), 4)))
+    assert batch[1].shape == (4, 4, 3, 3)
+    assert "'image': picture" in repr(LMDBDataset(tmp_path / "a.lmdb", decode="rgb8"))
+
+
+def test_images_in_databases_without_feedline_metadata(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", [(b"a", picture(1)), (b"b", b"no picture")])
+    dataset = LMDBDataset(path, decode="rgb8")
+    assert dataset[0].shape == (4, 3, 3)
+    with pytest.raises(CorruptSource, match=r"b'b'.*Pillow cannot decode it"):
+        dataset[1]
+    dataset.close()

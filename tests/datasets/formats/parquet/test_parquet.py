@@ -1,0 +1,484 @@
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.datasets import ArrowDataset, ParquetDataset
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
+from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
+from tests.sampling import examples
+
+
+class TestParquetDataset(SourceContract):
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path: Path) -> None:
+        self.path = write(tmp_path / "a.parquet", table())
+
+    def make_source(self, **options: Any) -> ParquetDataset:
+        return ParquetDataset(self.path, **options)
+
+    def samples(self) -> list[Any]:
+        return samples()
+
+
+class TestColumnsThatCanBeBatched(SourceContract):
+    """The cache is too small for two row groups."""
+
+    @pytest.fixture(autouse=True)
+    def _files(self, tmp_path: Path) -> None:
+        write(tmp_path / "a-1.parquet", table().slice(0, 17))
+        write(tmp_path / "a-2.parquet", table().slice(17, 0))
+        write(tmp_path / "a-3.parquet", table().slice(17), group=4)
+        self.pattern = str(tmp_path / "a-*.parquet")
+
+    def make_source(self, **options: Any) -> ParquetDataset:
+        return ParquetDataset(self.pattern, ("image", "number", "name", "blob"), cache_bytes=1, **options)
+
+    def samples(self) -> list[Any]:
+        return [(row["image"], row["number"], row["name"], row["blob"]) for row in samples()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "a.parquet", table())
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
+    """Return a list that collects the row groups that are read, with their columns."""
+    found: list[tuple[int, list[str]]] = []
+    load = ParquetDataset._load
+
+    def noted(self: Any, file: Any, number: int, names: list[str]) -> Any:
+        found.append((number, names))
+        return load(self, file, number, names)
+
+    monkeypatch.setattr(ParquetDataset, "_load", noted)
+    return found
+
+
+def test_samples_have_the_form_of_fields(path: Path) -> None:
+    assert ParquetDataset(path, "name")[3] == "nämé 3"
+    assert ParquetDataset(path, ("number", "name"))[3] == (3, "nämé 3")
+    assert ParquetDataset(path, ["number"])[3] == {"number": 3}
+    assert ParquetDataset(path, {"n": "number"})[3] == {"n": 3}
+
+
+def test_the_error_names_unknown_columns(path: Path) -> None:
+    with pytest.raises(BadOption, match=r"'colour'.*'image', 'number'"):
+        len(ParquetDataset(path, "colour"))
+
+
+def test_the_repr_shows_fields_and_shapes(path: Path) -> None:
+    text = repr(ParquetDataset(path))
+    assert text.startswith("ParquetDataset(40 samples of {'image': float32[2, 3], 'number': int64[], ")
+    assert "'ragged': list<element: int32>" in text
+    assert repr(ParquetDataset(path, "number", filters=pc.field("number") > 3)) == (
+        "ParquetDataset(36 samples of int64[], filters=(number > 3))"
+    )
+
+
+def test_a_batch_reads_each_row_group_once_and_only_the_named_columns(
+    path: Path, reads: list[tuple[int, list[str]]]
+) -> None:
+    dataset = ParquetDataset(path, ["number", "name"])
+    assert len(dataset) == COUNT
+    assert reads == []
+    dataset.__getitems__([0, 8, 1, 9, 2, 35])
+    assert sorted(number for number, _ in reads) == [0, 1, 5]
+    assert all(names == ["number", "name"] for _, names in reads)
+    dataset.__getitems__([3, 10])
+    assert len(reads) == 3
+
+
+def test_the_cache_is_bounded(path: Path, reads: list[tuple[int, list[str]]]) -> None:
+    small = ParquetDataset(path, "number", cache_bytes=3 * (7 * 8 + 8192))
+    for index in range(COUNT):
+        assert small[index] == index
+    assert len(reads) == 6
+    assert len(small._blocks) <= 3
+    assert small._blocks.held <= small.cache_bytes
+    assert small[39] == 39
+    assert len(reads) == 6
+    assert small[0] == 0
+    assert len(reads) == 7
+    small.close()
+    assert len(small._blocks) == 0
+
+
+def test_batches_are_columns_in_the_loaders_memory(path: Path) -> None:
+    dataset: Any = ParquetDataset(path, ["image", "number", "name"])
+    for found, expected in zip(
+        feedline.DataLoader(dataset, 8, num_workers=2), torch.utils.data.DataLoader(dataset, 8), strict=True
+    ):
+        assert torch.equal(found["image"], expected["image"])
+        assert torch.equal(found["number"], expected["number"])
+        assert found["number"].dtype == expected["number"].dtype
+        assert found["name"] == expected["name"]
+
+
+def test_lists_of_one_length_are_stacked(tmp_path: Path) -> None:
+    rows = pa.table({"x": pa.array([[i, i + 1] for i in range(10)], pa.list_(pa.float32()))})
+    dataset = ParquetDataset(write(tmp_path / "a.parquet", rows, 4), "x")
+    columns = dataset.read_columns(np.array([9, 0, 5]))
+    assert_same(columns, np.array([[9, 10], [0, 1], [5, 6]], np.float32))
+
+
+def test_lists_of_different_lengths_are_passed_to_the_collate_function(path: Path) -> None:
+    dataset = ParquetDataset(path, "ragged")
+    assert dataset.read_columns(np.array([1, 2])) is None
+    (batch,) = feedline.Loader(dataset, COUNT, collate_fn=feedline.collate.pad())
+    assert len(batch[0] if isinstance(batch, tuple) else batch) > 0
+
+
+def test_missing_values_in_a_batch(path: Path) -> None:
+    dataset: Any = ParquetDataset(path, "maybe")
+    assert dataset.read_columns(np.array([3, 4])) is None
+    assert_same(dataset.read_columns(np.array([4, 5])), np.array([2.0, 2.5]))
+    with pytest.raises(RuntimeError, match="NoneType"):
+        list(feedline.DataLoader(dataset, 8))
+
+
+FILTERS: dict[str, tuple[Callable[[], Any], Callable[[int], bool]]] = {
+    "one condition": (lambda: [("number", ">=", 30)], lambda i: i >= 30),
+    "several": (lambda: [("number", ">=", 10), ("number", "<", 12)], lambda i: 10 <= i < 12),
+    "one of": (lambda: [[("number", "<", 2)], [("name", "=", "nämé 20")]], lambda i: i < 2 or i == 20),
+    "in": (lambda: [("number", "in", [1, 39, 77])], lambda i: i in (1, 39)),
+    "not": (lambda: ~(pc.field("number") < 9), lambda i: i >= 9),
+    "null is not true": (lambda: pc.field("maybe") >= 0, lambda i: i % 7 != 3),
+    "is null": (lambda: pc.field("maybe").is_null(), lambda i: i % 7 == 3),
+    "nested": (lambda: pc.field("meta", "score") > 35, lambda i: i > 35),
+    "nothing": (lambda: [("number", ">", 1000)], lambda i: False),
+    "everything": (lambda: [("number", ">", -1)], lambda i: True),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters_select_rows(path: Path, name: str) -> None:
+    filters, holds = FILTERS[name]
+    dataset = ParquetDataset(path, "number", filters=filters())
+    kept = [i for i in range(COUNT) if holds(i)]
+    assert len(dataset) == len(kept)
+    assert [int(number) for number in dataset] == kept
+    if kept:
+        assert [int(n) for n in dataset.__getitems__(range(len(kept)))] == kept
+        assert dataset[-1] == kept[-1]
+
+
+def test_row_groups_without_matching_rows_are_not_read(path: Path, reads: list[tuple[int, list[str]]]) -> None:
+    """They are read neither to count samples nor for samples: the test overwrites the other row groups with garbage."""
+    metadata = pq.ParquetFile(path).metadata
+    data = bytearray(path.read_bytes())
+    for group in range(5):
+        for column in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(column)
+            start = min(x for x in (chunk.dictionary_page_offset, chunk.data_page_offset) if x)
+            data[start : start + chunk.total_compressed_size] = b"\xaa" * chunk.total_compressed_size
+    path.write_bytes(data)
+    dataset = ParquetDataset(path, ["number", "name"], filters=[("number", ">=", 36)])
+    assert [int(sample["number"]) for sample in dataset] == [36, 37, 38, 39]
+    assert reads == [(5, ["number", "name"])]
+    with pytest.raises(CorruptSource, match="row group 0"):
+        ParquetDataset(path, "name")[0]
+
+
+@pytest.mark.parametrize("filters", [[("colour", "=", 1)], [("number", "=", "x")], [("number", "~", 1)], 7, "x > 3"])
+def test_bad_filters_are_rejected(path: Path, filters: Any) -> None:
+    with pytest.raises(BadOption, match="filters="):
+        len(ParquetDataset(path, filters=filters))
+
+
+def test_rejects_a_filter_expression_on_an_unknown_column(path: Path) -> None:
+    with pytest.raises(BadOption, match="filters="):
+        len(ParquetDataset(path, filters=pc.field("colour") == 1))
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 30), min_size=1, max_size=3),
+    group=st.integers(1, 12),
+    low=st.one_of(st.none(), st.integers(0, 60)),
+    data=st.data(),
+)
+def test_any_files_any_filter_any_indices(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], group: int, low: int | None, data: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    numbers = np.arange(sum(counts))
+    start = 0
+    for number, count in enumerate(counts):
+        rows = pa.table({"x": numbers[start : start + count], "s": [f"{i}" for i in range(start, start + count)]})
+        write(folder / f"{number}.parquet", rows, group)
+        start += count
+    filters = None if low is None else [("x", ">=", low)]
+    dataset = ParquetDataset(folder, ("x", "s"), filters=filters, cache_bytes=data.draw(st.sampled_from([0, 10**6])))
+    kept = [int(i) for i in numbers if low is None or i >= low]
+    assert len(dataset) == len(kept)
+    if kept:
+        indices = data.draw(st.lists(st.integers(-len(kept), len(kept) - 1), max_size=20))
+        found = dataset.__getitems__(indices)
+        assert [(int(x), s) for x, s in found] == [(kept[i], str(kept[i])) for i in indices]
+        columns = dataset.read_columns(np.array(indices, np.int64)) if indices else None
+        if columns is not None:
+            assert columns[0].tolist() == [kept[i] for i in indices]
+
+
+@pytest.mark.parametrize("kept", [0, 3, 100, -4, -60])
+def test_truncated_files(path: Path, kept: int) -> None:
+    path.write_bytes(path.read_bytes()[:kept] if kept else b"")
+    with pytest.raises(CorruptSource, match=r"a\.parquet.*(cut off|damaged)"):
+        len(ParquetDataset(path))
+
+
+def test_checksums_are_verified_if_the_file_has_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = pa.table({"x": np.arange(1000)})
+    pq.write_table(rows, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    place = data.find(np.arange(500, 510).tobytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptSource, match=r"[Cc]hecksum|CRC"):
+        ParquetDataset(path, "x")[0]
+
+
+def test_rejects_several_columns_of_the_same_name(tmp_path: Path) -> None:
+    rows = pa.table([pa.array([1]), pa.array([2])], names=["x", "x"])
+    for name in ("a.parquet", "a.arrow"):
+        path = write(tmp_path / name, rows)
+        kind = ParquetDataset if path.suffix == ".parquet" else ArrowDataset
+        with pytest.raises(SourceError, match="several columns 'x'"):
+            len(kind(path))
+
+
+def test_rejects_a_file_of_another_format(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_text("x,y\n1,2\n" * 1000)
+    with pytest.raises(CorruptSource, match="no file of this kind"):
+        len(ParquetDataset(path))
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="No such file"):
+        len(ParquetDataset(tmp_path / "a.parquet"))
+    with pytest.raises(SourceError, match=r"pattern '.*x-\*"):
+        len(ParquetDataset(str(tmp_path / "x-*.parquet")))
+    with pytest.raises(SourceError, match=r"has no files that end in \.parquet"):
+        len(ParquetDataset(tmp_path))
+    with pytest.raises(BadOption, match="empty"):
+        len(ParquetDataset([]))
+
+
+def test_a_changed_file_is_detected(path: Path) -> None:
+    dataset = ParquetDataset(path, "number", cache_bytes=0)
+    assert dataset[0] == 0
+    write(path, table().slice(1))
+    with pytest.raises(SourceChanged, match=r"a\.parquet.*create the dataset again"):
+        dataset[20]
+
+
+def test_workers_detect_a_file_that_changed_before_they_read_it(path: Path) -> None:
+    dataset = ParquetDataset(path, "number")
+    assert len(dataset) == COUNT
+    write(path, table().slice(1))
+    with pytest.raises(SourceChanged):
+        pickle.loads(pickle.dumps(dataset))[0]
+    with pytest.raises(SourceChanged):
+        list(feedline.Loader(dataset, 8, workers=2))
+
+
+def test_a_deleted_file(path: Path) -> None:
+    dataset = ParquetDataset(path, "number")
+    assert len(dataset) == COUNT
+    path.unlink()
+    with pytest.raises(SourceError, match="No such file"):
+        dataset[0]
+
+
+def test_files_with_different_schemas_are_rejected(tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet", pa.table({"x": [1, 2], "y": [1, 2]}))
+    write(tmp_path / "2.parquet", pa.table({"x": [1.5]}))
+    with pytest.raises(SourceError, match=r"Column 'x' is int64.*1\.parquet.*double.*2\.parquet"):
+        len(ParquetDataset(tmp_path, "x"))
+    with pytest.raises(SourceError, match=r"2\.parquet' has no column 'y'"):
+        len(ParquetDataset(tmp_path, "y"))
+
+
+def test_files_with_columns_in_another_order_and_extra_columns(tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet", pa.table({"x": [1, 2], "y": ["a", "b"]}))
+    write(tmp_path / "2.parquet", pa.table({"z": [0.5], "y": ["c"], "x": [3]}))
+    assert list(ParquetDataset(tmp_path)) == [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}, {"x": 3, "y": "c"}]
+
+
+def test_names_with_dots_and_other_letters(tmp_path: Path) -> None:
+    rows = pa.table({"a": pa.array([{"b": 1}]), "a.b": [7], "größe": [1.5], "": ["x"]})
+    path = write(tmp_path / "päth with spaces [1].parquet", rows)
+    assert ParquetDataset(path, "a.b")[0] == 7
+    assert ParquetDataset(path, "a")[0] == {"b": 1}
+    assert ParquetDataset(path, ("größe", ""))[0] == (1.5, "x")
+
+
+def test_a_list_of_folders_patterns_and_files(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "deeper").mkdir(parents=True)
+    write(tmp_path / "deep" / "deeper" / "b.parquet", pa.table({"x": [1]}))
+    write(tmp_path / "deep" / "a.parquet", pa.table({"x": [0]}))
+    write(tmp_path / "deep" / "_metadata.parquet", pa.table({"x": [-1]}))
+    write(tmp_path / "z.parquet", pa.table({"x": [2]}))
+    given: Any = [tmp_path / "deep", str(tmp_path / "z*.parquet"), tmp_path / "z.parquet"]
+    assert [int(x) for x in ParquetDataset(given, "x")] == [0, 1, 2, 2]
+
+
+def test_no_samples_and_one_sample(tmp_path: Path) -> None:
+    none = ParquetDataset(write(tmp_path / "0.parquet", pa.table({"x": pa.array([], pa.int64())})))
+    assert len(none) == 0
+    assert list(none) == []
+    with pytest.raises(IndexError):
+        none[0]
+    one: Any = ParquetDataset(write(tmp_path / "1.parquet", pa.table({"x": [5]})), "x")
+    assert [batch.tolist() for batch in feedline.DataLoader(one, 4)] == [[5]]
+
+
+def test_large_values(tmp_path: Path) -> None:
+    blob = os.urandom(5 << 20)
+    path = write(tmp_path / "a.parquet", pa.table({"blob": [blob, b"", blob[::-1]]}), 1)
+    dataset = ParquetDataset(path, "blob", cache_bytes=1)
+    assert dataset.__getitems__([2, 0, 1]) == [blob[::-1], blob, b""]
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4"])
+def test_compression(tmp_path: Path, compression: str) -> None:
+    pq.write_table(table(), tmp_path / "a.parquet", compression=compression, row_group_size=9)
+    assert_same(list(ParquetDataset(tmp_path / "a.parquet")), samples())
+
+
+def test_construction_opens_nothing(tmp_path: Path) -> None:
+    dataset = ParquetDataset(tmp_path / "is not there.parquet", cache_bytes=10)
+    pickle.loads(pickle.dumps(dataset))
+
+
+def test_sizes_may_be_strings_with_units(path: Path) -> None:
+    assert ParquetDataset(path, cache_bytes="64MB").cache_bytes == 64_000_000
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, "much", True])
+def test_bad_values_of_cache_bytes_are_rejected(size: Any) -> None:
+    with pytest.raises(BadOption, match="cache_bytes="):
+        ParquetDataset("a.parquet", cache_bytes=size)
+
+
+def test_each_reader_gets_its_own_arrays(path: Path) -> None:
+    dataset = ParquetDataset(path, ["image", "ragged"])
+    sample = dataset[3]
+    sample["image"][:] = 0
+    sample["ragged"][:] = 0
+    assert_same(dataset[3], {key: samples()[3][key] for key in ("image", "ragged")})
+
+
+def test_the_layout_is_sent_to_workers_but_not_the_cache(path: Path) -> None:
+    dataset = ParquetDataset(path, filters=[("number", ">", 3)])
+    assert len(dataset[0]["name"]) > 0
+    other = pickle.loads(pickle.dumps(dataset))
+    assert other._known is not None
+    assert len(other._blocks) == 0
+    assert len(other._opened) == 0
+
+
+def test_footers_are_cached_for_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        path = write(tmp_path / f"{number}.parquet", pa.table({"x": [number]}))
+    monkeypatch.setattr(ParquetDataset, "_most_open", 2 * pq.read_metadata(path).serialized_size)
+    dataset = ParquetDataset(tmp_path, "x", cache_bytes=0)
+    assert [int(x) for x in dataset.__getitems__([4, 0, 3, 1, 2])] == [4, 0, 3, 1, 2]
+    assert len(dataset._opened) == 2
+
+
+@pytest.mark.slow
+def test_importing_the_class_imports_no_pyarrow() -> None:
+    code = "import sys; from feedline.datasets import ParquetDataset, ArrowDataset; assert 'pyarrow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_error_without_pyarrow_has_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ImportError, match=r"pip install 'feedline\[parquet\]'|pyarrow"):
+        ParquetDataset("a.parquet")
+
+
+def test_checksums_of_columns_that_only_a_filter_reads_are_verified(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = pa.table({"x": np.arange(100), "y": np.arange(100) + 1000})
+    pq.write_table(rows, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    data = path.read_bytes()
+    place = data.index(np.arange(1000, 1100).tobytes())
+    path.write_bytes(data[:place] + b"\xff" + data[place + 1 :])
+    with pytest.raises(CorruptSource, match=r"[Cc]hecksum|CRC"):
+        len(ParquetDataset(path, "x", filters=[("y", "<", 1010)]))
+    assert ParquetDataset(path, "x")[3] == 3
+
+
+def test_a_row_group_with_fewer_rows_than_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.parquet", table())
+    decode = ParquetDataset._decoded
+    monkeypatch.setattr(ParquetDataset, "_decoded", lambda *about: decode(*about).slice(0, 5))
+    with pytest.raises(CorruptSource, match=r"Row group 1 of '.*a\.parquet' has 5 rows, but 7 are expected"):
+        ParquetDataset(path)[8]
+    assert ParquetDataset(path, "number", filters=[("number", "<=", 4)])[4] == 4
+    with pytest.raises(CorruptSource, match="has 5 rows, but 6 are expected"):
+        ParquetDataset(path, "number", filters=[("number", "==", 5)])[0]
+
+
+def test_fewer_samples_than_were_packed_are_detected(tmp_path: Path) -> None:
+    path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a.parquet", workers=0).path
+    assert len(ParquetDataset(path)) == 9
+    stored = pq.read_metadata(path).metadata[b"feedline"]
+    pq.write_table(pq.read_table(path).slice(2).replace_schema_metadata({"feedline": stored}), path)
+    with pytest.raises(CorruptSource, match=r"a\.parquet' has 7 samples, but 9 were packed"):
+        len(ParquetDataset(path))
+
+
+def test_strings_that_are_not_utf_8_are_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"s": ["abcd" * 5] * 3}), path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"abcd" * 5, b"ab\xff\xff" * 5))
+    with pytest.raises(CorruptSource, match=r"row group 0 of '.*a\.parquet'.*UTF"):
+        ParquetDataset(path, "s")[0]
+
+
+def test_other_shapes_than_were_packed_are_detected(tmp_path: Path) -> None:
+    """Parquet has no checksum for the place where shapes are stored."""
+    packed = feedline.pack([{"x": np.zeros((2, 3))}] * 9, tmp_path / "a.parquet", workers=0)
+    path = packed.path
+    assert ParquetDataset(path)[0]["x"].shape == (2, 3)
+    data = path.read_bytes()
+    assert data.count(b"ARROW:schema") == 1
+    path.write_bytes(data.replace(b"ARROW:schema", b"ARROW:schemb"))
+    with pytest.raises(CorruptSource, match=r"a\.parquet': samples of 'x' were packed as arrays of shape \(2, 3\)"):
+        len(ParquetDataset(path))
+
+
+def test_a_footer_whose_rows_do_not_add_up(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": list(range(12))}), path, row_group_size=5)
+    data = path.read_bytes()
+    rows, more = b"\x16\x18\x19", b"\x16\x1a\x19"  # the third field of the footer: 12 and 13, before the row groups
+    assert data.count(rows) == 1
+    path.write_bytes(data.replace(rows, more))
+    with pytest.raises(CorruptSource, match=r"a\.parquet' is damaged: the file has 13 rows .* its row groups 12"):
+        len(ParquetDataset(path))

@@ -1,0 +1,454 @@
+"""Parquet files in stores: S3 behind a proxy that misbehaves and counts requests, Google Cloud Storage, web servers."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import feedline
+from feedline.datasets import ParquetDataset, open_dataset
+from feedline.datasets.formats.parquet import remote_files
+from feedline.datasets.formats.parquet.remote_files import BlobFile, parts_of
+from feedline.datasets.framework.kept_file import kept_bytes
+from feedline.datasets.framework.manifest import FACTS, UNFINISHED
+from feedline.datasets.framework.paths import found_files
+from feedline.datasets.storage import disk_cache
+from feedline.datasets.storage.blob import LocalBlob, RetryPolicy
+from feedline.datasets.storage.systems import close_system, make_system
+from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
+from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
+from tests.datasets.storage.servers import (
+    StoreProxy,
+    bucket_at,
+    first,
+    gs_server,
+    knows_generations,
+    needs_s3,
+    options_for,
+    refuse_old,
+    s3_server,
+    start_fsspec,
+    store_proxy,
+    web_server,
+)
+
+pytestmark = [needs_s3, pytest.mark.slow]
+
+GROUP = 7
+"""Rows per row group."""
+SHARDS = 4
+ROWS = SHARDS * COUNT
+
+
+def numbers_table(shard: int) -> Any:
+    """Return the content of a shard: its numbers, with a wide column between them that no test requests."""
+    numbers = np.arange(shard * COUNT, (shard + 1) * COUNT)
+    wide = [random.Random(int(number)).randbytes(5_000) for number in numbers]
+    return pa.table({"x": numbers, "wide": wide, "text": [f"t{number}" for number in numbers]})
+
+
+def parquet_bytes(rows: Any, group: int = GROUP) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(rows, out, row_group_size=group)
+    return out.getvalue()
+
+
+def asked(proxy: StoreProxy) -> list[tuple[str, str]]:
+    """Return the requests, except those that look for a manifest in a folder, or for an unfinished one."""
+    return [one for one in proxy.asked if not any(name in unquote(one[1]) for name in (FACTS, UNFINISHED))]
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    start_fsspec()
+    with s3_server() as address:
+        client = bucket_at(address)
+        client.put_object(Bucket="bucket", Key="all.parquet", Body=parquet_bytes(table()))
+        for shard in range(SHARDS):
+            client.put_object(Bucket="bucket", Key=f"few/{9 + shard}.parquet", Body=parquet_bytes(numbers_table(shard)))
+        for key in ("few/_hidden.parquet", "few/about.txt"):
+            client.put_object(Bucket="bucket", Key=key, Body=b"no Parquet")
+        yield client
+        client.close()
+
+
+@pytest.fixture
+def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProxy]:
+    monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
+    with store_proxy(s3.meta.endpoint_url) as proxy:
+        yield proxy
+
+
+# Any, throughout: options as the user gives them, and samples of any form.
+def opened(proxy: StoreProxy, paths: Any = "s3://bucket/few/*.parquet", fields: Any = "x", **options: Any) -> Any:
+    return ParquetDataset(paths, fields, **{"storage_options": options_for(proxy), **options})
+
+
+def numbers(batches: Any) -> list[int]:
+    return [int(number) for batch in batches for number in batch]
+
+
+# -- requests and samples ---
+
+
+def test_samples_equal_those_of_a_local_file(proxy: StoreProxy) -> None:
+    dataset = opened(proxy, "s3://bucket/all.parquet", None)
+    assert_same(dataset[COUNT - 1], samples()[-1])  # before workers are forked
+    loader = feedline.Loader(dataset, 8, shuffle=True, seed=2, workers=2, collate_fn=list)
+    found = sorted((sample for batch in loader for sample in batch), key=lambda sample: int(sample["number"]))
+    for sample, expected in zip(found, samples(), strict=True):
+        assert_same(sample, expected)
+    dataset.close()
+
+
+def test_which_files_an_address_selects(proxy: StoreProxy, tmp_path: Path) -> None:
+    """They are sorted in natural order, like those of a local folder: 9 comes before 10."""
+    local = write(tmp_path / "a.parquet", numbers_table(-1))
+    paths = ["s3://bucket/few/12.parquet", local, "s3://bucket/f*/1*.parquet", "s3://bucket/few"]
+    dataset = opened(proxy, paths)
+    assert [int(x) for x in dataset.stream()] == [
+        x for shard in (3, -1, 1, 2, 3, 0, 1, 2, 3) for x in range(shard * COUNT, (shard + 1) * COUNT)
+    ]
+    dataset.close()
+
+
+def test_a_row_group_takes_one_request_for_the_wanted_columns(
+    proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = opened(proxy, "s3://bucket/few/", ("x", "text"))
+    assert len(dataset) == ROWS
+    assert [method for method, path in asked(proxy) if "list-type" not in path] == ["GET"] * SHARDS, (
+        "only the footers are requested"
+    )
+    proxy.ranges.clear()
+    assert dataset[0] == (0, "t0")
+    ((_, whole),) = proxy.ranges
+    assert whole > GROUP * 5_000, "small gaps between columns are fetched with them"
+    monkeypatch.setattr(remote_files, "_GAP", 0)
+    proxy.ranges.clear()
+    assert dataset[GROUP] == (GROUP, f"t{GROUP}")
+    assert len(proxy.ranges) == 2
+    assert sum(size for _, size in proxy.ranges) < 1_000
+    copy = pickle.loads(pickle.dumps(dataset))
+    proxy.asked.clear()
+    assert copy[ROWS - 1] == (ROWS - 1, f"t{ROWS - 1}")
+    assert [method for method, _ in asked(proxy)] == ["GET"] * 3, "one footer and two columns are requested"
+    dataset.close()
+    copy.close()
+
+
+@pytest.mark.slow
+def test_large_row_groups_are_requested_in_parts(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_files, "_PART", 6_000)
+    dataset = opened(proxy, "s3://bucket/few/", "wide")
+    assert dataset[3] == numbers_table(0)["wide"][3].as_py()
+    assert sum(5_000 < size < 7_000 for _, size in proxy.ranges) >= 5
+    dataset.close()
+
+
+def test_any_read_of_a_file_with_some_prefetched_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_files, "_PART", 100)
+    monkeypatch.setattr(remote_files, "_GAP", 10)
+    data, dice = random.Random(0).randbytes(3_000), random.Random(1)
+    (tmp_path / "a").write_bytes(data)
+    file = BlobFile(LocalBlob(str(tmp_path / "a")))
+    file.fetch([(0, 250), (255, 400), (900, 901), (2_000, 9_000), (2_500, 2_400)])
+    for _ in range(500):
+        start, size = dice.randrange(3_200), dice.randrange(-1, 900)
+        assert file.seek(start) == start == file.tell()
+        assert bytes(file.read(size)) == (data[start : start + size] if size >= 0 else data[start:])
+    assert file.seek(-5, 2) == 2_995
+    assert parts_of([]) == parts_of([(7, 7)]) == []
+
+
+def test_the_suffix_of_an_address_selects_the_dataset_class(proxy: StoreProxy) -> None:
+    options: dict[str, Any] = {"filters": [("x", ">", 75), ("text", "<", "t8")], "fields": "x"}
+    dataset = open_dataset("s3://bucket/few/[91]*.parquet", storage_options=options_for(proxy), **options)
+    assert isinstance(dataset, ParquetDataset)
+    assert [int(x) for x in dataset.stream()] == [76, 77, 78, 79, *range(100, 160)]
+    dataset.close()
+
+
+def test_decoded_row_groups_are_cached(proxy: StoreProxy, s3: Any, tmp_path: Path) -> None:
+    # A footer and a row group; a footer; both again, since the cached row group belongs to another object.
+    for first_number, expected in ((0, 2), (0, 1), (5, 2)):
+        s3.put_object(Bucket="bucket", Key="kept.parquet", Body=parquet_bytes(pa.table({"x": [first_number, 2, 3]})))
+        dataset = opened(proxy, "s3://bucket/kept.parquet", cache=tmp_path / "unpacked")
+        proxy.ranges.clear()
+        assert dataset[0] == first_number
+        assert len(proxy.ranges) == expected
+        dataset.close()
+
+
+def test_states_work_across_local_and_remote_files(
+    proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks start on a disk; one rank with two workers finishes in a store."""
+    for shard in range(SHARDS):
+        write(tmp_path / f"{9 + shard}.parquet", numbers_table(shard), GROUP)
+    here, there = ParquetDataset(tmp_path, "x"), opened(proxy, "s3://bucket/few/")
+
+    def loader(dataset: Any, **options: Any) -> Any:
+        return feedline.Loader(dataset.stream(shuffle=True, seed=5), 8, **options)
+
+    expected = numbers(loader(here))
+    assert numbers(loader(there)) == expected
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    states, begun = [], []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        own = loader(here)
+        batches = iter(own)
+        begun += numbers(next(batches) for _ in range(4))
+        states.append(own.state_dict())
+        del batches
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name)
+    last = loader(there, workers=2)
+    last.load_state_dict(feedline.merge_states(states))
+    assert sorted([*begun, *numbers(last)]) == sorted(expected)
+    assert sum("list-type" in path for _, path in asked(proxy)) == 1, (
+        f"workers must receive the listing: {asked(proxy)}"
+    )
+    there.close()
+
+
+def test_files_on_a_web_server(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", numbers_table(0), GROUP)
+    with web_server(tmp_path) as server:
+        dataset = ParquetDataset(server.address.replace("//", "//ada:hunter2@") + "/a.parquet?sig=t0ken", ("x", "wide"))
+        assert numbers([sample[0] for sample in dataset.stream()] for _ in range(1)) == list(range(COUNT))
+        server.requests.clear()
+        server.tags["a.parquet"] = '"another"'
+        dataset._blocks.clear()
+        with pytest.raises(SourceChanged, match=r"http://\*\*\*@127.0.0.1:\d+/a\.parquet\?\*\*\* was changed"):
+            dataset[0]
+        assert "hunter2" not in repr(dataset)
+        dataset.close()
+
+
+@pytest.mark.slow
+class TestParquetOnAWebServer(SourceContract):
+    """The whole contract of sources, with every engine and start method."""
+
+    @pytest.fixture(autouse=True)
+    def _served(self, tmp_path: Path) -> Iterator[None]:
+        write(tmp_path / "a.parquet", table())
+        with web_server(tmp_path) as server:
+            self.address = f"{server.address}/a.parquet"
+            yield
+
+    def make_source(self, **options: Any) -> ParquetDataset:
+        return ParquetDataset(self.address, **options)
+
+    def samples(self) -> list[Any]:
+        return samples()
+
+
+# -- errors ---
+
+
+def test_error_messages(proxy: StoreProxy, s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def message(paths: Any, kind: type[Exception], **options: Any) -> str:
+        dataset = opened(proxy, paths, **options)
+        with pytest.raises(kind) as caught:
+            len(dataset)
+        dataset.close()
+        return str(caught.value)
+
+    s3.put_object(Bucket="bucket", Key="spark.parquet/part-0.parquet", Body=parquet_bytes(numbers_table(0)))
+    s3.put_object(Bucket="bucket", Key="cut.parquet", Body=parquet_bytes(numbers_table(0))[:-9])
+    assert "s3://bucket/none.parquet: there is no such object" in message("s3://bucket/none.parquet", SourceError)
+    assert "No object fits s3://bucket/none/**/*.parquet" in message("s3://bucket/none", SourceError)
+    assert "a folder. If all files in it are meant" in message("s3://bucket/spark.parquet", SourceError)
+    spark = opened(proxy, "s3://bucket/spark.parquet/")
+    assert len(spark) == COUNT
+    spark.close()
+    assert "looking at 's3://bucket/cut.parquet' (" in message("s3://bucket/[c]ut.parquet", CorruptSource)
+    proxy.fault = first(1, "AccessDenied", "HEAD")
+    assert "s3://bucket/all.parquet cannot be read: PermissionError" in message("s3://bucket/all.parquet", SourceError)
+    with pytest.raises(BadOption, match="storage_options= is a dict"):
+        ParquetDataset("s3://bucket/a.parquet", storage_options=3)  # type: ignore[arg-type]
+    with pytest.raises(BadOption, match=r"only one slash .* Pass addresses as strings"):
+        len(ParquetDataset(Path("s3://bucket/a.parquet")))
+    monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
+    assert "feedline[gs]" in message("gs://bucket/a.parquet", MissingExtra, storage_options={})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_changed_object_never_mixes_versions(proxy: StoreProxy, s3: Any, workers: int) -> None:
+    s3.put_object(Bucket="bucket", Key="new/a.parquet", Body=parquet_bytes(numbers_table(0)))
+    dataset = opened(proxy, "s3://bucket/new/*.parquet")
+    assert dataset[0] == 0
+    s3.put_object(Bucket="bucket", Key="new/a.parquet", Body=parquet_bytes(numbers_table(1)))
+    batches, found = iter(feedline.Loader(dataset, GROUP, workers=workers)), list[Any]()
+    with pytest.raises(SourceChanged, match=r"s3://bucket/new/a\.parquet was changed after it was listed or opened"):
+        found.extend(batches)
+    assert numbers(found) == list(range(GROUP)), "samples read before the change"
+    del batches
+    dataset.close()
+
+
+def test_the_order_does_not_depend_on_faults(proxy: StoreProxy) -> None:
+    def found() -> list[int]:
+        dataset = opened(proxy, "s3://bucket/few/", "x", retries=9)
+        result = numbers(feedline.Loader(dataset.stream(shuffle=True, seed=4), 8))
+        dataset.close()
+        return result
+
+    expected = found()
+    assert sorted(expected) == list(range(ROWS))
+    faults = iter(["SlowDown", None, "reset", None, None, "InternalError"] * 100)
+    proxy.fault = lambda method, path, headers: next(faults) if method == "GET" else None
+    proxy.asked.clear()
+    assert found() == expected
+
+
+def test_credentials_that_expire_within_an_epoch(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    options = {name: value for name, value in options_for(proxy).items() if name not in ("key", "secret")}
+    dataset = opened(proxy, "s3://bucket/few/", storage_options=options, retries=0)
+    batches = iter(feedline.Loader(dataset.stream(shuffle=True, seed=4), 8))
+    found = numbers([next(batches)])
+    proxy.fault = refuse_old
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new-key")
+    assert sorted(found + numbers(batches)) == list(range(ROWS))
+    dataset.close()
+
+
+def test_a_response_that_stalls_in_the_middle(proxy: StoreProxy) -> None:
+    dataset = opened(proxy, "s3://bucket/few/", retries=2, timeout_s=0.5)
+    assert len(dataset) == ROWS
+    proxy.fault = first(1, "stall")
+    assert dataset[0] == 0
+    dataset.close()
+
+
+# -- many objects ---
+
+
+def put_many(prefix: str, count: int, body: bytes) -> None:
+    """Put objects into the store directly, since its server is slow."""
+    from moto.s3.models import s3_backends
+
+    for backend in s3_backends.values():
+        if "bucket" in backend["aws"].buckets:
+            for number in range(count):
+                backend["aws"].put_object("bucket", f"{prefix}{number}.parquet", body)
+
+
+@pytest.mark.parametrize("page", [100, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_many_objects_are_listed_page_by_page(proxy: StoreProxy, tmp_path: Path, page: int) -> None:
+    put_many(f"many-{page}/part-", 3 * page, b"x")
+    for number in range(3 * page):
+        (tmp_path / f"part-{number}.parquet").touch()
+    proxy.page = page
+    refused = iter([None, "SlowDown"])
+    proxy.fault = lambda method, path, headers: next(refused, None)
+    dataset = opened(proxy, f"s3://bucket/many-{page}/*.parquet")
+    found = dataset._found()
+    assert [Path(file.path).name for file in found] == [
+        Path(path).name for path in found_files(tmp_path / "*.parquet", (".parquet",))
+    ]
+    assert all(file.size == 1 and file.tag for file in found)
+    assert all("list-type=2" in path for _, path in asked(proxy)), "no object was requested on its own"
+    assert len(asked(proxy)) == 2 + 3, "the second page was refused, so all are listed again"
+    dataset.close()
+
+
+@pytest.mark.slow
+def test_each_footer_of_hundreds_of_objects_takes_one_request(proxy: StoreProxy) -> None:
+    put_many("tiny/part-", 300, parquet_bytes(pa.table({"x": [1, 2]})))
+    proxy.page = 100
+    dataset = opened(proxy, "s3://bucket/tiny/")
+    assert len(dataset) == 600
+    assert len(asked(proxy)) == 3 + 300
+    assert numbers(feedline.Loader(dataset.stream(), 64, workers=2)) == [1, 2] * 300
+    dataset.close()
+
+
+# -- the disk cache ---
+
+
+def _read_all(folder: Path, options: dict[str, Any], seed: int, most: int) -> None:
+    disk_cache.PIECE_BYTES = 30_000
+    dataset = ParquetDataset(
+        "s3://bucket/few/", ("x", "wide"), storage_options=options, shard_cache=folder, shard_cache_bytes=most
+    )
+    found = {int(x): wide for x, wide in dataset.stream(shuffle=True, seed=seed)}
+    for shard in range(SHARDS):
+        rows = numbers_table(shard)
+        assert all(found[x] == wide for x, wide in zip(rows["x"].to_pylist(), rows["wide"].to_pylist(), strict=True))
+    dataset.close()
+
+
+@pytest.mark.parametrize("most", [pytest.param(120_000, marks=pytest.mark.slow), 10**7])
+def test_processes_fill_the_disk_cache_at_the_same_time(
+    proxy: StoreProxy, tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, folder = multiprocessing.get_context("fork"), tmp_path / "shards"
+    processes = [context.Process(target=_read_all, args=(folder, options_for(proxy), seed, most)) for seed in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 2
+    taken = [path.stat().st_size for path in folder.iterdir() if path.name[0] != "."]
+    assert sum(taken) <= most
+    if most < 10**7:
+        return
+    assert len(proxy.ranges) == len(taken), "each piece was fetched once"
+    sizes = [len(parquet_bytes(numbers_table(shard))) for shard in range(SHARDS)]
+    pieces = [min(30_000, size - place) for size in sizes for place in range(0, size, 30_000)]
+    assert sorted(taken) == sorted(map(kept_bytes, pieces))
+    proxy.asked.clear()
+    monkeypatch.setattr(disk_cache, "PIECE_BYTES", 30_000)
+    _read_all(folder, options_for(proxy), 5, most)
+    assert all("list-type" in path for _, path in asked(proxy)), "the next epoch requests only the listing"
+
+
+# -- Google Cloud Storage ---
+
+
+@pytest.fixture(scope="module")
+def gs() -> Iterator[str]:
+    pytest.importorskip("gcsfs")
+    pytest.importorskip("gcp_storage_emulator")
+    start_fsspec()
+    with gs_server() as address:
+        yield address
+
+
+def test_a_changed_gs_object_is_detected(gs: str) -> None:
+    with store_proxy(gs) as proxy:
+        system = make_system("gs", {"endpoint_url": gs, "token": "anon"})
+        proxy.fault = knows_generations(system)
+        system.pipe_file("bucket/a/1.parquet", parquet_bytes(numbers_table(0)))
+        options: dict[str, Any] = {"storage_options": {"endpoint_url": proxy.address, "token": "anon"}}
+        dataset, other = (ParquetDataset("gs://bucket/a", ("x", "text"), **options) for _ in range(2))
+        assert dataset[0] == (0, "t0")
+        assert len(other) == COUNT
+        assert all("generation=" in path for _, path in asked(proxy) if "alt=media" in path)
+        system.pipe_file("bucket/a/1.parquet", parquet_bytes(numbers_table(1)))
+        for one in (dataset, other):
+            with pytest.raises(SourceChanged, match=r"gs://bucket/a/1\.parquet was changed or deleted"):
+                one[GROUP]
+        again = ParquetDataset("gs://bucket/a", ("x", "text"), **options)
+        assert again[0] == (COUNT, f"t{COUNT}")
+        for one in (dataset, other, again):
+            one.close()
+        close_system(system)

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline
+from feedline.datasets import CSVDataset, ParquetDataset
+from feedline.datasets.framework.kept_file import KeptFile
+from feedline.errors import BadOption, FeedlineWarning, SourceChanged
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
+from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
+from tests.sources.test_damage import in_child
+
+GROUPS = 6
+
+
+class TestUnpacked(SourceContract):
+    """All kinds of columns through Arrow files that the first of several processes writes."""
+
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path: Path) -> None:
+        self.path = write(tmp_path / "a.parquet", table())
+        self.folder = tmp_path / "unpacked"
+
+    def make_source(self, **options: Any) -> ParquetDataset:
+        return ParquetDataset(self.path, cache=self.folder, cache_bytes=1, **options)
+
+    def samples(self) -> list[Any]:
+        return samples()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "a.parquet", table())
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that collects the row groups decoded from Parquet files."""
+    found: list[int] = []
+    decode = ParquetDataset._decoded
+
+    def noted(self: Any, file: Any, number: int, names: list[str]) -> Any:
+        found.append(number)
+        return decode(self, file, number, names)
+
+    monkeypatch.setattr(ParquetDataset, "_decoded", noted)
+    return found
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.arrow"))
+
+
+def test_row_groups_are_decoded_once_for_all_datasets_with_the_same_folder(path: Path, decoded: list[int]) -> None:
+    folder = path.parent / "unpacked"
+    order = np.random.default_rng(0).permutation(COUNT).tolist()
+    for _ in range(3):
+        dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
+        assert_same([dataset[index] for index in order], [samples()[index] for index in order])
+    assert sorted(decoded) == list(range(GROUPS))
+    assert len(kept(folder)) == GROUPS
+
+
+def test_workers_read_row_groups_that_another_process_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = path.parent / "unpacked"
+    dataset = ParquetDataset(path, ("image", "number"), cache=folder)
+    first = [numbers.tolist() for _, numbers in feedline.Loader(dataset, 8, shuffle=True, seed=1, workers=2)]
+    assert len(kept(folder)) == GROUPS
+
+    def fails(*arguments: Any) -> Any:
+        raise AssertionError("decoded again")
+
+    monkeypatch.setattr(ParquetDataset, "_decoded", fails)  # forked workers inherit this
+    again = ParquetDataset(path, ("image", "number"), cache=folder)
+    loader = feedline.Loader(again, 8, shuffle=True, seed=1, workers=2, start_method="fork")
+    assert [numbers.tolist() for _, numbers in loader] == first
+
+
+def test_mapped_row_groups_take_no_memory(path: Path) -> None:
+    dataset = ParquetDataset(path, "image", cache=path.parent / "unpacked")
+    dataset.__getitems__(range(COUNT))
+    assert dataset._blocks.held == 8192 * GROUPS
+
+
+def test_each_choice_of_columns_has_its_own_files(path: Path, decoded: list[int]) -> None:
+    folder = path.parent / "unpacked"
+    assert ParquetDataset(path, ("number", "name"), cache=folder)[0] == (0, "nämé 0")
+    assert ParquetDataset(path, ("name", "number"), cache=folder)[0] == ("nämé 0", 0)
+    assert decoded == [0]
+    assert ParquetDataset(path, "small", cache=folder)[0] == 0
+    assert decoded == [0, 0]
+
+
+def test_filters_select_rows_of_unpacked_row_groups(path: Path) -> None:
+    folder = path.parent / "unpacked"
+    ParquetDataset(path, "name", cache=folder).__getitems__(range(COUNT))
+    few = ParquetDataset(path, "name", cache=folder, filters=[("number", ">=", 37)])
+    assert list(few) == ["nämé 37", "nämé 38", "nämé 39"]
+
+
+@pytest.mark.parametrize("damage", ["cut off", "empty", "nonsense", "zeros", "a bit", "without a checksum"])
+def test_damaged_files_are_unpacked_again(path: Path, decoded: list[int], damage: str) -> None:
+    folder = path.parent / "unpacked"
+    list(ParquetDataset(path, cache=folder))
+    for file in kept(folder):
+        content = file.read_bytes()
+        middle = len(content) // 2
+        damaged = {
+            "cut off": content[:-9],
+            "empty": b"",
+            "nonsense": b"nonsense" * 9,
+            "zeros": bytes(len(content)),
+            "a bit": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+            "without a checksum": content[:-4],
+        }
+        os.unlink(file)  # other processes may have it mapped
+        file.write_bytes(damaged[damage])
+    decoded.clear()
+    assert_same(list(ParquetDataset(path, cache=folder)), samples())
+    assert sorted(decoded) == list(range(GROUPS))
+
+
+def test_a_changed_file_is_unpacked_again_and_the_old_copy_removed(path: Path) -> None:
+    folder = path.parent / "unpacked"
+    old = ParquetDataset(path, "number", cache=folder, cache_bytes=0)
+    other = write(path.parent / "b.parquet", table())
+    assert (old[0], ParquetDataset(other, "number", cache=folder)[0]) == (0, 0)
+    changed = table(50).slice(10)
+    write(path, changed)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceChanged):
+        old[COUNT - 1]
+    new = ParquetDataset(path, "number", cache=folder)
+    assert new[0] == 10
+    assert len(kept(folder)) == 2, "one copy of the new file, one of the other file"
+
+
+def test_an_unwritable_folder_warns_once_and_samples_are_still_read(path: Path) -> None:
+    folder = path.parent / "taken"
+    folder.write_text("a file, not a folder")
+    dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
+    with pytest.warns(FeedlineWarning, match="cannot be unpacked to .*taken") as caught:
+        assert_same(list(dataset), samples())
+    assert len(caught) == 1
+
+
+def test_a_full_disk_leaves_nothing_half_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = path.parent / "unpacked"
+
+    def full(*paths: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    dataset = ParquetDataset(path, cache=folder)
+    with pytest.warns(FeedlineWarning, match="No space left"):
+        assert_same(list(dataset), samples())
+    assert [file.name for file in folder.rglob("*") if file.is_file()] == ["unpacked.feedline"]
+
+
+def test_leftovers_of_a_dead_process_are_removed(path: Path) -> None:
+    folder = path.parent / "unpacked"
+    dataset = ParquetDataset(path, "number", cache=folder, cache_bytes=0)
+    assert dataset[0] == 0
+    (place,) = (file.parent for file in kept(folder))
+    left, recent = place / ".1.arrow.0123456789abcdef.part", place / ".1.arrow.fedcba9876543210.part"
+    left.write_bytes(b"half")
+    recent.write_bytes(b"half")
+    os.utime(left, (1, 1))
+    assert dataset[COUNT - 1] == COUNT - 1
+    assert (left.exists(), recent.exists()) == (False, True)
+
+
+def test_the_option_is_pickled_and_checked(path: Path) -> None:
+    dataset = pickle.loads(pickle.dumps(ParquetDataset(path, cache=path.parent / "unpacked")))
+    assert_same(list(dataset), samples())
+    with pytest.raises(BadOption, match="cache=3"):
+        ParquetDataset(path, cache=3)  # type: ignore[arg-type]
+
+
+def test_rejects_a_folder_with_other_files(path: Path) -> None:
+    folder = path.parent / "pictures"
+    (folder / "cats").mkdir(parents=True)
+    with pytest.raises(BadOption, match=r"pictures contains other files, such as 'cats'.*new or empty"):
+        ParquetDataset(path, cache=folder)[0]
+    assert [file.name for file in folder.iterdir()] == ["cats"]
+
+
+def test_a_folder_with_an_unpacked_csv_file_is_accepted(path: Path) -> None:
+    folder, rows = path.parent / "unpacked", path.parent / "a.csv"
+    rows.write_text("x\n1\n2\n")
+    assert CSVDataset(rows, "x", cache=folder)[1] == 2
+    assert_same(list(ParquetDataset(path, cache=folder)), samples())
+
+
+def test_forked_processes_together_verify_checksums_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = path.parent / "unpacked"
+    list(ParquetDataset(path, cache=folder))
+    sums: list[int] = []
+    is_intact = KeptFile.is_intact
+
+    def noted(self: KeptFile, content: Any) -> bool:
+        sums.append(len(content))
+        return is_intact(self, content)
+
+    monkeypatch.setattr(KeptFile, "is_intact", noted)
+    dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
+    assert len(dataset) == COUNT
+
+    def first_half() -> int:
+        for index in range(0, COUNT, 7):
+            if index < COUNT // 2:
+                assert dataset[index]["number"] == index
+        return len(sums)
+
+    assert in_child(first_half) == 3
+    assert not sums
+    for _ in range(2):
+        assert_same([dataset[index] for index in range(COUNT)], samples())
+    assert len(sums) == GROUPS - 3
+    other = pickle.loads(pickle.dumps(dataset))
+    assert other[0]["number"] == 0
+    assert len(sums) == GROUPS - 2
+
+
+def test_a_file_damaged_after_its_check_is_checked_again(path: Path, decoded: list[int]) -> None:
+    folder = path.parent / "unpacked"
+    dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
+    assert_same(dataset[0], samples()[0])
+    (file,) = kept(folder)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.with_suffix(".new").write_bytes(content)
+    os.replace(file.with_suffix(".new"), file)
+    dataset._blocks.clear()
+    assert_same(dataset[0], samples()[0])
+    assert decoded == [0, 0]

@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import pickle
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import feedline
+from feedline.datasets import SQLDataset
+from feedline.datasets.formats.sql.stream import SQLPass, SQLStream
+from feedline.errors import BadOption, BadState, SourceError
+from feedline.faults import Retry
+from feedline.testing.source import assert_same
+from feedline.types import EngineName
+from tests.datasets.formats.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, rows, samples
+
+pytestmark = pytest.mark.sample(4)
+
+QUERY = "SELECT * FROM people"
+IDS = [row[0] for row in rows()]
+
+
+@pytest.fixture(params=["sqlite", "duckdb", "postgres"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return make_sqlite(tmp_path / "people.db")
+    if request.param == "duckdb":
+        pytest.importorskip("duckdb")
+        return make_duckdb(tmp_path / "people.duckdb")
+    return make_postgres(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> str:
+    return make_sqlite(tmp_path / "people.db")
+
+
+def stream_of(address: str, key: str = "id", fields: Any = "id", size: int = 7, **options: Any) -> Any:
+    return SQLDataset(address, options.pop("query", QUERY), key=key, fields=fields, **options).stream(size=size)
+
+
+def finish(stream: Any) -> None:
+    stream.close()
+
+
+@pytest.mark.slow
+def test_rows_are_sorted_by_key(address: str) -> None:
+    stream = stream_of(address, fields=None)
+    assert_same(list(stream), samples())
+    assert "people" in repr(stream) or "postgres" in repr(stream)
+    finish(stream)
+
+
+@pytest.mark.parametrize("key", ["id", "name"])
+def test_workers_split_the_rows(address: str, key: str) -> None:
+    stream = stream_of(address, key)
+    ways: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process", 3)]
+    for engine, workers in ways:
+        loader = feedline.DataLoader(stream, 4, num_workers=workers, engine=engine)
+        assert sorted(x for batch in loader for x in batch.tolist()) == IDS
+    other = torch.utils.data.DataLoader(stream, 4, num_workers=2)
+    assert sorted(x for batch in other for x in batch.tolist()) == IDS
+    finish(stream)
+
+
+@pytest.mark.parametrize("key", ["id", "name"])
+def test_parts_are_of_similar_size_and_disjoint(address: str, key: str) -> None:
+    """Even though all numbers are even."""
+    stream = stream_of(address, key)
+    parts = [list(SQLPass(stream, (part, 3))) for part in range(3)]
+    assert sorted(x for part in parts for x in part) == IDS
+    assert min(map(len, parts)) >= 5
+    finish(stream)
+
+
+def test_ranks_split_the_rows(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    found: list[int] = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        loader: Any = feedline.DataLoader(stream_of(sqlite), 4, num_workers=2)
+        found += [x for batch in loader for x in batch.tolist()]
+    assert sorted(found) == IDS
+
+
+def test_resumes_at_every_row(address: str) -> None:
+    stream = stream_of(address)
+    for taken in (0, 1, 6, 7, 8, COUNT - 1, COUNT):
+        reading = SQLPass(stream, (0, 1))
+        assert [next(reading) for _ in range(taken)] == IDS[:taken]
+        state = json.loads(json.dumps(reading.state_dict()))
+        reading.close()
+        other = SQLPass(stream, (0, 1))
+        other.load_state_dict(state)
+        assert list(other) == IDS[taken:]
+    finish(stream)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_resumes(address: str, workers: int) -> None:
+    stream = stream_of(address)
+
+    def make() -> Any:
+        return feedline.DataLoader(stream, 4, num_workers=workers)
+
+    expected = [batch.tolist() for batch in make()]
+    loader = make()
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    del batches
+    other = make()
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in other] == expected[4:]
+    finish(stream)
+
+
+def test_states_of_other_parts_and_malformed_states_are_rejected(sqlite: str) -> None:
+    stream = stream_of(sqlite)
+    state = SQLPass(stream, (0, 1)).state_dict()
+    with pytest.raises(BadState, match=r"part \(worker of a rank.*\[0, 1\], but now it is \[1, 2\].*number of workers"):
+        SQLPass(stream, (1, 2)).load_state_dict(state)
+    with pytest.raises(BadState, match="not the state"):
+        SQLPass(stream, (0, 1)).load_state_dict([])
+
+
+def test_parameters_percent_signs_and_transforms(address: str) -> None:
+    mark = "%s" if address.startswith("postgres") else "?"
+    sign = "%%" if address.startswith("postgres") else "%"
+    stream = stream_of(
+        address, query=f"{QUERY} WHERE id > {mark} AND name LIKE 'n{sign}'", parameters=[20], transform=_negative
+    )
+    reading = SQLPass(stream, (0, 2))
+    next(reading)
+    state = reading.state_dict()
+    rest = list(reading)
+    other = SQLPass(stream, (0, 2))
+    other.load_state_dict(state)
+    assert list(other) == rest
+    assert sorted([*SQLPass(stream, (1, 2)), *SQLPass(stream, (0, 2))]) == [-x for x in IDS if x > 20][::-1]
+    finish(stream)
+
+
+def _negative(x: int) -> int:
+    return -x
+
+
+def test_a_pass_reads_a_snapshot_from_its_start(address: str, request: pytest.FixtureRequest) -> None:
+    if address.startswith("duckdb"):
+        pytest.skip("no other connection can write to a DuckDB file that is being read")
+    if address.startswith("sqlite"):
+        _sqlite(address, "PRAGMA journal_mode=WAL")  # otherwise no other connection could write meanwhile
+    stream = stream_of(address, size=3)
+    reading = iter(stream)
+    assert next(reading) == IDS[0]
+    statements = ("DELETE FROM people WHERE id > 0", "INSERT INTO people (id) VALUES (-9)")
+    if address.startswith("sqlite"):
+        for statement in statements:
+            _sqlite(address, statement)
+    else:
+        with request.getfixturevalue("postgres").connection() as connection:
+            for statement in statements:
+                connection.execute(statement)
+    assert list(reading) == IDS[1:]
+    assert len(list(stream)) < COUNT
+    finish(stream)
+
+
+def _sqlite(address: str, statement: str) -> None:
+    import contextlib
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(address.removeprefix("sqlite:///"))) as database, database:
+        database.execute(statement)
+
+
+def test_a_lost_connection_raises_and_the_rest_can_be_read_later(postgres: Any) -> None:
+    stream = stream_of(make_postgres(postgres), size=3)
+    reading = iter(stream)
+    found = [next(reading) for _ in range(3)]
+    with postgres.connection() as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'feedline'")
+    with pytest.raises(SourceError, match="was lost while reading the rows"):
+        next(reading)
+    assert found + list(reading) == IDS  # continuing misses nothing
+    finish(stream)
+
+
+def test_abandoned_passes_close_their_connections(address: str, request: pytest.FixtureRequest) -> None:
+    stream = stream_of(address)
+    reading = iter(stream)
+    next(reading)
+    assert reading._connection is not None
+    del reading
+    if address.startswith("postgres"):
+        with request.getfixturevalue("postgres").connection() as connection:
+            query = (
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'feedline' AND state LIKE 'idle in%'"
+            )
+            assert connection.execute(query).fetchone() == (0,)
+    finish(stream)
+
+
+def test_rows_without_a_key_are_rejected(address: str) -> None:
+    stream = stream_of(address, key="note")
+    with pytest.raises(BadOption, match="'note' is null"):
+        list(stream)
+    finish(stream)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 1.5])
+def test_bad_sizes_are_rejected(sqlite: str, size: Any) -> None:
+    with pytest.raises(BadOption, match="size="):
+        stream_of(sqlite, size=size)
+
+
+def test_it_can_be_pickled(sqlite: str) -> None:
+    stream = stream_of(sqlite)
+    assert isinstance(stream, SQLStream)
+    other = pickle.loads(pickle.dumps(stream))
+    assert isinstance(other, torch.utils.data.IterableDataset)
+    assert list(other) == IDS
+
+
+def test_no_rows(address: str) -> None:
+    stream = stream_of(address, query=f"{QUERY} WHERE id < -1000")
+    assert list(stream) == []
+    assert list(SQLPass(stream, (1, 2))) == []
+    finish(stream)
+
+
+def test_keys_must_be_unique(address: str) -> None:
+    query = "SELECT id, CASE WHEN id < 10 THEN 0 ELSE id END AS few FROM people WHERE id >= 8"
+    stream = stream_of(address, key="few", query=query, size=1)
+    assert list(stream)[:1] == [8]
+    finish(stream)
+    stream = stream_of(address, key="few", query=query.replace("8", "6"), size=1)
+    rows = iter(stream)
+    assert next(rows) in (6, 8)
+    state = rows.state_dict()
+    with pytest.raises(BadOption, match="Several rows have the key 0: column 'few' is not unique"):
+        next(rows)
+    with pytest.raises(StopIteration):  # it is unknown how many rows are missing
+        next(rows)
+    again = iter(stream)
+    again.load_state_dict(state)
+    with pytest.raises(BadOption, match="cannot resume after the key 0: 2 rows"):
+        next(again)
+    rows.close()
+    again.close()
+    finish(stream)
+
+
+def test_keys_that_only_the_database_considers_equal(tmp_path: Path) -> None:
+    """Their rows are read, but a state between them is rejected, since resuming could lose one."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
+        db.execute("CREATE TABLE t (k TEXT COLLATE NOCASE, v INTEGER)")
+        db.executemany("INSERT INTO t VALUES (?, ?)", [("a", 1), ("A", 2), ("b", 3), ("c", 4)])
+    stream = stream_of(f"sqlite:///{tmp_path / 'x.db'}", key="k", fields="v", query="SELECT * FROM t")
+    assert sorted(stream) == [1, 2, 3, 4]
+    rows = iter(stream)
+    for count in range(1, 4):
+        next(rows)
+        again = iter(stream)
+        again.load_state_dict(rows.state_dict())
+        if count < 3:
+            with pytest.raises(BadOption, match=r"'a' and 'A'|'A' and 'a'"):
+                next(again)
+        else:
+            assert list(again) == [4]
+    rows.close()
+    finish(stream)
+
+
+class Failing:
+    """Fails for some rows, once or always."""
+
+    def __init__(self, *, always: bool) -> None:
+        self._always = always
+        self._failed: set[int] = set()
+
+    def __call__(self, number: int) -> int:
+        if number % 6 == 0 and (self._always or number not in self._failed):
+            self._failed.add(number)
+            raise ValueError(number)
+        return number
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_failing_row_is_retried(sqlite: str, workers: int) -> None:
+    stream = stream_of(sqlite, transform=Failing(always=False))
+    loader = feedline.Loader(stream, 4, workers=workers, on_error=Retry(1, wait_s=0))
+    assert sorted(x for batch in loader for x in batch.tolist()) == IDS
+    assert {fault.action for fault in loader.faults} == {"retry"}
+    finish(stream)
+
+
+def test_a_row_that_always_fails_is_skipped_after_its_attempts(sqlite: str) -> None:
+    stream = stream_of(sqlite, transform=Failing(always=True))
+    loader = feedline.Loader(stream, 4, on_error=Retry(2, then="skip", wait_s=0))
+    assert [x for batch in loader for x in batch.tolist()] == [x for x in IDS if x % 6]
+    assert {(fault.action, fault.attempt) for fault in loader.faults} == {("skip", 3)}
+    finish(stream)
+
+
+def test_a_state_saved_after_a_retry(sqlite: str) -> None:
+    stream = stream_of(sqlite, transform=Failing(always=False))
+    reading = iter(stream)
+    found = []
+    for _ in IDS[:10]:
+        try:
+            found.append(next(reading))
+        except ValueError:
+            reading.try_again()
+            reading.try_again()  # the second call does nothing
+            found.append(next(reading))
+    rest = stream_of(sqlite)
+    other = iter(rest)
+    other.load_state_dict(reading.state_dict())
+    assert [*found, *other] == IDS
+    reading.close()
+    finish(stream)
+    finish(rest)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "retry", Retry(1, then="skip", wait_s=0), None])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("extra", "message"), [((5, 99), "Several rows have the key 5"), ((None, 7), "has no key")])
+def test_invalid_keys_are_errors_that_no_policy_skips(
+    extra: Any, message: str, workers: int, on_error: Any, tmp_path: Path
+) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
+        db.execute("CREATE TABLE t (k INTEGER, v INTEGER)")
+        db.executemany("INSERT INTO t VALUES (?, ?)", [*((number, number) for number in range(30)), extra])
+    stream = stream_of(f"sqlite:///{tmp_path / 'x.db'}", key="k", fields="v", query="SELECT * FROM t", size=4)
+    loader = feedline.Loader(stream, 4, workers=workers, on_error=on_error)
+    with pytest.raises(BadOption, match=message):
+        list(loader)
+    loader.close()
+    mixture = feedline.datasets.mix([stream, range(1000, 1030)])
+    with pytest.raises(BadOption, match=message):
+        list(feedline.Loader(mixture, 4, on_error=on_error))
+    finish(stream)
+
+
+@pytest.mark.parametrize("extra", [(5, 99), (None, 7)])
+def test_a_state_saved_after_an_invalid_key_does_not_hide_it(extra: Any, tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
+        db.execute("CREATE TABLE t (k INTEGER, v INTEGER)")
+        db.executemany("INSERT INTO t VALUES (?, ?)", [*((number, number) for number in range(9)), extra])
+    stream = stream_of(f"sqlite:///{tmp_path / 'x.db'}", key="k", fields="v", query="SELECT * FROM t", size=4)
+    rows = iter(stream)
+    with pytest.raises(BadOption):
+        list(rows)
+    assert not rows.try_again()
+    assert list(rows) == []
+    rows.load_state_dict(rows.state_dict())
+    with pytest.raises(BadOption):
+        list(rows)
+    rows.close()
+    finish(stream)
+
+
+@pytest.mark.parametrize("key", ["id", "name"])
+def test_remaining_rows_are_split_among_another_number_of_parts(address: str, key: str) -> None:
+    """From two parts to three to two, each row comes once, even if one part had not started and one had finished."""
+    stream = stream_of(address, key)
+    found: list[Any] = []
+
+    def take(parts: list[SQLPass], counts: list[int]) -> dict[int, Any]:
+        left: dict[int, Any] = {}
+        for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
+            found.extend(itertools.islice(part, count))
+            left[number] = json.loads(json.dumps(part.state_dict())) if count else None
+            part.close()
+        return left
+
+    def parts(states: list[Any]) -> list[SQLPass]:
+        made = [SQLPass(stream, (number, len(states))) for number in range(len(states))]
+        for part, state in zip(made, states, strict=True):
+            if state is not None:
+                part.load_state_dict(state)
+        return made
+
+    states = stream.reshard(take(parts([None, None]), [9, 0]), 2, 3, 0)
+    left = take(parts(states), [2, 4, 100])
+    states = stream.reshard(left, 3, 2, 0)
+    take(parts(states), [100, 100])
+    assert sorted(found) == sorted(IDS)
+    finish(stream)
+
+
+def test_states_forget_keys_that_all_parts_have_passed(sqlite: str) -> None:
+    stream = stream_of(sqlite)
+    states: list[Any] = [None, None]
+    for _ in range(5):
+        made = [SQLPass(stream, (number, 2)) for number in range(2)]
+        for part, state in zip(made, states, strict=True):
+            if state is not None:
+                part.load_state_dict(state)
+            list(itertools.islice(part, 3))
+        states = stream.reshard({number: part.state_dict() for number, part in enumerate(made)}, 2, 2, 0)
+        for part in made:
+            part.close()
+        assert len(states[0]["before"]) <= 2
+    finish(stream)

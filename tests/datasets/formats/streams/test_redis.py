@@ -1,0 +1,334 @@
+"""Redis streams, against a real server."""
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline
+from feedline.datasets import RedisStream, StreamDataset
+from feedline.errors import BadOption, MissingExtra, SourceError
+from feedline.types import EngineName
+from tests.datasets.formats.streams.server import Server, find_server
+
+pytestmark = pytest.mark.sample(4)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    find_server()
+    server = Server(tmp_path_factory.mktemp("r"))
+    server.start()
+    yield server
+    server.stop()
+
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def stream() -> str:
+    return f"stream {next(_names)}"
+
+
+def number_of(sample: dict[str, bytes]) -> int:
+    return int(sample["number"])
+
+
+def dataset_of(server: Server, stream: str, **options: Any) -> StreamDataset:
+    return StreamDataset(RedisStream(server.url, stream, **options), transform=number_of, idle_s=0.1)
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 3)])
+def test_every_message_comes_once(running: Server, stream: str, engine: EngineName, workers: int) -> None:
+    running.add(stream, *range(100))
+    dataset = dataset_of(running, stream)
+    found = np.concatenate(list(feedline.Loader(dataset, 8, workers=workers, engine=engine))).tolist()
+    assert sorted(found) == list(range(100))
+    assert running.pending(stream) == 0
+    assert list(feedline.Loader(dataset, 8)) == []
+    running.add(stream, 100)
+    assert np.concatenate(list(feedline.Loader(dataset, 8))).tolist() == [100]
+    dataset.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_not_forked(running: Server, stream: str, method: str) -> None:
+    running.add(stream, *range(30))
+    dataset = dataset_of(running, stream)
+    found = np.concatenate(list(feedline.Loader(dataset, 8, workers=2, start_method=method))).tolist()
+    assert sorted(found) == list(range(30))
+    dataset.close()
+
+
+def test_samples_are_dicts_of_bytes(running: Server, stream: str) -> None:
+    running.add(stream, 7)
+    dataset = StreamDataset(RedisStream(running.url, stream), idle_s=0)
+    assert list(dataset) == [{"number": b"7", "ü": b"\x00\xff"}]
+    dataset.close()
+
+
+def test_groups_each_get_everything(running: Server, stream: str) -> None:
+    running.add(stream, *range(10))
+    for group in ("a", "b"):
+        dataset = dataset_of(running, stream, group=group)
+        assert np.concatenate(list(feedline.Loader(dataset, 4))).tolist() == list(range(10))
+        dataset.close()
+
+
+def test_a_group_may_start_with_new_messages(running: Server, stream: str) -> None:
+    running.add(stream, 1, 2)
+    feed = RedisStream(running.url, stream, start="$")
+    feed.subscribe(0, 1)
+    running.add(stream, 3)
+    assert [message.payload["number"] for message in feed.receive(10, 0)] == [b"3"]
+    feed.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_unconsumed_messages_are_delivered_again(running: Server, stream: str, workers: int) -> None:
+    running.add(stream, *range(40))
+    dataset = dataset_of(running, stream)
+    loader = feedline.Loader(dataset, 4, workers=workers)
+    first = [batch.tolist() for batch in itertools.islice(loader, 3)]
+    consumed = [number for batch in first[:-1] for number in batch]  # the loop stopped while it processed the last one
+    again = np.concatenate(list(feedline.Loader(dataset, 4, workers=workers))).tolist()
+    assert not set(consumed) & set(again)
+    assert set(consumed) | set(again) == set(range(40))
+    assert running.pending(stream) == 0
+    dataset.close()
+
+
+def _consume(url: str, stream: str, found: Any) -> None:
+    dataset = StreamDataset(RedisStream(url, stream), transform=number_of, idle_s=0.1)
+    for step, batch in enumerate(feedline.Loader(dataset, 4, workers=2)):
+        found.put(batch.tolist())
+        if step == 2:
+            found.close()
+            found.join_thread()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_program_loses_nothing(running: Server, stream: str) -> None:
+    running.add(stream, *range(60))
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    program = context.Process(target=_consume, args=(running.url, stream, queue))
+    program.start()
+    before = [queue.get() for _ in range(3)]
+    program.join()
+    program.close()
+    queue.close()
+    queue.join_thread()
+    assert running.pending(stream) > 0
+    dataset = dataset_of(running, stream)
+    after = np.concatenate(list(feedline.Loader(dataset, 4, workers=2))).tolist()
+    done = {number for batch in before[:-1] for number in batch}
+    assert set(after) == set(range(60)) - done
+    dataset.close()
+
+
+class Killing:
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __call__(self, sample: dict[str, bytes]) -> int:
+        if number_of(sample) == 33 and not self.flag.exists():
+            self.flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number_of(sample)
+
+
+def test_a_killed_worker_loses_nothing(running: Server, stream: str, tmp_path: Path) -> None:
+    running.add(stream, *range(60))
+    feed = RedisStream(running.url, stream)
+    dataset = StreamDataset(feed, transform=Killing(tmp_path / "flag"), idle_s=0.1)
+    with pytest.warns(feedline.errors.WorkerWarning):
+        found = np.concatenate(list(feedline.Loader(dataset, 4, workers=2))).tolist()
+    assert set(found) == set(range(60))
+    assert running.pending(stream) == 0
+    dataset.close()
+
+
+def test_messages_of_silent_readers_are_taken_over(running: Server, stream: str) -> None:
+    running.add(stream, *range(10))
+    lost = RedisStream(running.url, stream, consumer="lost")
+    lost.subscribe(0, 1)
+    assert len(lost.receive(4, 0)) == 4
+    lost.close()
+    patient = dataset_of(running, stream, consumer="patient")
+    assert np.concatenate(list(feedline.Loader(patient, 4))).tolist() == list(range(4, 10))
+    eager = dataset_of(running, stream, consumer="eager", claim_idle_s=0)
+    assert np.concatenate(list(feedline.Loader(eager, 4))).tolist() == list(range(4))
+    assert running.pending(stream) == 0
+    patient.close()
+    eager.close()
+
+
+def test_deleted_messages_are_skipped(running: Server, stream: str) -> None:
+    running.add(stream, *range(6))
+    feed = RedisStream(running.url, stream)
+    feed.subscribe(0, 1)
+    received = feed.receive(6, 0)
+    with running.client() as client:
+        client.xdel(stream, received[2].receipt)
+    feed.subscribe(0, 1)
+    assert [int(message.payload["number"]) for message in feed.receive(6, 0)] == [0, 1, 3, 4, 5]
+    assert running.pending(stream) == 5
+    feed.close()
+
+
+def test_a_server_restart_loses_nothing(tmp_path: Path, stream: str) -> None:
+    find_server()
+    server = Server(tmp_path)
+    server.start()
+    server.add(stream, *range(20))
+    dataset = StreamDataset(RedisStream(server.url, stream), transform=number_of, idle_s=2)
+    batches = iter(feedline.Loader(dataset, 4))
+    found = next(batches).tolist()
+    server.stop()
+    starter = threading.Timer(0.3, server.start)
+    starter.start()
+    found += [number for batch in batches for number in batch.tolist()]
+    starter.join()
+    assert found == list(range(20))
+    assert server.pending(stream) == 0
+    dataset.close()
+    server.stop()
+
+
+class Cutting:
+    """Sits between client and server, and cuts the connection once, in the middle of an answer."""
+
+    def __init__(self, folder: Path, server: str, after: int) -> None:
+        self.url = f"unix://{folder}/cut.sock"
+        self._target = server.removeprefix("unix://")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(f"{folder}/cut.sock")
+        self._listener.listen()
+        self._left = after
+        self.cuts = 0
+        self._threads: list[threading.Thread] = []
+        self._open: list[socket.socket] = [self._listener]
+        self._start(self._accept)
+
+    def _start(self, act: Any, *args: Any) -> None:
+        self._threads.append(threading.Thread(target=act, args=args))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(self._target)
+            self._open += [near, far]
+            self._start(self._pass_on, near, far, False)
+            self._start(self._pass_on, far, near, True)
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        try:
+            while data := source.recv(4096):
+                if is_answer and b"number" in data:
+                    self._left -= 1
+                    if self._left == 0:
+                        self.cuts += 1
+                        target.sendall(data[: len(data) // 2])
+                        break
+                target.sendall(data)
+        except OSError:
+            pass
+        for one in (source, target):
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+    def close(self) -> None:
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_messages_of_a_truncated_answer_are_not_lost(running: Server, stream: str, after: int, tmp_path: Path) -> None:
+    running.add(stream, *range(200))
+    cutting = Cutting(tmp_path, running.url, after)
+    dataset = StreamDataset(RedisStream(cutting.url, stream), transform=number_of, idle_s=0.2)
+    found = np.concatenate(list(feedline.Loader(dataset, 10))).tolist()
+    dataset.close()
+    cutting.close()
+    assert cutting.cuts == 1
+    assert found == list(range(200))
+    assert running.pending(stream) == 0
+
+
+def test_a_server_that_is_down(tmp_path: Path) -> None:
+    dataset = StreamDataset(RedisStream(f"unix://{tmp_path}/none.sock", "s", retry_s=0.2), idle_s=0)
+    with pytest.raises(SourceError, match=r"cannot be reached.*Nothing is lost"):
+        list(feedline.Loader(dataset, 4))
+
+
+def test_errors_of_the_server_are_reported(running: Server, stream: str) -> None:
+    with running.client() as client:
+        client.set(stream, "no stream")
+    with pytest.raises(SourceError, match=r"refuses.*WRONGTYPE"):
+        list(dataset_of(running, stream))
+
+
+def test_the_repr_hides_secrets_and_pickles_keep_them() -> None:
+    feed = RedisStream("redis://user:secret@host:1/0", "s")
+    assert repr(feed) == "RedisStream('redis://***@host:1/0', 's', group='feedline')"
+    assert pickle.loads(pickle.dumps(feed))._url == "redis://user:secret@host:1/0"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://localhost:1/0?password=hunter2",
+        "redis://:hunter2@localhost:1/0",
+        "redis://:hunter2/x@localhost:1/0",
+        "redis://localhost:1/0?password=a@hunter2",
+        "redis://localhost:1/0?db=hunter2",
+        "nonsense://:hunter2@localhost:1/0",
+    ],
+)
+def test_errors_do_not_reveal_secrets(url: str) -> None:
+    feed = RedisStream(url, "s", retry_s=0)
+    assert "hunter2" not in repr(feed)
+    with pytest.raises((BadOption, SourceError)) as caught:
+        feed.subscribe(0, 1)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_error_names_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(MissingExtra, match=r"feedline\[redis\]"):
+        list(StreamDataset(RedisStream("redis://host", "s"), idle_s=0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"url": ""}, {"stream": 3}, {"group": ""}, {"claim_idle_s": -1}, {"claim_idle_s": "1"}, {"retry_s": float("nan")}],
+)
+def test_bad_options_are_rejected(options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption, match=next(iter(options))):
+        RedisStream(**{"url": "redis://host", "stream": "s", **options})

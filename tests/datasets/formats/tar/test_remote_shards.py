@@ -1,0 +1,276 @@
+"""Shards on real servers: http with dropped connections, and S3."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline
+from feedline.datasets import TarDataset
+from feedline.datasets.framework import shards as tar_shards
+from feedline.datasets.storage.blob import RetryPolicy
+from feedline.errors import SourceChanged, SourceError
+from tests.datasets.formats.tar.writing import numbered, tar_bytes, write_shards
+from tests.datasets.storage.servers import (
+    S3_OPTIONS,
+    Request,
+    WebServer,
+    bucket_at,
+    s3_server,
+    start_fsspec,
+    web_server,
+)
+
+pytestmark = pytest.mark.sample(4)
+
+SIZES = (40, 25, 60)
+COUNT = sum(SIZES)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make each shard need many requests."""
+    monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 20_000)
+    monkeypatch.setattr("feedline.datasets.storage.http._HEAD", 1000)
+    monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[WebServer]:
+    write_shards(tmp_path, SIZES)
+    with web_server(tmp_path) as server:
+        yield server
+
+
+# Any, throughout: options as the user gives them.
+def numbers(dataset: Any) -> list[int]:
+    return [int(sample) for sample in dataset]
+
+
+def test_streams_over_http(server: WebServer, tmp_path: Path) -> None:
+    pattern = f"{server.address}/shard-{{000..002}}.tar"
+    dataset = TarDataset(pattern, fields="cls").stream()
+    assert numbers(dataset) == list(range(COUNT))
+    sample = next(iter(TarDataset(pattern).stream()))
+    assert sample["__url__"] == f"{server.address}/shard-000.tar"
+    dataset.close()
+
+
+def test_the_requests_of_a_random_batch_run_at_once(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.datasets.storage.ranges.REMOTE_GAP", 0)
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False)
+    wanted = [5, 15, 25, 35, 45, 55, 70, 80]  # beyond the bytes that opening a shard fetches
+    dataset.__getitems__(wanted)  # opens the shards
+    together = threading.Barrier(len(wanted), timeout=100)
+
+    def fault(request: Request) -> None:
+        together.wait()  # the barrier breaks, and with it the server, unless all requests arrive
+
+    server.fault = fault
+    assert dataset.__getitems__(wanted) == wanted
+    dataset.close()
+
+
+def test_connections_that_keep_dropping_lose_no_samples(server: WebServer) -> None:
+    """Every other request breaks off in the middle: no sample is lost or repeated."""
+    server.fault = lambda request: "drop" if request.number % 2 else None
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields=("cls", "txt", "bin"), retries=30).stream()
+    files = dict(numbered(COUNT))
+    for number, (label, text, data) in enumerate(dataset):
+        assert (label, text) == (number, f"sämple {number}")
+        assert data == files[f"{number:06d}.bin"]
+    table = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", retries=30, cache=False)
+    assert table.__getitems__([99, 3, 50, 3]) == [99, 3, 50, 3]
+    dataset.close()
+    table.close()
+
+
+def test_the_error_for_a_server_that_stays_down_names_the_shard(server: WebServer) -> None:
+    def down(request: Request) -> str | None:
+        return "503" if request.path == "shard-001.tar" and request.start > 0 else None
+
+    server.fault = down
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", retries=2).stream()
+    iterator = iter(dataset)
+    found: list[int] = []
+    with pytest.raises(SourceError, match=r"shard-001\.tar cannot be read at byte .*503.*tried 3 times.*retries="):
+        found.extend(iterator)
+    assert found == list(range(len(found)))
+    assert list(iterator) == list(range(65, COUNT))
+    dataset.close()
+
+
+def test_a_missing_shard(server: WebServer) -> None:
+    dataset = TarDataset([f"{server.address}/none.tar"]).stream()
+    with pytest.raises(SourceError, match=r"none\.tar: the server answers 404"):
+        list(dataset)
+    dataset.close()
+
+
+def test_resuming_requests_only_the_rest(server: WebServer) -> None:
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls").stream()
+    first = iter(dataset)
+    for _ in range(100):
+        next(first)
+    state = first.state_dict()
+    del first
+    server.requests.clear()
+    second = iter(dataset)
+    second.load_state_dict(state)
+    assert list(second) == list(range(100, COUNT))
+    assert {request.path for request in server.requests} == {"shard-002.tar"}
+    beyond = [request.start for request in server.requests if request.start > 0]
+    assert min(beyond) >= state["offset"] > 50_000
+    dataset.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_random_access_over_http(server: WebServer, tmp_path: Path, workers: int) -> None:
+    table = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=tmp_path / "index")
+    loader = feedline.Loader(table, 16, shuffle=True, seed=1, workers=workers)
+    found = [int(number) for batch in loader for number in batch]
+    assert sorted(found) == list(range(COUNT))
+    assert found != sorted(found)
+    table.close()
+    server.requests.clear()
+    again = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=tmp_path / "index")
+    assert len(again) == COUNT
+    assert all(request.start == 0 for request in server.requests), "the index was cached"
+    again.close()
+
+
+def test_a_shard_replaced_on_the_server_is_detected(server: WebServer, tmp_path: Path) -> None:
+    server.tags = {f"shard-{n:03d}.tar": '"1"' for n in range(3)}
+    folder = tmp_path / "index"
+    address = f"{server.address}/shard-000.tar"
+    table = TarDataset(address, fields="cls", cache=folder)
+    assert table[0] == 0
+    (tmp_path / "shard-000.tar").write_bytes(tar_bytes(numbered(40, first=500)))
+    server.tags["shard-000.tar"] = '"2"'
+    with pytest.raises(SourceChanged, match=r"shard-000\.tar"):
+        table[20]
+    table.close()
+    again = TarDataset(address, fields="cls", cache=folder)
+    assert again[20] == 520
+    again.close()
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    start_fsspec()
+    with s3_server() as address:
+        client = bucket_at(address)
+        first = 0
+        for place, count in enumerate(SIZES):
+            client.put_object(Bucket="bucket", Key=f"x/{place}.tar", Body=tar_bytes(numbered(count, first)))
+            first += count
+        client.close()
+        yield address
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_s3_with_workers_after_the_parent_has_read(s3: str, tmp_path: Path, workers: int) -> None:
+    options: dict[str, Any] = {"storage_options": {**S3_OPTIONS, "endpoint_url": s3}, "fields": "cls"}
+    stream = TarDataset("s3://bucket/x/{0..2}.tar", **options).stream(shuffle=True, buffer=20)
+    table = TarDataset("s3://bucket/x/{0..2}.tar", cache=tmp_path, **options)
+    assert next(iter(stream)) is not None
+    assert table[64] == 64
+    for loader in (
+        feedline.Loader(stream, 16, workers=workers),
+        feedline.Loader(table, 16, shuffle=True, seed=1, workers=workers),
+    ):
+        assert sorted(int(number) for batch in loader for number in batch) == list(range(COUNT))
+    stream.close()
+    table.close()
+
+
+@pytest.mark.slow
+def test_a_missing_object(s3: str) -> None:
+    dataset = TarDataset("s3://bucket/x/7.tar", storage_options={**S3_OPTIONS, "endpoint_url": s3}).stream()
+    with pytest.raises(SourceError, match=r"s3://bucket/x/7\.tar: there is no such object"):
+        list(dataset)
+    dataset.close()
+
+
+def covered(server: WebServer, dataset: TarDataset, index: int) -> bool:
+    """True if a request for the bytes of a sample has arrived."""
+    shard = int(np.searchsorted(dataset.index.starts, index, side="right")) - 1
+    fields = dataset.index.fields(shard, index - int(dataset.index.starts[shard]))
+    ((start, size),) = ((offset, size) for _, name, offset, size, _ in fields if name == "bin")
+    return any(
+        request.path == f"shard-{shard:03d}.tar" and request.start <= start and start + size <= request.stop
+        for request in list(server.requests)
+    )
+
+
+def test_the_next_batch_is_fetched_while_a_batch_is_transformed(
+    server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedline.datasets.storage.ranges.REMOTE_GAP", 0)
+    batches = [list(range(first, first + 5)) for first in range(30, 60, 5)]
+    waited = list[bool]()
+
+    def transform(data: bytes) -> int:
+        number = len(waited) // 5
+        if number + 1 < len(batches):
+            deadline = time.monotonic() + 60
+            while not covered(server, dataset, batches[number + 1][-1]) and time.monotonic() < deadline:
+                threading.Event().wait(0.001)
+            waited.append(covered(server, dataset, batches[number + 1][-1]))
+        return len(data)
+
+    dataset = TarDataset(
+        f"{server.address}/shard-{{000..002}}.tar", fields="bin", decode=False, cache=False, transform=transform
+    )
+    assert len(dataset) == COUNT
+    server.requests.clear()
+    loader = feedline.DataLoader(dataset, batch_sampler=batches, num_workers=1, engine="thread", prefetch_factor=2)
+    assert len(list(loader)) == len(batches)
+    assert waited == [True] * 25
+    loader.close()
+    dataset.close()
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_prefetched_bytes_are_not_fetched_again(
+    engine: Any, server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedline.datasets.storage.ranges.REMOTE_GAP", 0)
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields=("cls", "bin"), cache=False)
+    files = dict(numbered(COUNT))
+    assert len(dataset) == COUNT
+    server.requests.clear()
+    order = random.Random(3).sample(range(COUNT), COUNT)
+    batches = [order[first : first + 7] for first in range(0, COUNT, 7)]
+    loader = feedline.DataLoader(
+        dataset, batch_sampler=batches, num_workers=2, engine=engine, prefetch_factor=3, collate_fn=list
+    )
+    for batch in loader:
+        for label, data in batch:
+            assert data == files[f"{label:06d}.bin"]
+    ranges = [(request.path, request.start, request.stop) for request in server.requests if request.start > 0]
+    assert ranges
+    assert len(set(ranges)) == len(ranges)
+    loader.close()
+    dataset.close()
+
+
+def test_samples_that_cannot_be_prefetched_fail_when_they_are_read(server: WebServer) -> None:
+    """The error belongs to the batch and names the sample, prefetched or not."""
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False, retries=0)
+    assert len(dataset) == COUNT
+    server.fault = lambda request: "503" if request.path == "shard-001.tar" else None
+    loader = feedline.DataLoader(dataset, 5, num_workers=1, engine="thread", on_error="skip")
+    found = [label for batch in loader for label in batch.tolist()]
+    assert found == [*range(40), *range(65, COUNT)]
+    assert {fault.index for fault in loader.faults} == set(range(40, 65))
+    loader.close()
+    dataset.close()

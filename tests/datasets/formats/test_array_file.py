@@ -1,0 +1,385 @@
+"""Arrays in files."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.datasets import ArrayDataset, FileDataset
+from feedline.datasets.formats.array_file import find_mapped
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
+from tests.sampling import examples
+
+COUNT = 30
+IMAGES = np.arange(COUNT * 12, dtype=np.float32).reshape(COUNT, 3, 4)
+LABELS = np.arange(COUNT)
+
+
+class MappedContract(SourceContract):
+    """The contract of sources, for files that contain images and labels."""
+
+    table: Any
+
+    def make_source(self, **options: Any) -> ArrayDataset:
+        return ArrayDataset(self.table, **options)
+
+    def samples(self) -> list[Any]:
+        return [{"image": image, "label": label} for image, label in zip(IMAGES, LABELS, strict=True)]
+
+    # It takes columns from arrays; and arrays have their own messages about indices.
+    test_columns_are_what_the_default_collate_function_makes_of_samples = None  # type: ignore[assignment]
+    test_an_index_out_of_range = None
+    test_an_index_that_is_no_number = None  # type: ignore[assignment]
+
+
+class TestFolder(MappedContract):
+    @pytest.fixture(autouse=True)
+    def _files(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "image.npy", IMAGES)
+        np.save(tmp_path / "label.npy", LABELS)
+        self.table = tmp_path
+
+
+@pytest.mark.slow
+class TestZip(MappedContract):
+    @pytest.fixture(autouse=True)
+    def _files(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "data.npz", image=IMAGES, label=LABELS)
+        self.table = str(tmp_path / "data.npz")
+
+
+@pytest.mark.slow
+class TestDict(MappedContract):
+    @pytest.fixture(autouse=True)
+    def _files(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "image.npy", np.asfortranarray(IMAGES))
+        self.table = {"image": tmp_path / "image.npy", "label": LABELS}
+
+
+@pytest.mark.slow
+class TestMappedByNumPy(MappedContract):
+    @pytest.fixture(autouse=True)
+    def _files(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "image.npy", IMAGES)
+        np.save(tmp_path / "label.npy", np.repeat(LABELS, 2))
+        self.folder = tmp_path
+
+    def make_source(self, **options: Any) -> ArrayDataset:
+        labels = np.load(self.folder / "label.npy", mmap_mode="r")[::2]
+        return ArrayDataset({"image": np.load(self.folder / "image.npy", mmap_mode="r"), "label": labels}, **options)
+
+
+def test_forms(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", image=IMAGES, label=LABELS)
+    np.save(tmp_path / "x.npy", LABELS)
+    assert repr(ArrayDataset(tmp_path / "x.npy")) == "ArrayDataset(30 samples of int64[])"
+    assert ArrayDataset(str(tmp_path / "x.npy"))[3] == 3
+    assert ArrayDataset((tmp_path / "x.npy", IMAGES))[3][0] == 3
+    assert repr(ArrayDataset(tmp_path / "data.npz", ("label", "image"))).endswith("(int64[], float32[3, 4]))")
+    assert ArrayDataset(tmp_path / "data.npz", "label")[4] == 4
+    assert ArrayDataset({"a": LABELS, "b": IMAGES}, {"y": "a"})[5] == {"y": 5}
+    assert repr(ArrayDataset(tmp_path)) == "ArrayDataset(30 samples of {'x': int64[]})"
+
+
+def test_pickled_by_path_and_opened_only_when_it_is_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1000, 100)))
+    source = ArrayDataset(tmp_path / "x.npy")
+    assert source.__dict__["_opened"] is None
+    assert len(pickle.dumps(source)) < 800
+    source[0]
+    assert source._opened is not None
+    assert len(pickle.dumps(source)) < 800
+    mapped = ArrayDataset((np.load(tmp_path / "x.npy", mmap_mode="r")[10:, ::2], LABELS.repeat(33)))
+    assert len(pickle.dumps(mapped)) < 800 + LABELS.nbytes * 33
+
+
+def test_samples_of_files_are_writable(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", IMAGES)
+    for table in (tmp_path / "x.npy", np.load(tmp_path / "x.npy", mmap_mode="r+")):
+        source = ArrayDataset(table)
+        sample = source[3]
+        assert type(sample) is np.ndarray
+        sample += 1
+        assert (source[3] == IMAGES[3]).all()
+    assert (np.load(tmp_path / "x.npy") == IMAGES).all()
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(data=st.data(), mode=st.sampled_from(["r", "r+", "c"]))
+def test_slices_of_mapped_arrays(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, mode: Any) -> None:
+    path = tmp_path_factory.mktemp("mapped") / "x.npy"
+    np.save(path, np.arange(24 * 5, dtype=data.draw(st.sampled_from(["i2", ">f8", "u1"]))).reshape(24, 5))
+    array = np.load(path, mmap_mode=mode)
+    slices = st.slices(24).filter(lambda one: len(range(*one.indices(24))) > 0)
+    part = array[data.draw(slices)]
+    if data.draw(st.booleans()):
+        part = part[:, data.draw(st.slices(5).filter(lambda one: len(range(*one.indices(5))) > 0))]
+    if data.draw(st.booleans()):
+        part = part.T
+    place = find_mapped(part)
+    assert (place is None) == (mode == "c")
+    other = pickle.loads(pickle.dumps(ArrayDataset(part)))
+    if mode != "c":  # otherwise NumPy pickles it, in a byte order of its choice
+        assert other.arrays.dtype == part.dtype
+    assert np.array_equal(other.arrays, part)
+
+
+def test_raw_numbers_mapped_with_numpy(tmp_path: Path) -> None:
+    IMAGES.tofile(tmp_path / "x.bin")
+    mapped = np.memmap(tmp_path / "x.bin", np.float32, "r", 48, (COUNT - 1, 3, 4))
+    text = pickle.dumps(ArrayDataset(mapped))
+    assert len(text) < 800
+    assert_same(pickle.loads(text)[5], IMAGES[6])
+    os.truncate(tmp_path / "x.bin", 500)
+    with pytest.raises(CorruptSource, match="truncated"):
+        pickle.loads(text)[5]
+
+
+def test_arrays_in_memory_are_pickled_by_value(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", IMAGES)
+    changed = np.load(tmp_path / "x.npy", mmap_mode="c")
+    changed[0] = 7
+    assert (pickle.loads(pickle.dumps(ArrayDataset(changed)))[0] == 7).all()
+    copied = np.array(
+        np.load(tmp_path / "x.npy", mmap_mode="r"), subok=True
+    )  # a memmap object that no longer maps a file
+    os.remove(tmp_path / "x.npy")
+    assert (pickle.loads(pickle.dumps(ArrayDataset(copied)))[1] == IMAGES[1]).all()
+
+
+class TestOddArrays:
+    @pytest.mark.parametrize(
+        ("array", "message"),
+        [
+            (np.array([{}, None], object), "Python objects, which are pickled"),
+            (np.zeros(3, [("a", "i4"), ("b", "f4")]), "structured array, of a, b"),
+            (np.zeros(3, ">f4"), "another byte order.*newbyteorder"),
+            (np.array(3.0), "single number"),
+        ],
+    )
+    def test_unsupported_types_are_rejected(self, tmp_path: Path, array: Any, message: str) -> None:
+        np.save(tmp_path / "x.npy", array, allow_pickle=True)
+        np.savez(tmp_path / "x.npz", x=array)
+        with pytest.raises(BadOption, match=message):
+            ArrayDataset(tmp_path / "x.npy")
+        with pytest.raises(BadOption, match=message):
+            ArrayDataset(tmp_path / "x.npz")
+
+    def test_compressed_archives_are_rejected(self, tmp_path: Path) -> None:
+        np.savez_compressed(tmp_path / "x.npz", a=LABELS)
+        with pytest.raises(BadOption, match=r"'a' of .*x\.npz is compressed.*numpy\.savez"):
+            ArrayDataset(tmp_path / "x.npz")
+        loaded = ArrayDataset(dict(np.load(tmp_path / "x.npz")))  # the advice of the message
+        assert loaded[3]["a"] == 3
+
+    def test_no_samples_and_one(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "none.npy", np.zeros((0, 3)))
+        np.save(tmp_path / "one.npy", np.ones((1, 3)))
+        assert list(feedline.Loader(ArrayDataset(tmp_path / "none.npy"), 2)) == []
+        assert len(pickle.loads(pickle.dumps(ArrayDataset(tmp_path / "none.npy"))).arrays) == 0
+        assert [batch.tolist() for batch in feedline.Loader(ArrayDataset(tmp_path / "one.npy"), 2)] == [[[1, 1, 1]]]
+
+    @pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+    def test_versions(self, tmp_path: Path, version: tuple[int, int]) -> None:
+        with (tmp_path / "x.npy").open("wb") as file:
+            np.lib.format.write_array(file, IMAGES, version)
+        assert_same(ArrayDataset(tmp_path / "x.npy")[2], IMAGES[2])
+
+    def test_unaligned_arrays_in_a_zip(self, tmp_path: Path) -> None:
+        """Their addresses are not aligned."""
+        np.savez(tmp_path / "x.npz", a=np.zeros(3, np.int8), b=IMAGES)
+        with pytest.raises(BadOption, match="'a' has 3 and array 'b' has 30"):
+            ArrayDataset(tmp_path / "x.npz")
+        for shift in range(4):
+            members: dict[str, Any] = {"n" * (shift + 1): IMAGES}
+            np.savez(tmp_path / "x.npz", **members)
+            source = ArrayDataset(tmp_path / "x.npz")
+            (batch,) = feedline.Loader(source, COUNT)
+            assert_same(batch["n" * (shift + 1)], IMAGES)
+            (tensors,) = feedline.DataLoader(source, COUNT)
+            assert_same(tensors["n" * (shift + 1)].numpy(), IMAGES)
+
+
+class TestDamage:
+    def test_truncated(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", IMAGES)
+        size = (tmp_path / "x.npy").stat().st_size
+        for length in (size - 1, size // 2, 129, 100, 7, 0):
+            shutil.copy(tmp_path / "x.npy", tmp_path / "cut.npy")
+            os.truncate(tmp_path / "cut.npy", length)
+            with pytest.raises(CorruptSource, match=r"truncated|is incomplete"):
+                ArrayDataset(tmp_path / "cut.npy")
+
+    def test_truncated_zip(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "x.npz", a=IMAGES)
+        os.truncate(tmp_path / "x.npz", 1000)
+        with pytest.raises(CorruptSource, match="is incomplete"):
+            ArrayDataset(tmp_path / "x.npz")
+
+    def test_truncated_after_construction(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", IMAGES)
+        source = ArrayDataset(tmp_path / "x.npy")
+        os.truncate(tmp_path / "x.npy", 500)
+        with pytest.raises(CorruptSource, match="truncated"):
+            source[0]
+
+    def test_rejects_files_that_are_not_arrays(self, tmp_path: Path) -> None:
+        (tmp_path / "x.npy").write_bytes(b"hello" * 100)
+        with pytest.raises(CorruptSource, match=r"not a \.npy file"):
+            ArrayDataset(tmp_path / "x.npy")
+        with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+            archive.writestr("readme.txt", "hello")
+        with pytest.raises(BadOption, match=r"readme\.txt"):
+            ArrayDataset(tmp_path / "x.npz")
+
+    def test_a_header_that_declares_too_much(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", IMAGES)
+        raw = (tmp_path / "x.npy").read_bytes().replace(b"(30, 3, 4)", b"(30,30,40)")
+        (tmp_path / "x.npy").write_bytes(raw)
+        with pytest.raises(CorruptSource, match="ends at byte"):
+            ArrayDataset(tmp_path / "x.npy")
+
+    def test_bytes_after_the_array(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", IMAGES)
+        with (tmp_path / "x.npy").open("ab") as file:
+            np.save(file, LABELS)
+        with pytest.raises(CorruptSource, match=r"x\.npy has \d+ bytes too many.*ends at byte \d+"):
+            ArrayDataset(tmp_path / "x.npy")
+        whole = np.load(tmp_path / "x.npy", mmap_mode="r")  # NumPy ignores them
+        assert len(ArrayDataset(whole)) == COUNT
+
+    def test_a_header_that_declares_too_little(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", IMAGES)
+        raw = (tmp_path / "x.npy").read_bytes().replace(b"(30, 3, 4)", b"(20, 3, 4)")
+        (tmp_path / "x.npy").write_bytes(raw)
+        with pytest.raises(CorruptSource, match="480 bytes too many"):
+            ArrayDataset(tmp_path / "x.npy")
+
+    @pytest.mark.parametrize("place", [-300, 200])
+    def test_checksums_of_a_zip_are_verified(self, tmp_path: Path, place: int) -> None:
+        path = tmp_path / "x.npz"
+        np.savez(path, label=LABELS, image=IMAGES)
+        data = bytearray(path.read_bytes())
+        data[place] ^= 1
+        path.write_bytes(data)
+        name = "image" if place < 0 else "label"
+        with pytest.raises(CorruptSource, match=rf"'{name}' of .*x\.npz is damaged: .*CRC"):
+            ArrayDataset(path)
+        other = "label" if place < 0 else "image"
+        assert len(ArrayDataset(path, other)) == COUNT  # arrays that are not requested are not read
+
+    def test_a_zip_with_a_damaged_directory(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.npz"
+        np.savez(path, label=LABELS, image=IMAGES)
+        data = path.read_bytes()
+        for wrong in (data[:100] + data[700:], data[:-1], data[:-22] + data[-21:], data + b"x" * 70_000):
+            path.write_bytes(wrong)
+            with pytest.raises(CorruptSource, match=r"x\.npz"):
+                ArrayDataset(path)
+
+    def test_fewer_samples_than_were_packed_are_detected(self, tmp_path: Path) -> None:
+        path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a", format="npy", workers=0).path
+        assert len(ArrayDataset(path)) == 9
+        np.save(path / "x.npy", np.arange(5))
+        with pytest.raises(CorruptSource, match=r"x\.npy has 5 samples, but 9 were packed"):
+            ArrayDataset(path)
+
+    def test_changed(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", IMAGES)
+        np.savez(tmp_path / "x.npz", a=IMAGES)
+        sources = [ArrayDataset(tmp_path / "x.npy"), ArrayDataset(tmp_path / "x.npz")]
+        np.save(tmp_path / "x.npy", IMAGES[:7])
+        np.savez(tmp_path / "x.npz", a=IMAGES[:7])
+        for source in sources:
+            with pytest.raises(SourceChanged, match=r"was float32 of shape \(30, 3, 4\), and is now .*\(7, 3, 4\)"):
+                source[0]
+        np.savez(tmp_path / "x.npz", b=IMAGES)
+        with pytest.raises(SourceChanged, match="no longer contains 'a'"):
+            sources[1][0]
+
+    def test_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(SourceError, match="There is no file"):
+            ArrayDataset(tmp_path / "x.npy")
+        with pytest.raises(BadOption, match=r"folder without \.npy files"):
+            ArrayDataset(tmp_path)
+        with pytest.raises(SourceError, match="There is nothing at"):
+            ArrayDataset(tmp_path / "x.bin")
+        (tmp_path / "x.bin").write_bytes(b"x")
+        with pytest.raises(BadOption, match=r"neither a \.npy"):
+            ArrayDataset(tmp_path / "x.bin")
+        np.savez(tmp_path / "x.npz", a=IMAGES)
+        with pytest.raises(BadOption, match="several arrays"):
+            ArrayDataset({"a": tmp_path / "x.npz"})
+        with pytest.raises(BadOption, match="have no names"):
+            ArrayDataset(IMAGES, "x")
+        with pytest.raises(BadOption, match=r"names 'x', but .*x\.npz has 'a'"):
+            ArrayDataset(tmp_path / "x.npz", "x")
+
+
+@pytest.mark.slow
+def test_batches_equal_those_of_torch_s_loader(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", image=IMAGES, label=LABELS)
+    source: Any = ArrayDataset(tmp_path / "x.npz", ("image", "label"))
+    tensors: Any = torch.utils.data.TensorDataset(torch.from_numpy(IMAGES.copy()), torch.from_numpy(LABELS.copy()))
+    for dataset in (source, tensors):
+        parts = feedline.split(dataset, [0.6, 0.4], seed=2)
+        subset = torch.utils.data.Subset(dataset, [5, 5, 1, 29])
+        several: list[Any] = [parts[0], subset, dataset]
+        joined: Any = torch.utils.data.ConcatDataset(several)
+        for one in (dataset, *parts, subset, joined, torch.utils.data.Subset(joined, range(10, 40))):
+            theirs = list(torch.utils.data.DataLoader(one, batch_size=7))
+            for workers in (0, 1):
+                ours = list(feedline.DataLoader(one, batch_size=7, num_workers=workers))
+                assert len(ours) == len(theirs)
+                for found, expected in zip(ours, theirs, strict=True):
+                    assert type(found) is type(expected)
+                    for column, other in zip(found, expected, strict=True):
+                        assert column.dtype == other.dtype
+                        assert torch.equal(column, other)
+    source.close()
+
+
+def test_large_arrays_that_are_not_contiguous_are_not_copied(tmp_path: Path) -> None:
+    """The cost of a batch must depend on the size of the batch, not of the array."""
+    column = np.lib.stride_tricks.as_strided(np.zeros(4, np.float32), (1 << 34, 2), (0, 4))  # 128 GB, if copied
+    kinds: list[Any] = [feedline.Loader, feedline.DataLoader]
+    for kind in kinds:
+        loader = kind(ArrayDataset(column), 4)
+        assert tuple(next(iter(loader)).shape) == (4, 2)
+        loader.close()
+
+
+@pytest.mark.parametrize(
+    "head", [b"{'descr': '<f8', 'shape': (3,", b"{'descr': '|S0', 'fortran_order': False, 'shape': (9,)}"]
+)
+def test_errors_about_malformed_headers_name_the_file(tmp_path: Path, head: bytes) -> None:
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head)
+    with pytest.raises(CorruptSource, match=r"x\.npy is not a \.npy file, or is incomplete"):
+        ArrayDataset(path)
+    with pytest.raises(CorruptSource, match=r"x\.npy"):
+        FileDataset([path], read="npy")[0]
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 62, 1 << 62), (1 << 62, 0, 1 << 62), (0, 1 << 70)])
+def test_empty_arrays_of_impossible_shapes_are_rejected(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = tmp_path / "a.npy"
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    with pytest.raises(CorruptSource, match=r"a\.npy is not a \.npy file.* is larger than any memory"):
+        ArrayDataset(path)
+    with pytest.raises(CorruptSource, match=r"a\.npy does not contain an array.* is larger than any memory"):
+        FileDataset(tmp_path, read="npy", cache=False)[0]

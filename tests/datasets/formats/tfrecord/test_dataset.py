@@ -1,0 +1,246 @@
+"""TFRecord files: the source contract, indices, checksums, changed and damaged files, and the package tfrecord."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import pickle
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import feedline
+from feedline.datasets import TFRecordDataset, open_dataset
+from feedline.datasets.formats.tfrecord import framing
+from feedline.errors import BadOption, CorruptSource, FeedlineError, MissingExtra, SourceChanged, SourceError
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
+from tests.datasets.formats.tfrecord.records import example, field, file_of, framed
+
+
+def sample(number: int) -> dict[str, Any]:
+    return {
+        "label": np.array([number - 5]),
+        "vector": np.arange(number % 4, dtype=np.float32),
+        "image": bytes(range(number)),
+        "names": [b"a", b"b"],
+    }
+
+
+SAMPLES = [sample(number) for number in range(30)]
+RECORDS = [example(one) for one in SAMPLES]
+
+
+def write(folder: Path, *parts: list[bytes]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for number, records in enumerate(parts):
+        (folder / f"x.tfrecord-{number:05}-of-{len(parts):05}").write_bytes(file_of(records))
+    return folder
+
+
+class TestExamples(SourceContract):
+    @pytest.fixture(autouse=True)
+    def store(self, tmp_path: Path) -> None:
+        self.path = write(tmp_path / "x", RECORDS[:7], [], RECORDS[7:])
+
+    def make_source(self, **options: Any) -> TFRecordDataset:
+        return TFRecordDataset(self.path, **options)
+
+    def samples(self) -> list[Any]:
+        return SAMPLES
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches(tmp_path: Path, workers: int) -> None:
+    dataset = open_dataset(write(tmp_path / "x", RECORDS[:7], RECORDS[7:]), fields=("label",))
+    assert isinstance(dataset, TFRecordDataset)
+    batches = list(feedline.Loader(dataset, batch_size=8, workers=workers))
+    assert np.concatenate([batch[0] for batch in batches]).reshape(-1).tolist() == list(range(-5, 25))
+    dataset.close()
+
+
+def test_fields_and_parse(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", RECORDS) / "x.tfrecord-00000-of-00001"
+    good: list[tuple[dict[str, Any], Any]] = [
+        ({"fields": "image"}, SAMPLES[3]["image"]),
+        ({"fields": ("image", "label")}, (SAMPLES[3]["image"], SAMPLES[3]["label"])),
+        ({"fields": {"y": "label"}}, {"y": SAMPLES[3]["label"]}),
+        ({"parse": bytes}, RECORDS[3]),
+        ({"parse": len}, len(RECORDS[3])),
+    ]
+    for options, expected in good:
+        with contextlib.closing(TFRecordDataset(path, **options)) as dataset:
+            assert_same(dataset[3], expected)
+            assert "30 samples" in repr(dataset)
+    with contextlib.closing(TFRecordDataset(path, "nope")) as dataset, pytest.raises(BadOption, match=r"'nope'.*label"):
+        dataset[3]
+    bad: list[dict[str, Any]] = [{"parse": 3}, {"parse": bytes, "fields": "image"}, {"checksums": 1}, {"fields": ()}]
+    for options in bad:
+        with pytest.raises(BadOption):
+            TFRecordDataset(path, **options)
+
+
+def test_messages_that_are_not_examples_are_rejected(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", [field(2, b""), b"text"])
+    with contextlib.closing(TFRecordDataset(path)) as dataset:
+        with pytest.raises(SourceError, match=r"SequenceExample.*parse="):
+            dataset[0]
+        with pytest.raises(CorruptSource, match=r"Record 1, at byte 30.*parse="):
+            dataset[1]
+
+
+def test_names(tmp_path: Path) -> None:
+    for name in ("a.tfrecord", "b.tfrecords", "c.tfrecord-00000-of-00002", "plain", "D.TFRECORD"):
+        (tmp_path / name).write_bytes(file_of(RECORDS[:2]))
+        with contextlib.closing(open_dataset(tmp_path / name)) as dataset:
+            assert isinstance(dataset, TFRecordDataset)
+            assert len(dataset) == 2
+    with contextlib.closing(open_dataset(str(tmp_path / "*.tfrecord"))) as dataset:
+        assert len(dataset) == 2
+    with pytest.raises(SourceError, match="nothing"):
+        len(TFRecordDataset(tmp_path / "nothing.tfrecord"))
+
+
+def test_compressed_files_can_only_be_streamed(tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord.gz"
+    path.write_bytes(gzip.compress(file_of(RECORDS)))
+    with pytest.raises(BadOption, match=r"\.stream\(\)"):
+        len(TFRecordDataset(path))
+    assert_same(list(TFRecordDataset(path).stream()), SAMPLES)
+    assert_same(list(open_dataset(path)), SAMPLES)
+    (tmp_path / "y.tfrecord").write_bytes(file_of([bytes(0x8B1F)]))  # its length looks like the start of a gzip file
+    assert (tmp_path / "y.tfrecord").read_bytes().startswith(b"\x1f\x8b")
+    with contextlib.closing(open_dataset(tmp_path / "y.tfrecord", parse=len)) as dataset:
+        assert list(dataset) == list(dataset.stream()) == [0x8B1F]
+
+
+@given(records=st.lists(st.binary(max_size=300), max_size=20), window=st.sampled_from([12, 50, 1 << 16]))
+def test_records_of_any_size(tmp_path_factory: pytest.TempPathFactory, records: list[bytes], window: int) -> None:
+    path = tmp_path_factory.mktemp("x") / "x.tfrecord"
+    path.write_bytes(file_of(records))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(framing, "_WINDOW", window)
+        with contextlib.closing(TFRecordDataset(path, parse=bytes)) as dataset:
+            assert list(dataset) == records
+            assert list(dataset.stream()) == records
+
+
+def test_truncation_at_any_byte_is_detected(tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    ends = np.cumsum([0] + [len(framed(record)) for record in RECORDS[:3]]).tolist()
+    whole = file_of(RECORDS[:3])
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        dataset = TFRecordDataset(path)
+        if size in ends:  # nothing says how many records there were
+            assert len(dataset) == ends.index(size)
+            continue
+        with pytest.raises(CorruptSource, match=r"x\.tfrecord"):
+            len(dataset)
+        with pytest.raises(CorruptSource, match=r"x\.tfrecord"):
+            list(dataset.stream())
+
+
+@given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_every_flipped_bit_is_detected(tmp_path_factory: pytest.TempPathFactory, place: int, bit: int) -> None:
+    path = tmp_path_factory.mktemp("x") / "x.tfrecord"
+    data = bytearray(file_of(RECORDS[:5]))
+    data[place % len(data)] ^= 1 << bit
+    path.write_bytes(data)
+    with contextlib.closing(TFRecordDataset(path, checksums=True)) as dataset:
+        with pytest.raises(CorruptSource, match=r"x\.tfrecord"):
+            list(dataset)
+        with pytest.raises(CorruptSource, match=r"x\.tfrecord"):
+            list(dataset.stream())
+    with contextlib.closing(TFRecordDataset(path, checksums=False)) as dataset, contextlib.suppress(FeedlineError):
+        assert len(list(dataset)) == 5
+
+
+def test_rejects_an_impossible_length(tmp_path: Path) -> None:
+    path = tmp_path / "x.tfrecord"
+    for size in (1 << 62, (1 << 64) - 1, 10**6):
+        length = struct.pack("<Q", size)
+        path.write_bytes(length + struct.pack("<I", framing.sum_of(length)) + bytes(100))
+        with pytest.raises(CorruptSource, match=str(size)[:5]):
+            len(TFRecordDataset(path))
+        with pytest.raises(CorruptSource, match=str(size)[:5]):
+            list(TFRecordDataset(path).stream())
+
+
+def test_without_the_package_for_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "x", RECORDS) / "x.tfrecord-00000-of-00001"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with contextlib.closing(TFRecordDataset(path)) as dataset, pytest.raises(CorruptSource, match="its data"):
+        dataset[29]
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    with pytest.raises(MissingExtra, match=r"feedline\[tfrecord\]"):
+        TFRecordDataset(path, checksums=True)
+    with contextlib.closing(TFRecordDataset(path)) as dataset:
+        assert_same(dataset[29], SAMPLES[29])
+
+
+def test_changed_files_are_detected(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", RECORDS) / "x.tfrecord-00000-of-00001"
+    dataset = TFRecordDataset(path)
+    assert_same(dataset[0], SAMPLES[0])
+    text = pickle.dumps(dataset)
+    with open(path, "ab") as file:
+        file.write(framed(RECORDS[0]))
+    with pytest.raises(SourceChanged, match=r"x\.tfrecord"):
+        dataset[0]
+    dataset.close()
+    other = pickle.loads(text)
+    with pytest.raises(SourceChanged, match="Create the dataset again"):
+        other[0]
+    other.close()
+
+
+def test_the_index_of_large_files_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "_KEPT", 10)
+    path = write(tmp_path / "x", RECORDS) / "x.tfrecord-00000-of-00001"
+    cache = tmp_path / "cache"
+    assert len(TFRecordDataset(path, cache=cache)) == 30
+    (kept,) = cache.iterdir()
+    scan = framing._scan
+    monkeypatch.setattr(framing, "_scan", lambda file: pytest.fail("it was scanned again"))
+    with contextlib.closing(TFRecordDataset(path, cache=cache)) as dataset:
+        assert_same(list(dataset), SAMPLES)
+    monkeypatch.setattr(framing, "_scan", scan)
+    content = kept.read_bytes()
+    kept.write_bytes(content[:-9])
+    assert len(TFRecordDataset(path, cache=cache)) == 30
+    os.utime(path, ns=(1, 1))
+    assert len(TFRecordDataset(path, cache=cache)) == 30
+    assert len(list(cache.iterdir())) == 1, "the new index replaces the old one"
+    records = framing.find_records(str(path), False)
+    with pytest.raises(ValueError, match="not the records"):
+        framing._kept(records.file, {"starts": records.starts + 1, "sizes": records.sizes})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_package_tfrecord_writes_and_reads_the_same_records(tmp_path: Path) -> None:
+    package = pytest.importorskip("tfrecord", exc_type=ImportError)
+    path = str(tmp_path / "x.tfrecord")
+    writer = package.TFRecordWriter(path)
+    for one in SAMPLES:
+        kinds = {"label": "int", "vector": "float", "image": "byte"}
+        writer.write({name: (list(one[name]) if kind != "byte" else one[name], kind) for name, kind in kinds.items()})
+    writer.close()
+    theirs = list(package.tfrecord_loader(path, None, ["image", "label", "vector"]))
+    with contextlib.closing(TFRecordDataset(path, ["image", "label", "vector"], checksums=True)) as dataset:
+        assert_same(list(dataset), theirs)
+    ours = tmp_path / "ours.tfrecord"
+    ours.write_bytes(file_of(RECORDS))
+    for found, one in zip(package.tfrecord_loader(str(ours), None), SAMPLES, strict=True):
+        assert found["image"] == one["image"]
+        assert found["label"].tolist() == one["label"].tolist()
+        assert found["names"].tolist() == one["names"]

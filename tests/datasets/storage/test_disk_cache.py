@@ -1,0 +1,561 @@
+"""Pieces of blobs in a disk cache: concurrent processes, damage, and limits."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.datasets.framework.kept_file import kept_bytes
+from feedline.datasets.storage import cache_pieces, disk_cache
+from feedline.datasets.storage.blob import Blob
+from feedline.datasets.storage.cached_blob import CachedBlob
+from feedline.datasets.storage.disk_cache import MARK, DiskCache
+from feedline.datasets.storage.foresight import RandomAccess
+from feedline.errors import BadOption, FeedlineWarning, SourceError
+
+PIECE = 1000
+DATA = random.Random(0).randbytes(10 * PIECE + 17)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_cache, "PIECE_BYTES", PIECE)
+
+
+class Far(Blob):
+    """A remote blob that counts how many bytes were fetched."""
+
+    name = address = "s3://bucket/a.tar"
+
+    def __init__(self, data: bytes = DATA, tag: str = "1") -> None:
+        self.data, self.size, self.tag = data, len(data), tag
+        self.reads = self.fetched = 0
+        self._lock = threading.Lock()
+
+    def read(self, start: int, stop: int) -> bytes:
+        with self._lock:
+            self.reads += 1
+            self.fetched += stop - start
+        return self.data[start:stop]
+
+    def close(self) -> None:
+        self.data = b""
+
+
+def opened(far: Blob, cache: DiskCache) -> CachedBlob:
+    """Open a blob for random access, as the only file of its dataset."""
+    return CachedBlob(far, cache, RandomAccess([far.address]))
+
+
+def taken(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.name != MARK)
+
+
+def test_a_second_read_comes_from_the_disk(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+    for _ in range(2):
+        blob = opened(far, cache)
+        for start, stop in ((0, 1), (999, 1001), (2500, 7300), (0, len(DATA)), (len(DATA) - 1, len(DATA))):
+            assert blob.read(start, stop) == DATA[start:stop]
+    assert far.reads == 11
+    assert taken(tmp_path / "c") == 10 * kept_bytes(PIECE) + kept_bytes(17)
+
+
+def test_another_tag_is_another_blob(tmp_path: Path) -> None:
+    cache, other = DiskCache(tmp_path / "c", 10**6), DATA[::-1]
+    assert opened(Far(), cache).read(0, 5000) == DATA[:5000]
+    assert opened(Far(other, tag="2"), cache).read(0, 5000) == other[:5000]
+
+
+def test_addresses_that_differ_only_in_hidden_parts_are_different_blobs(tmp_path: Path) -> None:
+    cache, blobs = DiskCache(tmp_path / "c", 10**6), [Far(), Far(DATA[::-1])]
+    for number, blob in enumerate(blobs):
+        blob.name, blob.address = "https://host/get?***", f"https://host/get?file={number}"
+        assert opened(blob, cache).read(0, 5000) == blob.data[:5000]
+
+
+def test_a_new_folder_counts_its_first_piece_once(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
+    opened(far, cache).read(0, 3 * PIECE)
+    assert cache.stats().held == taken(tmp_path / "c")
+
+
+def test_a_read_only_cache_folder_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+    opened(far, cache).read(0, PIECE)
+
+    def refuse(path: Path) -> None:
+        raise OSError(30, f"Read-only file system: {path}")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert opened(far, cache).read(0, PIECE) == DATA[:PIECE]
+    assert far.reads == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 1004, b"short"])
+def test_damaged_pieces_are_fetched_again(damage: bytes, tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+    opened(far, cache).read(0, 2 * PIECE)
+    cache.path_of(far, 1).write_bytes(damage)
+    for _ in range(2):
+        restarted = DiskCache(tmp_path / "c", 10**6)
+        assert opened(far, restarted).read(0, 2 * PIECE) == DATA[: 2 * PIECE]
+        assert far.reads == 3
+
+
+def test_a_full_cache_keeps_its_pieces_and_other_reads_fetch_only_their_bytes(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 6 * PIECE), Far()
+    blob = opened(far, cache)
+    for number in range(5):
+        blob.read(number * PIECE, (number + 1) * PIECE)
+    for number in range(5):
+        os.utime(cache.path_of(far, number), (0, 0))  # long ago
+    assert blob.read(5 * PIECE + 10, 5 * PIECE + 20) == DATA[5 * PIECE + 10 : 5 * PIECE + 20]
+    assert {number for number in range(11) if cache.path_of(far, number).exists()} == set(range(5))
+    assert far.fetched == 5 * PIECE + 10
+    stats = cache.stats()
+    assert (stats.fetched, stats.dropped, stats.held) == (5 * PIECE + 10, 10, 5 * kept_bytes(PIECE))
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 1.2])
+@pytest.mark.parametrize("sample", [50, 350, 1700])
+def test_random_access_fetches_no_more_than_an_optimal_cache(share: float, sample: int, tmp_path: Path) -> None:
+    count, epochs, dice = 30 * PIECE // sample + 1, 3, random.Random(1)
+    far = Far(dice.randbytes(count * sample))
+    cache = DiskCache(tmp_path / "c", max(4, int(len(far.data) * share) // PIECE) * kept_bytes(PIECE))
+    blob = opened(far, cache)
+    held = min(1.0, cache.max_bytes // kept_bytes(PIECE) * PIECE / far.size)
+    for epoch in range(epochs):
+        before = far.fetched
+        for number in dice.sample(range(count), count):
+            start = number * sample
+            assert blob.read(start, start + sample) == far.data[start : start + sample]
+        least = far.size if epoch == 0 else (1 - held) * far.size
+        assert least - 2 * PIECE <= far.fetched - before <= least + 2 * PIECE
+
+
+def test_random_access_replaces_unused_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, own = Far(), Far(tag="2")
+    other.address = "s3://bucket/other.tar"
+    opened(other, DiskCache(tmp_path / "c", 6 * PIECE)).read(0, 5 * PIECE)
+    cache = DiskCache(tmp_path / "c", 6 * PIECE)
+    opened(own, cache).read(0, 10)
+    assert not cache.path_of(own, 0).exists(), "the other pieces were used recently"
+    monkeypatch.setattr(cache_pieces, "_UNUSED_S", -1.0)
+    opened(own, cache).read(0, 10)
+    assert not cache.path_of(own, 0).exists(), "a full cache is not scanned for every read"
+    later = opened(own, DiskCache(tmp_path / "c", 6 * PIECE))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: later.read(number * PIECE, number * PIECE + 10), range(8)))
+    assert own.fetched <= 20 + 5 * PIECE + 8 * 10, "no more pieces than fit"
+    later.read(0, 8 * PIECE)
+    assert sum(cache.path_of(own, number).exists() for number in range(11)) == 5
+    assert taken(tmp_path / "c") <= 6 * PIECE
+
+
+def test_random_access_replaces_pieces_of_an_old_version(tmp_path: Path) -> None:
+    old, new = Far(tag="1"), Far(tag="2")
+    opened(old, DiskCache(tmp_path / "c", 6 * PIECE)).read(0, 5 * PIECE)
+    cache = DiskCache(tmp_path / "c", 6 * PIECE)
+    opened(new, cache).read(0, 10)
+    assert cache.path_of(new, 0).exists()
+
+
+def test_a_damaged_piece_of_a_full_cache_is_fetched_again(tmp_path: Path) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE))
+    opened(far, cache).read(0, len(DATA))
+    cache.path_of(far, 0).write_bytes(b"x" * kept_bytes(PIECE))
+    restarted = DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE))
+    before = far.fetched
+    for _ in range(2):
+        assert opened(far, restarted).read(10, 20) == DATA[10:20]
+        restarted.keep_last(Path(), b"")
+    assert far.fetched == before + PIECE
+
+
+def test_missing_pieces_are_fetched_in_one_request(tmp_path: Path) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE))
+    blob = opened(far, cache)
+    blob.read(0, 4 * PIECE)
+    before = far.reads
+    assert blob.read(2 * PIECE + 5, 9 * PIECE + 5) == DATA[2 * PIECE + 5 : 9 * PIECE + 5]
+    assert far.reads == before + 1
+
+
+def test_a_lowered_limit_is_respected(tmp_path: Path) -> None:
+    far = Far()
+    opened(far, DiskCache(tmp_path / "c", 10 * kept_bytes(PIECE))).read(0, len(DATA))
+    cache = DiskCache(tmp_path / "c", 5 * kept_bytes(PIECE))
+    opened(far, cache).read(10 * PIECE, 10 * PIECE + 5)
+    assert cache.stats().held == taken(tmp_path / "c") <= 5 * kept_bytes(PIECE)
+
+
+def test_a_lost_count_is_restored_with_one_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE))
+    opened(far, cache).read(0, len(DATA))
+    (tmp_path / "c" / MARK).write_bytes(b"")
+    scans, cache = list[Path](), DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE))
+
+    def scanned(folder: Path) -> cache_pieces.Pieces:
+        scans.append(folder)
+        return cache_pieces.Pieces(folder)
+
+    monkeypatch.setattr(disk_cache, "Pieces", scanned)
+    for number in range(5, 10):
+        opened(far, cache).read(number * PIECE, number * PIECE + 1)
+    assert len(scans) == 1
+    assert cache.stats().held == taken(tmp_path / "c")
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
+def test_without_room_on_the_disk_only_the_requested_bytes_are_fetched(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **options: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    far, cache = Far(), DiskCache(tmp_path / "c", 10**6)
+    monkeypatch.setattr(disk_cache, "keep", fail)
+    with pytest.warns(FeedlineWarning, match="cannot be written"):
+        opened(far, cache).read(0, 10)
+    for number in range(1, 10):
+        opened(far, cache).read(number * PIECE, number * PIECE + 10)
+    assert far.fetched == PIECE + 9 * 10
+
+
+class Soon:
+    """Says that the piece being read is needed again at once, and all others later."""
+
+    worth = 0.0
+
+    def place_of(self, name: str, number: int) -> int:
+        return 0
+
+    def after(self, place: int) -> float:
+        return 0.0
+
+    def times(self) -> Any:
+        return np.array([1.0])
+
+
+def test_a_forked_process_scans_the_folder_itself(tmp_path: Path) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE))
+    CachedBlob(far, cache, Soon()).read(0, PIECE)  # finds a new folder
+    CachedBlob(far, DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE)), Soon()).read(PIECE, 4 * PIECE)
+    blob = CachedBlob(far, cache, Soon())
+    child = multiprocessing.get_context("fork").Process(target=blob.read, args=(4 * PIECE, 8 * PIECE))
+    child.start()
+    child.join()
+    assert {number for number in range(11) if cache.path_of(far, number).exists()} == set(range(4, 8))
+
+
+def _reads_in_a_child(blob: CachedBlob, cache: DiskCache, found: Any) -> None:
+    found.put((blob.read(0, 10), cache._reserved))
+
+
+def test_a_child_forked_during_a_reservation_can_read(tmp_path: Path) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 10**6)
+    blob, context = opened(far, cache), multiprocessing.get_context("fork")
+    found: Any = context.SimpleQueue()
+    child = context.Process(target=_reads_in_a_child, args=(blob, cache, found))
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with cache.reserved(cache.path_of(far, 3), RandomAccess()), disk_cache._reserving:
+            is_held.set()
+            may_end.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait()
+    child.start()
+    try:
+        assert found.get() == (DATA[:10], 0)
+    finally:
+        may_end.set()
+        holder.join()
+        child.join()
+
+
+def test_reads_at_the_same_time_fetch_no_more_pieces_than_fit(tmp_path: Path) -> None:
+    far = Slow()
+    blob = opened(far, DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE)))
+    with ThreadPoolExecutor(10) as threads:
+        list(threads.map(lambda number: blob.read(number * PIECE, number * PIECE + 10), range(10)))
+    assert far.fetched <= 4 * PIECE + 10 * 10
+    blob.read(0, 10 * PIECE)
+    assert taken(tmp_path / "c") == 4 * kept_bytes(PIECE)
+
+
+def _read_at_random(folder: Path, seed: int) -> None:
+    disk_cache.PIECE_BYTES = PIECE
+    dice, cache = random.Random(seed), DiskCache(folder, 5 * PIECE)
+    for _ in range(150):
+        start = dice.randrange(len(DATA))
+        stop = min(len(DATA), start + dice.randrange(2500))
+        assert opened(Far(), cache).read(start, stop) == DATA[start:stop]
+        assert taken_pieces(folder) <= 5 * kept_bytes(PIECE) * kept_bytes(PIECE), (
+            "the limit, plus what other processes are writing"
+        )
+
+
+def taken_pieces(folder: Path) -> int:
+    total = 0
+    for path in folder.iterdir():
+        try:
+            total += path.stat().st_size if path.name != MARK else 0
+        except FileNotFoundError:  # deleted by another process
+            continue
+    return total
+
+
+@pytest.mark.slow
+def test_processes_write_and_delete_at_the_same_time(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_read_at_random, args=(tmp_path / "c", seed)) for seed in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert taken(tmp_path / "c") <= 5 * PIECE
+    assert not [path for path in (tmp_path / "c").iterdir() if path.name.startswith(".") and path.name != MARK]
+
+
+class Slow(Far):
+    """A blob so slow that other requests arrive during a fetch."""
+
+    def read(self, start: int, stop: int) -> bytes:
+        time.sleep(0.005)
+        return super().read(start, stop)
+
+
+def _read_counted(folder: Path, number: int, begin: Any) -> None:
+    disk_cache.PIECE_BYTES = PIECE
+    far = Slow()
+    begin.wait()
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(lambda _: opened(far, DiskCache(folder, 10**6)).read(0, len(DATA)), range(2)):
+            assert found == DATA
+    (folder.parent / f"{number}.count").write_text(str(far.reads))
+
+
+def test_concurrent_reads_of_a_piece_fetch_it_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    begin = context.Event()
+    processes = [context.Process(target=_read_counted, args=(tmp_path / "c", number, begin)) for number in range(3)]
+    for process in processes:
+        process.start()
+    begin.set()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 3
+    assert sum(int(path.read_text()) for path in tmp_path.glob("*.count")) == 11
+    assert {path.name for path in (tmp_path / "c").iterdir() if path.name.startswith(".")} == {MARK}
+
+
+def test_a_lock_is_released_even_if_a_process_was_forked_meanwhile(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+    context = multiprocessing.get_context("fork")
+    may_end = context.Event()
+    child = context.Process(target=may_end.wait)
+
+    def fetch() -> bytes:
+        child.start()
+        return DATA[:PIECE]
+
+    path = cache.path_of(far, 0)
+    assert cache.fetched(path, PIECE, fetch, RandomAccess()) == DATA[:PIECE]
+    path.unlink()
+    assert cache.fetched(path, PIECE, lambda: DATA[:PIECE], RandomAccess()) == DATA[:PIECE]
+    may_end.set()
+    child.join()
+
+
+def test_a_piece_can_be_fetched_after_a_failed_fetch(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+
+    def fail() -> bytes:
+        raise SourceError("unreachable")
+
+    with pytest.raises(SourceError, match="unreachable"):
+        cache.fetched(cache.path_of(far, 0), PIECE, fail, RandomAccess())
+    assert opened(far, cache).read(0, PIECE) == DATA[:PIECE]
+
+
+def test_leftovers_of_a_killed_process_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_cache, "_SCAN_S", 0.0)
+    monkeypatch.setattr(disk_cache, "_SCAN_SHARE", float("inf"))
+    cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
+    opened(far, cache).read(0, 1)
+    half, young = (tmp_path / "c" / f".{cache.path_of(far, 1).name}.{end}" for end in ("half", "young"))
+    others = [tmp_path / "c" / name for name in (".env", "thesis.tex", "0-1")]  # a file of the user, added later
+    for path in (half, young, *others):
+        path.write_bytes(b"abc")
+    for path in (half, *others):
+        os.utime(path, (0, 0))
+    opened(far, cache).read(0, 5 * PIECE)
+    assert (half.exists(), young.exists()) == (False, True)
+    assert all(path.exists() for path in others)
+
+
+def test_a_missing_count_is_restored(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
+    opened(far, cache).read(0, 3 * PIECE)
+    (tmp_path / "c" / MARK).write_bytes(b"")
+    opened(far, cache).read(3 * PIECE, 5 * PIECE)
+    assert taken(tmp_path / "c") <= 4 * PIECE
+
+
+def test_a_process_killed_while_writing_leaves_no_uncounted_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
+
+    def killed(path: Path, pieces: list[bytes], *, flush: bool) -> None:
+        path.write_bytes(b"".join(pieces))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_cache, "keep", killed)
+        for number in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                opened(far, cache).read(number * PIECE, number * PIECE + 1)
+    opened(far, cache).read(3 * PIECE, 5 * PIECE)
+    assert taken(tmp_path / "c") <= 4 * PIECE
+
+
+def test_rejects_a_folder_with_other_files_and_limits_that_are_too_small(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(BadOption, match=r"contains other files, such as 'thesis.tex'"):
+        DiskCache(tmp_path, 10**6)
+    with pytest.raises(BadOption, match="shard_cache_bytes=3999"):
+        DiskCache(tmp_path / "c", 3999)
+
+
+def test_rejects_cache_folders_that_are_not_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert DiskCache("~/shards", 10**6).folder == tmp_path / "shards"
+    with pytest.raises(BadOption, match=r"shard_cache='s3://\*\*\*@bucket/cache' is an address.*path on a disk"):
+        DiskCache("s3://ada:secret@bucket/cache", 10**6)
+    anything: Any = True
+    with pytest.raises(BadOption, match="shard_cache=True is not a path"):
+        DiskCache(anything, 10**6)
+
+
+def test_reads_of_this_process_are_counted_at_once(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "c", 10**6)
+    for _ in range(2):
+        opened(Far(), cache).read(0, 10)
+        cache.keep_last(Path(), b"")
+    assert cache.stats().served == cache.stats().served == 10
+
+
+def test_a_cache_that_cannot_be_written_to_warns(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("a file where the folder should be")
+    cache = DiskCache(tmp_path / "c", 10**6)
+    with pytest.warns(FeedlineWarning, match="cannot be written.*read without a cache"):
+        assert opened(Far(), cache).read(0, 10) == DATA[:10]
+
+
+def test_pieces_that_could_not_be_written_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+    opened(far, cache).read(0, PIECE)
+    monkeypatch.setattr(disk_cache, "keep", full)
+    with pytest.warns(FeedlineWarning, match="No space left"):
+        assert opened(far, cache).read(PIECE, 3 * PIECE) == DATA[PIECE : 3 * PIECE]
+    assert cache.stats().held == taken(tmp_path / "c") == kept_bytes(PIECE)
+
+
+# -- damage and other files -------------------------------------------------------------------------------------------
+
+
+def read_parts(blob: Blob, parts: int = 4) -> None:
+    for number in range(parts):
+        assert blob.read(number * PIECE + 5, number * PIECE + 15) == DATA[number * PIECE + 5 : number * PIECE + 15]
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_piece_that_is_damaged_after_it_was_read_is_fetched_again(tmp_path: Path, is_full: bool) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE) if is_full else 10**6)
+    blob = opened(far, cache)
+    blob.read(0, 4 * PIECE)
+    read_parts(blob)
+    before = far.fetched
+    for number in range(4):
+        path = cache.path_of(far, number)
+        content = bytearray(path.read_bytes())
+        content[7] ^= 1
+        with open(path, "r+b") as file:  # in place, as a failing disk does
+            file.write(content)
+    cache.keep_last(Path(), b"")
+    read_parts(blob)
+    assert far.fetched == before + 4 * PIECE
+    cache.keep_last(Path(), b"")
+    read_parts(opened(far, DiskCache(tmp_path / "c", 10**6)))
+    assert far.fetched == before + 4 * PIECE
+
+
+def zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 8 << 30)
+
+
+def large(path: Path) -> None:
+    path.write_bytes(bytes(2 * PIECE))
+
+
+@pytest.mark.parametrize("replaced", [os.mkfifo, zeros, sparse, large])
+@pytest.mark.parametrize("worth", ["part", "whole"])
+def test_only_regular_files_of_the_right_size_are_pieces(tmp_path: Path, replaced: Any, worth: str) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 1 << 40)
+    for number in range(4):
+        path = cache.path_of(far, number)
+        path.parent.mkdir(exist_ok=True)
+        (tmp_path / "c" / MARK).touch()
+        replaced(path)
+    blob = opened(far, cache)
+    if worth == "whole":
+        assert blob.read(0, 4 * PIECE) == DATA[: 4 * PIECE]
+    read_parts(blob)
+    assert far.fetched == 4 * PIECE
+    read_parts(opened(far, DiskCache(tmp_path / "c", 1 << 40)))
+    assert far.fetched == 4 * PIECE, "they were replaced"
+    assert taken(tmp_path / "c") == 4 * kept_bytes(PIECE)
+
+
+def test_a_folder_in_place_of_a_piece_is_left_alone(tmp_path: Path) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 10**6)
+    path = cache.path_of(far, 0)
+    path.mkdir(parents=True)
+    (tmp_path / "c" / MARK).touch()
+    (path / "mine").touch()
+    with pytest.warns(FeedlineWarning, match="cannot be written"):
+        assert opened(far, cache).read(0, PIECE) == DATA[:PIECE]
+    assert (path / "mine").exists()
+
+
+@pytest.mark.parametrize("replaced", [os.mkfifo, zeros])
+def test_a_pipe_or_device_in_place_of_the_counts_is_not_read(tmp_path: Path, replaced: Any) -> None:
+    (tmp_path / "c").mkdir()
+    replaced(tmp_path / "c" / MARK)
+    far = Far()
+    with pytest.warns(FeedlineWarning, match="cannot be written"):
+        assert opened(far, DiskCache(tmp_path / "c", 10**6)).read(0, PIECE) == DATA[:PIECE]

@@ -1,0 +1,218 @@
+import asyncio
+import contextlib
+import os
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from feedline.datasets.storage.blob import RetryPolicy, Version
+from feedline.datasets.storage.storage import Storage, StoreBlob, local_path, protocol_of
+from feedline.datasets.storage.systems import close_system
+from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
+from tests.datasets.storage.servers import S3_OPTIONS, bucket_at, s3_server, start_fsspec
+
+
+@pytest.mark.parametrize(
+    ("address", "protocol"),
+    [
+        ("a.tar", ""),
+        ("/data/a.tar", ""),
+        ("file:///data/a.tar", ""),
+        ("C:/data", ""),
+        ("HTTP://host/a", "http"),
+        ("s3://b/a", "s3"),
+        ("x+y://b", "x+y"),
+        ("://a", ""),
+    ],
+)
+def test_protocols(address: str, protocol: str) -> None:
+    assert protocol_of(address) == protocol
+
+
+def test_local_paths() -> None:
+    assert local_path("file:///a/b.tar") == "/a/b.tar"
+    assert local_path("/a/b.tar") == "/a/b.tar"
+
+
+def test_a_storage_can_be_closed_twice_and_used_again(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"hello")
+    storage = Storage()
+    for _ in range(2):
+        blob = storage.open(f"file://{tmp_path}/a")
+        assert blob.read(0, 2) == b"he"
+        blob.close()
+        storage.close()
+        storage.close()
+
+
+DATA = bytes(i * 7 % 251 for i in range(100_000))
+QUICK = RetryPolicy(retries=2, pause_s=0.001, timeout_s=10)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    start_fsspec()
+    with s3_server() as address:
+        client = bucket_at(address)
+        client.put_object(Bucket="bucket", Key="some/a ä.bin", Body=DATA)
+        yield client
+        client.close()
+
+
+@pytest.fixture
+def storage(s3: Any) -> Iterator[Storage]:
+    storage = Storage(QUICK, {**S3_OPTIONS, "endpoint_url": s3.meta.endpoint_url})
+    yield storage
+    storage.close()
+
+
+@pytest.mark.slow
+def test_ranges_of_an_object(storage: Storage) -> None:
+    blob = storage.open("s3://bucket/some/a ä.bin")
+    assert blob.size == len(DATA)
+    assert blob.tag
+    for start, stop in ((0, 1), (5, 70_000), (99_999, 100_000), (0, 100_000)):
+        assert blob.read(start, stop) == DATA[start:stop]
+    blob.check()
+    blob.close()
+
+
+def test_missing_objects_and_folders(storage: Storage) -> None:
+    for address in ("s3://bucket/none.tar", "s3://none/a.tar"):
+        with pytest.raises(SourceError, match=f"{address}: there is no such object"):
+            storage.open(address)
+    with pytest.raises(SourceError, match="not an object"):
+        storage.open("s3://bucket/some")
+
+
+def test_a_changed_object_is_detected(storage: Storage, s3: Any) -> None:
+    s3.put_object(Bucket="bucket", Key="b", Body=b"0123456789")
+    blob = storage.open("s3://bucket/b")
+    s3.put_object(Bucket="bucket", Key="b", Body=b"9876543210")
+    with pytest.raises(SourceChanged, match="s3://bucket/b"):
+        blob.read(0, 5)
+
+
+def test_another_version_than_the_known_one_is_detected(storage: Storage, s3: Any) -> None:
+    s3.put_object(Bucket="bucket", Key="b", Body=b"0123456789")
+    known = storage.listed("s3://bucket/[b]")["s3://bucket/b"]
+    assert known == (10, storage.open("s3://bucket/b").tag)
+    assert storage.open("s3://bucket/b", known).read(2, 4) == b"23"
+    s3.put_object(Bucket="bucket", Key="b", Body=b"9876543210")
+    with pytest.raises(SourceChanged, match="s3://bucket/b"):
+        storage.open("s3://bucket/b", known).read(2, 4)
+
+
+@pytest.mark.slow
+def test_a_forked_process_reads_after_its_parent_did(storage: Storage, s3: Any) -> None:
+    assert storage.open("s3://bucket/some/a ä.bin").read(0, 3) == DATA[:3]
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            own = Storage(QUICK, {**S3_OPTIONS, "endpoint_url": s3.meta.endpoint_url})
+            status = int(own.open("s3://bucket/some/a ä.bin").read(5, 9) != DATA[5:9])
+            own.close()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert storage.open("s3://bucket/some/a ä.bin").read(0, 3) == DATA[:3]
+
+
+@pytest.mark.slow
+def test_a_store_that_is_down(s3: Any) -> None:
+    options = {"endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
+    storage = Storage(RetryPolicy(retries=1, pause_s=0), {**S3_OPTIONS, **options})
+    with pytest.raises(SourceError, match="s3://bucket/a cannot be read"):
+        storage.open("s3://bucket/a")
+    storage.close()
+
+
+def test_any_fsspec_protocol_is_supported(s3: Any) -> None:
+    import fsspec
+
+    fsspec.filesystem("memory").pipe_file("/here/a.bin", DATA)
+    storage = Storage(QUICK)
+    opened = storage.open("memory://here/a.bin", storage.listed("memory://here/*")["memory://here/a.bin"])
+    assert opened.read(3, 8) == DATA[3:8]
+    fsspec.filesystem("memory").pipe_file("/here/a.bin", DATA[1:])
+    with pytest.raises(SourceChanged, match="was changed while it was read"):
+        opened.check()
+    with pytest.raises(SourceChanged, match="has changed since it was looked at"):
+        storage.open("memory://here/a.bin", Version(len(DATA), opened.tag))
+    storage.close()
+    fsspec.filesystem("memory").rm("/here", recursive=True)
+
+
+def test_unknown_protocols_and_options(s3: Any) -> None:
+    with pytest.raises(BadOption, match="nonsense://"):
+        Storage().open("nonsense://bucket/a.tar")
+    with (
+        contextlib.closing(Storage(QUICK, {"endpoint": "http://127.0.0.1:9"})) as storage,
+        pytest.raises(SourceError, match=r"'endpoint'. Are the names in storage_options= right"),
+    ):
+        storage.open("s3://bucket/a.tar")
+
+
+def test_the_error_names_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
+    with pytest.raises(MissingExtra, match=r"gs://.*'gcsfs'.*feedline\[gs\]"):
+        Storage().open("gs://bucket/a.tar")
+
+
+SECRETS = {"secret": "hunter2", "key": "AKIA1234", "client_kwargs": {"aws_session_token": b"t0ken"}}
+
+
+@pytest.mark.parametrize("more", [{"skip_instance_cache": True}, {"config_kwargs": {"nonsense": "hunter2"}}])
+def test_errors_do_not_reveal_values_of_options(more: dict[str, Any], s3: Any) -> None:
+    storage = Storage(QUICK, {**SECRETS, **more, "endpoint_url": "http://127.0.0.1:9"})
+    with pytest.raises((BadOption, SourceError)) as caught:
+        storage.open("s3://bucket/a")
+    text = "".join(traceback.format_exception(caught.value))
+    assert all(secret not in text for secret in ("hunter2", "AKIA1234", "t0ken"))
+    storage.close()
+
+
+class LeakyStore:
+    """A store whose errors contain the credentials."""
+
+    storage_options = SECRETS
+
+    def __init__(self, kind: type[Exception]) -> None:
+        self._kind = kind
+
+    def _strip_protocol(self, address: str) -> str:
+        return address
+
+    def invalidate_cache(self) -> None:
+        pass
+
+    def info(self, path: str) -> dict[str, Any]:
+        raise self._kind(f"AKIA1234 signed it with hunter2 for {path}")
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, OSError])
+def test_secrets_are_removed_from_errors_of_a_store(kind: type[Exception]) -> None:
+    with pytest.raises(SourceError, match=r"\*\*\* signed it with \*\*\*") as caught:
+        StoreBlob("s3://bucket/a@b", LeakyStore(kind), RetryPolicy(retries=0))
+    text = "".join(traceback.format_exception(caught.value))
+    assert "hunter2" not in text
+    assert "AKIA1234" not in text
+    assert "s3://bucket/a@b" in text
+
+
+def test_a_file_system_can_be_closed_on_the_thread_of_its_event_loop() -> None:
+    done = asyncio.Event()
+
+    async def close() -> None:
+        done.set()
+
+    async def collect_garbage() -> None:
+        close_system(SimpleNamespace(_session=SimpleNamespace(close=close), loop=asyncio.get_running_loop()))
+        await asyncio.wait_for(done.wait(), 60)
+
+    asyncio.run(collect_garbage())
