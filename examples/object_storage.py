@@ -2,7 +2,7 @@
 
     python examples/object_storage.py
 
-Shows: `TarDataset(...).stream()` reads shards front to back in large ranges, a few of them ahead. `shard_cache=` keeps
+Shows: `TarDataset(...).stream()` reads shards front to back in large ranges, a few of them ahead. `Remote(cache=...)` keeps
 what was read on a local disk: the second epoch makes one small request for each shard, to see that it has not changed.
 The state of the loader is a few numbers, and a loader that loads it continues in the middle of a shard. Workers are
 threads here, because waiting for a network releases the GIL. This script has a small web server, which answers range
@@ -31,6 +31,7 @@ import numpy as np
 
 from feedline import DataLoader
 from feedline.datasets import TarDataset
+from feedline.datasets.storage.remote import Remote
 
 SHARDS, PER_SHARD, BATCH = 8, 80, 32
 
@@ -109,7 +110,7 @@ def main() -> None:
         with running(store) as address:
 
             def make_loader() -> DataLoader[Any, Any]:
-                shards = TarDataset(f"{address}/shard-{{000..007}}.tar", ("npy", "cls"), shard_cache=cache)
+                shards = TarDataset(f"{address}/shard-{{000..007}}.tar", ("npy", "cls"), remote=Remote(cache=cache))
                 stream = shards.stream(shuffle=True, buffer=100, seed=0)
                 return DataLoader(stream, BATCH, num_workers=2, engine="thread")
 
