@@ -20,7 +20,7 @@ import pytest
 
 import feedline
 from feedline.datasets import Remote, TarDataset
-from feedline.datasets.framework import shards as tar_shards
+from feedline.datasets.storage import ahead
 from feedline.datasets.storage import blob as blobs
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.blob import RetryPolicy
@@ -263,7 +263,7 @@ def test_everything_goes_wrong_at_once(
 ) -> None:
     """With throttling, errors, drops, a small cache and a worker killed with SIGKILL, each sample comes once."""
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", 2000)
-    monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 2000)
+    monkeypatch.setattr(ahead, "REMOTE_CHUNK", 2000)
     dice, lock = random.Random(seed), threading.Lock()
 
     def fault(method: str, path: str, headers: Any) -> str | None:

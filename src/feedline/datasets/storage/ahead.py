@@ -27,8 +27,8 @@ from feedline.system.handle import ClosedWhenDeleted
 
 T = TypeVar("T")
 
-_LOCAL_CHUNK = 1 << 20
-_REMOTE_CHUNK = PIECE_BYTES
+LOCAL_CHUNK = 1 << 20
+REMOTE_CHUNK = PIECE_BYTES
 """Large enough that request latency does not matter, small enough to have several in flight: with 2 workers, 30 ms and
 40 MB/s, `benchmarks.w20_object_storage` measures 94 % of the line."""
 _REMOTE_DEPTH = 8
@@ -278,6 +278,6 @@ def read_ahead(open_blob: Callable[[str], Blob], blobs: Sequence[tuple[str, int]
         open_blob,
         blobs,
         depth=depth,
-        chunk_bytes=_REMOTE_CHUNK if depth else _LOCAL_CHUNK,
+        chunk_bytes=REMOTE_CHUNK if depth else LOCAL_CHUNK,
         most=_MOST_REMOTE_DEPTH if depth and remote.read_ahead is None else 0,
     )

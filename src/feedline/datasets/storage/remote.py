@@ -16,7 +16,7 @@ _REQUESTS = 32
 """Requests in flight for a batch of random samples: each is small and spends most of its time waiting."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Remote:
     """How a source reads files in object stores and on web servers: its option `remote=`.
 

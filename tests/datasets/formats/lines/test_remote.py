@@ -36,7 +36,7 @@ def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "_REMOTE_CHUNK", 200)
     monkeypatch.setattr("feedline.datasets.storage.ranges.REMOTE_GAP", 50)
     monkeypatch.setattr("feedline.datasets.formats.lines.sections.SECTION_BYTES", 250)
-    monkeypatch.setattr("feedline.datasets.framework.shards.REMOTE_CHUNK", 200)
+    monkeypatch.setattr("feedline.datasets.storage.ahead.REMOTE_CHUNK", 200)
     monkeypatch.setattr("feedline.datasets.storage.http._HEAD", 100)
     monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
 

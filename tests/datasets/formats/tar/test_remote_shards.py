@@ -14,7 +14,7 @@ import pytest
 
 import feedline
 from feedline.datasets import Remote, TarDataset
-from feedline.datasets.framework import shards as tar_shards
+from feedline.datasets.storage import ahead
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.formats.tar.writing import numbered, tar_bytes, write_shards
@@ -37,7 +37,7 @@ COUNT = sum(SIZES)
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make each shard need many requests."""
-    monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 20_000)
+    monkeypatch.setattr(ahead, "REMOTE_CHUNK", 20_000)
     monkeypatch.setattr("feedline.datasets.storage.http._HEAD", 1000)
     monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
 

@@ -13,7 +13,7 @@ import pytest
 
 from feedline import DataLoader
 from feedline.datasets import Remote, TarDataset
-from feedline.datasets.framework import shards as tar_shards
+from feedline.datasets.storage import ahead
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.http import Connections
@@ -53,7 +53,7 @@ def test_a_cache_may_be_added_before_resuming(tmp_path: Path) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
-    monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 20_000)
+    monkeypatch.setattr(ahead, "REMOTE_CHUNK", 20_000)
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", 20_000)
     monkeypatch.setattr("feedline.datasets.storage.http._HEAD", 1000)
     monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
