@@ -7,7 +7,7 @@ An entry is a file that says what it was derived from:
 A name only finds an entry. It counts if its label is the one that is asked for, with the stamp of the file that it was
 derived from, and if its checksums match; else it is made again. It is written under another name, flushed and renamed:
 after a crash at any moment, the name refers to a whole file or to none. Each read compares the checksums of the blocks
-that it touches, so a few bytes of a large entry cost one block. Readers never follow a symbolic link or wait for a pipe.
+that it touches, so a few bytes of a large entry cost one block. Readers never follow a link or wait for a pipe.
 
 Entries lie in folders of feedline's own, marked by a file. It never writes among other files, nor reads what another
 user could have put there. If a folder cannot be written to, it warns once, and works without.
@@ -127,6 +127,7 @@ class Entry:
         """Return the entry in a folder.
 
         Args:
+            folder: where.
             kind: what is derived; the suffix of its file.
             about: what it was derived from. Each has one entry; a changed one replaces it.
             stamp: the version of that, such as `File.stamp`.
@@ -146,7 +147,7 @@ class Entry:
         found = StoredFile.open(self.path)
         if found is None:
             if self.path.is_file() and not self.path.is_symlink():
-                self._warn_damaged()
+                self.warn_damaged()
         elif found.label != self.label or found.is_foreign or is_foreign(os.stat(self.path.parent)):
             found.close()
             return None
@@ -185,7 +186,7 @@ class Entry:
         try:
             content = file.read(0, file.size)
             if content is None:
-                self._warn_damaged()
+                self.warn_damaged()
                 return None
             return make(records.decode(content))
         except (CorruptSource, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
@@ -197,7 +198,8 @@ class Entry:
         """Store a value: anything that a record can hold. If that fails, only warn."""
         self.write([records.encode(value)])
 
-    def _warn_damaged(self) -> None:
+    def warn_damaged(self) -> None:
+        """Say that the entry is made again: a caller has found the content to be damaged."""
         warn_user(f"{self.path} is damaged or cut off, and is made again. Is the disk failing?", DataWarning)
 
 
@@ -224,7 +226,7 @@ def stored_bytes(size: int) -> int:
     return size + 4 * -(-size // BLOCK_BYTES) + _FOOTER.size
 
 
-def _footer(size: int, label_size: int, rest: bytes) -> bytes:
+def _footer(size: int, label_size: int, rest: ReadableBuffer) -> bytes:
     head = _FOOTER.pack(_MAGIC, size, label_size, 0)
     return head[:-4] + struct.pack("<I", zlib.crc32(rest, zlib.crc32(head)))
 
