@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from feedline.datasets.formats.ray_rows import RayRows
     from feedline.datasets.formats.remote_arrays import RemoteArrays
     from feedline.datasets.formats.sql import SQLDataset
-    from feedline.datasets.formats.streams import RedisStream, StreamDataset
+    from feedline.datasets.formats.streams import Feed, Message, RedisStream, StreamDataset
     from feedline.datasets.formats.tar import TarDataset
     from feedline.datasets.formats.tfrecord import TFRecordDataset
 
@@ -32,6 +32,7 @@ __all__ = [
     "ArrowDataset",
     "CSVDataset",
     "CachedDataset",
+    "Feed",
     "FileDataset",
     "HDF5Dataset",
     "ImageFolder",
@@ -40,6 +41,7 @@ __all__ = [
     "LitDataDataset",
     "MDSDataset",
     "MegatronDataset",
+    "Message",
     "ParquetDataset",
     "PrecomputedDataset",
     "RayRows",
@@ -59,6 +61,7 @@ _PLACES = {
     "ArrowDataset": "formats.parquet",
     "CSVDataset": "formats.csv",
     "CachedDataset": "derived.cache",
+    "Feed": "formats.streams",
     "FileDataset": "formats.files",
     "HDF5Dataset": "formats.hdf5",
     "ImageFolder": "formats.files",
@@ -67,6 +70,7 @@ _PLACES = {
     "LitDataDataset": "formats.litdata",
     "MDSDataset": "formats.mds",
     "MegatronDataset": "formats.megatron",
+    "Message": "formats.streams",
     "ParquetDataset": "formats.parquet",
     "PrecomputedDataset": "derived.cache",
     "RayRows": "formats.ray_rows",
