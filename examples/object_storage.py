@@ -2,11 +2,11 @@
 
     python examples/object_storage.py
 
-Shows: `TarDataset(...).stream()` reads shards front to back in large ranges, a few of them ahead. `Remote(cache=...)` keeps
-what was read on a local disk: the second epoch makes one small request for each shard, to see that it has not changed.
-The state of the loader is a few numbers, and a loader that loads it continues in the middle of a shard. Workers are
-threads here, because waiting for a network releases the GIL. This script has a small web server, which answers range
-requests and counts what it sends. For a real store, change the address and nothing else:
+Shows: `TarDataset(...).stream()` reads shards front to back in large ranges, a few of them ahead. `Remote(cache=...)`
+keeps what was read on a local disk: the second epoch makes one small request for each shard, to see that it has not
+changed. The state of the loader is a few numbers, and a loader that loads it continues in the middle of a shard.
+Workers are threads here, because waiting for a network releases the GIL. This script has a small web server, which
+answers range requests and counts what it sends. For a real store, change the address and nothing else:
 `s3://bucket/shard-{000..007}.tar` needs `pip install 'feedline[s3]'`, `gs://` needs `feedline[gs]`.
 
 Look at: the "requests" and megabytes of each epoch, and the samples of the "resumed" loader, which are exactly the

@@ -185,7 +185,7 @@ def test_pauses_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_connection_released_after_close_is_closed(server: WebServer) -> None:
     """A thread that reads ahead may release its connection after the close."""
     connections = Connections(10)
-    blob = HttpBlob(f"{server.address}/a.bin", connections, QUICK)
+    blob = HttpBlob(f"{server.address}/a.bin", connections, QUICK.retry_policy)
     connection, _ = connections.acquire("http", server.address.removeprefix("http://"))
     assert connection.sock is not None  # the connection of the first read
     connections.close()

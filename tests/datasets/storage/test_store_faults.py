@@ -20,9 +20,8 @@ import pytest
 
 import feedline
 from feedline.datasets import Remote, TarDataset
-from feedline.datasets.storage import ahead
+from feedline.datasets.storage import ahead, disk_cache
 from feedline.datasets.storage import blob as blobs
-from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import FeedlineWarning, SourceChanged, SourceError

@@ -739,6 +739,7 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 import feedline
+import feedline.datasets
 from feedline.tools.packing import store
 from tests.tools.packing.test_store import Large
 
@@ -747,7 +748,8 @@ store._WAITING_BYTES = 0  # one upload at a time, so that the first is complete 
 Path(sys.argv[3]).write_text(str(os.getpid()))
 client = {"region_name": "us-east-1"}
 options = {"key": "user", "secret": "secret", "endpoint_url": sys.argv[1], "client_kwargs": client}
-packed = feedline.pack(Large(), sys.argv[2], format="tar", samples_per_shard=4, workers=2, storage_options=options)
+remote = feedline.datasets.Remote(storage_options=options)
+packed = feedline.pack(Large(), sys.argv[2], format="tar", samples_per_shard=4, workers=2, remote=remote)
 sys.stdout.write(f"resumed {packed.resumed}\\n")
 """
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from feedline.datasets.framework.paths import stamp_of
+from feedline.datasets.framework.paths import change_of
 from feedline.datasets.framework.source import checked_count
 from feedline.datasets.storage.addresses import shown_address
 from feedline.errors import BadOption, SourceChanged, SourceError, TooManyOpenFiles
@@ -88,11 +88,11 @@ class LocalBlob(ClosedWhenDeleted, Blob):
             raise
         self.size = status.st_size
         self.tag = str(status.st_mtime_ns)
-        self._changed_ns = status.st_ctime_ns
+        self._changed = change_of(status)
 
     @property
     def stamp(self) -> str:
-        return stamp_of(self.size, self.tag, self._changed_ns)
+        return f"{self.size}-{self.tag}-{self._changed}"
 
     def read(self, start: int, stop: int) -> bytes:
         try:

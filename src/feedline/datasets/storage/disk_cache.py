@@ -1,6 +1,6 @@
 """A size-limited disk cache for pieces of remote blobs, shared by all processes of a machine.
 
-Each piece is a kept file (`kept_file.py`): every read compares checksums, and a damaged piece is fetched again.
+Each piece is a file of `framework/store.py`: every read compares checksums, and a damaged piece is fetched again.
 That also makes up for not flushing pieces to the disk, which would take as long as fetching them. The name of a piece
 derives from the blob's address, size and tag. So a changed blob has different pieces, readers need no lock, and a file
 may be deleted at any time: a process that has it open keeps reading, and later readers fetch it again.
@@ -29,9 +29,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from feedline.datasets.framework.cache_file import check_own
-from feedline.datasets.framework.kept_file import KeptFile, keep, kept_bytes
 from feedline.datasets.framework.paths import local_output
+from feedline.datasets.framework.store import StoredFile, check_own, stored_bytes, write_stored
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.cache_pieces import Pieces, place_of, victims_of
 from feedline.datasets.storage.foresight import Foresight, RandomAccess, name_of
@@ -153,7 +152,7 @@ class DiskCache:
 
     def read_part(self, path: Path, size: int, start: int, stop: int) -> bytes | None:
         """Return some bytes of a piece; None if it is missing or damaged, here or of another size."""
-        file = KeptFile.open(path)
+        file = StoredFile.open(path)
         if file is None:
             return None
         try:
@@ -214,7 +213,7 @@ class DiskCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with _locked(self.folder / MARK) as mark:
-                size = kept_bytes(len(body))
+                size = stored_bytes(len(body))
                 before = path.lstat().st_size if os.path.lexists(path) else 0  # another process was quicker
                 counts = self._counts(mark)
                 counts = counts._replace(held=counts.held + size - before, fetched=counts.fetched + len(body))
@@ -225,7 +224,7 @@ class DiskCache:
                 self._put_counts(mark, counts)
                 if is_stored:
                     try:
-                        keep(path, [body], flush=False)
+                        write_stored(path, [body], flush=False)
                     except OSError:  # a full disk
                         self._put_counts(mark, counts._replace(held=counts.held - size + before))
                         raise
@@ -255,7 +254,7 @@ class DiskCache:
     def _has_room(self, path: Path, foresight: Foresight) -> bool:
         if time.monotonic() < self._full_until_s:
             return False
-        piece = kept_bytes(PIECE_BYTES)
+        piece = stored_bytes(PIECE_BYTES)
         wanted = piece * (self._reserved + 1)
         try:
             with _opened(self.folder / MARK) as mark:

@@ -20,9 +20,9 @@ import feedline
 from feedline.datasets import ParquetDataset, Remote, open_dataset
 from feedline.datasets.formats.parquet import blob_file
 from feedline.datasets.formats.parquet.blob_file import BlobFile, parts_of
-from feedline.datasets.framework.kept_file import kept_bytes
 from feedline.datasets.framework.manifest import FACTS, UNFINISHED
 from feedline.datasets.framework.paths import found_files
+from feedline.datasets.framework.store import stored_bytes
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.blob import LocalBlob, RetryPolicy
 from feedline.datasets.storage.systems import close_system, make_system
@@ -417,7 +417,7 @@ def test_processes_fill_the_disk_cache_at_the_same_time(
     assert len(proxy.ranges) == len(taken), "each piece was fetched once"
     sizes = [len(parquet_bytes(numbers_table(shard))) for shard in range(SHARDS)]
     pieces = [min(30_000, size - place) for size in sizes for place in range(0, size, 30_000)]
-    assert sorted(taken) == sorted(map(kept_bytes, pieces))
+    assert sorted(taken) == sorted(map(stored_bytes, pieces))
     proxy.asked.clear()
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", 30_000)
     _read_all(folder, options_for(proxy), 5, most)

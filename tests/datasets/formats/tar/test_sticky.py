@@ -13,8 +13,7 @@ import pytest
 
 from feedline import DataLoader
 from feedline.datasets import Remote, TarDataset
-from feedline.datasets.storage import ahead
-from feedline.datasets.storage import disk_cache
+from feedline.datasets.storage import ahead, disk_cache
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.http import Connections
 from feedline.errors import BadOption

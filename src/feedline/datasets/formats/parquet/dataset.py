@@ -16,12 +16,12 @@ from feedline.datasets.formats.parquet.mapped import Mapped, validate
 from feedline.datasets.formats.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.formats.parquet.values import pyarrow, shape_of
 from feedline.datasets.framework.block_stream import BlockStream
-from feedline.datasets.framework.cache_file import Cache
 from feedline.datasets.framework.checksums import check_seal
 from feedline.datasets.framework.form import VectorFields, check_count, check_shapes
 from feedline.datasets.framework.paths import File, Paths, found_files
 from feedline.datasets.framework.remote_files import RemoteFile, found_remote, is_remote
 from feedline.datasets.framework.source import Transform
+from feedline.datasets.framework.store import Cache
 from feedline.datasets.storage.foresight import Parts, name_of
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage
