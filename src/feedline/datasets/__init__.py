@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from feedline.datasets.formats.streams import Feed, Message, RedisStream, StreamDataset
     from feedline.datasets.formats.tar import TarDataset
     from feedline.datasets.formats.tfrecord import TFRecordDataset
+    from feedline.datasets.storage.remote import Remote
 
 __all__ = [
     "ArrayDataset",
@@ -46,6 +47,7 @@ __all__ = [
     "PrecomputedDataset",
     "RayRows",
     "RedisStream",
+    "Remote",
     "RemoteArrays",
     "SQLDataset",
     "StreamDataset",
@@ -75,6 +77,7 @@ _PLACES = {
     "PrecomputedDataset": "derived.cache",
     "RayRows": "formats.ray_rows",
     "RedisStream": "formats.streams",
+    "Remote": "storage.remote",
     "RemoteArrays": "formats.remote_arrays",
     "SQLDataset": "formats.sql",
     "StreamDataset": "formats.streams",

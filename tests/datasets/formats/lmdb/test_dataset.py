@@ -73,7 +73,7 @@ def write_records(path: Path, samples: list[Any] | None = None, *, subdir: bool 
 class TestRawArrays(SourceContract):
     @pytest.fixture(autouse=True)
     def store(self, tmp_path: Path) -> None:
-        self.path = write_raw(tmp_path / "raw")
+        self.path = write_raw(tmp_path / "raw.mdb", subdir=False)
 
     def make_source(self, **options: Any) -> LMDBDataset:
         return LMDBDataset(self.path, decode=RAW, **options)
@@ -81,9 +81,19 @@ class TestRawArrays(SourceContract):
     def samples(self) -> list[Any]:
         return ARRAYS
 
+    def files(self) -> list[Path]:
+        return [self.path]
+
+    def rewrite(self) -> list[Any]:
+        arrays = [array + 1 for array in ARRAYS]
+        write(self.path, ((b"k%05d" % number, array.tobytes()) for number, array in enumerate(arrays)), subdir=False)
+        return arrays
+
 
 @pytest.mark.slow
 class TestRecords(SourceContract):
+    takes_fields = True
+
     @pytest.fixture(autouse=True)
     def store(self, tmp_path: Path) -> None:
         self.path = write_records(tmp_path / "records.lmdb")
