@@ -24,7 +24,7 @@ from feedline.datasets.derived.formats import (
 )
 from feedline.datasets.derived.unread import described, guess_kind
 from feedline.datasets.formats.csv.dataset import PACKED
-from feedline.datasets.formats.csv.rows import delimiter_of
+from feedline.datasets.formats.csv.parsing import delimiter_of
 from feedline.datasets.formats.indexed_shards import INDEX
 from feedline.datasets.formats.tfrecord.framing import is_record
 from feedline.datasets.framework.manifest import FACTS, Manifest, folder_of, manifest_in, refuse_unfinished
