@@ -16,7 +16,7 @@ from feedline.datasets import ArrayDataset, CachedDataset, SQLDataset, StreamDat
 from feedline.datasets.formats.streams.feed import Feed, Message
 from feedline.datasets.framework.source import Source
 from feedline.errors import BadOption
-from feedline.images.deferred import DeferredImages
+from feedline.images.finishing import DeferredImages
 from feedline.loader.loader import NumpyConfig
 from tests.images.files import files
 
