@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from feedline.datasets.derived.mix import mix  # import now: later, `mix` could resolve to the module of this name
-
 if TYPE_CHECKING:
     from feedline.datasets.derived.cache import CachedDataset, PrecomputedDataset
     from feedline.datasets.derived.opening import open_dataset
@@ -23,15 +21,18 @@ if TYPE_CHECKING:
     from feedline.datasets.formats.ray_rows import RayRows
     from feedline.datasets.formats.remote_arrays import RemoteArrays
     from feedline.datasets.formats.sql import SQLDataset
-    from feedline.datasets.formats.streams import RedisStream, StreamDataset
+    from feedline.datasets.formats.streams import Feed, Message, RedisStream, StreamDataset
     from feedline.datasets.formats.tar import TarDataset
     from feedline.datasets.formats.tfrecord import TFRecordDataset
+    from feedline.datasets.storage.remote import Remote
+    from feedline.pipes.pipe import mix
 
 __all__ = [
     "ArrayDataset",
     "ArrowDataset",
     "CSVDataset",
     "CachedDataset",
+    "Feed",
     "FileDataset",
     "HDF5Dataset",
     "ImageFolder",
@@ -40,10 +41,12 @@ __all__ = [
     "LitDataDataset",
     "MDSDataset",
     "MegatronDataset",
+    "Message",
     "ParquetDataset",
     "PrecomputedDataset",
     "RayRows",
     "RedisStream",
+    "Remote",
     "RemoteArrays",
     "SQLDataset",
     "StreamDataset",
@@ -59,6 +62,7 @@ _PLACES = {
     "ArrowDataset": "formats.parquet",
     "CSVDataset": "formats.csv",
     "CachedDataset": "derived.cache",
+    "Feed": "formats.streams",
     "FileDataset": "formats.files",
     "HDF5Dataset": "formats.hdf5",
     "ImageFolder": "formats.files",
@@ -67,26 +71,29 @@ _PLACES = {
     "LitDataDataset": "formats.litdata",
     "MDSDataset": "formats.mds",
     "MegatronDataset": "formats.megatron",
+    "Message": "formats.streams",
     "ParquetDataset": "formats.parquet",
     "PrecomputedDataset": "derived.cache",
     "RayRows": "formats.ray_rows",
     "RedisStream": "formats.streams",
+    "Remote": "storage.remote",
     "RemoteArrays": "formats.remote_arrays",
     "SQLDataset": "formats.sql",
     "StreamDataset": "formats.streams",
     "TFRecordDataset": "formats.tfrecord",
     "TarDataset": "formats.tar",
     "TextLines": "formats.lines",
+    "mix": ".pipes.pipe",
     "open_dataset": "derived.opening",
 }
-"""The module that defines each name. A source is imported on first use: a loader needs none of them."""
+"""Where each name is defined, relative to this module. A source is imported on first use: a loader needs none."""
 
 
 def __getattr__(name: str) -> object:
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"feedline.datasets.{place}"), name)
+    value = getattr(importlib.import_module(f".{place}", __name__), name)
     globals()[name] = value
     return value
 
