@@ -7,9 +7,12 @@ position consists of a few numbers: no sample is part of it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from feedline.pipes.lap import CursorState, Lap, Samples
+from feedline.system.failures import is_last
 
 _ATTEMPTS = 3
 """How often to try a sample that is being skipped. A guess: most transient errors are over by then."""
@@ -43,7 +46,9 @@ class Cursor(ABC):
         while skipped < count:
             try:
                 found, attempt = len(self.take(count - skipped)), 1
-            except Exception:  # raised where the sample is due, which is not here
+            except Exception as exc:  # raised where the sample is due, which is not here
+                if is_last(exc):
+                    raise
                 # There, it may be retried: a transient error must not make a difference.
                 if attempt < _ATTEMPTS and self.try_again():
                     attempt += 1
@@ -57,6 +62,26 @@ class Cursor(ABC):
     def try_again(self) -> bool:
         """Make the next `take` retry the sample that failed; False if that is impossible."""
         return False
+
+
+# Any: samples, or what they are made from.
+def up_to_failure(make: Callable[[Any], Samples], items: Any) -> tuple[Samples, Exception | None]:
+    """Return what several items become in one call; if that fails, those before the first that fails, and why.
+
+    Args:
+        make: returns a sample for each item.
+        items: a sequence that can be sliced.
+    """
+    try:
+        return make(items), None
+    except Exception:
+        made: Samples = []
+        for number in range(len(items)):
+            try:
+                made += make(items[number : number + 1])
+            except Exception as exc:
+                return made, exc
+        return made, None
 
 
 @dataclass
@@ -126,7 +151,9 @@ class OperatorCursor(Cursor):
         while left:
             try:
                 gone = len(self._take(left))
-            except Exception:  # it was raised when the sample was due
+            except Exception as exc:  # it was raised when the sample was due
+                if is_last(exc):
+                    raise
                 gone = 1
             if not gone:
                 break

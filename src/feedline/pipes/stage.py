@@ -16,12 +16,20 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from feedline.abc.description import Description
+from feedline.errors import BadOption
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import Draws, Lap, Places, Samples
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+def depth_after(*sources: Stage) -> int:
+    """Return the depth of an operator after these."""
+    return 1 + max((source.depth for source in sources), default=-1)
 
 
 class Stage:
@@ -39,7 +47,7 @@ class Stage:
     @property
     def depth(self) -> int:
         """The number of operators up to this one: it keeps the random numbers of operators apart."""
-        return 1 + max((source.depth for source in self.sources), default=-1)
+        return depth_after(*self.sources)
 
     def changes_with_epoch(self) -> bool:
         """True if this operator, or one before it, gives other samples in another epoch."""
@@ -49,6 +57,10 @@ class Stage:
         """Pass the epoch on to datasets that have a `set_epoch`."""
         for source in self.sources:
             source.set_epoch(epoch)
+
+    def datasets(self) -> list[object]:
+        """Return the datasets that the pipe begins with."""
+        return [dataset for source in self.sources for dataset in source.datasets()]
 
     def describe(self) -> Description:
         """Return the operators up to this one, with the options that a state must be loaded with."""
@@ -84,6 +96,10 @@ class Stage:
 class MapStage(Stage, ABC):
     """Samples at places."""
 
+    def __init__(self, *sources: MapStage, label: str = "", fixed: Mapping[str, Any] | None = None) -> None:
+        self.sources: tuple[MapStage, ...] = sources
+        self.label, self.fixed = label, fixed or {}
+
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of samples of a pass."""
@@ -94,6 +110,16 @@ class MapStage(Stage, ABC):
 
     has_columns = False
     """True if `read_columns` may return the samples as columns."""
+
+    hands_on_images = False
+    """As `hands_on_images` of `feedline.abc.deferred`."""
+
+    def origin(self, place: int, epoch: int) -> tuple[object, int]:
+        """Return the dataset that the sample at a place comes from, and its index there.
+
+        Raises BadOption: it comes from several.
+        """
+        raise BadOption(f"A sample of {self.label} comes from several.")
 
     def read_columns(self, places: Places, epoch: int) -> object:
         """As `ColumnSource.read_columns`: None if the samples cannot be read as columns."""
@@ -107,11 +133,11 @@ class MapStage(Stage, ABC):
 class Reordered(MapStage):
     """Samples of another stage at other places: none is changed."""
 
-    def __init__(self, source: MapStage, label: str) -> None:
-        self.sources = (source,)
+    def __init__(self, source: MapStage, label: str, fixed: Mapping[str, Any]) -> None:
+        super().__init__(source, label=label, fixed=fixed)
         self._source = source
-        self.label = label
         self.has_columns = source.has_columns
+        self.hands_on_images = source.hands_on_images
 
     @abstractmethod
     def _inner(self, places: Places, epoch: int) -> Places:
@@ -127,6 +153,10 @@ class Reordered(MapStage):
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
         return self._source.read(self._inner(places, epoch), self._inner_epoch(epoch), draws)
 
+    def origin(self, place: int, epoch: int) -> tuple[object, int]:
+        (inner,) = self._inner(np.array([place]), epoch)
+        return self._source.origin(inner, self._inner_epoch(epoch))
+
     def read_columns(self, places: Places, epoch: int) -> object:
         return self._source.read_columns(self._inner(places, epoch), self._inner_epoch(epoch))
 
@@ -137,10 +167,14 @@ class Reordered(MapStage):
 class StreamStage(Stage, ABC):
     """Samples in one order."""
 
-    is_endless = False
-    """True if the stream never ends, so that samples can be skipped without checking that they exist."""
-    is_sharded = False
-    """True if the stream splits itself over workers and ranks."""
+    def __init__(self, *sources: StreamStage, label: str = "", fixed: Mapping[str, Any] | None = None) -> None:
+        self.sources: tuple[Stage, ...] = sources
+        self.parts = sources
+        self.label, self.fixed = label, fixed or {}
+        self.is_endless = bool(sources) and all(source.is_endless for source in sources)
+        """True if the stream never ends, so that samples can be skipped without checking that they exist."""
+        self.is_sharded = any(source.is_sharded for source in sources)
+        """True if the stream splits itself over workers and ranks."""
 
     _first: StreamStage | None = None
     """The stage that this is a copy of."""
@@ -153,10 +187,8 @@ class StreamStage(Stage, ABC):
     def copied(self) -> Self:
         """Return a copy that reads its own copies of the iterable datasets, for a worker that is a thread."""
         own = copy.copy(self)
-        copies = {id(one): one.copied() for one in self.sources if isinstance(one, StreamStage)}
-        several = tuple(copies.get(id(one), one) for one in self.sources)
-        for name, value in vars(self).items():
-            setattr(own, name, several if value is self.sources else copies.get(id(value), value))
+        own.parts = tuple(part.copied() for part in self.parts)
+        own.sources = own.parts or self.sources
         own._first = self._first or self
         return own
 
@@ -167,3 +199,8 @@ class StreamStage(Stage, ABC):
     def count(self) -> int | None:
         """Return the number of samples of a lap; None if that is unknown, or endless."""
         return None
+
+    def counts(self) -> list[int] | None:
+        """Return the counts of all sources; None if one is unknown."""
+        known = [count for part in self.parts if (count := part.count()) is not None]
+        return known if len(known) == len(self.parts) else None

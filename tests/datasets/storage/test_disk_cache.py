@@ -439,17 +439,17 @@ def test_rejects_a_folder_with_other_files_and_limits_that_are_too_small(tmp_pat
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(BadOption, match=r"contains other files, such as 'thesis.tex'"):
         DiskCache(tmp_path, 10**6)
-    with pytest.raises(BadOption, match="shard_cache_bytes=3999"):
+    with pytest.raises(BadOption, match="cache_bytes=3999"):
         DiskCache(tmp_path / "c", 3999)
 
 
 def test_rejects_cache_folders_that_are_not_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert DiskCache("~/shards", 10**6).folder == tmp_path / "shards"
-    with pytest.raises(BadOption, match=r"shard_cache='s3://\*\*\*@bucket/cache' is an address.*path on a disk"):
+    with pytest.raises(BadOption, match=r"cache='s3://\*\*\*@bucket/cache' is an address.*path on a disk"):
         DiskCache("s3://ada:secret@bucket/cache", 10**6)
     anything: Any = True
-    with pytest.raises(BadOption, match="shard_cache=True is not a path"):
+    with pytest.raises(BadOption, match="cache=True is not a path"):
         DiskCache(anything, 10**6)
 
 

@@ -142,9 +142,9 @@ def local_output(option: str, given: object) -> Path:
     """Return the absolute path of a file or folder to write. Raises BadOption: it is no path, or an address.
 
     Example:
-        >>> local_output("shard_cache", "s3://bucket/cache")
+        >>> local_output("cache", "s3://bucket/cache")
         Traceback (most recent call last):
-        feedline.errors.BadOption: shard_cache='s3://bucket/cache' is an address. Name a path on a disk of this ...
+        feedline.errors.BadOption: cache='s3://bucket/cache' is an address. Name a path on a disk of this ...
     """
     if not isinstance(given, (str, os.PathLike)):
         raise BadOption(f"{option}={given!r} is not a path.")

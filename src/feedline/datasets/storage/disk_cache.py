@@ -111,9 +111,9 @@ class DiskCache:
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
-        self.folder = local_output("shard_cache", folder)
+        self.folder = local_output("cache", folder)
         self.max_bytes = max_bytes
-        check_limit("shard_cache_bytes", max_bytes)
+        check_limit("cache_bytes", max_bytes)
         check_own(self.folder, MARK)
         self._begin()
 
@@ -234,7 +234,7 @@ class DiskCache:
             self._full_until_s = time.monotonic() + _FULL_S
             warn_user(
                 f"{self.folder} cannot be written ({exc.strerror or exc}): shards are read without a cache there. Make "
-                "room, or give shard_cache= a folder that can be written to.",
+                "room, or give Remote(cache=...) a folder that can be written to.",
                 PerformanceWarning,
             )
 
@@ -343,21 +343,6 @@ class DiskCache:
 
     def __repr__(self) -> str:
         return f"DiskCache({str(self.folder)!r}, max_bytes={self.max_bytes})"
-
-
-class ShardCached:
-    """What datasets with the option `shard_cache=` have in common."""
-
-    _shard_cache: DiskCache | None = None
-    """Caches pieces of remote files."""
-
-    def shard_cache_stats(self) -> CacheStats:
-        """Return what the shard cache holds, and what went through it, for all processes; zeros if there is none.
-
-        The attributes `held`, `fetched`, `served` (from the disk) and `dropped` are bytes, and `hit_rate` is the share
-        that was served.
-        """
-        return CacheStats() if self._shard_cache is None else self._shard_cache.stats()
 
 
 def _stored_counts(mark: int) -> CacheStats | None:

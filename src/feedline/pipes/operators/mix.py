@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,10 @@ import numpy as np
 from feedline.errors import BadOption
 from feedline.pipes.calling import agree, name_of
 from feedline.pipes.cursor import Cursor
-from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
-from feedline.pipes.operators.concat import gathered
-from feedline.pipes.stage import MapStage, StreamStage
+from feedline.pipes.lap import CursorState, Lap, Places, Samples
+from feedline.pipes.operators.concat import Gathered
+from feedline.pipes.operators.slice import SliceCursor, own_slice
+from feedline.pipes.stage import MapStage, Stage, StreamStage
 from feedline.pipes.weaving import TurnsCursor, buffers
 from feedline.randomness.keys import epoch_key, mix
 from feedline.randomness.turns import Turns
@@ -67,12 +70,12 @@ def _position(value: object) -> int:
 
 
 def _checked(weights: Sequence[float], members: int) -> list[float]:
+    if hasattr(weights, "__len__") and len(weights) != members:  # before they are read: they may be a dataset
+        raise BadOption(f"There are {len(weights)} weights for {members} datasets. Pass one for each.")
     try:
-        numbers = [float(weight) for weight in weights]
+        numbers = [float(weights[number]) for number in range(members)]
     except (TypeError, ValueError):
-        raise BadOption(f"weights={weights!r} is not a list of numbers, one for each dataset.") from None
-    if len(numbers) != members:
-        raise BadOption(f"There are {len(numbers)} weights for {members} datasets. Pass one for each.")
+        raise BadOption(f"weights={weights!r:.100} is not a list of numbers, one for each dataset.") from None
     wrong = next((number for number in numbers if not (math.isfinite(number) and number >= 0)), None)
     if wrong is not None:
         raise BadOption(f"weights={numbers} contains {wrong}: a weight must be 0 or more, and finite.")
@@ -106,7 +109,33 @@ class Order:
         return members, numbers
 
 
-class MixedSamples(MapStage):
+@dataclass(frozen=True, eq=False)
+class MixOptions:
+    """How datasets are mixed; see `Pipe.mix`. Raises BadOption: the weights do not fit the datasets."""
+
+    sources: Sequence[Stage]
+    weights: Weights | None
+    size: int | None
+    seed: int
+
+    @functools.cached_property
+    def schedule(self) -> Schedule:
+        schedule = Schedule(self.weights, len(self.sources))
+        for number, (source, *own) in enumerate(zip(self.sources, *schedule.weights, strict=True)):
+            if isinstance(source, MapStage) and not len(source) and any(own):
+                raise BadOption(f"datasets[{number}] of mix() is empty, but has a weight. Leave it out.")
+        return schedule
+
+    @functools.cached_property
+    def order(self) -> Order:
+        return Order(self.schedule, self.seed)
+
+    def label(self, more: str = "") -> str:
+        """Return the operator as code."""
+        return f"mix(weights={self.schedule}{more}, seed={self.seed})"
+
+
+class MixedSamples(Gathered):
     """Map-style stages in given proportions.
 
     Each one is read in its own order, and again once it is used up. An epoch continues where the previous one ended.
@@ -114,52 +143,56 @@ class MixedSamples(MapStage):
 
     depends_on_epoch = True
 
-    def __init__(self, sources: tuple[MapStage, ...], schedule: Schedule, size: int | None, seed: int) -> None:
-        self.sources = self._parts = sources
-        self._sizes = [len(part) for part in sources]
-        self._size = sum(self._sizes) if size is None else size
-        for number, (length, *weights) in enumerate(zip(self._sizes, *schedule.weights, strict=True)):
-            if length == 0 and any(weights):
-                raise BadOption(
-                    f"Dataset {number} of mix() is empty, but has a weight. Leave it out, or make its weight 0."
-                )
-        self._order = Order(schedule, seed)
-        self.label = f"mix(weights={schedule}, seed={seed})"
-        self.fixed = {"weights": str(schedule), "size": self._size, "seed": seed}
+    def __init__(self, sources: tuple[MapStage, ...], options: MixOptions) -> None:
+        super().__init__(sources, options.label())
+        self.options = options
+        self._size = sum(map(len, sources)) if options.size is None else options.size
+        self.fixed = {"weights": str(options.schedule), "size": self._size, "seed": options.seed}
+
+    def with_weights(self, weights: Weights | None) -> MixedSamples:
+        """Return the same mixture with other weights."""
+        return MixedSamples(self.sources, replace(self.options, weights=weights))
 
     def __len__(self) -> int:
         return self._size
 
-    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
-        members, turns = self._order.at(places + epoch * self._size)
+    def _located(self, places: Places, epoch: int) -> tuple[Places, Places, int]:
         # A place of a source is its turn, which continues after a pass, so that the source is shuffled again.
-        return gathered(self._parts, members, turns, 0, draws)
+        return *self.options.order.at(places + epoch * self._size), 0
 
 
 class MixedStream(StreamStage):
     """Streams in given proportions; ends when it is the turn of one that has ended."""
 
-    def __init__(
-        self, sources: tuple[StreamStage, ...], schedule: Schedule, seed: int, measure: Measure | None
-    ) -> None:
-        self.sources = self.parts = sources
-        self.schedule = schedule
-        self.measure = measure
-        measured = "" if measure is None else f", measure={name_of(measure)}"
-        self.label = f"mix(weights={schedule}{measured}, seed={seed})"
-        self.fixed = {"measure": measure is not None, "seed": seed}  # weights may change: every stream has its place
-        self.order = Order(schedule, seed)
-        self.is_endless = all(part.is_endless for part in sources)
-        self.is_sharded = all(part.is_sharded for part in sources)
+    def __init__(self, sources: tuple[StreamStage, ...], options: MixOptions, measure: Measure | None) -> None:
+        size = "" if options.size is None else f", size={options.size}"
+        label = options.label(size if measure is None else f"{size}, measure={name_of(measure)}")
+        # Weights may change: every stream has its place.
+        fixed = {"measure": measure is not None, "size": options.size, "seed": options.seed}
+        super().__init__(*sources, label=label, fixed=fixed)
+        self.options, self.measure = options, measure
+        self.is_endless = self.is_endless and options.size is None
+
+    def with_weights(self, weights: Weights | None) -> MixedStream:
+        """Return the same mixture with other weights."""
+        own = MixedStream(self.parts, replace(self.options, weights=weights), self.measure)
+        own._first = self._first or self
+        return own
+
+    def count(self) -> int | None:
+        return self.options.size if all(part.is_endless for part in self.parts) else None
 
     def open(self, lap: Lap) -> Cursor:
-        return _MixCursor(self, lap) if self.measure is None else _MeasuredCursor(self, self.measure, lap)
+        cursor = _MixCursor(self, lap) if self.measure is None else _MeasuredCursor(self, self.measure, lap)
+        if self.options.size is None:
+            return cursor
+        return SliceCursor(cursor, *own_slice(lap.part if self.is_sharded else (0, 1), 0, self.options.size))
 
 
 class _MixCursor(TurnsCursor):
     def __init__(self, stage: MixedStream, lap: Lap) -> None:
         super().__init__(stage.parts, lap)
-        self._order = stage.order
+        self._order = stage.options.order
 
     def _turns(self, start: int, count: int) -> Places:
         return self._order.at(np.arange(start, start + count))[0]
@@ -188,7 +221,7 @@ class _MeasuredCursor(Cursor):
     def take(self, count: int) -> Samples:
         if self._ended:
             return []
-        weights = self._stage.schedule.at(self._total)
+        weights = self._stage.options.schedule.at(self._total)
         number = max(range(len(weights)), key=lambda one: (weights[one] > 0, self._credits[one], weights[one]))
         self._last = number
         try:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from feedline.pipes.cursor import Cursor, OperatorCursor
 from feedline.pipes.lap import CursorState, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, Reordered, StreamStage
-from feedline.randomness.bijection import Bijection
-from feedline.randomness.keys import epoch_key, mix
+from feedline.randomness.bijection import SMALL, Bijection, small_orders
+from feedline.randomness.keys import epoch_key, mix, mix_array
 
 _BLOCK = 1 << 12
 """Consecutive places whose order is computed at once."""
+
+
+_bijection = functools.lru_cache(maxsize=256)(Bijection)
+"""Samples in random places belong to many passes; an order has 8 KB at most."""
 
 
 class Shuffle(Reordered):
@@ -20,9 +26,8 @@ class Shuffle(Reordered):
     depends_on_epoch = True
 
     def __init__(self, source: MapStage, seed: int) -> None:
-        super().__init__(source, f"shuffle(seed={seed})")
+        super().__init__(source, f"shuffle(seed={seed})", {"seed": seed})
         self.seed = seed
-        self.fixed = {"seed": seed}
         self._block: tuple[int, int, Places] | None = None
         """The last block of an order: epoch, number and contents."""
 
@@ -47,10 +52,14 @@ class Shuffle(Reordered):
     def _order(self, places: Places, epoch: int) -> Places:
         size = len(self._source)
         passes, indices = np.divmod(places, max(size, 1))
-        key, found = epoch_key(self.seed, epoch), np.empty_like(places)
-        for number in np.unique(passes).tolist():
+        numbers, which = np.unique(passes, return_inverse=True)
+        key, found = epoch_key(self.seed, epoch), passes * size
+        if size <= SMALL and size * len(numbers) <= 8 * len(places):  # many passes of a few samples
+            found += small_orders(size, mix_array(key, numbers))[which, indices]
+            return found
+        for number in numbers.tolist():
             own = passes == number
-            found[own] = number * size + Bijection(size, mix(key, number))(indices[own])
+            found[own] += _bijection(size, mix(key, number))(indices[own])
         return found
 
     def __getstate__(self) -> dict[str, object]:
@@ -63,10 +72,9 @@ class WindowShuffledSamples(Reordered):
     depends_on_epoch = True
 
     def __init__(self, source: MapStage, size: int, seed: int) -> None:
-        super().__init__(source, f"window_shuffle({size}, seed={seed})")
+        super().__init__(source, f"window_shuffle({size}, seed={seed})", {"size": size, "seed": seed})
         self.size = size
         self.seed = seed
-        self.fixed = {"size": size, "seed": seed}
 
     def _inner(self, places: Places, epoch: int) -> Places:
         count, size = len(self._source), self.size
@@ -90,20 +98,15 @@ class WindowShuffledStream(StreamStage):
     depends_on_epoch = True
 
     def __init__(self, source: StreamStage, size: int, seed: int) -> None:
-        self.sources = (source,)
-        self._source = source
+        super().__init__(source, label=f"window_shuffle({size}, seed={seed})", fixed={"size": size, "seed": seed})
         self.size = size
         self.seed = seed
-        self.fixed = {"size": size, "seed": seed}
-        self.label = f"window_shuffle({size}, seed={seed})"
-        self.is_endless = source.is_endless
-        self.is_sharded = source.is_sharded
 
     def count(self) -> int | None:
-        return self._source.count()
+        return self.parts[0].count()
 
     def open(self, lap: Lap) -> Cursor:
-        return _WindowCursor(self._source.open(lap), self, lap)
+        return _WindowCursor(self.parts[0].open(lap), self, lap)
 
 
 def _order(size: int, seed: int, lap: Lap, window: int) -> Bijection:

@@ -10,12 +10,12 @@ from typing import Protocol
 from feedline.datasets.formats.tar.form import TarForm
 from feedline.datasets.formats.tar.grouping import Grouping, RawSample, Selection
 from feedline.datasets.formats.tar.members import Members
-from feedline.datasets.framework.shards import Reading
 from feedline.datasets.framework.shares import ShardShare
 from feedline.datasets.framework.shuffle_buffer import ShuffleBuffer
-from feedline.datasets.storage.ahead import Ahead
+from feedline.datasets.storage.ahead import read_ahead
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.foresight import ShardForesight
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.unpacking import Bytes, Unpacking, packing_of
 from feedline.types import State
 
@@ -32,7 +32,9 @@ class ShardSource(Protocol):
 
     shards: list[str]
     form: TarForm
-    reading: Reading
+    remote: Remote
+    max_field_bytes: int
+    unique_keys: bool
 
     def open(self, address: str, foresight: ShardForesight | None = None) -> Blob: ...
 
@@ -60,14 +62,8 @@ class ShardReader:
         self._skip_to = (begin["offset"], begin["ordinal"])
         shards = [stream.shards[order[share.turn]] for share in shares[self._share :]]
         starts = [begin["offset"], *(share.offset for share in shares[self._share + 1 :])]
-        reading = stream.reading
-        self._ahead = Ahead(
-            functools.partial(stream.open, foresight=foresight),
-            zip(shards, starts, strict=False),
-            depth=reading.depth(shards),
-            chunk_bytes=reading.chunk_bytes(shards),
-            most=reading.most_depth(shards),
-        )
+        open_shard = functools.partial(stream.open, foresight=foresight)
+        self._ahead = read_ahead(open_shard, list(zip(shards, starts, strict=False)), stream.remote)
         self._grouping: Grouping | None = None
         self._enters: Callable[[], bool] = bool
         self._blob: Blob | None = None
@@ -119,13 +115,13 @@ class ShardReader:
             self._foresight.turn = share.turn
         members = self._members(blob, offset)
         selection = Selection(self._stream.form.wanted, share.place, share.every)
-        unique, begun = self._stream.reading.unique_keys, ordinal if offset else 0
+        unique, begun = self._stream.unique_keys, ordinal if offset else 0
         grouping = Grouping(members, blob.name, selection, ordinal=begun, unique=unique)
         grouping.skip_to(ordinal)  # if reading could not start where it stopped
         return grouping
 
     def _members(self, blob: Blob, offset: int) -> Members:
-        reading, ahead = self._stream.reading, self._ahead
+        limit, ahead = self._stream.max_field_bytes, self._ahead
         head = ahead.next_chunk()
         packing = None if offset else packing_of(head)
         chunks = itertools.chain([head], iter(ahead.next_chunk, b""))
@@ -133,9 +129,9 @@ class ShardReader:
         self._enters = bool
         if packing is not None:
             unpacking = Unpacking(packing, next_chunk, blob.name)
-            return Members(Bytes(unpacking.next_chunk), blob.name, size=None, limit=reading.max_field_bytes)
-        limit = None if blob.is_local else reading.max_field_bytes  # a server may claim any size
-        members = Members(Bytes(next_chunk, offset), blob.name, size=blob.size, limit=limit)
+            return Members(Bytes(unpacking.next_chunk), blob.name, size=None, limit=limit)
+        size_limit = None if blob.is_local else limit  # a server may claim any size
+        members = Members(Bytes(next_chunk, offset), blob.name, size=blob.size, limit=size_limit)
         self._enters = lambda: members.can_be_entered
         return members
 

@@ -13,12 +13,12 @@ from feedline.datasets.formats.tar.grouping import RawSample
 from feedline.datasets.formats.tar.reader import BEGINNING, Held, ShardReader
 from feedline.datasets.framework.passes import Epochs, Part, PartedStream, ResumablePass, names_sum
 from feedline.datasets.framework.shard_order import order_of
-from feedline.datasets.framework.shards import Reading
 from feedline.datasets.framework.shares import ShardShare, read, resharded, shares_of
 from feedline.datasets.framework.shuffle_buffer import ShuffleBuffer
 from feedline.datasets.framework.source import Transform, checked_count, checked_flag, checked_transform
 from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.foresight import Readers, ShardForesight, name_of
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import Storage
 from feedline.randomness.keys import checked_seed, epoch_key, mix
 from feedline.system.handle import Handle
@@ -36,8 +36,10 @@ class TarStream(PartedStream, Epochs, Reshardable):
         self,
         shards: list[str],
         form: TarForm,
-        reading: Reading,
+        remote: Remote,
         *,
+        max_field_bytes: int,
+        unique_keys: bool,
         transform: Transform | None,
         shuffle: bool,
         buffer: int,
@@ -48,7 +50,9 @@ class TarStream(PartedStream, Epochs, Reshardable):
         super().__init__()
         self.shards = shards
         self.form = form
-        self.reading = reading
+        self.remote = remote
+        self.max_field_bytes = max_field_bytes
+        self.unique_keys = unique_keys
         self.transform = checked_transform(transform)
         self.shuffle = checked_flag("shuffle", shuffle)
         self.buffer = checked_count("buffer", buffer, 0) * shuffle
@@ -56,7 +60,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         self.sticky = None if sticky is None else checked_flag("sticky", sticky)
         self._versions = versions
         """The versions that shards must have; of those that are missing, any will do."""
-        self._storage: Handle[Storage] = Handle(reading.open_storage, Storage.close)
+        self._storage: Handle[Storage] = Handle(functools.partial(Storage, remote), Storage.close)
 
     def __iter__(self) -> TarPass:
         return TarPass(self, self._part())
@@ -83,7 +87,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         ranks = self._place()[1][1]
         is_sticky = self.sticky
         if is_sticky is None:
-            is_sticky = self.reading.shard_cache is not None and ranks > self._ranks_here()
+            is_sticky = self.remote.disk_cache is not None and ranks > self._ranks_here()
         return ranks if is_sticky and self.shuffle else 1
 
     def _ranks_here(self) -> int:
@@ -116,7 +120,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
 
     def foresight(self, epoch: int, part: Part, homes: int = 1, *, shared: bool = False) -> ShardForesight | None:
         """Return when shards are needed next, as a part sees it; None if none are cached."""
-        if self.reading.shard_cache is None:
+        if self.remote.disk_cache is None:
             return None
         _, (_, ranks) = self._place()
         readers = Readers(*part, ranks if part[1] % ranks == 0 else 1, self._ranks_here())
