@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import pickle
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ TRAIN = (
 def test_each_frame_equals_the_result_of_feedline_images(key: int) -> None:
     data = encoded()
     clip = with_key(key, lambda: video.Compose([Fixed(*CLIP), *TRAIN])(data))
-    alone = [with_key(key, lambda frame=frame: images.Compose(TRAIN)(frame)) for frame in every_frame(data)[CLIP]]
+    train = images.Compose(TRAIN)
+    alone = [with_key(key, functools.partial(train, frame)) for frame in every_frame(data)[CLIP]]
     assert clip.dtype == np.float32
     assert np.array_equal(clip, np.stack(alone))
 
