@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.description import Described, Description
-from feedline.datasets.formats.parquet.stream import RowGroupStream
 from feedline.datasets.framework import upcoming
+from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.form import Form
 from feedline.datasets.framework.paths import Paths
 from feedline.datasets.framework.shards import Reading
@@ -218,14 +218,14 @@ class TokenDataset(ShardCached, TableSource, Described):
         sizes = np.diff(ends, prepend=0)
         return sizes[sizes > 0]
 
-    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 8) -> RowGroupStream:
+    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 8) -> BlockStream:
         """Return an iterable dataset of the same samples, which reads the files piece by piece.
 
         With `shuffle`, pieces of 2 MB come in a new random order in every epoch, and the samples of each `window` of
         pieces are shuffled together. For remote files that is one request for thousands of samples, where random access
         sends a request for each. Raises BadOption: an option has an invalid value.
         """
-        return RowGroupStream(self, shuffle=shuffle, seed=seed, window=window)
+        return BlockStream(self, shuffle=shuffle, seed=seed, window=window)
 
     def _load_range(self, start: int, stop: int, foresight: Foresight | None) -> None:
         """Read samples that are needed soon into memory."""

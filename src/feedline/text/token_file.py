@@ -32,7 +32,7 @@ from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.system.failures import words
 
 if TYPE_CHECKING:
-    from feedline.datasets.formats.parquet.remote_files import RemoteFile
+    from feedline.datasets.framework.remote_files import RemoteFile
 
 HEADER_BYTES = 4096
 """The tokens begin here: at a page, so that mapped tokens are aligned."""

@@ -18,7 +18,7 @@ import torch  # noqa: F401  it keeps files open from its import on, which a test
 import feedline
 from feedline.datasets import JSONLines, ParquetDataset
 from feedline.datasets.formats.lines import blocks, index
-from feedline.datasets.formats.parquet import remote_files
+from feedline.datasets.formats.parquet import blob_file
 from feedline.datasets.storage import disk_cache, ranges
 from feedline.datasets.storage.cached_blob import CachedBlob
 from feedline.datasets.storage.disk_cache import CacheStats
@@ -44,7 +44,7 @@ MOST_S = 60.0
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", PIECE)
     monkeypatch.setattr(ranges, "REMOTE_GAP", 64)
-    monkeypatch.setattr(remote_files, "_GAP", 64)
+    monkeypatch.setattr(blob_file, "_GAP", 64)
     monkeypatch.setattr("feedline.datasets.storage.http._HEAD", 64)
     for module in (index, blocks):
         monkeypatch.setattr(module, "BLOCK_BYTES", PIECE // 20)

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.formats.array_file import npy_header
-from feedline.datasets.formats.parquet.remote_files import is_remote
-from feedline.datasets.formats.parquet.stream import RowGroupStream
 from feedline.datasets.framework import upcoming
+from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Fields, Form
+from feedline.datasets.framework.remote_files import is_remote
 from feedline.datasets.framework.shards import Reading
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform
 from feedline.datasets.storage import disk_cache
@@ -169,13 +169,13 @@ class RemoteArrays(ShardCached, TableSource):
         """How many rows each part of about 2 MB has; `feedline.samplers.BlockSampler` needs this."""
         return np.diff(np.append(np.arange(0, self._count, self._group_rows), self._count))
 
-    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 8) -> RowGroupStream:
+    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 8) -> BlockStream:
         """Return an iterable dataset of the same samples, which reads the files part by part.
 
         With `shuffle`, parts of about 2 MB come in a new random order in every epoch, and the samples of each `window`
         of parts are shuffled together. Raises BadOption: an option has an invalid value.
         """
-        return RowGroupStream(self, shuffle=shuffle, seed=seed, window=window)
+        return BlockStream(self, shuffle=shuffle, seed=seed, window=window)
 
     def _open(self, number: int, foresight: Foresight | None = None) -> Blob:
         array = self._arrays[number]

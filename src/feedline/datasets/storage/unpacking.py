@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Protocol
 
-from feedline.datasets.formats.tar.members import Bytes
 from feedline.errors import CorruptSource, FeedlineError
 from feedline.system.failures import words
 from feedline.system.optional import require
@@ -23,6 +22,52 @@ _NO_BEGINNING = ("Unknown frame descriptor", _NO_STREAM)
 """Errors of zstd and `_Streams` for bytes that do not start a compressed stream."""
 _MOST_WINDOW = 1 << 27
 """Memory that zstd may use for one shard: the default of its own command line tool."""
+
+
+class Bytes:
+    """Bytes that arrive in chunks and are taken in pieces of any size."""
+
+    def __init__(self, next_chunk: Callable[[], bytes], offset: int = 0) -> None:
+        self._next_chunk = next_chunk
+        self._chunk = b""
+        self._at = 0
+        self._base = offset
+        """The offset of the chunk."""
+
+    @property
+    def offset(self) -> int:
+        """Where the next piece begins."""
+        return self._base + self._at
+
+    def take(self, count: int) -> bytes:
+        """Return the next `count` bytes; fewer at the end."""
+        end = self._at + count
+        if end <= len(self._chunk):
+            data = self._chunk[self._at : end]
+            self._at = end
+            return data
+        pieces, missing = [self._chunk[self._at :]], end - len(self._chunk)
+        while missing > 0 and self._load():
+            pieces.append(self._chunk[:missing])
+            self._at = len(pieces[-1])
+            missing -= self._at
+        return b"".join(pieces)
+
+    def skip(self, count: int) -> int:
+        """Skip the next `count` bytes; return how many there were."""
+        left = count
+        while left > len(self._chunk) - self._at:
+            left -= len(self._chunk) - self._at
+            if not self._load():
+                return count - left
+        self._at += left
+        return count
+
+    def _load(self) -> bool:
+        self._base += len(self._chunk)
+        self._at = 0
+        self._chunk = self._next_chunk()
+        return bool(self._chunk)
 
 
 def packing_of(head: bytes) -> str | None:

@@ -23,8 +23,7 @@ import feedline
 from feedline.datasets import CachedDataset, CSVDataset
 from feedline.datasets.formats.parquet import table
 from feedline.datasets.formats.parquet.mapped import Unpacked
-from feedline.datasets.formats.tar.members import Bytes
-from feedline.datasets.storage.unpacking import unpacked_file
+from feedline.datasets.storage.unpacking import Bytes, unpacked_file
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, SourceChanged, SourceError
 from feedline.samplers import RandomSampler
 from feedline.testing.source import assert_same

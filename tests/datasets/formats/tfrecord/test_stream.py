@@ -13,7 +13,7 @@ import torch
 
 import feedline
 from feedline.datasets import TFRecordDataset
-from feedline.datasets.formats.tar.members import Bytes
+from feedline.datasets.storage.unpacking import Bytes
 from feedline.errors import BadOption, BadState, CorruptSource
 from tests.datasets.formats.tfrecord.records import file_of
 

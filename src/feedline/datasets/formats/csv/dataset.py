@@ -26,12 +26,11 @@ from feedline.datasets.formats.parquet.layout import Footer
 from feedline.datasets.formats.parquet.mapped import Unpacked
 from feedline.datasets.formats.parquet.table import CACHE_BYTES, RowGroupSource, types_of
 from feedline.datasets.formats.parquet.values import pyarrow
-from feedline.datasets.formats.tar.members import Bytes
 from feedline.datasets.framework.cache_file import Cache
 from feedline.datasets.framework.form import VectorFields, names_in
 from feedline.datasets.framework.paths import File, Paths
 from feedline.datasets.framework.source import Transform
-from feedline.datasets.storage.unpacking import packing_of, unpacked_file
+from feedline.datasets.storage.unpacking import Bytes, packing_of, unpacked_file
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.handle import Handle
 from feedline.system.sizes import byte_count

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from feedline.datasets.formats.parquet.remote_files import RemoteFile, found_remote, is_remote
 from feedline.datasets.framework.paths import Paths, found_files, natural
+from feedline.datasets.framework.remote_files import RemoteFile, found_remote, is_remote
 from feedline.datasets.storage.addresses import shown_address, shown_url
 from feedline.datasets.storage.blob import Version
 from feedline.datasets.storage.storage import Storage, protocol_of

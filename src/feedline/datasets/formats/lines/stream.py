@@ -16,7 +16,7 @@ from feedline.datasets.formats.lines.format import LineFormat
 from feedline.datasets.formats.lines.inflating import Inflating, Point, packing_in
 from feedline.datasets.formats.lines.places import Place
 from feedline.datasets.formats.lines.sections import Section, Sections
-from feedline.datasets.formats.parquet.stream import RowGroupPass, RowGroupStream
+from feedline.datasets.framework.block_stream import BlockPass, BlockStream
 from feedline.datasets.framework.passes import Part, ResumablePass, Stream, names_sum, torch_worker
 from feedline.datasets.framework.shards import Reading
 from feedline.datasets.framework.source import Transform
@@ -351,7 +351,7 @@ class _Reader:
         self._ahead.close()
 
 
-class ShuffledLines(RowGroupStream):
+class ShuffledLines(BlockStream):
     """The samples of files of lines in random order, part by part; created by `JSONLines.stream(shuffle=True)`.
 
     It works as the stream of a `ParquetDataset`, with parts of files in place of row groups.
@@ -361,10 +361,10 @@ class ShuffledLines(RowGroupStream):
         return ShuffledPass(self, self._part())
 
     def __repr__(self) -> str:
-        return super().__repr__().replace("RowGroupStream", "ShuffledLines", 1)
+        return super().__repr__().replace("BlockStream", "ShuffledLines", 1)
 
 
-class ShuffledPass(RowGroupPass):
+class ShuffledPass(BlockPass):
     """One pass in random order."""
 
     _name = "parts of files of lines"

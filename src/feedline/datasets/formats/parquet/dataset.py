@@ -10,23 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from feedline.datasets.formats.parquet.blob_file import REQUESTS, BlobFile, chunks_of
 from feedline.datasets.formats.parquet.layout import Footer
 from feedline.datasets.formats.parquet.mapped import Mapped, validate
-from feedline.datasets.formats.parquet.remote_files import (
-    REQUESTS,
-    BlobFile,
-    RemoteFile,
-    chunks_of,
-    found_remote,
-    is_remote,
-)
-from feedline.datasets.formats.parquet.stream import RowGroupStream
 from feedline.datasets.formats.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.formats.parquet.values import pyarrow, shape_of
+from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.cache_file import Cache
 from feedline.datasets.framework.checksums import check_seal
 from feedline.datasets.framework.form import VectorFields, check_count, check_shapes
 from feedline.datasets.framework.paths import File, Paths, found_files
+from feedline.datasets.framework.remote_files import RemoteFile, found_remote, is_remote
 from feedline.datasets.framework.source import Transform, checked_flag
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.disk_cache import DiskCache, ShardCached
@@ -184,7 +178,7 @@ class ParquetDataset(ShardCached, RowGroupSource):
             blob.check()  # needed for stores that cannot serve a specific version
             blob.close()
 
-    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
+    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> BlockStream:
         """Return an iterable dataset of the same samples, as `RowGroupSource.stream` does.
 
         Remote files are opened now: otherwise each worker would open them itself and might find different ones.

@@ -26,14 +26,14 @@ from feedline.datasets.formats.parquet.layout import (
     mask_of,
 )
 from feedline.datasets.formats.parquet.mapped import Unpacked
-from feedline.datasets.formats.parquet.remote_files import RemoteFile
-from feedline.datasets.formats.parquet.stream import RowGroupStream
 from feedline.datasets.formats.parquet.values import prepared, pyarrow, text_of, vectors, whole
 from feedline.datasets.framework import upcoming
+from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.cache_file import Cache, cache_home, checked_cache
 from feedline.datasets.framework.form import Form, VectorFields, check_fields
 from feedline.datasets.framework.paths import File, Paths, found_files
+from feedline.datasets.framework.remote_files import RemoteFile
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform
 from feedline.datasets.storage.disk_cache import DiskCache
 from feedline.datasets.storage.foresight import Foresight, Parts
@@ -244,14 +244,14 @@ class RowGroupSource(TableSource):
         """How many samples each row group has, in order; `feedline.samplers.BlockSampler` needs this."""
         return np.diff(self._layout.starts)
 
-    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
+    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> BlockStream:
         """Return an iterable dataset of the same samples, which reads row groups in sequence.
 
         With `shuffle`, row groups come in a new random order in every epoch, and the samples of each `window` of row
         groups are shuffled together. `window` row groups are held in memory. Raises BadOption: an option has an invalid
         value.
         """
-        return RowGroupStream(self, shuffle=shuffle, seed=seed, window=window)
+        return BlockStream(self, shuffle=shuffle, seed=seed, window=window)
 
     def _addresses(self) -> list[str]:
         """Return the paths and addresses of all files, for states of streams."""

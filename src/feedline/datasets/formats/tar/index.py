@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.formats.tar.grouping import Grouping, Selection
-from feedline.datasets.formats.tar.members import NO_SUM, Bytes, Members, sum_of
+from feedline.datasets.formats.tar.members import NO_SUM, Members, sum_of
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.cache_file import Cache, CacheFile
 from feedline.datasets.framework.checksums import Compared, damaged
 from feedline.datasets.storage.addresses import identity_of
 from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.ranges import Span
-from feedline.datasets.storage.unpacking import packing_of
+from feedline.datasets.storage.unpacking import Bytes, packing_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.memory.sharing import records
 from feedline.types import JsonObject

@@ -9,14 +9,14 @@ from typing import Protocol
 
 from feedline.datasets.formats.tar.form import TarForm
 from feedline.datasets.formats.tar.grouping import Grouping, RawSample, Selection
-from feedline.datasets.formats.tar.members import Bytes, Members
+from feedline.datasets.formats.tar.members import Members
 from feedline.datasets.framework.shards import Reading
 from feedline.datasets.framework.shares import ShardShare
 from feedline.datasets.framework.shuffle_buffer import ShuffleBuffer
 from feedline.datasets.storage.ahead import Ahead
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.foresight import ShardForesight
-from feedline.datasets.storage.unpacking import Unpacking, packing_of
+from feedline.datasets.storage.unpacking import Bytes, Unpacking, packing_of
 from feedline.types import State
 
 Held = tuple[int, int, RawSample]

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from feedline.datasets.formats.tar.members import Bytes
 from feedline.datasets.formats.tfrecord.form import RecordForm
 from feedline.datasets.formats.tfrecord.framing import HEADER, TRAILER, damaged_record, data_sum, is_record, sum_of
 from feedline.datasets.framework.passes import Epochs, Part, PartedStream, ResumablePass, names_sum
 from feedline.datasets.framework.paths import File
 from feedline.datasets.framework.shuffle_buffer import ShuffleBuffer
 from feedline.datasets.framework.source import Transform, checked_count, checked_flag
-from feedline.datasets.storage.unpacking import packing_of, unpacked_file
+from feedline.datasets.storage.unpacking import Bytes, packing_of, unpacked_file
 from feedline.errors import SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import checked_seed, epoch_key, mix

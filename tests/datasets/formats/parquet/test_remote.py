@@ -18,8 +18,8 @@ import pytest
 
 import feedline
 from feedline.datasets import ParquetDataset, open_dataset
-from feedline.datasets.formats.parquet import remote_files
-from feedline.datasets.formats.parquet.remote_files import BlobFile, parts_of
+from feedline.datasets.formats.parquet import blob_file
+from feedline.datasets.formats.parquet.blob_file import BlobFile, parts_of
 from feedline.datasets.framework.kept_file import kept_bytes
 from feedline.datasets.framework.manifest import FACTS, UNFINISHED
 from feedline.datasets.framework.paths import found_files
@@ -137,7 +137,7 @@ def test_a_row_group_takes_one_request_for_the_wanted_columns(
     assert dataset[0] == (0, "t0")
     ((_, whole),) = proxy.ranges
     assert whole > GROUP * 5_000, "small gaps between columns are fetched with them"
-    monkeypatch.setattr(remote_files, "_GAP", 0)
+    monkeypatch.setattr(blob_file, "_GAP", 0)
     proxy.ranges.clear()
     assert dataset[GROUP] == (GROUP, f"t{GROUP}")
     assert len(proxy.ranges) == 2
@@ -152,7 +152,7 @@ def test_a_row_group_takes_one_request_for_the_wanted_columns(
 
 @pytest.mark.slow
 def test_large_row_groups_are_requested_in_parts(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_files, "_PART", 6_000)
+    monkeypatch.setattr(blob_file, "_PART", 6_000)
     dataset = opened(proxy, "s3://bucket/few/", "wide")
     assert dataset[3] == numbers_table(0)["wide"][3].as_py()
     assert sum(5_000 < size < 7_000 for _, size in proxy.ranges) >= 5
@@ -160,8 +160,8 @@ def test_large_row_groups_are_requested_in_parts(proxy: StoreProxy, monkeypatch:
 
 
 def test_any_read_of_a_file_with_some_prefetched_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_files, "_PART", 100)
-    monkeypatch.setattr(remote_files, "_GAP", 10)
+    monkeypatch.setattr(blob_file, "_PART", 100)
+    monkeypatch.setattr(blob_file, "_GAP", 10)
     data, dice = random.Random(0).randbytes(3_000), random.Random(1)
     (tmp_path / "a").write_bytes(data)
     file = BlobFile(LocalBlob(str(tmp_path / "a")))

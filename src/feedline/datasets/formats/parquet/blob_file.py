@@ -1,4 +1,4 @@
-"""Find Parquet files in object stores and on web servers, and read them with pyarrow."""
+"""Read a remote Parquet file with pyarrow, in few requests."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ import io
 import itertools
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from feedline.datasets.formats.parquet.values import pyarrow
-from feedline.datasets.framework.manifest import FACTS, Manifest, manifest_in, refuse_unfinished
-from feedline.datasets.framework.paths import File, natural
-from feedline.datasets.storage.addresses import identity_of, shown_url
-from feedline.datasets.storage.blob import Blob, Version
+from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.disk_cache import PIECE_BYTES
-from feedline.datasets.storage.foresight import Foresight
 from feedline.datasets.storage.ranges import side_by_side
-from feedline.datasets.storage.storage import Storage, protocol_of
-from feedline.errors import CorruptSource, SourceError
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
@@ -32,81 +25,6 @@ REQUESTS = 32
 """Requests in flight for a row group, and for the footers of many files. A guess."""
 
 Range = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class RemoteFile(File):
-    """An object in a store or a file on a web server, pinned to the version that was first seen."""
-
-    address: str = field(default="", repr=False)
-    """The address as the user gave it: never shown."""
-    foresight: Foresight | None = field(default=None, repr=False, compare=False)
-    """When it is needed again, if a stream opens it: for the disk cache."""
-
-    @property
-    def version(self) -> Version:
-        """The version to read."""
-        return Version(self.size, str(self.tag))
-
-    @property
-    def identity(self) -> str:
-        """As in `File`."""
-        return identity_of(self.address)
-
-    def check(self) -> None:
-        """Do nothing: every read requests this version."""
-
-
-def is_remote(path: object) -> TypeGuard[str]:
-    """True for the address of a remote file."""
-    return isinstance(path, str) and bool(protocol_of(path))
-
-
-def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> list[RemoteFile | str]:
-    """Return the files that an address stands for: those of a pattern or folder, or the address of a single file.
-
-    A folder ends with /, or its name has no dot. Files of a folder or pattern come in natural order. A folder with a
-    manifest has the files that it names; where that has no versions, the folder is listed for them.
-
-    Raises SourceError: there are none, or they cannot be listed.
-    """
-    if protocol_of(address) in ("http", "https"):
-        return [address]
-    if address.endswith(f"/{FACTS}"):
-        address = address.removesuffix(FACTS)
-    place = address.partition("://")[2]
-    manifest = _packed(address, storage)
-    if manifest is not None and manifest.is_in_place and all(shard.tag for shard in manifest.shards):
-        return [
-            RemoteFile(shown_url(one), shard.bytes, shard.tag, one)
-            for one, shard in zip(manifest.addresses(), manifest.shards, strict=True)
-        ]
-    patterns = [address]
-    if not any(sign in place for sign in "*["):
-        if "." in place.partition("/")[2].rpartition("/")[2]:
-            return [address]
-        if manifest is None:
-            refuse_unfinished(address, storage)
-        patterns = [f"{address.rstrip('/')}/**/*{ending}" for ending in endings]
-    found = {one: version for pattern in patterns for one, version in storage.listed(pattern).items()}
-    if patterns != [address]:
-        found = {one: version for one, version in found.items() if not os.path.basename(one).startswith((".", "_"))}
-    if manifest is not None:  # a run that replaces the files may have put others there
-        found = {one: version for one, version in found.items() if os.path.basename(one) in manifest.by_name}
-    return [RemoteFile(shown_url(one), *found[one], one) for one in sorted(found, key=natural)]
-
-
-def _packed(address: str, storage: Storage) -> Manifest | None:
-    """Return the manifest of a folder of Parquet files that was packed; None if there is none."""
-    if "." in address.rpartition("/")[2] or any(sign in address.partition("://")[2] for sign in "*?["):
-        return None  # a file, or a pattern, which matches whatever is there
-    try:
-        manifest = manifest_in(address, storage)
-    except CorruptSource:
-        raise
-    except SourceError:
-        return None  # a listing of the folder then succeeds, or says why not
-    return manifest if manifest is not None and manifest.format == "parquet" else None
 
 
 class BlobFile(io.RawIOBase):

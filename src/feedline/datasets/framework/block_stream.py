@@ -36,7 +36,7 @@ _ORDERED = 8192
 """Positions whose indices are computed at a time: for the 256 of a batch, most of the time would be NumPy's calls."""
 
 
-class RowGroupStream(Stream, StreamSource, Epochs):
+class BlockStream(Stream, StreamSource, Epochs):
     """The samples of a dataset, row group by row group, or piece by piece; created by `ParquetDataset.stream`.
 
     A feedline loader assigns samples to workers and ranks: each sample comes once, and the order does not depend on
@@ -64,8 +64,8 @@ class RowGroupStream(Stream, StreamSource, Epochs):
     def draws_nothing(self) -> bool:  # type: ignore[override]  # a transform can be anything
         return self.source.transform is None
 
-    def __iter__(self) -> RowGroupPass:
-        return RowGroupPass(self, self._part())
+    def __iter__(self) -> BlockPass:
+        return BlockPass(self, self._part())
 
     def _part(self) -> Part:
         # feedline loaders distribute samples themselves; torch's loader leaves it to the dataset.
@@ -91,7 +91,7 @@ class RowGroupStream(Stream, StreamSource, Epochs):
 
     def __repr__(self) -> str:
         order = f"shuffle=True, seed={self.seed}, window={self.window}" if self.shuffle else "in order"
-        return f"RowGroupStream({self.source!r}, {order})"
+        return f"BlockStream({self.source!r}, {order})"
 
 
 def _key_of(group: int) -> bytes:
@@ -99,12 +99,12 @@ def _key_of(group: int) -> bytes:
     return b"row group %d" % group
 
 
-class RowGroupPass(ResumablePass[int]):
+class BlockPass(ResumablePass[int]):
     """One pass over the row groups of a part. Its items are positions in the pass."""
 
     _name = "row groups"
 
-    def __init__(self, stream: RowGroupStream, part: Part = (0, 1)) -> None:
+    def __init__(self, stream: BlockStream, part: Part = (0, 1)) -> None:
         super().__init__(part, stream.source.transform)
         self._stream = stream
         self._place = 0

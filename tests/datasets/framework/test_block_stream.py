@@ -17,8 +17,8 @@ from torch.utils.data import default_collate as torch_default
 import feedline
 from feedline import collate
 from feedline.datasets import ArrowDataset, ParquetDataset
-from feedline.datasets.formats.parquet.stream import RowGroupPass, RowGroupStream
 from feedline.datasets.formats.parquet.table import RowGroupSource
+from feedline.datasets.framework.block_stream import BlockPass, BlockStream
 from feedline.errors import BadOption, BadState, CorruptSource
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
@@ -134,7 +134,7 @@ def test_torchs_own_loader_delivers_each_sample_once(dataset: Any, workers: int)
     stream = dataset.stream(shuffle=True, seed=1)
     loader = torch.utils.data.DataLoader(stream, 4, num_workers=min(workers, 3))
     assert sorted(numbers(loader)) == list(range(COUNT))
-    parts = [[int(x) for x in RowGroupPass(stream, (part, workers))] for part in range(workers)]
+    parts = [[int(x) for x in BlockPass(stream, (part, workers))] for part in range(workers)]
     assert not workers or sorted(x for part in parts for x in part) == list(range(COUNT))
 
 
@@ -192,7 +192,7 @@ def test_a_resumed_stream_reads_only_the_rest(dataset: Any, monkeypatch: pytest.
 
 
 def test_skip_returns_how_many_samples_it_skipped(dataset: Any) -> None:
-    reading = RowGroupPass(dataset.stream())
+    reading = BlockPass(dataset.stream())
     assert reading.skip(20) == 20
     assert int(next(reading)) == 20
     assert reading.skip(1000) == COUNT - 21
@@ -202,20 +202,20 @@ def test_skip_returns_how_many_samples_it_skipped(dataset: Any) -> None:
 
 
 def test_states_of_other_options_and_malformed_states_are_rejected(dataset: Any, tmp_path: Path) -> None:
-    state = RowGroupPass(dataset.stream(shuffle=True, seed=1)).state_dict()
-    RowGroupPass(dataset.stream(shuffle=True, seed=1)).load_state_dict(state)
+    state = BlockPass(dataset.stream(shuffle=True, seed=1)).state_dict()
+    BlockPass(dataset.stream(shuffle=True, seed=1)).load_state_dict(state)
     for other in (
         dataset.stream(),
         dataset.stream(shuffle=True, seed=2),
         dataset.stream(shuffle=True, seed=1, window=9),
     ):
         with pytest.raises(BadState, match="but now it is"):
-            RowGroupPass(other).load_state_dict(state)
+            BlockPass(other).load_state_dict(state)
     fewer = ParquetDataset(tmp_path, "x", filters=[("x", "<", 30)]).stream(shuffle=True, seed=1)
     with pytest.raises(BadState, match="53 samples, but these are 30"):
-        RowGroupPass(fewer).load_state_dict(state)
+        BlockPass(fewer).load_state_dict(state)
     with pytest.raises(BadState, match="not the state"):
-        RowGroupPass(fewer).load_state_dict({"x": 1})
+        BlockPass(fewer).load_state_dict({"x": 1})
 
 
 @pytest.mark.parametrize(("shuffle", "part"), [(True, (0, 1)), (False, (0, 2)), (False, (0, 1))])
@@ -224,8 +224,8 @@ def test_a_state_of_other_row_groups_is_rejected_where_they_matter(
 ) -> None:
     """The same rows, written again: shuffled, positions would mean other samples."""
 
-    def reading() -> RowGroupPass:
-        return RowGroupPass(dataset.stream(shuffle=shuffle), part)
+    def reading() -> BlockPass:
+        return BlockPass(dataset.stream(shuffle=shuffle), part)
 
     first = reading()
     found = [int(next(first)) for _ in range(9)]
@@ -291,10 +291,10 @@ def test_any_stream_can_start_at_any_sample(
     stream = ArrowDataset(write(path, pa.table({"x": np.arange(count)}), group), "x").stream(
         shuffle=True, seed=seed, window=window
     )
-    assert isinstance(stream, RowGroupStream)
+    assert isinstance(stream, BlockStream)
     whole = [int(x) for x in stream]
     assert sorted(whole) == list(range(count))
-    reading = RowGroupPass(stream)
+    reading = BlockPass(stream)
     assert reading.skip(start) == min(start, count)
     assert [int(x) for x in reading] == whole[start:]
 
