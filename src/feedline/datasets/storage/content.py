@@ -1,7 +1,8 @@
 """The content of a file, in order and decompressed, and the places where reading can begin again.
 
 A compressed file consists of units, each of which can be decompressed by itself: members of gzip, frames of zstd,
-streams of bzip2 and xz. Most files have one unit. Files of bgzip and pzstd, and files that were concatenated, have many.
+streams of bzip2 and xz. Most files have one unit. Files of bgzip and pzstd have many, and so have those that were
+concatenated.
 """
 
 from __future__ import annotations
@@ -140,12 +141,14 @@ class Content(ByteReader):
         self.packing = packing
         self._units = deque([Place(begin.at, begin.base, begin.base)])
         """The units that were begun, from that of the last `place` on."""
-        unpacking = next_chunk if packing is None else _Unpacking(packing, next_chunk, name, begin, self._units).next_piece
-        super().__init__(unpacking, begin.base)
+        next_piece = next_chunk
+        if packing is not None:
+            next_piece = _Unpacking(packing, next_chunk, name, begin, self._units).next_piece
+        super().__init__(next_piece, begin.base)
         if self.skip(begin.offset - begin.base) < begin.offset - begin.base:
             raise CorruptSource(
-                f"{name} ends at byte {self.offset} of its content, before the place to continue at: it was cut off, or "
-                "is another file than before."
+                f"{name} ends at byte {self.offset} of its content, before the place to continue at. It was cut off, "
+                "or is another file than before."
             )
 
     def place(self, offset: int) -> Place:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.datasets.formats.tar.members import BadHeader, Bytes, Header, Members
+from feedline.datasets.formats.tar.members import BadHeader, Header, Members
 from feedline.errors import CorruptSource
 from tests.datasets.formats.tar.writing import tar_bytes
 

@@ -15,13 +15,15 @@ from feedline.abc import memory
 from feedline.abc.source import ColumnSource
 from feedline.datasets.formats.tar.arrays import view_of_npy
 from feedline.datasets.formats.tar.form import Decode, Decoder, TarForm
+from feedline.datasets.formats.tar.grouping import RawSample
 from feedline.datasets.formats.tar.index import Index, Range, ShardIndex, Unread, give, index_of
 from feedline.datasets.formats.tar.members import NO_SUM
 from feedline.datasets.formats.tar.packed_index import PackedIndexes
-from feedline.datasets.formats.tar.stream import TarStream
+from feedline.datasets.formats.tar.stream import TarFormat
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.cache_file import Cache, checked_cache
 from feedline.datasets.framework.form import Fields
+from feedline.datasets.framework.shard_stream import Shards, ShardStream
 from feedline.datasets.framework.shards import Found, Reading, expand
 from feedline.datasets.framework.source import (
     Indices,
@@ -158,7 +160,7 @@ class TarDataset(ShardCached, Source, ColumnSource):
 
     def stream(
         self, *, shuffle: bool | str = False, buffer: int = 1000, seed: int = 0, sticky: bool | None = None
-    ) -> TarStream:
+    ) -> ShardStream[RawSample]:
         """Return an iterable dataset of the same samples, which reads shards from beginning to end, without an index.
 
         The shards, in order, are divided among ranks and workers.
@@ -173,16 +175,15 @@ class TarDataset(ShardCached, Source, ColumnSource):
                 f"shuffle={shuffle!r} is neither True, False nor 'shards'. For an order of all samples, without regard "
                 "to shards, give the dataset itself to the loader, with shuffle=True: each sample is a request then."
             )
-        return TarStream(
-            self.shards,
-            self.form,
-            self.reading,
-            transform=self.transform,
-            shuffle=True if shuffle == "shards" else shuffle,  # type: ignore[arg-type]  # TarStream checks it
+        reading = self.reading
+        form = TarFormat(self.form, max_field_bytes=reading.max_field_bytes, unique_keys=reading.unique_keys)
+        return ShardStream(
+            Shards(self.shards, form, reading, self._found.versions(self.shards)),
+            self.transform,
+            shuffle=True if shuffle == "shards" else shuffle,  # type: ignore[arg-type]  # checked there
             buffer=0 if shuffle == "shards" else buffer,
             seed=seed,
             sticky=sticky,
-            versions=self._found.versions(self.shards),
         )
 
     def __len__(self) -> int:
