@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.store_data import BUCKET, KINDS, Data
+from feedline.datasets import Remote
 from feedline.tools.bench import harness
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -113,11 +114,8 @@ def addresses(job: Job, form: str) -> list[str]:
 def reading(job: Job) -> dict[str, Any]:
     """Return the options with which feedline's datasets read from the store."""
     keys = {"key": _KEYS["AWS_ACCESS_KEY_ID"], "secret": _KEYS["AWS_SECRET_ACCESS_KEY"]}
-    return {
-        "storage_options": {**keys, "endpoint_url": job.endpoint},
-        "shard_cache": job.cache / "shards",
-        "shard_cache_bytes": job.cache_bytes,
-    }
+    options = {**keys, "endpoint_url": job.endpoint}
+    return {"remote": Remote(storage_options=options, cache=job.cache / "shards", cache_bytes=job.cache_bytes)}
 
 
 def shuffled_stream(job: Job) -> Any:

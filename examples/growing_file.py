@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import feedline
-from feedline.datasets import StreamDataset
-from feedline.datasets.formats.streams import Feed, Message
+from feedline.datasets import Feed, Message, StreamDataset
 
 
 class Place(NamedTuple):
@@ -103,11 +102,8 @@ class GrowingFile(Feed):
         places = [Place(*place) for place in json.loads(self.offsets.read_text())["places"]]
         return {place.reader: place for place in places}
 
-    def state(self, last: Any) -> Any:
-        return list(self._place if last is None else last)
-
-    def restore(self, state: Any) -> None:
-        self._place = Place(*state)
+    def seek(self, receipt: Any) -> None:
+        self._place = Place(*receipt)
 
     def close(self) -> None:
         """Nothing: the file is open only while it is read."""

@@ -2,11 +2,11 @@
 
     python examples/object_storage.py
 
-Shows: `TarDataset(...).stream()` reads shards front to back in large ranges, a few of them ahead. `shard_cache=` keeps
-what was read on a local disk: the second epoch makes one small request for each shard, to see that it has not changed.
-The state of the loader is a few numbers, and a loader that loads it continues in the middle of a shard. Workers are
-threads here, because waiting for a network releases the GIL. This script has a small web server, which answers range
-requests and counts what it sends. For a real store, change the address and nothing else:
+Shows: `TarDataset(...).stream()` reads shards front to back in large ranges, a few of them ahead. `Remote(cache=...)`
+keeps what was read on a local disk: the second epoch makes one small request for each shard, to see that it has not
+changed. The state of the loader is a few numbers, and a loader that loads it continues in the middle of a shard.
+Workers are threads here, because waiting for a network releases the GIL. This script has a small web server, which
+answers range requests and counts what it sends. For a real store, change the address and nothing else:
 `s3://bucket/shard-{000..007}.tar` needs `pip install 'feedline[s3]'`, `gs://` needs `feedline[gs]`.
 
 Look at: the "requests" and megabytes of each epoch, and the samples of the "resumed" loader, which are exactly the
@@ -31,6 +31,7 @@ import numpy as np
 
 from feedline import DataLoader
 from feedline.datasets import TarDataset
+from feedline.datasets.storage.remote import Remote
 
 SHARDS, PER_SHARD, BATCH = 8, 80, 32
 
@@ -109,7 +110,7 @@ def main() -> None:
         with running(store) as address:
 
             def make_loader() -> DataLoader[Any, Any]:
-                shards = TarDataset(f"{address}/shard-{{000..007}}.tar", ("npy", "cls"), shard_cache=cache)
+                shards = TarDataset(f"{address}/shard-{{000..007}}.tar", ("npy", "cls"), remote=Remote(cache=cache))
                 stream = shards.stream(shuffle=True, buffer=100, seed=0)
                 return DataLoader(stream, BATCH, num_workers=2, engine="thread")
 

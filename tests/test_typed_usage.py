@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, ra
 import feedline
 from feedline import DataLoader, DataLoader2, Loader, audio, images, text
 from feedline.collate import pad
-from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, TarDataset, mix, open_dataset
+from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, Remote, TarDataset, mix, open_dataset
 from feedline.datasets.formats.tar.stream import TarStream
 from feedline.errors import BadOption
 from feedline.faults import Policy, Retry, Skip
@@ -145,7 +145,9 @@ def test_feedlines_datasets(tmp_path: Path) -> None:
     assert len(DataLoader(open_dataset(tmp_path / "a.parquet", fields="y"), 2)) == 2
     feedline.pack(arrays, tmp_path / "a.tar", workers=0)
     table = TarDataset(tmp_path / "a.tar", cache=False)
-    stream = TarDataset(str(tmp_path / "a.tar")).stream()
+    remote = Remote(cache=tmp_path / "cache", cache_bytes="1 GB", storage_options={"anon": True})
+    assert_type(remote.cache_stats().hit_rate, float)
+    stream = TarDataset(str(tmp_path / "a.tar"), remote=remote).stream()
     assert_type(table, TarDataset)
     assert_type(stream, TarStream)
     assert len(DataLoader(table, 2)) == 2

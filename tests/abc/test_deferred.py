@@ -12,8 +12,7 @@ import feedline
 from feedline import images, split
 from feedline.abc.deferred import hands_on_images
 from feedline.abc.memory import Placement
-from feedline.datasets import ArrayDataset, CachedDataset, SQLDataset, StreamDataset, mix
-from feedline.datasets.formats.streams.feed import Feed, Message
+from feedline.datasets import ArrayDataset, CachedDataset, Feed, Message, SQLDataset, StreamDataset, mix
 from feedline.datasets.framework.source import Source
 from feedline.errors import BadOption
 from feedline.images.deferred import DeferredImages

@@ -10,6 +10,7 @@ import os
 import unittest
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 from feedline.datasets.framework.source import Indices, Source
+from feedline.errors import CorruptSource
 from feedline.testing import SourceContract
 from feedline.testing.source import assert_same
 
@@ -119,6 +121,102 @@ def test_sources_that_break_the_contract_fail_the_suite(kind: type[Numbers], tes
     getattr(suite_for(Numbers), test)()
     with pytest.raises((AssertionError, TypeError, ValueError)):
         getattr(suite_for(kind), test)()
+
+
+class InFile:
+    """A source whose samples are the numbers in a file that its subclasses read carelessly, each in another way."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = len(self.numbers())
+
+    def numbers(self) -> list[int]:
+        """Return the numbers. The first says how many there are, the last is their sum."""
+        try:
+            found = [int(line) for line in self.path.read_text().splitlines()]
+            if found[0] != len(found) - 2 or found[-1] != sum(found[1:-1]):
+                raise ValueError(found)
+            return found[1:-1]
+        except (FileNotFoundError, ValueError, IndexError) as exc:
+            raise CorruptSource(f"{self.path} is damaged: {exc}.") from exc
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        return self.numbers()[index]
+
+
+class Guessing(InFile):
+    """Reads what is left of a file."""
+
+    def numbers(self) -> list[int]:
+        return [int(line) for line in self.path.read_bytes().split() if line.isdigit()][1:-1]
+
+
+class Nameless(InFile):
+    def numbers(self) -> list[int]:
+        try:
+            return super().numbers()
+        except CorruptSource:
+            raise CorruptSource("A file is damaged.") from None
+
+
+class Remembering(InFile):
+    """Keeps half of the samples, and reads the others."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.kept = self.numbers()[:15]
+
+    def __getitem__(self, index: int) -> int:
+        return self.kept[index] if index < 15 else super().__getitem__(index)
+
+
+class TestInFile(SourceContract):
+    kind: type[InFile] = InFile
+    has_checksums = True
+
+    @pytest.fixture(autouse=True)
+    def _write(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "numbers.txt"
+        self.write(self.samples())
+
+    def write(self, numbers: list[int]) -> None:
+        self.path.write_text("".join(f"{number}\n" for number in (len(numbers), *numbers, sum(numbers))))
+
+    def make_source(self, **options: object) -> InFile:
+        return self.kind(self.path)
+
+    def samples(self) -> list[int]:
+        return list(range(100, 130))
+
+    def files(self) -> list[Path]:
+        return [self.path]
+
+    def rewrite(self) -> list[int]:
+        self.write(list(range(200, 230)))
+        return list(range(200, 230))
+
+
+@pytest.mark.parametrize(
+    ("kind", "test"),
+    [
+        (Guessing, "test_a_file_that_is_cut_off_gives_an_error_that_names_it"),
+        (Guessing, "test_a_file_of_another_kind_gives_an_error_that_names_it"),
+        (Guessing, "test_a_changed_byte_gives_the_right_samples_or_an_error"),
+        (Nameless, "test_a_missing_file_is_named"),
+        (Remembering, "test_changed_files_are_never_mixed"),
+    ],
+)
+def test_careless_sources_fail_the_suite(tmp_path: Path, kind: type[InFile], test: str) -> None:
+    suite = type("Suite", (TestInFile,), {"kind": kind})()
+    suite.path = tmp_path / "numbers.txt"
+    suite.write(suite.samples())
+    with pytest.raises(AssertionError):
+        getattr(suite, test)()
 
 
 class WithTheIndex:

@@ -6,6 +6,7 @@ Only `make slow` starts new interpreters for each source.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,8 @@ class SourceContract(PublicContract):
     """What every source of feedline must do; the test of start methods takes 3 s of CPU time."""
 
     takes_transform = True
+    takes_fields = False
+    """True if samples are dicts by default, and `make_source` takes `fields=`."""
 
     @pytest.mark.slow
     def test_batches_are_the_same_with_every_start_method(self) -> None:
@@ -48,6 +51,29 @@ class SourceContract(PublicContract):
             assert len(source) == len(samples)
             assert "str" in repr(source)
         error_of(lambda: self.make_source(transform=3), BadOption)
+
+    def test_fields_choose_what_is_in_a_sample_and_how(self) -> None:
+        if not self.takes_fields:
+            pytest.skip("takes_fields is False")
+        whole = self.samples()[2]
+        first, last = next(iter(whole)), list(whole)[-1]
+        for fields, expected in (
+            (None, whole),
+            (last, whole[last]),
+            ((last, first), (whole[last], whole[first])),
+            ([last, first], {last: whole[last], first: whole[first]}),
+            ({"x": last, "y": last}, {"x": whole[last], "y": whole[last]}),
+        ):
+            with self._opened(fields=fields) as (source, _):
+                self.same(source[2], expected)
+                self.same(source.__getitems__([2])[0], expected)
+        for fields in ("nothing", (first, "nothing"), {"x": "nothing"}, [first, first], (), [], {}, 3, b"x", [3]):
+            error_of(functools.partial(self._first, fields=fields), BadOption)
+
+    # Any: a sample.
+    def _first(self, **options: object) -> Any:
+        with self._opened(**options) as (source, _):
+            return source[0]
 
     def test_the_repr_says_what_is_in_it(self) -> None:
         with self._opened() as (source, samples):

@@ -17,7 +17,7 @@ STREAMS = {
 PROGRAM = """
 import io, json, sqlite3, sys, tarfile
 import pyarrow, pyarrow.parquet
-import feedline, feedline.datasets.formats.streams
+import feedline, feedline.datasets
 with tarfile.open("a.tar", "w") as tar:
     for number in range(6):
         member = tarfile.TarInfo(f"{number}.txt")
@@ -29,11 +29,11 @@ connection.execute("CREATE TABLE numbers (x INTEGER)")
 connection.executemany("INSERT INTO numbers VALUES (?)", [(number,) for number in range(6)])
 connection.commit()
 connection.close()
-class Numbers(feedline.datasets.formats.streams.Feed):
+class Numbers(feedline.datasets.Feed):
     def subscribe(self, number, count): self.waiting = list(range(6))
     def receive(self, most, wait_s):
         taken, self.waiting = self.waiting[:most], self.waiting[most:]
-        return [feedline.datasets.formats.streams.Message(number, number) for number in taken]
+        return [feedline.datasets.Message(number, number) for number in taken]
     def acknowledge(self, receipts): pass
     def close(self): pass
 streams = STREAMS

@@ -31,6 +31,7 @@ from feedline.datasets import (
     LMDBDataset,
     ParquetDataset,
     RedisStream,
+    Remote,
     SQLDataset,
     StreamDataset,
     TarDataset,
@@ -138,13 +139,14 @@ def consume(written: Written, dataset: Any, **options: Any) -> None:
 
 
 def shards(written: Written, place: str, mode: Any, *, scheme: str = "http", **options: Any) -> Any:
-    dataset = TarDataset(written.url(place, scheme=scheme), retries=0, **options)
-    written.note(dataset, dataset.reading, dataset.form)
+    given = Remote(retries=0, storage_options=options.pop("storage_options", None))
+    dataset = TarDataset(written.url(place, scheme=scheme), remote=given, **options)
+    written.note(dataset, dataset.remote, dataset.form)
     return dataset.stream() if mode == "stream" else dataset
 
 
 def first_of(address: str, mode: str) -> Any:
-    dataset = TarDataset(address, retries=0)
+    dataset = TarDataset(address, remote=Remote(retries=0))
     return next(iter(dataset.stream() if mode == "stream" else dataset))
 
 
@@ -339,7 +341,7 @@ def test_sources_of_local_files(written: Written, source: str) -> None:
 
 def test_parquet_files_on_a_server(written: Written) -> None:
     with pytest.raises(SourceError, match=r"\*\*\*") as caught:
-        len(ParquetDataset(written.url("127.0.0.1:9/a.parquet", scheme="https"), retries=0))
+        len(ParquetDataset(written.url("127.0.0.1:9/a.parquet", scheme="https"), remote=Remote(retries=0)))
     written.note(caught.value)
 
 

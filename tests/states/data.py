@@ -12,7 +12,7 @@ from pathlib import Path
 
 import feedline
 from feedline.abc import ShardedSource
-from feedline.datasets.formats.streams import Feed, Message
+from feedline.datasets import Feed, Message
 
 ROWS = 60
 
@@ -150,12 +150,8 @@ class Numbers(Feed):
     def close(self) -> None:
         """Nothing to close."""
 
-    def state(self, last: object) -> object:
-        return last
-
-    def restore(self, state: object) -> None:
-        assert isinstance(state, int)
-        self.waiting = [number for number in self.waiting if number > state]
+    def seek(self, receipt: int) -> None:
+        self.waiting = [number for number in self.waiting if number > receipt]
 
 
 class Reversed:

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
+from feedline.datasets import Remote
 from feedline.datasets.derived.cache.fingerprint import fingerprint
 from feedline.datasets.storage import disk_cache, ranges
 from feedline.datasets.storage.blob import RetryPolicy
@@ -201,7 +202,7 @@ def test_loaders_resume_exactly(server: WebServer, folder: Path, engine: str, ki
         return feedline.Loader(dataset, 32, shuffle=True, **options)
 
     expected = [plain(batch) for batch in loader(local(folder, segment_ids=True), 0)]
-    dataset = remote(server, segment_ids=True, cache_bytes=4 * PIECE, shard_cache=tmp_path, shard_cache_bytes="1 MB")
+    dataset = remote(server, segment_ids=True, cache_bytes=4 * PIECE, remote=Remote(cache=tmp_path, cache_bytes="1 MB"))
     running = loader(dataset, 2)
     batches, states = [], []
     for batch in running:
@@ -316,7 +317,7 @@ def test_nothing_is_cached_without_memory(server: WebServer, folder: Path) -> No
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_second_epoch_comes_from_the_disk(server: WebServer, folder: Path, tmp_path: Path, workers: int) -> None:
-    options: Any = {"shard_cache": tmp_path / "shards", "shard_cache_bytes": "1 MB", "cache_bytes": 2 * PIECE}
+    options: Any = {"remote": Remote(cache=tmp_path / "shards", cache_bytes="1 MB"), "cache_bytes": 2 * PIECE}
     dataset = remote(server, segment_ids=True, **options)
     server.requests.clear()
     loader = feedline.Loader(dataset, 32, shuffle=True, seed=2, workers=workers)
@@ -360,11 +361,11 @@ def test_other_processes_open_their_own_connections(server: WebServer, folder: P
 
 
 def test_reading_does_not_change_the_fingerprint(server: WebServer, tmp_path: Path) -> None:
-    dataset = remote(server, segment_ids=True, shard_cache=tmp_path, shard_cache_bytes=4 * PIECE)
+    dataset = remote(server, segment_ids=True, remote=Remote(cache=tmp_path, cache_bytes=4 * PIECE))
     before = fingerprint(dataset)
     assert plain_all(dataset.stream())
     assert fingerprint(dataset) == before
-    assert fingerprint(remote(server, segment_ids=False, shard_cache=tmp_path, shard_cache_bytes="1 MB")) != before
+    assert fingerprint(remote(server, segment_ids=False, remote=Remote(cache=tmp_path, cache_bytes="1 MB"))) != before
     dataset.close()
 
 
@@ -389,12 +390,12 @@ def test_faults_are_retried(server: WebServer, folder: Path, fault: str) -> None
 
 
 def test_a_server_that_is_down_is_an_error_until_it_is_back(server: WebServer, folder: Path) -> None:
-    dataset = remote(server, retries=1)
+    dataset = remote(server, remote=Remote(retries=1))
     server.fault = lambda request: "503"
     with pytest.raises(SourceError, match=r"tokens-0.bin cannot be read at byte .*tried 2 times"):
         _ = dataset[3]
     with pytest.raises(SourceError, match="503"):
-        remote(server, retries=0)
+        remote(server, remote=Remote(retries=0))
     server.fault = lambda request: None
     assert plain(dataset[3]) == plain(local(folder)[3])
     dataset.close()
@@ -403,7 +404,9 @@ def test_a_server_that_is_down_is_an_error_until_it_is_back(server: WebServer, f
 def test_changed_files_are_detected(tmp_path: Path) -> None:
     with own_server(tmp_path) as server:
         server.tags["tokens-0.bin"] = '"one"'
-        dataset = TokenDataset(f"{server.address}/tokens-0.bin", 8, shard_cache=tmp_path / "c", shard_cache_bytes="1MB")
+        dataset = TokenDataset(
+            f"{server.address}/tokens-0.bin", 8, remote=Remote(cache=tmp_path / "c", cache_bytes="1MB")
+        )
         copies = [dataset, pickle.loads(pickle.dumps(dataset))]
         expected = plain(dataset[0])
         server.tags["tokens-0.bin"] = '"two"'
@@ -465,13 +468,13 @@ def test_error_messages(server: WebServer, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="only local files are read here"):
         verify("s3://bucket/a.bin")
     with pytest.raises(BadOption, match="storage_options= is a dict"):
-        TokenDataset(f"{server.address}/tokens-0.bin", storage_options=3)  # type: ignore[arg-type]
+        TokenDataset(f"{server.address}/tokens-0.bin", remote=Remote(storage_options=3))  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="retries"):
-        TokenDataset(f"{server.address}/tokens-0.bin", retries=-1)
+        TokenDataset(f"{server.address}/tokens-0.bin", remote=Remote(retries=-1))
     with pytest.raises(BadOption, match="cache_bytes"):
         TokenDataset(f"{server.address}/tokens-0.bin", cache_bytes=-1)
-    with pytest.raises(BadOption, match="shard_cache_bytes"):
-        TokenDataset(f"{server.address}/tokens-0.bin", shard_cache=tmp_path, shard_cache_bytes=10)
+    with pytest.raises(BadOption, match="cache_bytes"):
+        TokenDataset(f"{server.address}/tokens-0.bin", remote=Remote(cache=tmp_path, cache_bytes=10))
     server.fault = lambda request: "whole"
     with pytest.raises(SourceError, match="Use a server that knows ranges"):
         remote(server)
@@ -479,7 +482,7 @@ def test_error_messages(server: WebServer, tmp_path: Path) -> None:
 
 def test_errors_and_reprs_do_not_reveal_secrets(server: WebServer) -> None:
     address = server.address.replace("//", "//ada:secret@")
-    dataset = TokenDataset(f"{address}/tokens-0.bin?signature=secret", storage_options={"key": "secret"})
+    dataset = TokenDataset(f"{address}/tokens-0.bin?signature=secret", remote=Remote(storage_options={"key": "secret"}))
     shown = f"{dataset!r} {dataset.files!r} {vars(dataset)!r} {dataset.documents!r}"
     server.fault = lambda request: "404"
     with pytest.raises(SourceError) as caught:
@@ -531,8 +534,8 @@ def proxy(s3: Any) -> Iterator[StoreProxy]:
 @needs_s3
 @pytest.mark.slow
 def test_an_object_store(proxy: StoreProxy, folder: Path, tmp_path: Path) -> None:
-    options: Any = {"storage_options": options_for(proxy), "segment_ids": True}
-    dataset = TokenDataset("s3://bucket/train/tokens-*.bin", BLOCK, **options)
+    given: Any = {"storage_options": options_for(proxy)}
+    dataset = TokenDataset("s3://bucket/train/tokens-*.bin", BLOCK, segment_ids=True, remote=Remote(**given))
     asked = [path for method, path in proxy.asked if "list-type" not in path]
     assert len(asked) == 6, "a header and the documents of each file, without a request for its size"
     proxy.fault = first(3, "SlowDown")
@@ -543,7 +546,9 @@ def test_an_object_store(proxy: StoreProxy, folder: Path, tmp_path: Path) -> Non
     same = feedline.Loader(expected.stream(shuffle=True, seed=1), 32)
     assert [plain(batch) for batch in loader] == [plain(batch) for batch in same]
     dataset.close()
-    cached = TokenDataset("s3://bucket/train", BLOCK, shard_cache=tmp_path, shard_cache_bytes="1 MB", **options)
+    cached = TokenDataset(
+        "s3://bucket/train", BLOCK, segment_ids=True, remote=Remote(cache=tmp_path, cache_bytes="1 MB", **given)
+    )
     assert plain_all(cached.stream()) == plain_all(expected)
     proxy.asked.clear()
     assert plain_all(pickle.loads(pickle.dumps(cached)).stream()) == plain_all(expected)
@@ -559,7 +564,7 @@ def test_a_replaced_object_is_detected(proxy: StoreProxy, s3: Any, tmp_path: Pat
         s3.put_object(Bucket="bucket", Key="changing.bin", Body=path.read_bytes())
 
     put(0)
-    dataset = TokenDataset("s3://bucket/changing.bin", BLOCK, storage_options=options_for(proxy))
+    dataset = TokenDataset("s3://bucket/changing.bin", BLOCK, remote=Remote(storage_options=options_for(proxy)))
     assert dataset[0]["tokens"][0] == 0
     put(1)
     with pytest.raises(SourceChanged, match=r"s3://bucket/changing.bin was changed"):

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("av")
 
-from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from feedline.errors import BadOption, CorruptSource, DataWarning, SourceChanged, SourceError
 from feedline.video import index as module
 from feedline.video.frame_table import scan as scan_file
 from feedline.video.index import VideoIndex
@@ -88,18 +88,36 @@ def test_failures_are_raised_per_video_and_not_stored(root: Path, tmp_path: Path
 def test_a_damaged_index_is_rebuilt(damage: bytes | None, root: Path, tmp_path: Path) -> None:
     store = tmp_path / "index"
     VideoIndex(str(root), NAMES, store)
-    content = bytearray(store.read_bytes())
+    (file,) = store.glob("*.videos")
+    content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 4
-    store.write_bytes(content if damage is None else damage)
-    assert counts(VideoIndex(str(root), NAMES, store), root) == [50, 50, 30]
+    file.write_bytes(content if damage is None else damage)
+    with pytest.warns(DataWarning, match="is made again"):
+        assert counts(VideoIndex(str(root), NAMES, store), root) == [50, 50, 30]
 
 
-def test_a_user_file_is_not_overwritten(root: Path, tmp_path: Path) -> None:
-    table = tmp_path / "labels.csv"
-    table.write_text("file,label")
-    with pytest.raises(BadOption, match=r"labels\.csv.*not an index of videos"):
-        VideoIndex(str(root), NAMES, table)
-    assert table.read_text() == "file,label"
+def test_a_video_with_restored_size_and_time_is_scanned_again(
+    root: Path, tmp_path: Path, scanned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "_WORTH_STORING", 3)
+    path = root / NAMES[1]
+    before, content = path.stat(), path.read_bytes()
+    for store, expected in (
+        (True, 1),
+        (root / ".index", 0),
+    ):  # copies of videos keep the index that is copied with them
+        VideoIndex(str(root), NAMES, store)
+        path.write_bytes(content)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        del scanned[:]
+        VideoIndex(str(root), NAMES, store)
+        assert len(scanned) == expected
+
+
+def test_the_index_is_not_kept_among_other_files(root: Path) -> None:
+    with pytest.raises(BadOption, match="contains other files"):
+        VideoIndex(str(root), NAMES, root)
 
 
 def test_parts_of_a_folder_share_an_index(root: Path, tmp_path: Path, scanned: list[str]) -> None:
@@ -110,9 +128,10 @@ def test_parts_of_a_folder_share_an_index(root: Path, tmp_path: Path, scanned: l
     assert sorted(scanned) == ["a.mp4", "c.mkv", "d.mp4"]
     (root / NAMES[0]).unlink()
     (root / NAMES[1]).write_bytes(encoded("matroska", count=20))
-    size = store.stat().st_size
+    (file,) = store.glob("*.videos")
+    size = file.stat().st_size
     VideoIndex(str(root), NAMES[1:], store)
-    assert store.stat().st_size < size  # without the deleted video
+    assert file.stat().st_size < size  # without the deleted video
 
 
 def test_a_missing_video(root: Path) -> None:
@@ -126,7 +145,7 @@ def test_small_indices_are_not_stored_by_default(root: Path, monkeypatch: pytest
     assert not (tmp_path / "cache").exists()
     monkeypatch.setattr(module, "_WORTH_STORING", 3)
     VideoIndex(str(root), NAMES, True)
-    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".videos"]
+    assert len(list((tmp_path / "cache").glob("*.videos"))) == 1
 
 
 def test_a_terminal_shows_progress(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from feedline.abc.source import Selection
 from feedline.audio.decoding import checked_seconds, info
 from feedline.datasets.formats.files.dataset import FileDataset
-from feedline.datasets.framework.cache_file import Cache, CacheFile
 from feedline.datasets.framework.progress import Bar
 from feedline.datasets.framework.source import checked_count
+from feedline.datasets.framework.store import Cache, Entry
 from feedline.errors import BadOption, CorruptSource, DataWarning, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.system.optional import require
@@ -78,13 +78,13 @@ def durations(audio: object, *, cache: Cache = True, damaged: float | None = Non
     wanted = np.unique(places)
     stamps = np.array(list(_mapped(_stamp_of, [paths[place] for place in wanted.tolist()], threads)), np.int64)
     digest = hashlib.blake2b("\0".join(map(os.path.abspath, paths)).encode("utf-8", "surrogatepass")).hexdigest()
-    file = CacheFile.at(cache, "durations", {"version": _VERSION, "paths": digest})
-    index = None if file is None else file.read_as(lambda stored: _Index.of(stored, len(paths)))
+    file = Entry.within(cache, "durations", {"version": _VERSION, "paths": digest})
+    index = None if file is None else file.load(lambda stored: _Index.of(stored, len(paths)))
     index = index or _Index.of({}, len(paths))
     unread = index.unread(wanted, stamps.reshape(-1, 3))
     _read(index.seconds, unread, paths, threads, skip=damaged is not None)
     if file is not None and len(unread) and (cache is not True or len(paths) >= _WORTH_KEEPING):
-        file.write({"stamps": index.stamps, "seconds": index.seconds})
+        file.save({"stamps": index.stamps, "seconds": index.seconds})
     lost = wanted[np.isnan(index.seconds[wanted])]
     if len(lost):
         warn_user(

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from feedline.audio.compose import Compose, audio_transform
 from feedline.datasets.formats.files.dataset import FileDataset, LabelSource, Path
-from feedline.datasets.framework.cache_file import Cache
 from feedline.datasets.framework.form import Fields
 from feedline.datasets.framework.source import Transform
+from feedline.datasets.framework.store import Cache
 
 AUDIO = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc")
 """The endings of audio files that are read."""

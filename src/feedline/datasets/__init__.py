@@ -23,15 +23,17 @@ if TYPE_CHECKING:
     from feedline.datasets.formats.ray_rows import RayRows
     from feedline.datasets.formats.remote_arrays import RemoteArrays
     from feedline.datasets.formats.sql import SQLDataset
-    from feedline.datasets.formats.streams import RedisStream, StreamDataset
+    from feedline.datasets.formats.streams import Feed, Message, RedisStream, StreamDataset
     from feedline.datasets.formats.tar import TarDataset
     from feedline.datasets.formats.tfrecord import TFRecordDataset
+    from feedline.datasets.storage.remote import Remote
 
 __all__ = [
     "ArrayDataset",
     "ArrowDataset",
     "CSVDataset",
     "CachedDataset",
+    "Feed",
     "FileDataset",
     "HDF5Dataset",
     "ImageFolder",
@@ -40,10 +42,12 @@ __all__ = [
     "LitDataDataset",
     "MDSDataset",
     "MegatronDataset",
+    "Message",
     "ParquetDataset",
     "PrecomputedDataset",
     "RayRows",
     "RedisStream",
+    "Remote",
     "RemoteArrays",
     "SQLDataset",
     "StreamDataset",
@@ -59,6 +63,7 @@ _PLACES = {
     "ArrowDataset": "formats.parquet",
     "CSVDataset": "formats.csv",
     "CachedDataset": "derived.cache",
+    "Feed": "formats.streams",
     "FileDataset": "formats.files",
     "HDF5Dataset": "formats.hdf5",
     "ImageFolder": "formats.files",
@@ -67,10 +72,12 @@ _PLACES = {
     "LitDataDataset": "formats.litdata",
     "MDSDataset": "formats.mds",
     "MegatronDataset": "formats.megatron",
+    "Message": "formats.streams",
     "ParquetDataset": "formats.parquet",
     "PrecomputedDataset": "derived.cache",
     "RayRows": "formats.ray_rows",
     "RedisStream": "formats.streams",
+    "Remote": "storage.remote",
     "RemoteArrays": "formats.remote_arrays",
     "SQLDataset": "formats.sql",
     "StreamDataset": "formats.streams",

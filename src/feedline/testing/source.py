@@ -8,6 +8,9 @@ Define in a subclass how a source is created, and what it contains:
 
         def samples(self):
             return [...]  # what data.bin was written from
+
+        def files(self):
+            return ["data.bin"]  # the tests damage it, and put it back
 """
 
 from __future__ import annotations
@@ -19,19 +22,26 @@ import operator
 import os
 import pickle
 import sys
+import traceback
 import unittest
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 import feedline
 from feedline.abc.source import ColumnSource
 from feedline.collate import default
+from feedline.errors import SourceError
 from feedline.system.optional import is_tensor
 
+T = TypeVar("T")
+
 BATCH = 5
+_FLIPS = 40
+"""Places of a file with checksums at which a byte is changed."""
 
 
 class SourceBench:
@@ -39,6 +49,15 @@ class SourceBench:
 
     compares_pickled = False
     """True to compare samples by their pickles, because they contain objects other than arrays without equality."""
+
+    notices_damage = True
+    """False if any bytes are a valid file, as of text: a file that is cut off may then give other samples."""
+
+    stays_mapped = False
+    """True if files are mapped and not checked before every read: cutting one off while it is open is then a crash."""
+
+    has_checksums = False
+    """True if files have checksums: a changed byte then gives the right samples, or an error that names the file."""
 
     # Any, throughout: a source is any dataset, with samples of any type.
     def make_source(self, **options: object) -> Any:
@@ -48,6 +67,17 @@ class SourceBench:
     def samples(self) -> list[Any]:
         """Return the samples that the source contains, in order and of the same types. There must be at least 24."""
         raise NotImplementedError
+
+    def files(self) -> Sequence[str | os.PathLike[str]]:
+        """Return the files that a source reads, which tests damage; by default none, and these tests are skipped."""
+        return ()
+
+    def rewrite(self) -> list[Any] | None:
+        """Write other samples of the same form into the files, as many as before, and return them.
+
+        By default, this returns None, and tests of changed files are skipped.
+        """
+        return None
 
     def same(self, found: object, expected: object) -> None:
         """Compare two samples or batches: types and bits."""
@@ -81,6 +111,137 @@ class SourceBench:
     def test_batches_are_the_same_with_every_start_method(self) -> None:
         """Spawned workers import the class of the source, so it must be defined in a module, not in a function."""
         self._check_loaders({"workers": 2, "start_method": "forkserver"}, {"workers": 2, "start_method": "spawn"})
+
+    def test_a_file_that_is_cut_off_gives_an_error_that_names_it(self) -> None:
+        """Also if it is cut off after a sample was read. It never gives other samples, and never kills the process."""
+        self._need(self.files() and self.notices_damage, "files() is empty, or notices_damage is False")
+        for path, content in self._files_in_turn():
+            for size in sorted({len(content) * part // 100 for part in (0, 1, 30, 60, 95)} | {len(content) - 1}):
+                for opened in (False,) if self.stays_mapped else (False, True):
+                    is_refused = apart(functools.partial(self._is_cut_off_refused, path, size, opened=opened))
+                    path.write_bytes(content)
+                    may_be_whole = opened or size > len(content) * 60 // 100
+                    assert is_refused or may_be_whole, f"{size} of {len(content)} bytes of {path.name} give no error"
+
+    def test_a_file_of_another_kind_gives_an_error_that_names_it(self) -> None:
+        self._need(self.files() and self.notices_damage, "files() is empty, or notices_damage is False")
+        for path, _ in self._files_in_turn():
+            for other in (b"hello, world\n" * 100, bytes(5000), b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9):
+                path.write_bytes(other)
+                assert apart(functools.partial(self._is_refused, self.make_source, [path])), "no error"
+
+    def test_a_missing_file_is_named(self) -> None:
+        """If there is only one; a source that lists its files when it is created may find one less."""
+        self._need(self.files(), "files() is empty")
+        for path, _ in self._files_in_turn():
+            is_refused = apart(functools.partial(self._is_removal_refused, path))
+            assert is_refused or len(self.files()) > 1, "no error"
+
+    def test_a_changed_byte_gives_the_right_samples_or_an_error(self) -> None:
+        self._need(self.files() and self.has_checksums, "files() is empty, or has_checksums is False")
+        samples = self.samples()
+        for path, content in self._files_in_turn():
+            for place in range(0, len(content), max(1, len(content) // _FLIPS)):
+                path.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
+                apart(functools.partial(self._is_refused, self.make_source, [path], samples))
+
+    def test_changed_files_are_never_mixed(self) -> None:
+        """An open source gives the old samples, the new ones, or an error; a new source gives the new ones."""
+        paths, old, new, before, after = self._two_versions()
+
+        def check(replace: bool) -> None:
+            source, unread = self.make_source(), pickle.dumps(self.make_source())
+            self.same(next(iter(source)), old[0])
+            for path, content in zip(paths, after, strict=True):
+                target = path.with_name("changed") if replace else path
+                target.write_bytes(content)
+                target.replace(path)
+            for make in (lambda: source, lambda: source, lambda: pickle.loads(unread)):  # closed after each
+                self._is_refused(make, paths, old, new)
+            assert not self._is_refused(self.make_source, paths, new)
+
+        for replace in (False, True):
+            for path, content in zip(paths, before, strict=True):
+                path.write_bytes(content)
+                os.utime(path, (10**9, 10**9))
+            apart(functools.partial(check, replace))
+
+    def test_replaced_files_are_read_anew_even_if_their_times_are_the_same(self) -> None:
+        """Programs that copy files set their times; what a source derived from other files must not be used."""
+        paths, old, new, before, after = self._two_versions()
+        for contents in (before, after):
+            for path, content in zip(paths, contents, strict=True):
+                copy = path.with_name("copy")
+                copy.write_bytes(content)
+                os.utime(copy, (10**9, 10**9))
+                copy.replace(path)
+            with self._opened() as (source, _):
+                for found, expected in zip(source, old if contents is before else new, strict=True):
+                    self.same(found, expected)
+
+    def _two_versions(self) -> tuple[list[Path], list[Any], list[Any], list[bytes], list[bytes]]:
+        """Return the files, the old and the new samples, and the old and the new contents of each file."""
+        old, paths = self.samples(), [Path(path) for path in self.files()]
+        before = [path.read_bytes() for path in paths]
+        new = self.rewrite() if paths else None
+        if new is None:
+            raise unittest.SkipTest("files() is empty, or rewrite() returns None")
+        return paths, old, new, before, [path.read_bytes() for path in paths]
+
+    def _is_cut_off_refused(self, path: Path, size: int, *, opened: bool) -> bool:
+        source, samples = self.make_source() if opened else None, self.samples()
+        if source is not None:
+            next(iter(source))
+        os.truncate(path, size)
+        return self._is_refused(lambda: source or self.make_source(), [path], samples)
+
+    def _is_removal_refused(self, path: Path) -> bool:
+        source, samples = self.make_source(), self.samples()
+        path.unlink()
+        self._is_refused(lambda: source, [path], samples)
+        return self._is_refused(self.make_source, [path])
+
+    # Any, twice: a source, and samples.
+    def _is_refused(self, make: Callable[[], Any], paths: Sequence[Path], *versions: list[Any]) -> bool:
+        """Read all samples of the source that `make` returns; True if an error ends that, which must name a file.
+
+        If versions are given, the samples must be those of one of them: all, or those before the error.
+        """
+        found: list[Any] = []
+        source = error = None
+        try:
+            source = make()
+            found.extend(source)
+        except (SourceError, FileNotFoundError) as exc:
+            error = str(exc)
+            names = [path.name for path in paths]
+            assert any(name in error for name in names), f"the error names none of {names}: {error}"
+        finally:
+            close(source)
+        differences = [self._difference(found, version[: len(found)] if error else version) for version in versions]
+        assert not differences or None in differences, f"wrong samples were read: {differences}"
+        return error is not None
+
+    def _difference(self, found: list[Any], expected: list[Any]) -> str | None:
+        try:
+            assert len(found) == len(expected), f"{len(found)} samples instead of {len(expected)}"
+            for one, other in zip(found, expected, strict=True):
+                self.same(one, other)
+        except AssertionError as exc:
+            return str(exc)
+        return None
+
+    def _files_in_turn(self) -> Iterator[tuple[Path, bytes]]:
+        """Yield the first and the last file, with its contents, and restore it after that."""
+        paths = [Path(path) for path in self.files()]
+        for path in dict.fromkeys((paths[0], paths[-1])):
+            content = path.read_bytes()
+            yield path, content
+            path.write_bytes(content)
+
+    def _need(self, condition: object, reason: str) -> None:
+        if not condition:
+            raise unittest.SkipTest(reason)
 
     # Any: options of a loader.
     def _check_loaders(self, *ways: dict[str, Any]) -> None:
@@ -178,7 +339,7 @@ class SourceContract(SourceBench):
         with self._opened() as (source, samples):
             self.same(source[0], samples[0])
             for _ in range(2):
-                assert _in_fork(lambda: self.same(source[5], samples[5])) == 0, "the child read another sample"
+                apart(lambda: self.same(source[5], samples[5]))
                 self.same(source[6], samples[6])  # the child did not affect the parent
 
     def test_threads_read_at_the_same_time(self) -> None:
@@ -234,17 +395,27 @@ def _with_plain_integers(sample: Any) -> Any:
     return sample
 
 
-def _in_fork(act: Callable[[], object]) -> int:
-    """Call `act` in a forked process and return its exit status."""
+def apart(act: Callable[[], T]) -> T:
+    """Call `act` in a forked process, if the system has them: reading a map of a file that shrinks ends a process."""
+    if not hasattr(os, "fork"):
+        return act()
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        status = 1
         try:
-            act()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            outcome = pickle.dumps((act(), None))
+        except BaseException:
+            outcome = pickle.dumps((None, traceback.format_exc()))
+        os.write(writer, outcome)
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        outcome = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert outcome, f"the process that read the files ended with status {status}"
+    result, failure = pickle.loads(outcome)
+    assert failure is None, failure
+    return result  # type: ignore[no-any-return]
 
 
 def error_of(act: Callable[[], object], kind: type[Exception]) -> Exception:

@@ -23,11 +23,11 @@ from feedline.datasets.formats.lines.places import Place, found_places
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.paths import Paths
 from feedline.datasets.framework.remote_files import RemoteFile, is_remote
-from feedline.datasets.framework.shards import Reading
 from feedline.datasets.storage import disk_cache, ranges
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.foresight import Foresight
 from feedline.datasets.storage.ranges import Span, coalesced, side_by_side
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import Storage
 from feedline.system.handle import Handle
 from feedline.system.sizes import check_size, most_bytes
@@ -40,13 +40,13 @@ order rarely reach it, and blocks that reach into this piece from the one before
 _UNLIMITED = 1 << 62
 
 
-def find_files(paths: Paths, raw_dtype: object, reading: Reading) -> tuple[TokenFile, ...]:
+def find_files(paths: Paths, raw_dtype: object, remote: Remote) -> tuple[TokenFile, ...]:
     """Find token files, local and remote ones, and read their headers, as `find_tokens` does."""
     # Without the cache, which would fetch the first megabytes of every file.
-    with closing(replace(reading, shard_cache=None).open_storage()) as storage:
+    with closing(Storage(replace(remote, cache=None))) as storage:
         places = found_places(paths, storage, (ENDING,))
         find = functools.partial(_find, storage, raw_dtype)
-        return tuple(side_by_side(find, places, reading.requests()))
+        return tuple(side_by_side(find, places, remote.requests))
 
 
 def _find(storage: Storage, raw_dtype: object, place: Place) -> TokenFile:
@@ -81,15 +81,15 @@ class RemoteTokens:
 
     Args:
         files: all files of the dataset, also local ones, which are not read here.
-        reading: how they are read.
+        remote: how they are read.
         cache_bytes: how much of the files each process keeps in memory.
     """
 
-    def __init__(self, files: Sequence[TokenFile], reading: Reading, cache_bytes: int) -> None:
+    def __init__(self, files: Sequence[TokenFile], remote: Remote, cache_bytes: int) -> None:
         self._files = files
-        self._reading = reading
+        self._requests = remote.requests
         addresses = [file.remote.address for file in files if file.remote is not None]
-        self._storage: Handle[Storage] = Handle(functools.partial(reading.open_storage, addresses), Storage.close)
+        self._storage: Handle[Storage] = Handle(functools.partial(Storage, remote, addresses), Storage.close)
         self._pieces = BoundedCache[tuple[int, int], bytes](cache_bytes)
         """By the number of the file, and of the piece in it."""
         self._costs = BoundedCache[tuple[int, int], int](cache_bytes // disk_cache.PIECE_BYTES)
@@ -129,7 +129,7 @@ class RemoteTokens:
         spans += [(span, False) for span in coalesced(singles, is_local=lambda number: False)]
         with ExitStack() as stack:
             blobs = {number: stack.enter_context(closing(self._open(number, foresight))) for number, _ in missing}
-            side_by_side(lambda one: self._read(blobs[one[0].shard], *one), spans, self._reading.requests())
+            side_by_side(lambda one: self._read(blobs[one[0].shard], *one), spans, self._requests)
             for number in {part.shard for part in singles}:
                 blobs[number].check()
 
@@ -173,7 +173,7 @@ class RemoteTokens:
     def load_offsets(self, numbers: Iterable[int]) -> None:
         """Read the missing document offsets of several files concurrently."""
         missing = [number for number in numbers if self._offsets.get(number) is None]
-        side_by_side(self.offsets, missing, self._reading.requests())
+        side_by_side(self.offsets, missing, self._requests)
 
     def _read_offsets(self, number: int) -> tuple[Numbers, int]:
         file = self._files[number]

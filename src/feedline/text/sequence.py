@@ -10,9 +10,9 @@ import numpy as np
 
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.paths import Paths, found_files
-from feedline.datasets.framework.shards import Reading
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.foresight import Foresight, Parts, name_of
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.sizes import check_size, most_bytes
@@ -35,12 +35,12 @@ class TokenSequence:
     Args:
         paths: the files.
         raw_dtype: "uint16" or "uint32", to accept files of bare tokens.
-        reading: how remote files are read.
+        remote: how remote files are read.
         cache_bytes: how much of remote files each process keeps in memory.
     """
 
     def __init__(
-        self, paths: Paths, raw_dtype: object = None, reading: Reading | None = None, cache_bytes: int = 0
+        self, paths: Paths, raw_dtype: object = None, remote: Remote | None = None, cache_bytes: int = 0
     ) -> None:
         self._remote: RemoteTokens | None = None
         self.cache_bytes = cache_bytes
@@ -48,9 +48,9 @@ class TokenSequence:
         if any(isinstance(path, str) and protocol_of(path) for path in given):
             from feedline.text.remote import RemoteTokens, find_files  # most programs do not need it
 
-            reading = reading or Reading()
-            self.files = find_files(given, raw_dtype, reading)
-            self._remote = RemoteTokens(self.files, reading, cache_bytes)
+            remote = remote or Remote()
+            self.files = find_files(given, raw_dtype, remote)
+            self._remote = RemoteTokens(self.files, remote, cache_bytes)
         else:
             self.files = tuple(find_tokens(path, raw_dtype) for path in found_files(given, (ENDING,)))
         _check_tokenizers(self.files)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -14,12 +13,10 @@ from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.form import Form
 from feedline.datasets.framework.paths import Paths
-from feedline.datasets.framework.shards import Reading
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform, checked_count, checked_flag
 from feedline.datasets.storage import disk_cache
-from feedline.datasets.storage.blob import RetryPolicy
-from feedline.datasets.storage.disk_cache import DiskCache, ShardCached
 from feedline.datasets.storage.foresight import Foresight, Parts
+from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.errors import BadOption
 from feedline.system.sizes import byte_count
 from feedline.text.boundaries import Edges
@@ -37,7 +34,7 @@ Labels = Literal["shifted", "same"] | None
 Positions = bool | Literal["document"]
 
 
-class TokenDataset(ShardCached, TableSource, Described):
+class TokenDataset(TableSource, Described):
     """Blocks of tokens from token files, as a map-style dataset.
 
     All files are one sequence of tokens. Sample i is the `block` tokens from token i * `stride` on. Local files are
@@ -70,14 +67,7 @@ class TokenDataset(ShardCached, TableSource, Described):
         transform: applied to each sample; batches are then made sample by sample.
         cache_bytes: how much of remote files each process keeps in memory: pieces of 2 MB of which many blocks are
             read. If you ask for document boundaries, they take another 8 bytes for each document.
-        retries: how often to retry a failed request, as long as no bytes arrive.
-        timeout_s: how long a server may send nothing.
-        unsafe_redirects: True to also follow redirects from https to http, and from public addresses to private ones.
-        storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
-        shard_cache: a folder on a local disk that caches pieces of remote files, for all workers and ranks of the
-            machine. It may contain only files that feedline put there.
-        shard_cache_bytes: the size limit of that cache. A stream drops what it needs latest, random access the least
-            recently used.
+        remote: how remote files are read.
 
     Raises:
         BadOption: an option has an invalid value, a file has no header, or files are of different tokenizers.
@@ -103,7 +93,6 @@ class TokenDataset(ShardCached, TableSource, Described):
     _groups_at_once = upcoming.MOST
     """Pieces that a stream reads ahead at the same time."""
 
-    # object: fsspec defines its own options.
     def __init__(
         self,
         paths: Paths,
@@ -119,12 +108,7 @@ class TokenDataset(ShardCached, TableSource, Described):
         end_token: int | None = None,
         transform: Transform | None = None,
         cache_bytes: int | str = CACHE_BYTES,
-        retries: int = 5,
-        timeout_s: float = 60.0,
-        unsafe_redirects: bool = False,
-        storage_options: Mapping[str, object] | None = None,
-        shard_cache: str | os.PathLike[str] | None = None,
-        shard_cache_bytes: int | str = "100 GB",
+        remote: Remote | None = None,
     ) -> None:
         super().__init__(transform)
         self.block = checked_count("block", block, 1)
@@ -142,15 +126,9 @@ class TokenDataset(ShardCached, TableSource, Described):
         self.end_token = None if end_token is None else checked_count("end_token", end_token, 0)
         self._width = self.block + (labels == "shifted")
         """Tokens that a sample is made of."""
-        shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
-        reading = Reading(
-            retry_policy=RetryPolicy(retries, timeout_s=timeout_s),
-            unsafe_redirects=unsafe_redirects,
-            storage_options={} if storage_options is None else storage_options,
-            shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
-        )
-        self._shard_cache = reading.shard_cache
-        self._sequence = TokenSequence(paths, raw_dtype, reading, byte_count("cache_bytes", cache_bytes, least=0))
+        self.remote = checked_remote(remote)
+        self._shard_cache = self.remote.disk_cache
+        self._sequence = TokenSequence(paths, raw_dtype, self.remote, byte_count("cache_bytes", cache_bytes, least=0))
         self.is_remote = any(file.remote is not None for file in self._sequence.files)
         self.dtype = self._checked_dtype(dtype)
         self._check_documents()

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable
 
 from feedline.datasets.formats.files.dataset import FileDataset, LabelSource, Path
-from feedline.datasets.framework.cache_file import Cache, checked_cache
 from feedline.datasets.framework.form import Fields
 from feedline.datasets.framework.source import Transform
+from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.errors import BadOption
 from feedline.video.compose import Compose
 from feedline.video.file import Video
@@ -38,7 +38,7 @@ class VideoFolder(FileDataset):
         unlabelled: "error" or "skip": what to do with videos that a CSV file does not name, or gives an empty label.
         allow_empty: True if a directory without videos is also a class.
         transform: from `feedline.video`, applied to the video; or any function, applied to each sample.
-        index: the file to store the index in. True to store indices of 100 videos or more in the user's cache folder
+        index: the folder to keep the index in. True to keep indices of 100 videos or more in the user's cache folder
             (`$FEEDLINE_CACHE`). False for no index: every clip then reads its whole video to find the frames.
         cache: whether or where to cache the listing: see `FileDataset`.
 
@@ -74,7 +74,7 @@ class VideoFolder(FileDataset):
     ) -> None:
         fields = self._folder_fields(root, fields, labels)
         if not isinstance(index, (bool, str, os.PathLike)):
-            raise BadOption(f"index={index!r} is neither True, False nor the path of a file.")
+            raise BadOption(f"index={index!r} is neither True, False nor the path of a folder.")
         checked_cache(cache)
         super().__init__(
             root,

@@ -1,31 +1,30 @@
 """The frames of all videos of a folder: found once, in parallel, and stored in a file.
 
-An entry holds the size and modification time of a video, and what `scan` found or why it failed. It is used only as
-long as the video has this size and time. Failures are not stored: those videos are scanned again next time.
+An entry holds the stamp of a video, and what `scan` found or why it failed. It is used only as long as the video has
+this stamp. Failures are not stored: those videos are scanned again next time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from dataclasses import replace
 
-from feedline.datasets.framework.cache_file import Cache, CacheFile
 from feedline.datasets.framework.paths import File
 from feedline.datasets.framework.progress import Bar
-from feedline.errors import BadOption, CorruptSource
+from feedline.datasets.framework.store import Cache, Entry
+from feedline.errors import CorruptSource
 from feedline.memory.sharing.packed import Packed
 from feedline.system.failures import words
 from feedline.system.process import core_count
 from feedline.video.container import pyav
 from feedline.video.frame_table import FrameTable, scan
 
-_VERSION = 1
-_HEAD = struct.Struct("<qq?")
-"""Size, modification time, and whether the scan failed."""
+_VERSION = 2
+_FAILED = b"failed: "
+"""How the content of an entry begins if the scan failed."""
 _WORTH_STORING = 100
 """The fewest videos for which an index is stored if no path is given: fewer are scanned in a second."""
 _WORTH_SHOWING = 200
@@ -40,25 +39,29 @@ class VideoIndex:
     Args:
         root: the folder of the videos.
         paths: of the videos, below the folder.
-        store: the file to store the index in; True for one in the user's cache folder, False for none.
+        store: the folder to keep the index in; True for the user's cache folder, False for none. The index in a folder
+            is also used for copies of the videos, so only their sizes and modification times are compared.
 
     Raises:
         SourceError: a video is missing.
-        BadOption: the file to store the index in contains something else.
+        BadOption: the folder to keep the index in contains other files.
         MissingExtra: PyAV is not installed.
     """
 
     def __init__(self, root: str, paths: Sequence[str], store: Cache) -> None:
         pyav()  # now rather than in every thread
-        file = _stored_at(root, store)
-        known = {} if file is None else file.read_as(_known) or {}
+        about = {"version": _VERSION, **({"root": os.path.abspath(root)} if store is True else {})}
+        file = Entry.within(store, "videos", about)
+        known = {} if file is None else file.load(_known) or {}
         files = [File.at(os.path.join(root, path)) for path in paths]
+        if store is not True:
+            files = [replace(one, changed="") for one in files]
         entries = [_fitting(known.get(path), one) for path, one in zip(paths, files, strict=True)]
         is_old = bool(_complete(entries, files))
         self._entries = Packed(iter(entries), is_text=False)
         if file is not None and is_old and (store is not True or len(paths) >= _WORTH_STORING):
             known = {path: entry for path, entry in known.items() if os.path.exists(os.path.join(root, path))}
-            file.write(_to_store({**known, **dict(zip(paths, entries, strict=True))}))
+            file.save(_to_store({**known, **dict(zip(paths, entries, strict=True))}))
 
     def table(self, number: int, path: str) -> FrameTable:
         """Return the frames of a video, whose path is given for errors.
@@ -67,29 +70,15 @@ class VideoIndex:
             CorruptSource: it could not be scanned.
             SourceChanged: it has changed since.
         """
-        entry = self._entries.get(number)
-        size, time, failed = _HEAD.unpack_from(entry)
-        File(path, size, time).check()
-        content = entry[_HEAD.size :]
-        if failed:
-            raise CorruptSource(content.decode())
+        stamp, _, content = self._entries.get(number).partition(b"\n")
+        size, time, _ = stamp.split(b"-", 2)
+        File(path, int(size), int(time)).check()
+        if content.startswith(_FAILED):
+            raise CorruptSource(content.removeprefix(_FAILED).decode())
         return FrameTable.decode(content)
 
     def __len__(self) -> int:
         return len(self._entries)
-
-
-def _stored_at(root: str, store: Cache) -> CacheFile | None:
-    about = {"version": _VERSION}
-    if isinstance(store, bool):
-        return CacheFile.at(store, "videos", {**about, "root": os.path.abspath(root)})
-    file = CacheFile(Path(store).parent, "videos", about)
-    file.path = Path(os.path.realpath(store))  # kept files are not read through a link
-    if file.is_of_others():
-        raise BadOption(
-            f"index={str(store)!r} is a file, but not an index of videos. Choose another path for the index."
-        )
-    return file
 
 
 def _complete(entries: list[bytes], files: Sequence[File]) -> int:
@@ -106,7 +95,7 @@ def _complete(entries: list[bytes], files: Sequence[File]) -> int:
 
 def _to_store(entries: Mapping[str, bytes]) -> object:
     """Return what is stored, for this dataset and others that have a part of the same folder."""
-    whole = {path: entry for path, entry in entries.items() if not _HEAD.unpack_from(entry)[2]}
+    whole = {path: entry for path, entry in entries.items() if not entry.partition(b"\n")[2].startswith(_FAILED)}
     return {
         "paths": Packed(list(whole), is_text=True).arrays(),
         "entries": Packed(iter(whole.values()), is_text=False).arrays(),
@@ -121,15 +110,15 @@ def _known(stored: Mapping[str, dict[str, object]]) -> dict[str, bytes]:
 
 def _fitting(entry: bytes | None, file: File) -> bytes:
     """Return an entry if it is about the file as it is now; otherwise nothing."""
-    return entry if entry and _HEAD.unpack_from(entry)[:2] == (file.size, file.tag) else b""
+    return entry if entry and entry.startswith(f"{file.stamp}\n".encode()) else b""
 
 
 def _entry(file: File) -> bytes:
     try:
-        failed, content = False, scan(file.path).encode()
+        content = scan(file.path).encode()
     except CorruptSource as exc:
-        failed, content = True, f"{words(exc)}.".encode()
-    return _HEAD.pack(file.size, int(file.tag), failed) + content
+        content = _FAILED + f"{words(exc)}.".encode()
+    return f"{file.stamp}\n".encode() + content
 
 
 @contextlib.contextmanager

@@ -32,6 +32,8 @@ class MappedContract(SourceContract):
     """The contract of sources, for files that contain images and labels."""
 
     table: Any
+    takes_fields = True
+    stays_mapped = True
 
     def make_source(self, **options: Any) -> ArrayDataset:
         return ArrayDataset(self.table, **options)
@@ -51,6 +53,14 @@ class TestFolder(MappedContract):
         np.save(tmp_path / "image.npy", IMAGES)
         np.save(tmp_path / "label.npy", LABELS)
         self.table = tmp_path
+
+    def files(self) -> list[Path]:
+        return [self.table / "image.npy", self.table / "label.npy"]
+
+    def rewrite(self) -> list[Any]:
+        np.save(self.table / "image.npy", IMAGES + 1)
+        np.save(self.table / "label.npy", LABELS + 1)
+        return [{"image": image, "label": label} for image, label in zip(IMAGES + 1, LABELS + 1, strict=True)]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import feedline
-from feedline.datasets import ArrayDataset, RemoteArrays
+from feedline.datasets import ArrayDataset, Remote, RemoteArrays
 from feedline.datasets.storage import disk_cache, ranges
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
 from tests.datasets.contract import SourceContract
@@ -136,7 +136,7 @@ def test_a_cache_keeps_what_it_can(is_stream: bool, server: WebServer, tmp_path:
     count = 400
     np.save(server.folder / "long.npy", np.repeat(np.arange(count), 16).reshape(count, 16))
     size = count * 16 * 8
-    remote = RemoteArrays(f"{server.address}/long.npy", shard_cache=tmp_path / "c", shard_cache_bytes=size // 2)
+    remote = RemoteArrays(f"{server.address}/long.npy", remote=Remote(cache=tmp_path / "c", cache_bytes=size // 2))
     counts = []
     for epoch in range(2):
         if is_stream:
@@ -149,7 +149,7 @@ def test_a_cache_keeps_what_it_can(is_stream: bool, server: WebServer, tmp_path:
         counts.append(sum(asked(server)))
     assert counts[0] <= 1.2 * size
     assert counts[1] < 0.7 * size, [count / size for count in counts]
-    assert remote.shard_cache_stats().fetched == pytest.approx(sum(counts), rel=0.01)
+    assert remote.remote.cache_stats().fetched == pytest.approx(sum(counts), rel=0.01)
     remote.close()
 
 

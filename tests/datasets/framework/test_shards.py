@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.datasets import TarDataset
-from feedline.datasets.framework.shards import Found, Reading, braces, expand
+from feedline.datasets import Remote, TarDataset
+from feedline.datasets.framework.shards import Found, braces, expand
 from feedline.datasets.storage.blob import Version
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import BadOption, SourceError
@@ -84,7 +84,7 @@ def test_versions_of_a_listing_are_used_if_requests_can_pin_them(monkeypatch: py
         return {pattern.replace("*", "1"): Version(9, "abc"), pattern.replace("*", "2"): Version(9, "")}
 
     monkeypatch.setattr(Storage, "listed", listed)
-    found, names = Found(Reading()), ["s3://b/a-1.tar", "gs://b/a-1.tar"]
+    found, names = Found(Remote()), ["s3://b/a-1.tar", "gs://b/a-1.tar"]
     assert found.listed("s3://b/a-*.tar") == ["s3://b/a-1.tar", "s3://b/a-2.tar"]
     for pattern in ("gs://b/a-*.tar", "memory://b/a-*.tar"):
         found.listed(pattern)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feedline.datasets.framework.kept_file import kept_bytes
+from feedline.datasets.framework.store import stored_bytes
 from feedline.datasets.storage import cache_pieces, disk_cache
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.cached_blob import CachedBlob
@@ -68,7 +68,7 @@ def test_a_second_read_comes_from_the_disk(tmp_path: Path) -> None:
         for start, stop in ((0, 1), (999, 1001), (2500, 7300), (0, len(DATA)), (len(DATA) - 1, len(DATA))):
             assert blob.read(start, stop) == DATA[start:stop]
     assert far.reads == 11
-    assert taken(tmp_path / "c") == 10 * kept_bytes(PIECE) + kept_bytes(17)
+    assert taken(tmp_path / "c") == 10 * stored_bytes(PIECE) + stored_bytes(17)
 
 
 def test_another_tag_is_another_blob(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_full_cache_keeps_its_pieces_and_other_reads_fetch_only_their_bytes(tm
     assert {number for number in range(11) if cache.path_of(far, number).exists()} == set(range(5))
     assert far.fetched == 5 * PIECE + 10
     stats = cache.stats()
-    assert (stats.fetched, stats.dropped, stats.held) == (5 * PIECE + 10, 10, 5 * kept_bytes(PIECE))
+    assert (stats.fetched, stats.dropped, stats.held) == (5 * PIECE + 10, 10, 5 * stored_bytes(PIECE))
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 1.2])
@@ -132,9 +132,9 @@ def test_a_full_cache_keeps_its_pieces_and_other_reads_fetch_only_their_bytes(tm
 def test_random_access_fetches_no_more_than_an_optimal_cache(share: float, sample: int, tmp_path: Path) -> None:
     count, epochs, dice = 30 * PIECE // sample + 1, 3, random.Random(1)
     far = Far(dice.randbytes(count * sample))
-    cache = DiskCache(tmp_path / "c", max(4, int(len(far.data) * share) // PIECE) * kept_bytes(PIECE))
+    cache = DiskCache(tmp_path / "c", max(4, int(len(far.data) * share) // PIECE) * stored_bytes(PIECE))
     blob = opened(far, cache)
-    held = min(1.0, cache.max_bytes // kept_bytes(PIECE) * PIECE / far.size)
+    held = min(1.0, cache.max_bytes // stored_bytes(PIECE) * PIECE / far.size)
     for epoch in range(epochs):
         before = far.fetched
         for number in dice.sample(range(count), count):
@@ -172,10 +172,10 @@ def test_random_access_replaces_pieces_of_an_old_version(tmp_path: Path) -> None
 
 
 def test_a_damaged_piece_of_a_full_cache_is_fetched_again(tmp_path: Path) -> None:
-    far, cache = Far(), DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE))
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE))
     opened(far, cache).read(0, len(DATA))
-    cache.path_of(far, 0).write_bytes(b"x" * kept_bytes(PIECE))
-    restarted = DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE))
+    cache.path_of(far, 0).write_bytes(b"x" * stored_bytes(PIECE))
+    restarted = DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE))
     before = far.fetched
     for _ in range(2):
         assert opened(far, restarted).read(10, 20) == DATA[10:20]
@@ -184,7 +184,7 @@ def test_a_damaged_piece_of_a_full_cache_is_fetched_again(tmp_path: Path) -> Non
 
 
 def test_missing_pieces_are_fetched_in_one_request(tmp_path: Path) -> None:
-    far, cache = Far(), DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE))
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE))
     blob = opened(far, cache)
     blob.read(0, 4 * PIECE)
     before = far.reads
@@ -194,17 +194,17 @@ def test_missing_pieces_are_fetched_in_one_request(tmp_path: Path) -> None:
 
 def test_a_lowered_limit_is_respected(tmp_path: Path) -> None:
     far = Far()
-    opened(far, DiskCache(tmp_path / "c", 10 * kept_bytes(PIECE))).read(0, len(DATA))
-    cache = DiskCache(tmp_path / "c", 5 * kept_bytes(PIECE))
+    opened(far, DiskCache(tmp_path / "c", 10 * stored_bytes(PIECE))).read(0, len(DATA))
+    cache = DiskCache(tmp_path / "c", 5 * stored_bytes(PIECE))
     opened(far, cache).read(10 * PIECE, 10 * PIECE + 5)
-    assert cache.stats().held == taken(tmp_path / "c") <= 5 * kept_bytes(PIECE)
+    assert cache.stats().held == taken(tmp_path / "c") <= 5 * stored_bytes(PIECE)
 
 
 def test_a_lost_count_is_restored_with_one_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    far, cache = Far(), DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE))
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE))
     opened(far, cache).read(0, len(DATA))
     (tmp_path / "c" / MARK).write_bytes(b"")
-    scans, cache = list[Path](), DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE))
+    scans, cache = list[Path](), DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE))
 
     def scanned(folder: Path) -> cache_pieces.Pieces:
         scans.append(folder)
@@ -225,7 +225,7 @@ def test_without_room_on_the_disk_only_the_requested_bytes_are_fetched(
         raise OSError(error, os.strerror(error))
 
     far, cache = Far(), DiskCache(tmp_path / "c", 10**6)
-    monkeypatch.setattr(disk_cache, "keep", fail)
+    monkeypatch.setattr(disk_cache, "write_stored", fail)
     with pytest.warns(FeedlineWarning, match="cannot be written"):
         opened(far, cache).read(0, 10)
     for number in range(1, 10):
@@ -249,9 +249,9 @@ class Soon:
 
 
 def test_a_forked_process_scans_the_folder_itself(tmp_path: Path) -> None:
-    far, cache = Far(), DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE))
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE))
     CachedBlob(far, cache, Soon()).read(0, PIECE)  # finds a new folder
-    CachedBlob(far, DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE)), Soon()).read(PIECE, 4 * PIECE)
+    CachedBlob(far, DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE)), Soon()).read(PIECE, 4 * PIECE)
     blob = CachedBlob(far, cache, Soon())
     child = multiprocessing.get_context("fork").Process(target=blob.read, args=(4 * PIECE, 8 * PIECE))
     child.start()
@@ -289,12 +289,12 @@ def test_a_child_forked_during_a_reservation_can_read(tmp_path: Path) -> None:
 
 def test_reads_at_the_same_time_fetch_no_more_pieces_than_fit(tmp_path: Path) -> None:
     far = Slow()
-    blob = opened(far, DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE)))
+    blob = opened(far, DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE)))
     with ThreadPoolExecutor(10) as threads:
         list(threads.map(lambda number: blob.read(number * PIECE, number * PIECE + 10), range(10)))
     assert far.fetched <= 4 * PIECE + 10 * 10
     blob.read(0, 10 * PIECE)
-    assert taken(tmp_path / "c") == 4 * kept_bytes(PIECE)
+    assert taken(tmp_path / "c") == 4 * stored_bytes(PIECE)
 
 
 def _read_at_random(folder: Path, seed: int) -> None:
@@ -304,7 +304,7 @@ def _read_at_random(folder: Path, seed: int) -> None:
         start = dice.randrange(len(DATA))
         stop = min(len(DATA), start + dice.randrange(2500))
         assert opened(Far(), cache).read(start, stop) == DATA[start:stop]
-        assert taken_pieces(folder) <= 5 * kept_bytes(PIECE) * kept_bytes(PIECE), (
+        assert taken_pieces(folder) <= 5 * stored_bytes(PIECE) * stored_bytes(PIECE), (
             "the limit, plus what other processes are writing"
         )
 
@@ -427,7 +427,7 @@ def test_a_process_killed_while_writing_leaves_no_uncounted_piece(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk_cache, "keep", killed)
+        patch.setattr(disk_cache, "write_stored", killed)
         for number in range(3):
             with pytest.raises(KeyboardInterrupt):
                 opened(far, cache).read(number * PIECE, number * PIECE + 1)
@@ -439,17 +439,17 @@ def test_rejects_a_folder_with_other_files_and_limits_that_are_too_small(tmp_pat
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(BadOption, match=r"contains other files, such as 'thesis.tex'"):
         DiskCache(tmp_path, 10**6)
-    with pytest.raises(BadOption, match="shard_cache_bytes=3999"):
+    with pytest.raises(BadOption, match="cache_bytes=3999"):
         DiskCache(tmp_path / "c", 3999)
 
 
 def test_rejects_cache_folders_that_are_not_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert DiskCache("~/shards", 10**6).folder == tmp_path / "shards"
-    with pytest.raises(BadOption, match=r"shard_cache='s3://\*\*\*@bucket/cache' is an address.*path on a disk"):
+    with pytest.raises(BadOption, match=r"cache='s3://\*\*\*@bucket/cache' is an address.*path on a disk"):
         DiskCache("s3://ada:secret@bucket/cache", 10**6)
     anything: Any = True
-    with pytest.raises(BadOption, match="shard_cache=True is not a path"):
+    with pytest.raises(BadOption, match="cache=True is not a path"):
         DiskCache(anything, 10**6)
 
 
@@ -474,10 +474,10 @@ def test_pieces_that_could_not_be_written_are_not_counted(tmp_path: Path, monkey
 
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
     opened(far, cache).read(0, PIECE)
-    monkeypatch.setattr(disk_cache, "keep", full)
+    monkeypatch.setattr(disk_cache, "write_stored", full)
     with pytest.warns(FeedlineWarning, match="No space left"):
         assert opened(far, cache).read(PIECE, 3 * PIECE) == DATA[PIECE : 3 * PIECE]
-    assert cache.stats().held == taken(tmp_path / "c") == kept_bytes(PIECE)
+    assert cache.stats().held == taken(tmp_path / "c") == stored_bytes(PIECE)
 
 
 # -- damage and other files -------------------------------------------------------------------------------------------
@@ -490,7 +490,7 @@ def read_parts(blob: Blob, parts: int = 4) -> None:
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_piece_that_is_damaged_after_it_was_read_is_fetched_again(tmp_path: Path, is_full: bool) -> None:
-    far, cache = Far(), DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE) if is_full else 10**6)
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE) if is_full else 10**6)
     blob = opened(far, cache)
     blob.read(0, 4 * PIECE)
     read_parts(blob)
@@ -538,7 +538,7 @@ def test_only_regular_files_of_the_right_size_are_pieces(tmp_path: Path, replace
     assert far.fetched == 4 * PIECE
     read_parts(opened(far, DiskCache(tmp_path / "c", 1 << 40)))
     assert far.fetched == 4 * PIECE, "they were replaced"
-    assert taken(tmp_path / "c") == 4 * kept_bytes(PIECE)
+    assert taken(tmp_path / "c") == 4 * stored_bytes(PIECE)
 
 
 def test_a_folder_in_place_of_a_piece_is_left_alone(tmp_path: Path) -> None:

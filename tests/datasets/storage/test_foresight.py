@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.datasets.framework.kept_file import kept_bytes
+from feedline.datasets.framework.store import stored_bytes
 from feedline.datasets.storage import cache_pieces, disk_cache
 from feedline.datasets.storage.cache_pieces import victims_of
 from feedline.datasets.storage.cached_blob import CachedBlob
@@ -77,7 +77,7 @@ def test_fetches_as_much_as_an_optimal_cache(share: float, tmp_path: Path, monke
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", PIECE)
     count, epochs = 60, 4
     order, capacity = orders(count, 2), int(count * share)
-    cache = DiskCache(tmp_path / "c", capacity * kept_bytes(PIECE))
+    cache = DiskCache(tmp_path / "c", capacity * stored_bytes(PIECE))
     blobs = []
     for number in range(count):
         blob = Far(bytes([number]) * PIECE)
@@ -95,12 +95,12 @@ def test_fetches_as_much_as_an_optimal_cache(share: float, tmp_path: Path, monke
     assert stats.fetched == fetched * PIECE
     assert stats.served == (count * epochs - fetched) * PIECE
     assert stats.held <= cache.max_bytes
-    assert stats.held + stats.dropped == fetched * kept_bytes(PIECE)
+    assert stats.held + stats.dropped == fetched * stored_bytes(PIECE)
 
 
 def test_pieces_of_another_dataset_stay_while_they_are_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", PIECE)
-    cache, other, own = DiskCache(tmp_path / "c", 4 * kept_bytes(PIECE)), Far(b"o" * 3 * PIECE), Far(b"x" * 4 * PIECE)
+    cache, other, own = DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE)), Far(b"o" * 3 * PIECE), Far(b"x" * 4 * PIECE)
     own.address = "s3://bucket/own.tar"
     opened(other, cache).read(0, 3 * PIECE)
     foresight = ShardForesight([name_of(own.address)], lambda epoch: [0], 0)

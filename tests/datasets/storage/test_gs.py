@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import feedline
-from feedline.datasets import TarDataset
-from feedline.datasets.storage.blob import RetryPolicy
+from feedline.datasets import Remote, TarDataset
 from feedline.datasets.storage.storage import Storage
 from feedline.datasets.storage.systems import close_system, make_system
 from feedline.errors import SourceChanged, SourceError
@@ -19,7 +18,6 @@ from tests.datasets.storage.servers import gs_server, knows_generations, start_f
 pytestmark = pytest.mark.sample(4)
 
 DATA = bytes(i * 7 % 251 for i in range(100_000))
-QUICK = RetryPolicy(retries=2, pause_s=0.001, timeout_s=10)
 COUNT = 30
 
 
@@ -40,9 +38,13 @@ def system(options: dict[str, Any]) -> Iterator[Any]:
     close_system(system)
 
 
+def quick(options: dict[str, Any]) -> Storage:
+    return Storage(Remote(retries=2, timeout_s=10, storage_options=options))
+
+
 @pytest.fixture
 def storage(options: dict[str, Any]) -> Iterator[Storage]:
-    storage = Storage(QUICK, options)
+    storage = quick(options)
     yield storage
     storage.close()
 
@@ -68,7 +70,7 @@ def test_a_changed_object_is_detected(options: dict[str, Any], system: Any) -> N
     system.pipe_file("bucket/x/b", b"0123456789")
     with store_proxy(options["endpoint_url"]) as proxy:
         proxy.fault = knows_generations(system)
-        storage = Storage(QUICK, {**options, "endpoint_url": proxy.address})
+        storage = quick({**options, "endpoint_url": proxy.address})
         ((address, version),) = storage.listed("gs://bucket/x/*").items()
         blob, listed = storage.open(address), storage.open(address, version)
         assert (blob.size, blob.tag) == version
@@ -92,7 +94,7 @@ def test_shards(mode: Any, workers: int, system: Any, options: dict[str, Any], t
                 member.size = len(text)
                 tar.addfile(member, io.BytesIO(text))
         system.pipe_file(f"bucket/{shard}.tar", packed.getvalue())
-    table = TarDataset("gs://bucket/{0..2}.tar", "cls", cache=tmp_path, storage_options=options)
+    table = TarDataset("gs://bucket/{0..2}.tar", "cls", cache=tmp_path, remote=Remote(storage_options=options))
     dataset: Any = table.stream() if mode == "stream" else table
     assert next(iter(dataset)) in range(COUNT)  # before workers are forked
     found = [number for batch in feedline.Loader(dataset, 4, workers=workers) for number in batch.tolist()]
@@ -105,7 +107,7 @@ def test_the_environment_selects_the_server(
 ) -> None:
     system.pipe_file("bucket/c", b"abc")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", options["endpoint_url"])
-    storage = Storage(QUICK, {"token": "anon"})
+    storage = quick({"token": "anon"})
     assert storage.open("gs://bucket/c").read(0, 3) == b"abc"
     storage.close()
 
@@ -117,7 +119,7 @@ def _read(storage: Storage) -> None:
 def test_a_forked_process_reads_after_its_parent_did(options: dict[str, Any], storage: Storage, system: Any) -> None:
     system.pipe_file("bucket/d", b"abc")
     _read(storage)
-    child = multiprocessing.get_context("fork").Process(target=lambda: _read(Storage(QUICK, options)))
+    child = multiprocessing.get_context("fork").Process(target=lambda: _read(quick(options)))
     child.start()
     child.join(100)
     assert child.exitcode == 0

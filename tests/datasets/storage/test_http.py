@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from feedline.datasets import Remote
 from feedline.datasets.storage import http
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.http import Connection, Connections, HttpBlob
@@ -13,7 +14,7 @@ from feedline.errors import SourceChanged, SourceError
 from tests.datasets.storage.servers import SURPLUS, Request, WebServer, web_server
 
 DATA = bytes(i * 7 % 251 for i in range(300_000))
-QUICK = RetryPolicy(retries=3, pause_s=0.001, timeout_s=10)
+QUICK = Remote(retries=3, timeout_s=10)
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_dropped_connection_is_resumed_at_the_next_byte(server: WebServer, sto
 
 
 def test_an_idle_connection_closed_by_the_server_does_not_count_as_a_failed_attempt(server: WebServer) -> None:
-    storage = Storage(RetryPolicy(retries=0, pause_s=0.001))
+    storage = Storage(Remote(retries=0))
     blob = storage.open(f"{server.address}/a.bin")
     server.close_all()
     assert blob.read(100_000, 100_003) == DATA[100_000:100_003]
@@ -172,8 +173,9 @@ def test_names_with_spaces_and_non_ascii_letters(server: WebServer, storage: Sto
 def test_pauses_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr(RetryPolicy, "pause_s", 0.1)
     for attempt in (1, 2, 3, 30):
-        RetryPolicy(pause_s=0.1).wait(attempt)
+        RetryPolicy().wait(attempt)
     assert 0.05 <= waited[0] <= 0.15
     assert 0.1 <= waited[1] <= 0.3
     assert 0.2 <= waited[2] <= 0.6
@@ -183,7 +185,7 @@ def test_pauses_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_connection_released_after_close_is_closed(server: WebServer) -> None:
     """A thread that reads ahead may release its connection after the close."""
     connections = Connections(10)
-    blob = HttpBlob(f"{server.address}/a.bin", connections, QUICK)
+    blob = HttpBlob(f"{server.address}/a.bin", connections, QUICK.retry_policy)
     connection, _ = connections.acquire("http", server.address.removeprefix("http://"))
     assert connection.sock is not None  # the connection of the first read
     connections.close()
@@ -257,7 +259,7 @@ class TestRedirects:
             blob.read(200_000, 200_005) if blob else storage.open(f"{server.address}/a.bin")
         assert "s3cret" not in str(caught.value)
         assert not inside.requests
-        allowed = Storage(QUICK, unsafe_redirects=True)
+        allowed = Storage(Remote(unsafe_redirects=True))
         assert allowed.open(f"{server.address}/a.bin").read(200_000, 200_005) == DATA[200_000:200_005]
         allowed.close()
 
@@ -268,7 +270,7 @@ class TestRedirects:
     @pytest.mark.parametrize("target", ["http://[", "http://host:port/", "http://a..b/", "//", ""])
     def test_to_malformed_addresses(self, server: WebServer, target: str) -> None:
         server.fault = lambda request: f"http://x@{target.removeprefix('http://')}"
-        storage = Storage(RetryPolicy(retries=0))
+        storage = Storage(Remote(retries=0))
         with pytest.raises(SourceError, match=r"a\.bin"):
             storage.open(f"{server.address}/a.bin")
         storage.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import feedline
-from feedline.datasets import TarDataset
+from feedline.datasets import Remote, TarDataset
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import SourceError
@@ -22,7 +22,14 @@ pytestmark = pytest.mark.sample(4)
 pytest.importorskip("cryptography")
 
 DATA = bytes(i * 7 % 251 for i in range(300_000))
-SLOW = RetryPolicy(retries=5, pause_s=20.0, timeout_s=10)
+SLOW = Remote(timeout_s=10)
+
+
+@pytest.fixture(autouse=True)
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetryPolicy, "pause_s", 20.0)
+
+
 """With such long pauses, a test notices any retry."""
 COUNT = 30
 
@@ -169,13 +176,13 @@ def test_hosts_excluded_from_the_proxy(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_proxy_that_cannot_reach_the_host(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = RetryPolicy(retries=1, pause_s=0.001)
+    monkeypatch.setattr(RetryPolicy, "pause_s", 0.001)
     with proxy_for({}) as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.server_port}")
         for scheme in ("http", "https"):
             with pytest.raises(SourceError, match="502"):
-                read_all(f"{scheme}://shards.example/a.bin", Storage(quick))
+                read_all(f"{scheme}://shards.example/a.bin", Storage(Remote(retries=1)))
 
 
 def test_shards_through_a_proxy_with_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,4 +204,4 @@ def test_rejects_a_redirect_to_http(secure: WebServer, folder: Path, monkeypatch
             read_all(f"{secure.address}/a.bin", Storage(SLOW))
         assert "s3cret" not in str(caught.value)
         assert not plain.requests
-        assert read_all(f"{secure.address}/a.bin", Storage(SLOW, unsafe_redirects=True)) == DATA
+        assert read_all(f"{secure.address}/a.bin", Storage(Remote(unsafe_redirects=True))) == DATA

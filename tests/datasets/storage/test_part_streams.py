@@ -16,7 +16,7 @@ import pytest
 import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
 
 import feedline
-from feedline.datasets import JSONLines, ParquetDataset
+from feedline.datasets import JSONLines, ParquetDataset, Remote
 from feedline.datasets.formats.lines import blocks, index
 from feedline.datasets.formats.parquet import blob_file
 from feedline.datasets.storage import disk_cache, ranges
@@ -117,7 +117,7 @@ def fetched(server: WebServer) -> int:
 def test_the_cache_keeps_what_is_needed_next(kind: str, server: WebServer, tmp_path: Path) -> None:
     """With a cache of 40 %, the second epoch does not fetch what the first one left there. An LRU cache would."""
     size = size_of(kind, server)
-    dataset = opened(kind, server, tmp_path, shard_cache=tmp_path / "cache", shard_cache_bytes=size * 4 // 10)
+    dataset = opened(kind, server, tmp_path, remote=Remote(cache=tmp_path / "cache", cache_bytes=size * 4 // 10))
     stream = dataset.stream(shuffle=True, seed=4, window=2)
     fetched(server)
     counts = []
@@ -132,19 +132,19 @@ def test_the_cache_keeps_what_is_needed_next(kind: str, server: WebServer, tmp_p
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_that_pass_through_the_cache_are_counted(kind: str, server: WebServer, tmp_path: Path) -> None:
     size = size_of(kind, server)
-    assert opened(kind, server, tmp_path).shard_cache_stats() == CacheStats()
-    options: Any = {"shard_cache": tmp_path / "cache", "shard_cache_bytes": 2 * size}
+    assert opened(kind, server, tmp_path).remote.cache_stats() == CacheStats()
+    options: Any = {"remote": Remote(cache=tmp_path / "cache", cache_bytes=2 * size)}
     dataset = opened(kind, server, tmp_path, **options)
     assert len(list(dataset.stream(shuffle=True, window=2))) == FILES * GROUPS * ROWS
-    first = dataset.shard_cache_stats()
+    first = dataset.remote.cache_stats()
     assert 0.9 * size < first.fetched <= size
     assert first.held > first.fetched, "with checksums"
     again = pickle.loads(pickle.dumps(dataset))
     assert len(list(again.stream(shuffle=True, window=2))) == FILES * GROUPS * ROWS
-    second = again.shard_cache_stats()
+    second = again.remote.cache_stats()
     assert (second.held, second.fetched, second.dropped) == (first.held, first.fetched, 0)
     assert second.served - first.served >= 0.9 * size
-    assert dataset.shard_cache_stats().served >= second.served, "the counts belong to the folder"
+    assert dataset.remote.cache_stats().served >= second.served, "the counts belong to the folder"
     for one in (dataset, again):
         one.close()
 
@@ -161,7 +161,7 @@ def test_each_stream_has_its_own_foresight(
         return plain(self, start, stop)
 
     monkeypatch.setattr(CachedBlob, "read", read)
-    dataset = opened(kind, server, tmp_path, parts=3, shard_cache=tmp_path / "cache", shard_cache_bytes=2 * size)
+    dataset = opened(kind, server, tmp_path, parts=3, remote=Remote(cache=tmp_path / "cache", cache_bytes=2 * size))
     assert len(dataset) == FILES * GROUPS * ROWS
     passes = [iter(dataset.stream(shuffle=True, seed=seed, window=2)) for seed in (4, 5)]
     found = []
@@ -246,7 +246,7 @@ def test_a_batch_requests_data_of_several_files_at_once(kind: str, server: WebSe
 @pytest.mark.parametrize("kind", KINDS)
 def test_workers_share_the_cache(kind: str, engine: Any, server: WebServer, tmp_path: Path) -> None:
     size = size_of(kind, server)
-    dataset = opened(kind, server, tmp_path, shard_cache=tmp_path / "cache", shard_cache_bytes=2 * size)
+    dataset = opened(kind, server, tmp_path, remote=Remote(cache=tmp_path / "cache", cache_bytes=2 * size))
     stream = dataset.stream(shuffle=True, seed=4, window=2)
     loader: Any = feedline.Loader(stream, 8, workers=2, engine=engine, collate_fn=list)
     for _ in range(2):

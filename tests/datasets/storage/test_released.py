@@ -14,17 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from feedline import DataLoader
-from feedline.datasets import JSONLines, ParquetDataset, TarDataset
+from feedline.datasets import JSONLines, ParquetDataset, Remote, TarDataset
 from feedline.datasets.storage.http import Connections
 from tests.datasets.formats.tar.writing import write_shards
 from tests.datasets.storage.servers import web_server
 
 SOURCES: dict[str, Callable[[str, Path], Any]] = {
     "tar": lambda address, folder: TarDataset(f"{address}/shard-{{000..003}}.tar", "cls"),
-    "tar, cached": lambda address, folder: TarDataset(f"{address}/shard-{{000..003}}.tar", "cls", shard_cache=folder),
+    "tar, cached": lambda address, folder: TarDataset(
+        f"{address}/shard-{{000..003}}.tar", "cls", remote=Remote(cache=folder)
+    ),
     "tar stream": lambda address, folder: TarDataset(f"{address}/shard-{{000..003}}.tar", "cls").stream(shuffle=True),
     "tar stream, cached": lambda address, folder: TarDataset(
-        f"{address}/shard-{{000..003}}.tar", "cls", shard_cache=folder
+        f"{address}/shard-{{000..003}}.tar", "cls", remote=Remote(cache=folder)
     ).stream(shuffle=True),
     "Parquet": lambda address, folder: ParquetDataset(f"{address}/rows.parquet"),
     "Parquet stream": lambda address, folder: ParquetDataset(f"{address}/rows.parquet").stream(shuffle=True),

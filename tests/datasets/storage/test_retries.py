@@ -29,7 +29,7 @@ def test_dropped_connections_do_not_change_the_bytes(pieces: list[int], start: i
         raise Transient("dropped")
 
     expected = DATA[start:stop]
-    found = read_range(get, start, stop, name="x", retry_policy=RetryPolicy(retries=100, pause_s=0))
+    found = read_range(get, start, stop, name="x", retry_policy=RetryPolicy(retries=100))
     assert found == expected
     assert asked == sorted(asked)  # bytes that have arrived are not requested again
 
@@ -44,7 +44,7 @@ def test_progress_resets_the_number_of_attempts(monkeypatch: pytest.MonkeyPatch)
         if count is not None:
             raise Transient("dropped")
 
-    assert read_range(get, 0, 500, name="x", retry_policy=RetryPolicy(retries=2, pause_s=0)) == DATA[:500]
+    assert read_range(get, 0, 500, name="x", retry_policy=RetryPolicy(retries=2)) == DATA[:500]
 
 
 def test_the_last_failure_says_where_and_why() -> None:
@@ -54,7 +54,7 @@ def test_the_last_failure_says_where_and_why() -> None:
         raise Transient("the cable was cut")
 
     with pytest.raises(SourceError, match=r"shard-7 cannot be read at byte 3: the cable was cut \(tried 3 times\)"):
-        read_range(get, 0, 5, name="shard-7", retry_policy=RetryPolicy(retries=2, pause_s=0))
+        read_range(get, 0, 5, name="shard-7", retry_policy=RetryPolicy(retries=2))
 
 
 def test_an_early_end_counts_as_a_failed_attempt() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from feedline.datasets import Remote
 from feedline.datasets.storage.blob import RetryPolicy, Version
 from feedline.datasets.storage.storage import Storage, StoreBlob, local_path, protocol_of
 from feedline.datasets.storage.systems import close_system
@@ -50,7 +51,10 @@ def test_a_storage_can_be_closed_twice_and_used_again(tmp_path: Path) -> None:
 
 
 DATA = bytes(i * 7 % 251 for i in range(100_000))
-QUICK = RetryPolicy(retries=2, pause_s=0.001, timeout_s=10)
+
+
+def quick(**options: object) -> Storage:
+    return Storage(Remote(retries=2, timeout_s=10, storage_options=options))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,7 @@ def s3() -> Iterator[Any]:
 
 @pytest.fixture
 def storage(s3: Any) -> Iterator[Storage]:
-    storage = Storage(QUICK, {**S3_OPTIONS, "endpoint_url": s3.meta.endpoint_url})
+    storage = quick(**S3_OPTIONS, endpoint_url=s3.meta.endpoint_url)
     yield storage
     storage.close()
 
@@ -114,7 +118,7 @@ def test_a_forked_process_reads_after_its_parent_did(storage: Storage, s3: Any) 
     if pid == 0:
         status = 1
         try:
-            own = Storage(QUICK, {**S3_OPTIONS, "endpoint_url": s3.meta.endpoint_url})
+            own = quick(**S3_OPTIONS, endpoint_url=s3.meta.endpoint_url)
             status = int(own.open("s3://bucket/some/a ä.bin").read(5, 9) != DATA[5:9])
             own.close()
         finally:
@@ -126,7 +130,7 @@ def test_a_forked_process_reads_after_its_parent_did(storage: Storage, s3: Any) 
 @pytest.mark.slow
 def test_a_store_that_is_down(s3: Any) -> None:
     options = {"endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
-    storage = Storage(RetryPolicy(retries=1, pause_s=0), {**S3_OPTIONS, **options})
+    storage = Storage(Remote(retries=1, storage_options={**S3_OPTIONS, **options}))
     with pytest.raises(SourceError, match="s3://bucket/a cannot be read"):
         storage.open("s3://bucket/a")
     storage.close()
@@ -136,7 +140,7 @@ def test_any_fsspec_protocol_is_supported(s3: Any) -> None:
     import fsspec
 
     fsspec.filesystem("memory").pipe_file("/here/a.bin", DATA)
-    storage = Storage(QUICK)
+    storage = quick()
     opened = storage.open("memory://here/a.bin", storage.listed("memory://here/*")["memory://here/a.bin"])
     assert opened.read(3, 8) == DATA[3:8]
     fsspec.filesystem("memory").pipe_file("/here/a.bin", DATA[1:])
@@ -152,7 +156,7 @@ def test_unknown_protocols_and_options(s3: Any) -> None:
     with pytest.raises(BadOption, match="nonsense://"):
         Storage().open("nonsense://bucket/a.tar")
     with (
-        contextlib.closing(Storage(QUICK, {"endpoint": "http://127.0.0.1:9"})) as storage,
+        contextlib.closing(quick(endpoint="http://127.0.0.1:9")) as storage,
         pytest.raises(SourceError, match=r"'endpoint'. Are the names in storage_options= right"),
     ):
         storage.open("s3://bucket/a.tar")
@@ -169,7 +173,7 @@ SECRETS = {"secret": "hunter2", "key": "AKIA1234", "client_kwargs": {"aws_sessio
 
 @pytest.mark.parametrize("more", [{"skip_instance_cache": True}, {"config_kwargs": {"nonsense": "hunter2"}}])
 def test_errors_do_not_reveal_values_of_options(more: dict[str, Any], s3: Any) -> None:
-    storage = Storage(QUICK, {**SECRETS, **more, "endpoint_url": "http://127.0.0.1:9"})
+    storage = quick(**SECRETS, **more, endpoint_url="http://127.0.0.1:9")
     with pytest.raises((BadOption, SourceError)) as caught:
         storage.open("s3://bucket/a")
     text = "".join(traceback.format_exception(caught.value))

@@ -19,10 +19,9 @@ from typing import Any
 import pytest
 
 import feedline
-from feedline.datasets import TarDataset
-from feedline.datasets.framework import shards as tar_shards
+from feedline.datasets import Remote, TarDataset
+from feedline.datasets.storage import ahead, disk_cache
 from feedline.datasets.storage import blob as blobs
-from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import FeedlineWarning, SourceChanged, SourceError
@@ -61,7 +60,7 @@ def proxy(s3: Any) -> Iterator[StoreProxy]:
 
 @pytest.fixture
 def storage(proxy: StoreProxy) -> Iterator[Storage]:
-    storage = Storage(RetryPolicy(retries=4, pause_s=0.001, timeout_s=30), options_for(proxy))
+    storage = Storage(Remote(retries=4, timeout_s=30, storage_options=options_for(proxy)))
     yield storage
     storage.close()
 
@@ -90,9 +89,9 @@ def test_pauses_are_longer_if_a_store_throttles(storage: Storage, proxy: StorePr
 
 def test_pauses_are_randomised(pauses: list[float]) -> None:
     for _ in range(8):
-        RetryPolicy(pause_s=1.0).wait(1)
+        RetryPolicy().wait(1)
     assert len(set(pauses)) == 8
-    assert all(0.5 <= pause <= 1.5 for pause in pauses)
+    assert all(0.0005 <= pause <= 0.0015 for pause in pauses)
 
 
 def test_a_truncated_answer_is_resumed(storage: Storage, proxy: StoreProxy) -> None:
@@ -107,7 +106,7 @@ def test_a_truncated_answer_is_resumed(storage: Storage, proxy: StoreProxy) -> N
 
 
 def test_an_answer_that_stalls_times_out(proxy: StoreProxy) -> None:
-    storage = Storage(RetryPolicy(retries=2, pause_s=0.001, timeout_s=0.5), options_for(proxy))
+    storage = Storage(Remote(retries=2, timeout_s=0.5, storage_options=options_for(proxy)))
     opened = storage.open("s3://bucket/a")
     proxy.fault = first(1, "stall")
     assert opened.read(0, 100_000) == DATA
@@ -130,7 +129,7 @@ def test_expired_credentials_are_looked_up_again(proxy: StoreProxy, monkeypatch:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     asked = {name: value for name, value in options_for(proxy).items() if name not in ("key", "secret")}
-    storage = Storage(RetryPolicy(retries=0, pause_s=0), asked)
+    storage = Storage(Remote(retries=0, storage_options=asked))
     opened = storage.open("s3://bucket/a")
     assert opened.read(0, 3) == DATA[:3]
     proxy.fault = refuse_old
@@ -145,7 +144,7 @@ def test_expired_credentials_are_looked_up_again(proxy: StoreProxy, monkeypatch:
 
 
 def test_credentials_that_are_still_expired_after_a_second_lookup(proxy: StoreProxy) -> None:
-    storage = Storage(RetryPolicy(retries=0, pause_s=0), {**options_for(proxy), "key": "old-key"})
+    storage = Storage(Remote(retries=0, storage_options={**options_for(proxy), "key": "old-key"}))
     opened = storage.open("s3://bucket/a")
     proxy.fault = refuse_old
     with pytest.raises(SourceError, match=r"s3://bucket/a cannot be read: .*have expired.*Renew them") as caught:
@@ -199,7 +198,7 @@ HOW: dict[str, Callable[[TarDataset], Any]] = {"stream": TarDataset.stream, "ran
 def test_a_listing_saves_one_request_per_shard_for_its_version(how: str, proxy: StoreProxy, tmp_path: Path) -> None:
     def heads(shards: str) -> int:
         proxy.asked.clear()
-        dataset = TarDataset(shards, "txt", storage_options=options_for(proxy), cache=tmp_path)
+        dataset = TarDataset(shards, "txt", remote=Remote(storage_options=options_for(proxy)), cache=tmp_path)
         assert list(HOW[how](dataset)) == [f"{number:04d}" for number in range(80)]
         dataset.close()
         return sum(method == "HEAD" for method, _ in proxy.asked)
@@ -215,7 +214,9 @@ def test_a_shard_that_changed_after_it_was_listed_is_detected(
 ) -> None:
     for number in range(2):
         s3.put_object(Bucket="bucket", Key=f"changing/{number}.tar", Body=shard(range(10)))
-    dataset = TarDataset("s3://bucket/changing/*.tar", "txt", storage_options=options_for(proxy), cache=tmp_path)
+    dataset = TarDataset(
+        "s3://bucket/changing/*.tar", "txt", remote=Remote(storage_options=options_for(proxy)), cache=tmp_path
+    )
     s3.put_object(Bucket="bucket", Key="changing/1.tar", Body=shard(range(10, 20)))  # of the same size
     with pytest.raises(SourceChanged, match=r"s3://bucket/changing/1\.tar was changed"):
         list(HOW[how](dataset))
@@ -225,7 +226,7 @@ def test_a_shard_that_changed_after_it_was_listed_is_detected(
 @pytest.mark.usefixtures("shards")
 def test_the_order_does_not_depend_on_faults(proxy: StoreProxy, pauses: list[float]) -> None:
     def texts() -> list[str]:
-        table = TarDataset("s3://bucket/few/*.tar", "txt", storage_options=options_for(proxy))
+        table = TarDataset("s3://bucket/few/*.tar", "txt", remote=Remote(storage_options=options_for(proxy)))
         with contextlib.closing(table.stream(shuffle=True, seed=5, buffer=7)) as stream:
             return [text for batch in feedline.Loader(stream, 4) for text in batch]
 
@@ -241,7 +242,7 @@ def test_the_order_does_not_depend_on_faults(proxy: StoreProxy, pauses: list[flo
 def test_shards_are_cached_on_a_disk(proxy: StoreProxy, tmp_path: Path) -> None:
     def texts(seed: int) -> list[str]:
         table = TarDataset(
-            "s3://bucket/few/*.tar", "txt", storage_options=options_for(proxy), shard_cache=tmp_path / "shards"
+            "s3://bucket/few/*.tar", "txt", remote=Remote(storage_options=options_for(proxy), cache=tmp_path / "shards")
         )
         with contextlib.closing(table.stream(shuffle=True, seed=seed)) as stream:
             return list(stream)
@@ -261,7 +262,7 @@ def test_everything_goes_wrong_at_once(
 ) -> None:
     """With throttling, errors, drops, a small cache and a worker killed with SIGKILL, each sample comes once."""
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", 2000)
-    monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 2000)
+    monkeypatch.setattr(ahead, "REMOTE_CHUNK", 2000)
     dice, lock = random.Random(seed), threading.Lock()
 
     def fault(method: str, path: str, headers: Any) -> str | None:
@@ -272,10 +273,7 @@ def test_everything_goes_wrong_at_once(
     dataset = TarDataset(
         "s3://bucket/few/*.tar",
         "txt",
-        storage_options=options_for(proxy),
-        retries=60,
-        shard_cache=tmp_path / "shards",
-        shard_cache_bytes=12_000,
+        remote=Remote(storage_options=options_for(proxy), retries=60, cache=tmp_path / "shards", cache_bytes=12_000),
         cache=tmp_path / "index",
     )
     source: Any = dataset.stream(shuffle=True, seed=seed) if how == "stream" else dataset
@@ -292,6 +290,6 @@ def test_everything_goes_wrong_at_once(
             if number == 3:
                 os.kill(batches.worker_pids[0], signal.SIGKILL)
     assert sorted(found) == sorted(expected) == [f"{number:04d}" for number in range(80)]
-    assert dataset.shard_cache_stats().held <= 12_000
+    assert dataset.remote.cache_stats().held <= 12_000
     loader.close()
     dataset.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from feedline.datasets import TarDataset
+from feedline.datasets import Remote, TarDataset
 from feedline.tools.cli.main import main
 from tests.datasets.storage.servers import web_server
 
@@ -58,7 +58,7 @@ def test_datasets_accept_the_suggested_cache_size(
         assert found is not None
         assert found[1] == suggested
         assert main(["tune", address, "--cache", found[1]]) == 0
-        TarDataset(address, shard_cache=folder / "cache", shard_cache_bytes=found[1]).close()
+        TarDataset(address, remote=Remote(cache=folder / "cache", cache_bytes=found[1])).close()
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from feedline.datasets.framework.kept_file import keep
 from feedline.datasets.framework.manifest import FACTS
+from feedline.datasets.framework.store import write_stored
 from feedline.errors import BadOption
 from feedline.system.files import write_durably
 from feedline.tools.packing.output import Output
@@ -135,8 +135,8 @@ def left(out: Path, job: object = JOB) -> None:
     folder = out.with_name(f"{out.name}.packing")
     folder.mkdir()
     (folder / "lock").write_text(json.dumps({"feedline": "pack", "out": out.name}))
-    keep(folder / "job.json", [json.dumps(job).encode()])
-    keep(folder / "note.json", [b'{"shards": 1}'])
+    write_stored(folder / "job.json", [json.dumps(job).encode()])
+    write_stored(folder / "note.json", [b'{"shards": 1}'])
     (folder / "below").mkdir()
 
 

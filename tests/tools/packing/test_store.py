@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.datasets import ParquetDataset, TarDataset, open_dataset
+from feedline.datasets import ParquetDataset, Remote, TarDataset, open_dataset
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import BadOption, CorruptSource, PackError, SourceChanged, SourceError
 from feedline.tools.packing import Stage, store
@@ -540,7 +540,7 @@ def test_s3_gets_the_same_bytes_and_a_fixed_number_of_requests_per_shard(
     for count in (2, 5):
         proxy.asked.clear()
         act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=100 // count)
-        act(f"s3://bucket/{format_}-{count}", storage_options=options_for(proxy))
+        act(f"s3://bucket/{format_}-{count}", remote=Remote(storage_options=options_for(proxy)))
         asked[count] = kinds(proxy)
         local = act(tmp_path / f"{count}").path
         assert without_place(objects(s3, f"{format_}-{count}")) == without_place(content(local))
@@ -553,10 +553,10 @@ def test_s3_gets_the_same_bytes_and_a_fixed_number_of_requests_per_shard(
 @needs_s3
 def test_reading_from_s3_neither_lists_nor_scans(s3: Any, proxy: StoreProxy) -> None:
     options = options_for(proxy)
-    pack(Mixed(), "s3://bucket/read", format="tar", samples_per_shard=30, storage_options=options)
+    pack(Mixed(), "s3://bucket/read", format="tar", samples_per_shard=30, remote=Remote(storage_options=options))
     for place in ("s3://bucket/read/", "s3://bucket/read/feedline.json"):
         proxy.asked.clear()
-        dataset = TarDataset(place, "cls", cache=False, storage_options=options)
+        dataset = TarDataset(place, "cls", cache=False, remote=Remote(storage_options=options))
         assert len(dataset) == 100
         assert kinds(proxy) == {"GET": 1}, "only the manifest"
         assert dataset[50] == 0
@@ -566,21 +566,23 @@ def test_reading_from_s3_neither_lists_nor_scans(s3: Any, proxy: StoreProxy) -> 
         assert kinds(proxy) == {"GET": 3 + 4}, "one per shard"
         stream.close()
         dataset.close()
-    with closing(open_dataset("s3://bucket/read", fields="cls", storage_options=options)) as dataset:
+    with closing(open_dataset("s3://bucket/read", fields="cls", remote=Remote(storage_options=options))) as dataset:
         assert len(dataset) == 100
     first = dataset.shards[0].removeprefix("s3://bucket/")
     s3.copy({"Bucket": "bucket", "Key": first}, "bucket", "read/added.tar")
-    with closing(TarDataset("s3://bucket/read/*.tar", "cls", cache=False, storage_options=options)) as dataset:
+    with closing(
+        TarDataset("s3://bucket/read/*.tar", "cls", cache=False, remote=Remote(storage_options=options))
+    ) as dataset:
         assert len(dataset.shards) == 5, "a pattern matches everything in the folder"
 
 
 @needs_s3
 def test_reading_parquet_from_s3_does_not_list(s3: Any, proxy: StoreProxy) -> None:
     options = options_for(proxy)
-    pack(Mixed(), "s3://bucket/table", format="parquet", samples_per_shard=30, storage_options=options)
+    pack(Mixed(), "s3://bucket/table", format="parquet", samples_per_shard=30, remote=Remote(storage_options=options))
     for place in ("s3://bucket/table/", "s3://bucket/table"):
         proxy.asked.clear()
-        with closing(ParquetDataset(place, "label", storage_options=options)) as dataset:
+        with closing(ParquetDataset(place, "label", remote=Remote(storage_options=options))) as dataset:
             assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
         found = kinds(proxy)
         assert set(found) == {"GET"}
@@ -589,7 +591,9 @@ def test_reading_parquet_from_s3_does_not_list(s3: Any, proxy: StoreProxy) -> No
 
 @needs_s3
 def test_inspect_reads_only_the_manifest(s3: Any, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    shards(Mixed(), "s3://bucket/seen", storage_options=options_for(proxy), metadata={"classes": ["a", "b"]})
+    shards(
+        Mixed(), "s3://bucket/seen", remote=Remote(storage_options=options_for(proxy)), metadata={"classes": ["a", "b"]}
+    )
     for name, value in {
         "AWS_ENDPOINT_URL": proxy.address,
         "AWS_ACCESS_KEY_ID": "user",
@@ -614,11 +618,11 @@ def test_inspect_reads_only_the_manifest(s3: Any, proxy: StoreProxy, monkeypatch
 @needs_s3
 def test_a_replaced_object_of_the_same_size_is_detected(s3: Any, proxy: StoreProxy) -> None:
     options = options_for(proxy)
-    shards(Mixed(), "s3://bucket/changed", storage_options=options)
+    shards(Mixed(), "s3://bucket/changed", remote=Remote(storage_options=options))
     key = "changed/shard-000000.tar"
     data = s3.get_object(Bucket="bucket", Key=key)["Body"].read()
     s3.put_object(Bucket="bucket", Key=key, Body=data[:-1] + b"\1")
-    dataset = TarDataset("s3://bucket/changed/", "cls", cache=False, storage_options=options)
+    dataset = TarDataset("s3://bucket/changed/", "cls", cache=False, remote=Remote(storage_options=options))
     for act in (lambda: dataset[0], lambda: list(dataset.stream())):
         with pytest.raises(SourceChanged, match=r"shard-000000.tar was changed"):
             act()
@@ -628,7 +632,7 @@ def test_a_replaced_object_of_the_same_size_is_detected(s3: Any, proxy: StorePro
 @needs_s3
 def test_packing_to_a_throttling_store_succeeds(s3: Any, proxy: StoreProxy, tmp_path: Path) -> None:
     proxy.fault = first(3, "SlowDown", "PUT")
-    shards(Mixed(), "s3://bucket/slow", storage_options=options_for(proxy))
+    shards(Mixed(), "s3://bucket/slow", remote=Remote(storage_options=options_for(proxy)))
     local = shards(Mixed(), tmp_path / "out").path
     assert without_place(objects(s3, "slow")) == without_place(content(local))
 
@@ -648,11 +652,11 @@ def test_store_errors_in_the_middle_of_a_run_are_explained_and_it_resumes(
     place, options = f"s3://bucket/{fault}", options_for(proxy)
     proxy.fault = lambda method, path, headers: fault if method == "PUT" and "/shard-000003" in path else None
     with pytest.raises(PackError, match=rf"(?s){text}.*3 complete shards are in {place}.*resumes") as caught:
-        shards(Mixed(), place, storage_options=options)
+        shards(Mixed(), place, remote=Remote(storage_options=options))
     assert "secret" not in str(caught.value)
     assert "feedline.json" not in objects(s3, fault)
     proxy.fault = lambda method, path, headers: None
-    assert shards(Mixed(), place, storage_options=options).resumed == 44
+    assert shards(Mixed(), place, remote=Remote(storage_options=options)).resumed == 44
     assert without_place(objects(s3, fault)) == without_place(content(shards(Mixed(), tmp_path / "out").path))
 
 
@@ -660,20 +664,20 @@ def test_store_errors_in_the_middle_of_a_run_are_explained_and_it_resumes(
 @pytest.mark.parametrize("format_", ["tar", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_s3_keeps_the_old_output_until_the_new_one_is_complete(s3: Any, proxy: StoreProxy, format_: str) -> None:
     place, options = f"s3://bucket/replaced-{format_}", options_for(proxy)
-    act = functools.partial(pack, format=format_, samples_per_shard=30, storage_options=options)
+    act = functools.partial(pack, format=format_, samples_per_shard=30, remote=Remote(storage_options=options))
     act(Mixed(), place)
     field = "label" if format_ == "parquet" else "cls"
-    with closing(open_dataset(place, fields=field, storage_options=options)) as opened:
+    with closing(open_dataset(place, fields=field, remote=Remote(storage_options=options))) as opened:
         assert opened[0] == OLD[0]
         proxy.fault = lambda method, path, headers: "AccessDenied" if "/shard-v1-000002" in path else None
         with pytest.raises(PackError, match=r"2 complete shards.*the output that was there can still be read"):
             act(Mixed(70), place, overwrite=True)
         assert opened[99] == OLD[99]
-    assert labels_in(place, format_, storage_options=options) == OLD
+    assert labels_in(place, format_, remote=Remote(storage_options=options)) == OLD
     proxy.fault = lambda method, path, headers: None
     proxy.asked.clear()
     assert act(Mixed(70), place, overwrite=True).resumed == 47
-    assert labels_in(place, format_, storage_options=options) == NEW
+    assert labels_in(place, format_, remote=Remote(storage_options=options)) == NEW
     methods = [method for method, path in proxy.asked if "feedline.json" in path or "delete" in path]
     assert methods.index("PUT") < methods.index("POST"), "nothing is deleted before the manifest is written"
     assert not [name for name in objects(s3, f"replaced-{format_}") if "shard-0" in name or ".packing" in name]
@@ -683,10 +687,10 @@ def test_s3_keeps_the_old_output_until_the_new_one_is_complete(s3: Any, proxy: S
 def test_missing_buckets_and_permissions_are_reported(proxy: StoreProxy) -> None:
     options = options_for(proxy)
     with pytest.raises(PackError, match=r"s3://nowhere/out.*no such bucket.*Nothing was packed"):
-        shards(Mixed(), "s3://nowhere/out", storage_options=options)
+        shards(Mixed(), "s3://nowhere/out", remote=Remote(storage_options=options))
     proxy.fault = lambda method, path, headers: "AccessDenied"
     with pytest.raises(PackError, match=r"s3://bucket/x/? cannot be listed: PermissionError"):
-        shards(Mixed(), "s3://bucket/x", storage_options=options)
+        shards(Mixed(), "s3://bucket/x", remote=Remote(storage_options=options))
 
 
 def test_a_full_store_is_reported_and_the_run_resumes(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -735,6 +739,7 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 import feedline
+import feedline.datasets
 from feedline.tools.packing import store
 from tests.tools.packing.test_store import Large
 
@@ -743,7 +748,8 @@ store._WAITING_BYTES = 0  # one upload at a time, so that the first is complete 
 Path(sys.argv[3]).write_text(str(os.getpid()))
 client = {"region_name": "us-east-1"}
 options = {"key": "user", "secret": "secret", "endpoint_url": sys.argv[1], "client_kwargs": client}
-packed = feedline.pack(Large(), sys.argv[2], format="tar", samples_per_shard=4, workers=2, storage_options=options)
+remote = feedline.datasets.Remote(storage_options=options)
+packed = feedline.pack(Large(), sys.argv[2], format="tar", samples_per_shard=4, workers=2, remote=remote)
 sys.stdout.write(f"resumed {packed.resumed}\\n")
 """
 
@@ -775,14 +781,20 @@ def test_a_run_killed_in_the_middle_of_an_upload_is_resumed(
     assert done.stdout == "resumed 4\n"
     assert not [path for method, path in proxy.asked if method != "GET" and "/shard-000000.tar" in path]
     monkeypatch.setattr(store, "_PART", 5 << 20)
-    pack(Large(), "s3://bucket/whole", format="tar", samples_per_shard=4, storage_options=options_for(proxy))
+    pack(
+        Large(),
+        "s3://bucket/whole",
+        format="tar",
+        samples_per_shard=4,
+        remote=Remote(storage_options=options_for(proxy)),
+    )
     killed, whole = objects(s3, "killed"), objects(s3, "whole")
     assert without_place(killed) == without_place(whole)
     tags = [[shard["tag"] for shard in json.loads(files["feedline.json"])["shards"]] for files in (killed, whole)]
     assert tags[0] == tags[1]
     assert all(tag.endswith('-3"') for tag in tags[0]), "in three parts, with verified checksums"
     with closing(
-        TarDataset("s3://bucket/killed/", "x.npy", cache=False, storage_options=options_for(proxy))
+        TarDataset("s3://bucket/killed/", "x.npy", cache=False, remote=Remote(storage_options=options_for(proxy)))
     ) as dataset:
         assert [int(dataset[number][7]) for number in (0, 3, 7)] == [0, 3, 7]
 
@@ -790,7 +802,7 @@ def test_a_run_killed_in_the_middle_of_an_upload_is_resumed(
 @needs_s3
 def test_uploads_are_repeated_when_connections_break(s3: Any, proxy: StoreProxy, tmp_path: Path) -> None:
     proxy.fault = first(2, "drop", "PUT")
-    shards(Mixed(), "s3://bucket/broken", storage_options=options_for(proxy))
+    shards(Mixed(), "s3://bucket/broken", remote=Remote(storage_options=options_for(proxy)))
     assert without_place(objects(s3, "broken")) == without_place(content(shards(Mixed(), tmp_path / "out").path))
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
 
 import feedline
-from feedline.datasets import ParquetDataset, TarDataset
+from feedline.datasets import ParquetDataset, Remote, TarDataset
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.systems import close_system, make_system
 from feedline.errors import PackError
@@ -69,14 +69,14 @@ def test_the_output_has_the_same_bytes_as_a_local_one(
     proxy: StoreProxy, system: Any, tmp_path: Path, format_: str
 ) -> None:
     act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=30)
-    act(f"gs://bucket/{format_}", storage_options=options_for(proxy))
+    act(f"gs://bucket/{format_}", remote=Remote(storage_options=options_for(proxy)))
     found = objects(system, format_)
     assert without_place(found) == without_place(content(act(tmp_path / "out").path))
     assert all(shard["tag"].isdecimal() for shard in json.loads(found["feedline.json"])["shards"]), (
         "tags are generations"
     )
     assert not [path for method, path in proxy.asked if method == "GET" and "alt=media" in path], "MD5s are compared"
-    assert labels_in(f"gs://bucket/{format_}", format_, storage_options=options_for(proxy)) == OLD
+    assert labels_in(f"gs://bucket/{format_}", format_, remote=Remote(storage_options=options_for(proxy))) == OLD
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
@@ -93,11 +93,13 @@ def test_a_resumable_upload_survives_a_broken_connection(
 
     proxy.fault = drop
     act = functools.partial(pack, Large(), format="tar", samples_per_shard=4)
-    act("gs://bucket/large", storage_options=options_for(proxy))
+    act("gs://bucket/large", remote=Remote(storage_options=options_for(proxy)))
     assert not left
     assert len([path for _, path in proxy.asked if "upload_id=" in path]) == 2 * 3 + 1, "only one request was repeated"
     assert without_place(objects(system, "large")) == without_place(content(act(tmp_path / "out").path))
-    with closing(TarDataset("gs://bucket/large/", "x.npy", cache=False, storage_options=options_for(proxy))) as dataset:
+    with closing(
+        TarDataset("gs://bucket/large/", "x.npy", cache=False, remote=Remote(storage_options=options_for(proxy)))
+    ) as dataset:
         assert [int(dataset[number][7]) for number in (0, 5, 7)] == [0, 5, 7]
 
 
@@ -113,20 +115,24 @@ def test_a_run_is_resumed_after_a_rejected_upload(proxy: StoreProxy, system: Any
 
     proxy.fault = refuse
     with pytest.raises(PackError, match=r"(?s)gs://bucket/refused.*cannot be written.*complete shard.*resumes"):
-        act("gs://bucket/refused", storage_options=options_for(proxy))
+        act("gs://bucket/refused", remote=Remote(storage_options=options_for(proxy)))
     assert "feedline.json" not in objects(system, "refused")
     proxy.fault = lambda method, path, headers: None
-    assert act("gs://bucket/refused", storage_options=options_for(proxy)).resumed > 0
+    assert act("gs://bucket/refused", remote=Remote(storage_options=options_for(proxy))).resumed > 0
     assert without_place(objects(system, "refused")) == without_place(content(act(tmp_path / "out").path))
 
 
 def test_an_output_can_be_replaced(proxy: StoreProxy, system: Any) -> None:
-    act = functools.partial(pack, format="parquet", samples_per_shard=30, storage_options=options_for(proxy))
+    act = functools.partial(
+        pack, format="parquet", samples_per_shard=30, remote=Remote(storage_options=options_for(proxy))
+    )
     act(Mixed(), "gs://bucket/replaced")
-    with closing(ParquetDataset("gs://bucket/replaced/", "label", storage_options=options_for(proxy))) as dataset:
+    with closing(
+        ParquetDataset("gs://bucket/replaced/", "label", remote=Remote(storage_options=options_for(proxy)))
+    ) as dataset:
         assert len(dataset) == 100
     act(Mixed(70), "gs://bucket/replaced", overwrite=True)
-    assert labels_in("gs://bucket/replaced", "parquet", storage_options=options_for(proxy)) == NEW
+    assert labels_in("gs://bucket/replaced", "parquet", remote=Remote(storage_options=options_for(proxy))) == NEW
     names = {"feedline.json", *(f"shard-v1-{number:06d}.parquet" for number in range(3))}
     assert set(objects(system, "replaced")) == names
 
@@ -147,5 +153,5 @@ def test_a_damaged_upload_is_detected(proxy: StoreProxy, system: Any, monkeypatc
             "gs://bucket/damaged",
             format="tar",
             samples_per_shard=30,
-            storage_options=options_for(proxy),
+            remote=Remote(storage_options=options_for(proxy)),
         )

@@ -17,7 +17,6 @@ from feedline.datasets.formats.array_file import opened_zip
 from feedline.datasets.formats.sql import SQLDataset
 from feedline.datasets.formats.tar.arrays import decode_npy
 from feedline.datasets.framework.form import VectorFields, names_in
-from feedline.datasets.storage.storage import checked_options
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.failures import words
 from feedline.system.sizes import check_size, most_bytes
@@ -25,7 +24,7 @@ from feedline.types import JsonObject
 
 
 # Any: a dataset of any of the sources, and its options.
-def open_dataset(path: str | os.PathLike[str], **options: object) -> Any:
+def open_dataset(path: str | os.PathLike[str], **options: Any) -> Any:
     """Open a file or folder with the source of `feedline.datasets` that reads it.
 
     A file is recognised by its first bytes, a folder by its contents, a pattern or an address by its suffix. Tar files
@@ -54,8 +53,7 @@ def open_dataset(path: str | os.PathLike[str], **options: object) -> Any:
         >>> open_dataset(path)
         ArrayDataset(5 samples of float32[3])
     """
-    given = options.get("storage_options")
-    return open_found(recognise(path, checked_options(given)), **options)
+    return open_found(recognise(path, options.get("remote")), **options)
 
 
 # Any: as above.

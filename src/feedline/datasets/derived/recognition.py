@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from feedline.datasets.formats.indexed_shards import INDEX
 from feedline.datasets.formats.tfrecord.framing import is_record
 from feedline.datasets.framework.manifest import FACTS, Manifest, folder_of, manifest_in, refuse_unfinished
 from feedline.datasets.storage.addresses import shown_address
+from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage, protocol_of
 from feedline.datasets.storage.unpacking import packing_of
 from feedline.errors import SourceError
@@ -82,11 +83,10 @@ class Recognised:
         return {}
 
 
-# object: options of fsspec.
-def recognise(path: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None) -> Recognised:
+def recognise(path: str | os.PathLike[str], remote: Remote | None = None) -> Recognised:
     """Recognise what a path holds. Raises SourceError: it does not exist, or no source reads it."""
     text = os.path.expanduser(os.fspath(path))
-    manifest = _packed_at(text, storage_options)
+    manifest = _packed_at(text, remote)
     if manifest is not None:
         return Recognised(f"{manifest.folder}/", manifest.format, manifest=manifest)
     if os.path.isdir(text):
@@ -118,13 +118,13 @@ def recognise(path: str | os.PathLike[str], storage_options: Mapping[str, object
     raise SourceError(f"{nothing} {shown_address(text)}. {known}")
 
 
-def _packed_at(address: str, storage_options: Mapping[str, object] | None) -> Manifest | None:
+def _packed_at(address: str, remote: Remote | None) -> Manifest | None:
     """Return the manifest of a folder in a store; None if the address names something else."""
     folder = folder_of(address)
     names_a_file = "." in address.rsplit("/", 1)[-1] or glob.has_magic(address)
     if not protocol_of(address) or (folder is None and names_a_file):
         return None
-    storage = Storage(options=storage_options)
+    storage = Storage(checked_remote(remote))
     try:
         found = manifest_in(folder or address, storage)
         if found is None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from feedline.abc.source import Columnar
 from feedline.datasets.formats.array_file import ArrayFile, RowCheck, find_folder, find_mapped, find_npy, find_npz
-from feedline.datasets.framework.form import Fields, Form, names_in
+from feedline.datasets.framework.form import Fields, Form, check_fields, names_in
 from feedline.datasets.framework.paths import checked_path
 from feedline.datasets.framework.source import checked_transform
 from feedline.errors import BadOption, SourceError
@@ -180,6 +180,7 @@ def _row(array: Any, index: object) -> object:
 
 def _found(given: object, fields: Fields) -> object:
     """Return the table that the user means, with files in place of paths; None for files of unselected fields."""
+    check_fields(fields)
     if _is_path(given):
         path = os.path.abspath(os.path.expanduser(checked_path(given)))
         wanted = names_in(fields)

@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -22,7 +22,8 @@ from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.source import Indices
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob, Version
-from feedline.datasets.storage.storage import Storage, checked_options, local_path, protocol_of
+from feedline.datasets.storage.remote import Remote, checked_remote
+from feedline.datasets.storage.storage import Storage, local_path, protocol_of
 from feedline.datasets.storage.unpacking import Unpacking
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.failures import words
@@ -60,13 +61,11 @@ class Folder:
 
     Args:
         path: the folder, or its index.json.
-        options: `storage_options=` for fsspec.
+        remote: how it is read in a store.
         cache_bytes: the memory of each process for unpacked shards.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], options: Mapping[str, object] | None, cache_bytes: int | str
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], remote: Remote | None, cache_bytes: int | str) -> None:
         given: object = path  # any value from the user
         if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str):
             raise BadOption(f"path={path!r} is neither a path nor an address.")
@@ -74,7 +73,7 @@ class Folder:
         self.path = text if protocol_of(text) else os.path.abspath(local_path(text))
         if posixpath.basename(self.path) == INDEX:
             self.path = posixpath.dirname(self.path)
-        self.options = dict(checked_options(options))
+        self.remote = checked_remote(remote)
         self.cache_bytes = byte_count("cache_bytes", cache_bytes)
 
     @property
@@ -90,7 +89,7 @@ class Folder:
 
         Raises SourceError: it cannot be read; CorruptSource: it is not a JSON object.
         """
-        storage = Storage(options=self.options)
+        storage = Storage(self.remote)
         try:
             blob = storage.open(self._address(INDEX))
             check_size(blob.name, blob.size, limit=_MOST_INDEX_BYTES)
@@ -151,10 +150,10 @@ class _Table:
 class OpenShards:
     """The shards that one process has open. Threads may use it at the same time."""
 
-    def __init__(self, shards: Sequence[Shard], options: Mapping[str, object], cache_bytes: int) -> None:
+    def __init__(self, shards: Sequence[Shard], remote: Remote, cache_bytes: int) -> None:
         self._shards = shards
         self._starts = starts_of(shards)
-        self._storage = Storage(options=options)
+        self._storage = Storage(remote)
         self._open = BoundedCache[int, _Table](_MOST_OPEN)
         self._unpacked = BoundedCache[int, _Table](cache_bytes)
         self._versions: dict[int, Version] = {}

@@ -7,7 +7,6 @@ import io
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from os import PathLike
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +17,13 @@ from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Fields, Form
 from feedline.datasets.framework.remote_files import is_remote
-from feedline.datasets.framework.shards import Reading
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.addresses import shown_address
-from feedline.datasets.storage.blob import Blob, RetryPolicy, Version
-from feedline.datasets.storage.disk_cache import DiskCache, ShardCached
+from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.foresight import Foresight, Parts, name_of
 from feedline.datasets.storage.ranges import coalesced, side_by_side
+from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.handle import Handle
@@ -67,7 +65,7 @@ class _Row:
     place: int
 
 
-class RemoteArrays(ShardCached, TableSource):
+class RemoteArrays(TableSource):
     """Rows of .npy files on web servers and in object stores as a map-style dataset.
 
     Only the headers are read at first. A batch then fetches the rows that it needs; rows that lie close together share
@@ -78,12 +76,7 @@ class RemoteArrays(ShardCached, TableSource):
         fields: which of several named arrays to use, and in what form: see `HDF5Dataset`. All by default.
         transform: applied to each sample.
         cache_bytes: how much of the files each process keeps in memory for streams.
-        retries: attempts after a request that failed, before an error is raised.
-        timeout_s: how long to wait for an answer.
-        unsafe_redirects: True to follow redirects from https to http, and from a public address to a private one.
-        storage_options: options of fsspec, such as keys and an endpoint.
-        shard_cache: a folder on a local disk that caches pieces of files, for all workers and ranks of the machine.
-        shard_cache_bytes: the size limit of that folder.
+        remote: how the files are read.
 
     Raises:
         BadOption: an address is not one, arrays differ in length, or an array cannot be read row by row.
@@ -107,7 +100,6 @@ class RemoteArrays(ShardCached, TableSource):
     is_remote = True
     _groups_at_once = upcoming.MOST
 
-    # object: fsspec defines its own options.
     def __init__(
         self,
         arrays: Given,
@@ -115,28 +107,16 @@ class RemoteArrays(ShardCached, TableSource):
         *,
         transform: Transform | None = None,
         cache_bytes: int | str = "256 MB",
-        retries: int = 5,
-        timeout_s: float = 60.0,
-        unsafe_redirects: bool = False,
-        storage_options: Mapping[str, object] | None = None,
-        shard_cache: str | PathLike[str] | None = None,
-        shard_cache_bytes: int | str = "100 GB",
+        remote: Remote | None = None,
     ) -> None:
         super().__init__(transform)
-        shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
-        reading = Reading(
-            retry_policy=RetryPolicy(retries, timeout_s=timeout_s),
-            unsafe_redirects=unsafe_redirects,
-            storage_options={} if storage_options is None else storage_options,
-            shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
-        )
-        self._shard_cache = reading.shard_cache
-        self._requests = reading.requests()
+        self.remote = checked_remote(remote)
+        self._shard_cache = self.remote.disk_cache
         addresses, self._shape = _chosen(arrays, fields)
-        self._storage: Handle[Storage] = Handle(functools.partial(reading.open_storage, addresses), Storage.close)
+        self._storage: Handle[Storage] = Handle(functools.partial(Storage, self.remote, addresses), Storage.close)
         self._blocks = BoundedCache[int, list[NDArray[np.generic]]](byte_count("cache_bytes", cache_bytes, least=0))
         """Rows of all arrays, by the number of their group."""
-        self._arrays = side_by_side(self._looked_at, addresses, self._requests)
+        self._arrays = side_by_side(self._looked_at, addresses, self.remote.requests)
         lengths = {array.shape[0] for array in self._arrays}
         if len(lengths) > 1:
             counts = ", ".join(f"{shown_address(one.address)} has {one.shape[0]}" for one in self._arrays)
@@ -191,7 +171,7 @@ class RemoteArrays(ShardCached, TableSource):
         spans = coalesced(wanted, is_local=lambda number: False)
         with ExitStack() as stack:
             blobs = [stack.enter_context(closing(self._open(number))) for number in range(len(self._arrays))]
-            contents = side_by_side(lambda one: blobs[one.shard].read(one.start, one.stop), spans, self._requests)
+            contents = side_by_side(lambda one: blobs[one.shard].read(one.start, one.stop), spans, self.remote.requests)
             for blob in blobs:
                 blob.check()  # needed for stores that cannot serve a specific version
         for span, content in zip(spans, contents, strict=True):
@@ -229,7 +209,7 @@ class RemoteArrays(ShardCached, TableSource):
             return array.rows(content)
 
         first, last = group * self._group_rows, min((group + 1) * self._group_rows, self._count)
-        found = side_by_side(read, range(len(self._arrays)), self._requests)
+        found = side_by_side(read, range(len(self._arrays)), self.remote.requests)
         return found, sum(block.nbytes for block in found)
 
     def _groups_in_memory(self) -> int:

@@ -28,8 +28,8 @@ class File:
     size: int
     tag: int | str
     """Modification time; for remote files, the entity tag."""
-    changed_ns: int = field(default=0, compare=False, kw_only=True)
-    """The time of the last change of any kind; zero for remote files."""
+    changed: str = field(default="", compare=False, kw_only=True)
+    """What `change_of` returned; empty for remote files."""
 
     @classmethod
     def at(cls, path: str) -> File:
@@ -38,12 +38,12 @@ class File:
             found = os.stat(path)
         except OSError as exc:
             raise SourceError(f"{path!r} cannot be read: {exc.strerror or exc}.") from exc
-        return cls(path, found.st_size, found.st_mtime_ns, changed_ns=found.st_ctime_ns)
+        return cls(path, found.st_size, found.st_mtime_ns, changed=change_of(found))
 
     @property
     def stamp(self) -> str:
         """What a kept result that was derived from the file belongs to."""
-        return stamp_of(self.size, self.tag, self.changed_ns)
+        return f"{self.size}-{self.tag}-{self.changed}"
 
     @property
     def identity(self) -> str:
@@ -61,14 +61,14 @@ class File:
             )
 
 
-def stamp_of(size: int, tag: int | str, changed_ns: int) -> str:
-    """Return what a kept result that was derived from a file belongs to.
+def change_of(status: os.stat_result) -> str:
+    """Return what changes if a local file is written again, even if its size and modification time stay the same.
 
     Programs that copy one file over another (`cp -p`, `rsync -t`, `tar`) set the modification time, and some always set
-    the same one. They cannot set the time of the last change. While a file is open, only its modification time matters:
-    a new link or new permissions are no new content.
+    the same one. They cannot set the time of the last change, nor the inode. While a file is open, only its
+    modification time matters: a new link or new permissions are no new content.
     """
-    return f"{size}-{tag}-{changed_ns}"
+    return f"{status.st_ctime_ns}-{status.st_ino}"
 
 
 def found_files(paths: Paths, endings: tuple[str, ...]) -> tuple[str, ...]:
@@ -142,9 +142,9 @@ def local_output(option: str, given: object) -> Path:
     """Return the absolute path of a file or folder to write. Raises BadOption: it is no path, or an address.
 
     Example:
-        >>> local_output("shard_cache", "s3://bucket/cache")
+        >>> local_output("cache", "s3://bucket/cache")
         Traceback (most recent call last):
-        feedline.errors.BadOption: shard_cache='s3://bucket/cache' is an address. Name a path on a disk of this ...
+        feedline.errors.BadOption: cache='s3://bucket/cache' is an address. Name a path on a disk of this ...
     """
     if not isinstance(given, (str, os.PathLike)):
         raise BadOption(f"{option}={given!r} is not a path.")

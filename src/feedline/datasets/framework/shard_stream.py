@@ -29,13 +29,13 @@ from feedline.datasets.framework.passes import (
     torch_worker,
 )
 from feedline.datasets.framework.shard_order import order_of
-from feedline.datasets.framework.shards import Reading as Remote
 from feedline.datasets.framework.shares import Entry, ShardShare, read, resharded, shares_of
 from feedline.datasets.framework.shuffle_buffer import ShuffleBuffer
 from feedline.datasets.framework.source import Transform, checked_count, checked_flag, checked_transform
-from feedline.datasets.storage.ahead import Ahead
+from feedline.datasets.storage.ahead import Ahead, read_ahead
 from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.content import Content, packing_of
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import CorruptSource, SourceChanged
 from feedline.randomness.keys import checked_seed, epoch_key, mix
@@ -117,7 +117,7 @@ class Shards(Generic[R]):
     """The versions that shards must have; of those that are missing, any will do."""
 
     def __post_init__(self) -> None:
-        opener = functools.partial(self.remote.open_storage, self.addresses)
+        opener = functools.partial(Storage, self.remote, self.addresses)
         self._storage: Handle[Storage] = Handle(opener, Storage.close)
 
     def open(self, address: str) -> Blob:
@@ -222,7 +222,7 @@ class ShardStream(ShardStreamBase[R], PartedStream, Epochs, Reshardable):
         ranks = self._place()[1][1]
         is_sticky = self.sticky
         if is_sticky is None:
-            is_sticky = self.shards.remote.shard_cache is not None and ranks > self._ranks_here()
+            is_sticky = self.shards.remote.disk_cache is not None and ranks > self._ranks_here()
         return ranks if is_sticky and self.shuffle else 1
 
     def _ranks_here(self) -> int:
@@ -383,12 +383,8 @@ class ShardPass(ResumablePass[Held]):
         shards, shares = self._stream.shards, (self._shares or [])[self._share :]
         order = self._stream.order(self._epoch, self._homes)
         addresses = [shards.addresses[order[share.turn]] for share in shares]
-        return Ahead(
-            shards.open,
-            zip(addresses, (share.entry.at for share in shares), strict=True),
-            depth=shards.remote.depth(addresses),
-            chunk_bytes=shards.remote.chunk_bytes(addresses),
-            most=shards.remote.most_depth(addresses),
+        return read_ahead(
+            shards.open, list(zip(addresses, (share.entry.at for share in shares), strict=True)), shards.remote
         )
 
     def _go_on(self) -> None:

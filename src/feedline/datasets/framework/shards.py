@@ -5,8 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 
 from feedline.datasets.framework.manifest import (
     Manifest,
@@ -16,11 +15,10 @@ from feedline.datasets.framework.manifest import (
     manifest_in,
     refuse_unfinished,
 )
-from feedline.datasets.framework.source import checked_count, checked_flag
 from feedline.datasets.storage.addresses import shown_address
-from feedline.datasets.storage.blob import RetryPolicy, Version
-from feedline.datasets.storage.disk_cache import PIECE_BYTES, DiskCache
-from feedline.datasets.storage.storage import Storage, checked_options, local_path, names_versions, protocol_of
+from feedline.datasets.storage.blob import Version
+from feedline.datasets.storage.remote import Remote
+from feedline.datasets.storage.storage import Storage, local_path, names_versions, protocol_of
 from feedline.errors import BadOption, SourceError
 
 _MOST = 1_000_000
@@ -138,77 +136,14 @@ def _choices(parts: list[str]) -> Iterator[str] | None:
     return (f"{number:0{width}d}" for number in way)
 
 
-LOCAL_CHUNK = 1 << 20
-REMOTE_CHUNK = PIECE_BYTES
-"""Large enough that request latency does not matter, small enough to have several in flight: with 2 workers, 30 ms and
-40 MB/s, `benchmarks.w20_object_storage` measures 94 % of the line."""
-REMOTE_DEPTH = 8
-MOST_REMOTE_DEPTH = 32
-"""Chunks in flight: to begin with, and at most, if more are faster."""
-REMOTE_REQUESTS = 32
-"""Requests in flight for a batch of random samples: each is small and spends most of its time waiting."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How shards are read."""
-
-    read_ahead: int | None = None
-    """Chunks or ranges in flight, each in its own thread; None to choose by whether shards are local or remote."""
-    max_field_bytes: int = 1 << 31
-    unique_keys: bool = True
-    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
-    unsafe_redirects: bool = False
-    """True to follow redirects from https to http, and from a public address to a private one."""
-    shard_cache: DiskCache | None = None
-    """Caches pieces of remote shards on disk."""
-    # object: for fsspec. Kept out of the repr and of errors, since it may contain keys and tokens.
-    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.read_ahead is not None:
-            checked_count("read_ahead", self.read_ahead, 0)
-        checked_flag("unique_keys", self.unique_keys)
-        checked_flag("unsafe_redirects", self.unsafe_redirects)
-        checked_options(self.storage_options)
-
-    def depth(self, shards: list[str]) -> int:
-        """Return how many chunks to fetch ahead. The operating system reads ahead in local files."""
-        if self.read_ahead is not None:
-            return self.read_ahead
-        return REMOTE_DEPTH if any(map(protocol_of, shards)) else 0
-
-    def most_depth(self, shards: list[str]) -> int:
-        """Return how many chunks to fetch ahead at most, if more are faster."""
-        return MOST_REMOTE_DEPTH if self.read_ahead is None and self.depth(shards) else 0
-
-    def requests(self) -> int:
-        """Return how many ranges to request at the same time from remote shards."""
-        return REMOTE_REQUESTS if self.read_ahead is None else max(1, self.read_ahead)
-
-    def chunk_bytes(self, shards: list[str]) -> int:
-        """Return how many bytes to fetch at a time."""
-        return REMOTE_CHUNK if self.depth(shards) else LOCAL_CHUNK
-
-    def open_storage(self, files: Sequence[str] = ()) -> Storage:
-        """Return a storage that opens shards in this process, given the addresses of all shards."""
-        return Storage(
-            self.retry_policy,
-            self.storage_options,
-            unsafe_redirects=self.unsafe_redirects,
-            cache=self.shard_cache,
-            files=files,
-        )
-
-
 class Found:
     """The manifests of the folders in which shards lie, each read once, and the versions of shards in a listing.
 
     Pickles with what it has read.
     """
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
         self._manifests: dict[str, Manifest | None] = {}
         self.listed_versions: dict[str, Version] = {}
         """The versions of shards that a store listed, if they can be opened by them without a request."""
@@ -220,7 +155,7 @@ class Found:
         whatever is there.
         """
         named = folder_of(pattern) or (pattern if is_folder_here(pattern) else None)
-        storage = self._reading.open_storage()
+        storage = Storage(self._remote)
         try:
             if named is None:
                 return self._listed(pattern, storage)

@@ -13,16 +13,27 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from feedline.datasets.storage.blob import Blob, LocalBlob
+from feedline.datasets.storage.disk_cache import PIECE_BYTES
+from feedline.datasets.storage.remote import Remote
+from feedline.datasets.storage.storage import protocol_of
 from feedline.system.handle import ClosedWhenDeleted
 
 T = TypeVar("T")
+
+LOCAL_CHUNK = 1 << 20
+REMOTE_CHUNK = PIECE_BYTES
+"""Large enough that request latency does not matter, small enough to have several in flight: with 2 workers, 30 ms and
+40 MB/s, `benchmarks.w20_object_storage` measures 94 % of the line."""
+_REMOTE_DEPTH = 8
+_MOST_REMOTE_DEPTH = 32
+"""Chunks in flight: to begin with, and at most, if more are faster."""
 
 
 @dataclass(eq=False)
@@ -257,3 +268,16 @@ class Ahead(ClosedWhenDeleted):
     def _needs_closing(self) -> bool:
         # A forked process has inherited neither threads nor the right.
         return self.__dict__.get("_pid") == os.getpid()
+
+
+def read_ahead(open_blob: Callable[[str], Blob], blobs: Sequence[tuple[str, int]], remote: Remote) -> Ahead:
+    """Return the blobs from these offsets on, fetched ahead as far as `remote` says, or as is usual for them."""
+    usual = _REMOTE_DEPTH if any(protocol_of(address) for address, _ in blobs) else 0
+    depth = usual if remote.read_ahead is None else remote.read_ahead
+    return Ahead(
+        open_blob,
+        blobs,
+        depth=depth,
+        chunk_bytes=REMOTE_CHUNK if depth else LOCAL_CHUNK,
+        most=_MOST_REMOTE_DEPTH if depth and remote.read_ahead is None else 0,
+    )

@@ -9,9 +9,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from feedline.datasets.framework.paths import stamp_of
+from feedline.datasets.framework.paths import change_of
 from feedline.datasets.framework.source import checked_count
 from feedline.datasets.storage.addresses import shown_address
 from feedline.errors import BadOption, SourceChanged, SourceError, TooManyOpenFiles
@@ -88,11 +88,11 @@ class LocalBlob(ClosedWhenDeleted, Blob):
             raise
         self.size = status.st_size
         self.tag = str(status.st_mtime_ns)
-        self._changed_ns = status.st_ctime_ns
+        self._changed = change_of(status)
 
     @property
     def stamp(self) -> str:
-        return stamp_of(self.size, self.tag, self._changed_ns)
+        return f"{self.size}-{self.tag}-{self._changed}"
 
     def read(self, start: int, stop: int) -> bytes:
         try:
@@ -191,7 +191,7 @@ class RetryPolicy:
 
     retries: int = 5
     """Attempts after the first, without progress in between."""
-    pause_s: float = 0.1
+    pause_s: ClassVar[float] = 0.1
     """Pause before the second attempt; it doubles before each later one, give or take half."""
     timeout_s: float = 60.0
     """How long to wait while nothing arrives."""
@@ -252,7 +252,7 @@ def read_range(
                     raise SourceError(f"{name} cannot be {done}: {exc} (tried {tries}).") from exc
                 raise SourceError(
                     f"{name} cannot be read at byte {at}: {exc} (tried {tries}). If the network or the server has "
-                    "trouble now and then, a higher retries= bridges more of it."
+                    "trouble now and then, Remote(retries=...) bridges more of it."
                 ) from exc
             retry_policy.wait(attempt + (_THROTTLED_LATER if isinstance(exc, Throttled) else 0))
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

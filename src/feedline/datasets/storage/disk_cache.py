@@ -1,6 +1,6 @@
 """A size-limited disk cache for pieces of remote blobs, shared by all processes of a machine.
 
-Each piece is a kept file (`kept_file.py`): every read compares checksums, and a damaged piece is fetched again.
+Each piece is a file of `framework/store.py`: every read compares checksums, and a damaged piece is fetched again.
 That also makes up for not flushing pieces to the disk, which would take as long as fetching them. The name of a piece
 derives from the blob's address, size and tag. So a changed blob has different pieces, readers need no lock, and a file
 may be deleted at any time: a process that has it open keeps reading, and later readers fetch it again.
@@ -29,9 +29,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from feedline.datasets.framework.cache_file import check_own
-from feedline.datasets.framework.kept_file import KeptFile, keep, kept_bytes
 from feedline.datasets.framework.paths import local_output
+from feedline.datasets.framework.store import StoredFile, check_own, stored_bytes, write_stored
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.cache_pieces import Pieces, place_of, victims_of
 from feedline.datasets.storage.foresight import Foresight, RandomAccess, name_of
@@ -112,9 +111,9 @@ class DiskCache:
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
-        self.folder = local_output("shard_cache", folder)
+        self.folder = local_output("cache", folder)
         self.max_bytes = max_bytes
-        check_limit("shard_cache_bytes", max_bytes)
+        check_limit("cache_bytes", max_bytes)
         check_own(self.folder, MARK)
         self._begin()
 
@@ -153,7 +152,7 @@ class DiskCache:
 
     def read_part(self, path: Path, size: int, start: int, stop: int) -> bytes | None:
         """Return some bytes of a piece; None if it is missing or damaged, here or of another size."""
-        file = KeptFile.open(path)
+        file = StoredFile.open(path)
         if file is None:
             return None
         try:
@@ -214,7 +213,7 @@ class DiskCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with _locked(self.folder / MARK) as mark:
-                size = kept_bytes(len(body))
+                size = stored_bytes(len(body))
                 before = path.lstat().st_size if os.path.lexists(path) else 0  # another process was quicker
                 counts = self._counts(mark)
                 counts = counts._replace(held=counts.held + size - before, fetched=counts.fetched + len(body))
@@ -225,7 +224,7 @@ class DiskCache:
                 self._put_counts(mark, counts)
                 if is_stored:
                     try:
-                        keep(path, [body], flush=False)
+                        write_stored(path, [body], flush=False)
                     except OSError:  # a full disk
                         self._put_counts(mark, counts._replace(held=counts.held - size + before))
                         raise
@@ -235,7 +234,7 @@ class DiskCache:
             self._full_until_s = time.monotonic() + _FULL_S
             warn_user(
                 f"{self.folder} cannot be written ({exc.strerror or exc}): shards are read without a cache there. Make "
-                "room, or give shard_cache= a folder that can be written to.",
+                "room, or give Remote(cache=...) a folder that can be written to.",
                 PerformanceWarning,
             )
 
@@ -255,7 +254,7 @@ class DiskCache:
     def _has_room(self, path: Path, foresight: Foresight) -> bool:
         if time.monotonic() < self._full_until_s:
             return False
-        piece = kept_bytes(PIECE_BYTES)
+        piece = stored_bytes(PIECE_BYTES)
         wanted = piece * (self._reserved + 1)
         try:
             with _opened(self.folder / MARK) as mark:
@@ -344,21 +343,6 @@ class DiskCache:
 
     def __repr__(self) -> str:
         return f"DiskCache({str(self.folder)!r}, max_bytes={self.max_bytes})"
-
-
-class ShardCached:
-    """What datasets with the option `shard_cache=` have in common."""
-
-    _shard_cache: DiskCache | None = None
-    """Caches pieces of remote files."""
-
-    def shard_cache_stats(self) -> CacheStats:
-        """Return what the shard cache holds, and what went through it, for all processes; zeros if there is none.
-
-        The attributes `held`, `fetched`, `served` (from the disk) and `dropped` are bytes, and `hit_rate` is the share
-        that was served.
-        """
-        return CacheStats() if self._shard_cache is None else self._shard_cache.stats()
 
 
 def _stored_counts(mark: int) -> CacheStats | None:

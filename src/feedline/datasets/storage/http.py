@@ -170,7 +170,7 @@ class HttpBlob(Blob):
         if address.lower().startswith("https:") and scheme == "http" and not self._unsafe_redirects:
             raise SourceError(
                 f"{self.name} is redirected from https to {shown_url(found)}, where anybody on the way could read and "
-                "change what comes. Ask the server's owner for an https address, or give unsafe_redirects=True."
+                "change what comes. Ask the server's owner for an https address, or give Remote(unsafe_redirects=True)."
             )
         return found
 
@@ -193,7 +193,7 @@ class HttpBlob(Blob):
             connection.close()
             raise SourceError(
                 f"{self.name} is redirected from a public address to {shown_url(address)}, a private one, which the "
-                "server itself may not be able to reach. If that is meant, give unsafe_redirects=True."
+                "server itself may not be able to reach. If that is meant, give Remote(unsafe_redirects=True)."
             )
         connection.request("GET", path, headers=headers)
         return connection.getresponse()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from feedline.datasets.storage.addresses import shown_url, without_secrets
 from feedline.datasets.storage.blob import Blob, LocalBlob, RetryPolicy, Throttled, Transient, Version, read_range
 from feedline.datasets.storage.cached_blob import CachedBlob
-from feedline.datasets.storage.disk_cache import DiskCache
 from feedline.datasets.storage.foresight import Foresight
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.systems import close_system, make_system, system_call, system_class, without_values
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.system.failures import words
@@ -288,41 +288,23 @@ def local_path(address: str) -> str:
     return os.path.expanduser(re.sub(r"^file://", "", address, count=1, flags=re.IGNORECASE))
 
 
-def checked_options(options: object) -> Mapping[str, object]:
-    """Return `storage_options=`. Raises BadOption: it is not a dict."""
-    if options is not None and not isinstance(options, Mapping):
-        raise BadOption(f"storage_options= is a dict of options for fsspec, but a {type(options).__name__} was given.")
-    return options or {}
-
-
 class Storage(ClosedWhenDeleted):
     """The store connections of one process; threads may share it.
 
     Args:
-        retry_policy: what to do if a store does not answer.
-        options: options of fsspec.
-        unsafe_redirects: True to follow redirects from https to http, and from a public address to a private one.
-        cache: caches pieces of blobs.
+        remote: how files are read.
         files: the addresses of all files of the dataset, whose pieces stay in the cache.
     """
 
-    def __init__(
-        self,
-        retry_policy: RetryPolicy | None = None,
-        options: Mapping[str, object] | None = None,
-        *,
-        unsafe_redirects: bool = False,
-        cache: DiskCache | None = None,
-        files: Sequence[str] = (),
-    ) -> None:
-        self._retry_policy = retry_policy or RetryPolicy()
-        self._unsafe_redirects = unsafe_redirects
-        self._options = dict(options or {})
+    def __init__(self, remote: Remote | None = None, files: Sequence[str] = ()) -> None:
+        self._remote = remote or Remote()
+        self._retry_policy = self._remote.retry_policy
+        self._options = dict(self._remote.storage_options or {})
         self._pid = os.getpid()
         self._connections: Connections | None = None
         self._systems: dict[str, AbstractFileSystem] = {}
         self._expired: list[AbstractFileSystem] = []
-        self._cache = cache
+        self._cache = self._remote.disk_cache
         self._files = files
         self._lock = threading.Lock()
 
@@ -420,7 +402,7 @@ class Storage(ClosedWhenDeleted):
                 self._connections = Connections(self._retry_policy.timeout_s)
             connections = self._connections
         return HttpBlob(
-            address, connections, self._retry_policy, unsafe_redirects=self._unsafe_redirects, version=version
+            address, connections, self._retry_policy, unsafe_redirects=self._remote.unsafe_redirects, version=version
         )
 
     def _system(self, protocol: str) -> AbstractFileSystem:

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from feedline.datasets.derived.formats import format_by_name
-from feedline.datasets.framework.shards import REMOTE_REQUESTS, expand
+from feedline.datasets.framework.shards import expand
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.disk_cache import PIECE_BYTES, check_limit, least_limit
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import Storage, protocol_of
 from feedline.errors import BadOption
 from feedline.insight.stats import aligned
@@ -94,7 +95,7 @@ def shard_sizes(address: str) -> list[int]:
         if other := next((name for name in shards if format_by_name(name) not in (None, "tar")), None):
             raise BadOption(f"{shown_address(other)} is not a tar shard. Only the costs of tar streams are computed.")
         unknown = [name for name in shards if name not in sizes]
-        with ThreadPoolExecutor(REMOTE_REQUESTS, "feedline-sizes") as threads:
+        with ThreadPoolExecutor(Remote().requests, "feedline-sizes") as threads:
             sizes.update(zip(unknown, threads.map(ask, unknown), strict=True))
         return [sizes[name] for name in shards]
     finally:

@@ -20,6 +20,7 @@ from feedline.datasets.derived.opening import open_found
 from feedline.datasets.derived.recognition import Recognised, recognise
 from feedline.datasets.formats.tar import TarDataset
 from feedline.datasets.framework.manifest import FACTS
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import local_path, protocol_of
 from feedline.errors import BadOption, SourceError
 from feedline.system.failures import words
@@ -84,7 +85,7 @@ class Opened:
             close()
 
 
-def open_source(source: str, *, fields: Renamed | None = None) -> Opened:
+def open_source(source: str, *, fields: Renamed | None = None, remote: Remote | None = None) -> Opened:
     """Open a dataset by its name: a folder, a store in any of the formats, or `module:object`.
 
     Only the wanted fields of a store are read. Raises BadOption: the name is none of these, or a field does not exist;
@@ -93,19 +94,19 @@ def open_source(source: str, *, fields: Renamed | None = None) -> Opened:
     if not os.path.exists(source) and ":" in source and "://" not in source:
         dataset = open_object(source)
         return Opened(source, dataset, f"{source} {dataset_fingerprint(dataset)}".rstrip())
-    return open_path(source, fields=fields)
+    return open_path(source, fields=fields, remote=remote)
 
 
-def open_path(source: str, *, fields: Renamed | None = None) -> Opened:
+def open_path(source: str, *, fields: Renamed | None = None, remote: Remote | None = None) -> Opened:
     """Open a path as `open_source` does, without importing or running anything."""
-    return open_recognised(recognise(source), fields=fields)
+    return open_recognised(recognise(source, remote), fields=fields, remote=remote)
 
 
-def open_recognised(found: Recognised, *, fields: Renamed | None = None) -> Opened:
+def open_recognised(found: Recognised, *, fields: Renamed | None = None, remote: Remote | None = None) -> Opened:
     """Open what `recognise` found."""
     if found.format in ("pictures", "files"):
         return _open_folder(found)
-    return _open_store(found, None if fields is None else [old for _, old in fields])
+    return _open_store(found, None if fields is None else [old for _, old in fields], remote)
 
 
 def _open_folder(found: Recognised) -> Opened:
@@ -128,11 +129,13 @@ def _open_folder(found: Recognised) -> Opened:
     )
 
 
-def _open_store(found: Recognised, wanted: list[str] | None) -> Opened:
+def _open_store(found: Recognised, wanted: list[str] | None, remote: Remote | None) -> Opened:
     """Open a store. Samples that `feedline pack` wrote get back their original form and field names."""
     stored = _stored(found)
     fields = _fields(found, stored, wanted)
     options = {} if fields is None else {"fields": fields}
+    if remote is not None and protocol_of(found.path):  # sources of local files have no such option
+        options["remote"] = remote
     dataset = open_found(found, **options)
     files = tuple(found.files or _local_files(found.path, dataset))
     if stored is not None and wanted is None:

@@ -15,7 +15,8 @@ from typing import Literal
 from feedline.datasets.formats.arrays import ArrayDataset
 from feedline.datasets.framework.kind import kind_of
 from feedline.datasets.storage.addresses import shown_address, shown_url
-from feedline.datasets.storage.storage import checked_options, protocol_of
+from feedline.datasets.storage.remote import Remote, checked_remote
+from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, PackError
 from feedline.loader.base import session_of
 from feedline.loader.loader import Loader
@@ -70,7 +71,7 @@ def pack(
     start_method: str | None = None,
     source: str | None = None,
     metadata: Mapping[str, object] | None = None,
-    storage_options: Mapping[str, object] | None = None,
+    remote: Remote | None = None,
     report: Callable[[Stage], object] | None = None,
 ) -> Packed:
     """Write a dataset in one of the formats that read fast.
@@ -113,7 +114,7 @@ def pack(
             dataset itself has to be the same: its contents, and the code that makes its samples.
         metadata: values about all samples to store with them, such as the names of classes; compatible with JSON. A
             single tar file stores them only if they are short.
-        storage_options: for fsspec, which writes to stores: `{"endpoint_url": ...}`.
+        remote: how a store is written to, and how a dataset that is given as an address is read.
         report: called with a `Stage` from time to time.
 
     Raises:
@@ -138,7 +139,7 @@ def pack(
     chosen = as_fields(fields)
     if address and isinstance(dataset, str) and f"{dataset.rstrip('/')}/".startswith(f"{address.rstrip('/')}/"):
         raise BadOption(f"{shown_address(dataset)} lies in the output itself. Choose another place for the output.")
-    with _opened(dataset, None if address else path, chosen) as opened:
+    with _opened(dataset, None if address else path, chosen, remote) as opened:
         options = Options(
             pictures=Pictures(encode, resize, quality),
             fields=as_fields(opened.fields) if chosen is None else chosen,
@@ -178,8 +179,7 @@ def pack(
         job = {"samples": total, "format": format_.name, **asdict(options), **named}
         work: Work
         if address:
-            given = checked_options(storage_options)
-            work = StoreWork(address, job, given, restart=restart, overwrite=overwrite, verify=verify)
+            work = StoreWork(address, job, checked_remote(remote), restart=restart, overwrite=overwrite, verify=verify)
         else:
             work = WorkFolder(path, job, restart=restart, check=check)
         output = Output(
@@ -204,7 +204,7 @@ def pack(
 
 
 @contextmanager
-def _opened(dataset: object, out: Path | None, fields: Renamed | None) -> Iterator[Opened]:
+def _opened(dataset: object, out: Path | None, fields: Renamed | None, remote: Remote | None) -> Iterator[Opened]:
     """Open a dataset that is given as a path or as module:object; yield any other dataset unchanged."""
     if isinstance(dataset, os.PathLike):
         dataset = os.fspath(dataset)
@@ -217,7 +217,7 @@ def _opened(dataset: object, out: Path | None, fields: Renamed | None) -> Iterat
         return
     if out is not None:
         check_apart(dataset, out)
-    with open_source(dataset, fields=fields) as opened:
+    with open_source(dataset, fields=fields, remote=remote) as opened:
         yield opened
 
 

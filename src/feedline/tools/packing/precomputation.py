@@ -16,9 +16,9 @@ from feedline.datasets.derived.cache.fingerprint import fingerprint
 from feedline.datasets.derived.cache.keepable import RandomWatch, check_dataset
 from feedline.datasets.derived.cache.precomputed import PrecomputedDataset
 from feedline.datasets.derived.cache.sample_store import Head, SampleStore, encode
-from feedline.datasets.framework.cache_file import check_own
 from feedline.datasets.framework.paths import local_output
 from feedline.datasets.framework.progress import Bar
+from feedline.datasets.framework.store import check_own
 from feedline.errors import BadOption, SourceChanged, SourceError
 from feedline.loader.base import session_of
 from feedline.loader.loader import Loader

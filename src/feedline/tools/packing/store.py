@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, TypeVar
 from feedline.datasets.framework.checksums import SEAL
 from feedline.datasets.framework.manifest import FACTS, INDEX_FOLDER, JOB, UNFINISHED, WORK_FOLDER, manifest_in
 from feedline.datasets.storage.addresses import identity_of, shown_url
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import Storage, protocol_of, version_of
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, PackError, SourceError, warn_user
 from feedline.system.failures import words
@@ -79,7 +80,7 @@ class StoreWork(Work):
     Args:
         address: the address of the output.
         job: description of the job, in JSON-compatible values. Only the same job can be resumed.
-        options: `storage_options=` of fsspec.
+        remote: how the store is reached.
         restart: True to start over, discarding what an earlier run left.
         overwrite: True to replace an older output, which can be read until the new one is complete.
         verify: True to compare the content of uploads, not only the size.
@@ -91,7 +92,7 @@ class StoreWork(Work):
         self,
         address: str,
         job: dict[str, object],
-        options: Mapping[str, object],
+        remote: Remote,
         *,
         restart: bool,
         overwrite: bool,
@@ -111,7 +112,7 @@ class StoreWork(Work):
         """The upload of the last shard, of which there is no note yet, and its bytes."""
         self._pending: deque[tuple[Future[None], int]] = deque()
         """The notes that are written after the uploads of their shards, in order, and the bytes of the shards."""
-        self._storage = Storage(options=options)
+        self._storage = Storage(remote)
         self._uploads = ThreadPoolExecutor(_UPLOADS, "feedline-upload")
         self._notes = ThreadPoolExecutor(1, "feedline-note")
         self.path = Path(tempfile.mkdtemp(prefix="feedline-pack-"))

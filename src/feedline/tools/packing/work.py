@@ -20,8 +20,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from feedline.datasets.framework.kept_file import keep, read_kept
 from feedline.datasets.framework.manifest import INDEX_FOLDER, JOB, WORK_FOLDER
+from feedline.datasets.framework.store import read_stored, write_stored
 from feedline.errors import BadOption
 from feedline.system.failures import add_note
 from feedline.system.files import drop_abandoned, sync, write_durably
@@ -159,10 +159,10 @@ class WorkFolder(Work):
         return (self.path / NOTE).exists()
 
     def _load(self, name: str) -> bytes | None:
-        return read_kept(self.path / name)
+        return read_stored(self.path / name)
 
     def _save(self, name: str, data: bytes) -> None:
-        keep(self.path / name, [data])
+        write_stored(self.path / name, [data])
 
     def _locked(self) -> int:
         """Make the folder if it is missing, lock it, and check that it was made for this output."""

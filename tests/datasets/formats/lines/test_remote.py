@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import feedline
-from feedline.datasets import JSONLines, ParquetDataset, TextLines, open_dataset
+from feedline.datasets import JSONLines, ParquetDataset, Remote, TextLines, open_dataset
 from feedline.datasets.formats.lines import blocks, index
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import CorruptSource, MissingExtra, SourceChanged, SourceError
@@ -36,7 +36,7 @@ def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "_REMOTE_CHUNK", 200)
     monkeypatch.setattr("feedline.datasets.storage.ranges.REMOTE_GAP", 50)
     monkeypatch.setattr("feedline.datasets.formats.lines.sections.SECTION_BYTES", 250)
-    monkeypatch.setattr("feedline.datasets.framework.shards.REMOTE_CHUNK", 200)
+    monkeypatch.setattr("feedline.datasets.storage.ahead.REMOTE_CHUNK", 200)
     monkeypatch.setattr("feedline.datasets.storage.http._HEAD", 100)
     monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
 
@@ -79,8 +79,8 @@ def test_streams_and_random_access_share_a_compressed_file(
     """Each opens the file with its own foresight, and all continue to decompress where one of them stopped."""
     monkeypatch.setattr("feedline.datasets.storage.disk_cache.PIECE_BYTES", 200)
     write(server.folder / "a.jsonl.gz", lines_of(range(COUNT)), is_split=False)
-    options: Any = {"shard_cache": tmp_path / "shards", "shard_cache_bytes": 100_000}
-    dataset = JSONLines(f"{server.address}/a.jsonl.gz", cache=tmp_path / "index", part_bytes=300, **options)
+    remote = Remote(cache=tmp_path / "shards", cache_bytes=100_000)
+    dataset = JSONLines(f"{server.address}/a.jsonl.gz", cache=tmp_path / "index", part_bytes=300, remote=remote)
     assert len(dataset) == COUNT
     passes, found = [iter(dataset.stream(shuffle=True, seed=seed)) for seed in (1, 2)], [list[int](), list[int]()]
     for first in range(0, COUNT, 20):
@@ -118,7 +118,7 @@ def test_a_batch_needs_few_requests(server: WebServer) -> None:
 
 def test_a_server_that_goes_down_for_good(server: WebServer) -> None:
     write(server.folder / "a.jsonl", lines_of(range(COUNT)))
-    stream = JSONLines(f"{server.address}/a.jsonl", retries=1, read_ahead=1).stream()
+    stream = JSONLines(f"{server.address}/a.jsonl", remote=Remote(retries=1, read_ahead=1)).stream()
 
     def fault(request: Request) -> str | None:
         return "refuse" if request.start > 400 else None
@@ -287,7 +287,7 @@ def test_a_damaged_piece_of_the_disk_cache_is_requested_again(
     monkeypatch.setattr("feedline.datasets.storage.disk_cache.PIECE_BYTES", 200)
     write(server.folder / f"a.jsonl{ending}", lines_of(range(COUNT)))
     address, pieces = f"{server.address}/a.jsonl{ending}", tmp_path / "pieces"
-    dataset = JSONLines(address, cache=False, shard_cache=pieces, cache_bytes=0)
+    dataset = JSONLines(address, cache=False, remote=Remote(cache=pieces), cache_bytes=0)
 
     def values() -> list[Any]:
         if is_stream:

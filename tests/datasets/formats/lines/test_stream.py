@@ -29,7 +29,7 @@ def small_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sections, "SECTION_BYTES", 150)
     monkeypatch.setattr("feedline.datasets.formats.lines.inflating._SLICE", 32)
     monkeypatch.setattr("feedline.datasets.formats.lines.stream._RUN", 3)
-    monkeypatch.setattr("feedline.datasets.framework.shards.LOCAL_CHUNK", 100)
+    monkeypatch.setattr("feedline.datasets.storage.ahead.LOCAL_CHUNK", 100)
 
 
 # Any, throughout: samples and states of any kind.

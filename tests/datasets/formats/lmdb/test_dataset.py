@@ -27,7 +27,7 @@ from PIL import Image
 import feedline
 from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.formats.lmdb import environment
-from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
+from feedline.errors import BadOption, CorruptSource, DataWarning, MissingExtra, SourceChanged, SourceError
 from feedline.memory.sharing import records
 from feedline.testing.source import assert_same
 from tests.datasets.contract import SourceContract
@@ -73,7 +73,7 @@ def write_records(path: Path, samples: list[Any] | None = None, *, subdir: bool 
 class TestRawArrays(SourceContract):
     @pytest.fixture(autouse=True)
     def store(self, tmp_path: Path) -> None:
-        self.path = write_raw(tmp_path / "raw")
+        self.path = write_raw(tmp_path / "raw.mdb", subdir=False)
 
     def make_source(self, **options: Any) -> LMDBDataset:
         return LMDBDataset(self.path, decode=RAW, **options)
@@ -81,9 +81,19 @@ class TestRawArrays(SourceContract):
     def samples(self) -> list[Any]:
         return ARRAYS
 
+    def files(self) -> list[Path]:
+        return [self.path]
+
+    def rewrite(self) -> list[Any]:
+        arrays = [array + 1 for array in ARRAYS]
+        write(self.path, ((b"k%05d" % number, array.tobytes()) for number, array in enumerate(arrays)), subdir=False)
+        return arrays
+
 
 @pytest.mark.slow
 class TestRecords(SourceContract):
+    takes_fields = True
+
     @pytest.fixture(autouse=True)
     def store(self, tmp_path: Path) -> None:
         self.path = write_records(tmp_path / "records.lmdb")
@@ -568,7 +578,7 @@ def test_keys_are_kept_in_the_cache_until_the_database_changes(tmp_path: Path, m
         dataset = LMDBDataset(path, cache=cache)
         assert list(dataset) == [b"1", b"2"]
         dataset.close()
-    (file,) = cache.iterdir()
+    (file,) = cache.glob("*.keys")
     scans: list[Any] = []
     monkeypatch.setattr("feedline.datasets.formats.lmdb.keys.Packed.__init__", lambda *_, **__: scans.append(1))
     dataset = LMDBDataset(path, cache=cache)
@@ -578,7 +588,8 @@ def test_keys_are_kept_in_the_cache_until_the_database_changes(tmp_path: Path, m
     monkeypatch.undo()
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
     dataset = LMDBDataset(path, cache=cache)
-    assert list(dataset) == [b"1", b"2"]
+    with pytest.warns(DataWarning, match="is made again"):
+        assert list(dataset) == [b"1", b"2"]
     dataset.close()
     write_elsewhere(path, b"ab")
     dataset = LMDBDataset(path, cache=cache)

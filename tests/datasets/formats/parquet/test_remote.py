@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import feedline
-from feedline.datasets import ParquetDataset, open_dataset
+from feedline.datasets import ParquetDataset, Remote, open_dataset
 from feedline.datasets.formats.parquet import blob_file
 from feedline.datasets.formats.parquet.blob_file import BlobFile, parts_of
-from feedline.datasets.framework.kept_file import kept_bytes
 from feedline.datasets.framework.manifest import FACTS, UNFINISHED
 from feedline.datasets.framework.paths import found_files
+from feedline.datasets.framework.store import stored_bytes
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.blob import LocalBlob, RetryPolicy
 from feedline.datasets.storage.systems import close_system, make_system
@@ -94,7 +94,8 @@ def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProxy]:
 
 # Any, throughout: options as the user gives them, and samples of any form.
 def opened(proxy: StoreProxy, paths: Any = "s3://bucket/few/*.parquet", fields: Any = "x", **options: Any) -> Any:
-    return ParquetDataset(paths, fields, **{"storage_options": options_for(proxy), **options})
+    remote = {"storage_options": options_for(proxy), **options.pop("remote", {})}
+    return ParquetDataset(paths, fields, remote=Remote(**remote), **options)
 
 
 def numbers(batches: Any) -> list[int]:
@@ -176,7 +177,9 @@ def test_any_read_of_a_file_with_some_prefetched_parts(tmp_path: Path, monkeypat
 
 def test_the_suffix_of_an_address_selects_the_dataset_class(proxy: StoreProxy) -> None:
     options: dict[str, Any] = {"filters": [("x", ">", 75), ("text", "<", "t8")], "fields": "x"}
-    dataset = open_dataset("s3://bucket/few/[91]*.parquet", storage_options=options_for(proxy), **options)
+    dataset = open_dataset(
+        "s3://bucket/few/[91]*.parquet", remote=Remote(storage_options=options_for(proxy)), **options
+    )
     assert isinstance(dataset, ParquetDataset)
     assert [int(x) for x in dataset.stream()] == [76, 77, 78, 79, *range(100, 160)]
     dataset.close()
@@ -281,11 +284,11 @@ def test_error_messages(proxy: StoreProxy, s3: Any, monkeypatch: pytest.MonkeyPa
     proxy.fault = first(1, "AccessDenied", "HEAD")
     assert "s3://bucket/all.parquet cannot be read: PermissionError" in message("s3://bucket/all.parquet", SourceError)
     with pytest.raises(BadOption, match="storage_options= is a dict"):
-        ParquetDataset("s3://bucket/a.parquet", storage_options=3)  # type: ignore[arg-type]
+        ParquetDataset("s3://bucket/a.parquet", remote=Remote(storage_options=3))  # type: ignore[arg-type]
     with pytest.raises(BadOption, match=r"only one slash .* Pass addresses as strings"):
         len(ParquetDataset(Path("s3://bucket/a.parquet")))
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
-    assert "feedline[gs]" in message("gs://bucket/a.parquet", MissingExtra, storage_options={})
+    assert "feedline[gs]" in message("gs://bucket/a.parquet", MissingExtra, remote=Remote(storage_options={}))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -304,7 +307,7 @@ def test_a_changed_object_never_mixes_versions(proxy: StoreProxy, s3: Any, worke
 
 def test_the_order_does_not_depend_on_faults(proxy: StoreProxy) -> None:
     def found() -> list[int]:
-        dataset = opened(proxy, "s3://bucket/few/", "x", retries=9)
+        dataset = opened(proxy, "s3://bucket/few/", "x", remote={"retries": 9})
         result = numbers(feedline.Loader(dataset.stream(shuffle=True, seed=4), 8))
         dataset.close()
         return result
@@ -321,7 +324,7 @@ def test_credentials_that_expire_within_an_epoch(proxy: StoreProxy, monkeypatch:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     options = {name: value for name, value in options_for(proxy).items() if name not in ("key", "secret")}
-    dataset = opened(proxy, "s3://bucket/few/", storage_options=options, retries=0)
+    dataset = opened(proxy, "s3://bucket/few/", remote={"storage_options": options, "retries": 0})
     batches = iter(feedline.Loader(dataset.stream(shuffle=True, seed=4), 8))
     found = numbers([next(batches)])
     proxy.fault = refuse_old
@@ -331,7 +334,7 @@ def test_credentials_that_expire_within_an_epoch(proxy: StoreProxy, monkeypatch:
 
 
 def test_a_response_that_stalls_in_the_middle(proxy: StoreProxy) -> None:
-    dataset = opened(proxy, "s3://bucket/few/", retries=2, timeout_s=0.5)
+    dataset = opened(proxy, "s3://bucket/few/", remote={"retries": 2, "timeout_s": 0.5})
     assert len(dataset) == ROWS
     proxy.fault = first(1, "stall")
     assert dataset[0] == 0
@@ -387,7 +390,7 @@ def test_each_footer_of_hundreds_of_objects_takes_one_request(proxy: StoreProxy)
 def _read_all(folder: Path, options: dict[str, Any], seed: int, most: int) -> None:
     disk_cache.PIECE_BYTES = 30_000
     dataset = ParquetDataset(
-        "s3://bucket/few/", ("x", "wide"), storage_options=options, shard_cache=folder, shard_cache_bytes=most
+        "s3://bucket/few/", ("x", "wide"), remote=Remote(storage_options=options, cache=folder, cache_bytes=most)
     )
     found = {int(x): wide for x, wide in dataset.stream(shuffle=True, seed=seed)}
     for shard in range(SHARDS):
@@ -414,7 +417,7 @@ def test_processes_fill_the_disk_cache_at_the_same_time(
     assert len(proxy.ranges) == len(taken), "each piece was fetched once"
     sizes = [len(parquet_bytes(numbers_table(shard))) for shard in range(SHARDS)]
     pieces = [min(30_000, size - place) for size in sizes for place in range(0, size, 30_000)]
-    assert sorted(taken) == sorted(map(kept_bytes, pieces))
+    assert sorted(taken) == sorted(map(stored_bytes, pieces))
     proxy.asked.clear()
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", 30_000)
     _read_all(folder, options_for(proxy), 5, most)
@@ -438,7 +441,7 @@ def test_a_changed_gs_object_is_detected(gs: str) -> None:
         system = make_system("gs", {"endpoint_url": gs, "token": "anon"})
         proxy.fault = knows_generations(system)
         system.pipe_file("bucket/a/1.parquet", parquet_bytes(numbers_table(0)))
-        options: dict[str, Any] = {"storage_options": {"endpoint_url": proxy.address, "token": "anon"}}
+        options: dict[str, Any] = {"remote": Remote(storage_options={"endpoint_url": proxy.address, "token": "anon"})}
         dataset, other = (ParquetDataset("gs://bucket/a", ("x", "text"), **options) for _ in range(2))
         assert dataset[0] == (0, "t0")
         assert len(other) == COUNT

@@ -10,8 +10,8 @@ import pytest
 
 import feedline
 from feedline.datasets import CSVDataset, ParquetDataset
-from feedline.datasets.framework.kept_file import KeptFile
-from feedline.errors import BadOption, FeedlineWarning, SourceChanged
+from feedline.datasets.framework.store import StoredFile
+from feedline.errors import BadOption, DataWarning, FeedlineWarning, SourceChanged
 from feedline.testing.source import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
@@ -123,7 +123,8 @@ def test_damaged_files_are_unpacked_again(path: Path, decoded: list[int], damage
         os.unlink(file)  # other processes may have it mapped
         file.write_bytes(damaged[damage])
     decoded.clear()
-    assert_same(list(ParquetDataset(path, cache=folder)), samples())
+    with pytest.warns(DataWarning, match="is made again"):
+        assert_same(list(ParquetDataset(path, cache=folder)), samples())
     assert sorted(decoded) == list(range(GROUPS))
 
 
@@ -146,7 +147,7 @@ def test_an_unwritable_folder_warns_once_and_samples_are_still_read(path: Path) 
     folder = path.parent / "taken"
     folder.write_text("a file, not a folder")
     dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
-    with pytest.warns(FeedlineWarning, match="cannot be unpacked to .*taken") as caught:
+    with pytest.warns(FeedlineWarning, match="kept in .*taken") as caught:
         assert_same(list(dataset), samples())
     assert len(caught) == 1
 
@@ -161,20 +162,7 @@ def test_a_full_disk_leaves_nothing_half_written(path: Path, monkeypatch: pytest
     dataset = ParquetDataset(path, cache=folder)
     with pytest.warns(FeedlineWarning, match="No space left"):
         assert_same(list(dataset), samples())
-    assert [file.name for file in folder.rglob("*") if file.is_file()] == ["unpacked.feedline"]
-
-
-def test_leftovers_of_a_dead_process_are_removed(path: Path) -> None:
-    folder = path.parent / "unpacked"
-    dataset = ParquetDataset(path, "number", cache=folder, cache_bytes=0)
-    assert dataset[0] == 0
-    (place,) = (file.parent for file in kept(folder))
-    left, recent = place / ".1.arrow.0123456789abcdef.part", place / ".1.arrow.fedcba9876543210.part"
-    left.write_bytes(b"half")
-    recent.write_bytes(b"half")
-    os.utime(left, (1, 1))
-    assert dataset[COUNT - 1] == COUNT - 1
-    assert (left.exists(), recent.exists()) == (False, True)
+    assert [file.name for file in folder.rglob("*") if file.is_file()] == [".feedline-cache"]
 
 
 def test_the_option_is_pickled_and_checked(path: Path) -> None:
@@ -203,13 +191,13 @@ def test_forked_processes_together_verify_checksums_once(path: Path, monkeypatch
     folder = path.parent / "unpacked"
     list(ParquetDataset(path, cache=folder))
     sums: list[int] = []
-    is_intact = KeptFile.is_intact
+    is_intact = StoredFile.is_intact
 
-    def noted(self: KeptFile, content: Any) -> bool:
+    def noted(self: StoredFile, content: Any) -> bool:
         sums.append(len(content))
         return is_intact(self, content)
 
-    monkeypatch.setattr(KeptFile, "is_intact", noted)
+    monkeypatch.setattr(StoredFile, "is_intact", noted)
     dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
     assert len(dataset) == COUNT
 
@@ -239,5 +227,6 @@ def test_a_file_damaged_after_its_check_is_checked_again(path: Path, decoded: li
     file.with_suffix(".new").write_bytes(content)
     os.replace(file.with_suffix(".new"), file)
     dataset._blocks.clear()
-    assert_same(dataset[0], samples()[0])
+    with pytest.warns(DataWarning, match="is made again"):
+        assert_same(dataset[0], samples()[0])
     assert decoded == [0, 0]

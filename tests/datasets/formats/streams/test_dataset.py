@@ -1,4 +1,4 @@
-"""Messages as samples: none is lost, and none is delivered again after it was consumed."""
+"""Messages as samples, under every policy: none is lost, and none is acknowledged before its batch was consumed."""
 
 import itertools
 import json
@@ -16,135 +16,278 @@ import torch
 
 import feedline
 from examples.growing_file import GrowingFile
-from feedline.datasets import StreamDataset
-from feedline.datasets.formats.streams import Feed, Message
-from feedline.errors import BadOption, SourceError
-from feedline.faults import Retry
+from feedline.datasets import Feed, Message, StreamDataset
+from feedline.errors import BadOption, BadState, SourceError, WorkerError
+from feedline.faults import Policy, Retry
 from feedline.types import EngineName
+from tests.datasets.formats.streams.stores import COUNT, Lines, Store, number_of
 
-pytestmark = pytest.mark.sample(5)
+pytestmark = pytest.mark.sample(8)
 
-ENGINES = [("inline", 0), ("thread", 2), ("process", 2)]
-engines = pytest.mark.parametrize(("engine", "workers"), ENGINES)
+ALL = set(range(COUNT))
+BAD = {0, 5, 6, 17, 18, 19, 20, 21, 39}
+"""First, last, neighbours, and a whole batch."""
+ALWAYS = 10**6
+SKIP = Policy(otherwise="skip", max_share=1.0)
 
-
-class ListFeed(Feed):
-    """Numbers, split round-robin; each process writes the numbers it acknowledges to a file."""
-
-    def __init__(self, count: int, log: Path) -> None:
-        self.count = count
-        self.log = log
-        self.ready: list[int] = []
-        self.refuses = 0
-
-    def subscribe(self, number: int, count: int) -> None:
-        self.ready = list(range(number, self.count, count))
-
-    def receive(self, most: int, wait_s: float) -> list[Message]:
-        found, self.ready = self.ready[:3], self.ready[3:]
-        return [Message(number, number) for number in found]
-
-    def acknowledge(self, receipts: list[Any]) -> None:
-        if self.refuses:
-            self.refuses -= 1
-            raise SourceError("the server is away")
-        with open(self.log, "a") as file:
-            file.writelines(f"{os.getpid()} {receipt}\n" for receipt in receipts)
-
-    def close(self) -> None:
-        pass
+engines = pytest.mark.parametrize(
+    ("engine", "workers"), [("inline", 0), ("thread", 1), ("thread", 3), ("process", 1), ("process", 3)]
+)
 
 
-def acknowledged(log: Path) -> list[int]:
-    return [int(line.split()[1]) for line in log.read_text().splitlines()] if log.exists() else []
+class Failing:
+    """Fails `times` times for each bad number; files count the failures across processes."""
+
+    def __init__(self, folder: Path, times: int, kills: int = -1) -> None:
+        self._folder = folder
+        self._times = times
+        self._kills = kills
+
+    def __call__(self, sample: Any) -> int:
+        number = number_of(sample)
+        if number == self._kills and self.happens(f"killed {number}", 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if number in BAD and self.happens(f"failed {number}", self._times):
+            raise ValueError(number)
+        return number
+
+    def happens(self, what: str, times: int = 1) -> bool:
+        with (self._folder / what).open("ab") as file:
+            if file.tell() >= times:
+                return False
+            file.write(b".")
+        return True
+
+
+def loader_of(store: Store, transform: Any, engine: EngineName = "inline", workers: int = 0, **options: Any) -> Any:
+    dataset = StreamDataset(store.feed(), transform=transform, idle_s=0.05)
+    return feedline.Loader(dataset, 4, workers=workers, engine=engine, **options)
+
+
+def consume(loader: Any, store: Store, *, catches: tuple[type[Exception], ...] = ()) -> list[int]:
+    """Go through all batches; before each one, compare what is acknowledged with what was consumed."""
+    found: list[int] = []
+    consumed = store.acknowledged()  # by another run
+    batches = iter(loader)
+    while True:
+        assert store.acknowledged() - BAD <= consumed
+        consumed |= set(found)
+        try:
+            found += next(batches).tolist()
+        except StopIteration:
+            break
+        except catches:
+            continue
+    loader.dataset.close()
+    return found
+
+
+def again(store: Store, workers: int) -> list[int]:
+    """Return what is delivered again when the program restarts with a fixed transform."""
+    return consume(loader_of(store, number_of, "thread" if workers else "inline", workers), store)
 
 
 @engines
-def test_every_message_comes_once_and_is_acknowledged(engine: EngineName, workers: int, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    dataset = StreamDataset(ListFeed(50, log), idle_s=0)
-    found = np.concatenate(list(feedline.Loader(dataset, 4, workers=workers, engine=engine))).tolist()
-    assert sorted(found) == list(range(50))
-    assert acknowledged(log) == found
-    assert {int(line.split()[0]) for line in log.read_text().splitlines()} == {os.getpid()}
-
-
-@engines
-def test_a_batch_is_acknowledged_when_the_next_one_is_requested(
-    engine: EngineName, workers: int, tmp_path: Path
+@pytest.mark.parametrize(
+    ("policy", "times", "calls"),
+    [
+        ("raise", 0, 0),
+        (SKIP, ALWAYS, 1),
+        (Retry(2, wait_s=0), 2, 2),
+        (Policy(otherwise=Retry(2, then="skip", wait_s=0), max_share=1.0), ALWAYS, 3),
+    ],
+)
+def test_every_message_is_acknowledged_with_its_batch(
+    store: Store, engine: EngineName, workers: int, policy: Any, times: int, calls: int, tmp_path: Path
 ) -> None:
-    log = tmp_path / "log"
-    loader = feedline.Loader(StreamDataset(ListFeed(60, log), idle_s=0), 4, workers=workers, engine=engine)
-    done: list[int] = []
-    for batch in itertools.islice(loader, 5):
-        assert acknowledged(log) == done  # prefetched batches are not acknowledged
-        done += batch.tolist()
-    del loader
-    assert acknowledged(log) == done[:-4]
+    loader = loader_of(store, Failing(tmp_path, times), engine, workers, on_error=policy)
+    lost = BAD if times == ALWAYS else set()
+    assert sorted(consume(loader, store)) == sorted(ALL - lost)
+    assert all((tmp_path / f"failed {number}").stat().st_size == calls for number in BAD)
+    left = ALL - store.acknowledged()
+    assert left <= ({39} if lost else set())  # after its reader's last batch there is none to acknowledge it with
+    assert set(again(store, workers)) == left
 
 
-def test_failed_acknowledgements_are_repeated(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    feed = ListFeed(12, log)
-    batches = iter(feedline.Loader(StreamDataset(feed, idle_s=0), 4))
-    next(batches)
-    feed.refuses = 2
-    for _ in range(2):
-        with pytest.raises(SourceError, match="away"):
-            next(batches)
-    assert next(batches).tolist() == [4, 5, 6, 7]
-    assert acknowledged(log) == [0, 1, 2, 3]
+@engines
+@pytest.mark.parametrize("on_error", ["raise", Retry(1, wait_s=0)])
+def test_a_message_that_raises_comes_again_if_the_program_restarts(
+    store: Store, engine: EngineName, workers: int, on_error: Any, tmp_path: Path
+) -> None:
+    batches = iter(loader := loader_of(store, Failing(tmp_path, ALWAYS), engine, workers, on_error=on_error))
+    found: list[int] = []
+    with pytest.raises(ValueError, match=r"[0-9]+"):  # noqa: PT012 - until one fails
+        while True:
+            found += next(batches).tolist()
+    assert store.acknowledged() <= set(found)
+    del batches
+    loader.dataset.close()
+    assert set(repeated := again(store, workers)) >= BAD
+    assert set(found) | set(repeated) == ALL == store.acknowledged()
 
 
-def test_skipped_samples_are_acknowledged_with_their_batch(tmp_path: Path) -> None:
-    def refuse(number: int) -> int:
-        if number % 5 == 0:
-            raise ValueError(number)
-        return number
-
-    log = tmp_path / "log"
-    loader = feedline.Loader(StreamDataset(ListFeed(20, log), transform=refuse, idle_s=0), 4, on_error="skip")
-    found = np.concatenate(list(loader)).tolist()
-    assert found == [number for number in range(20) if number % 5]
-    assert acknowledged(log) == list(range(20))
+@engines
+def test_the_others_of_its_batch_come_if_the_loop_goes_on(
+    store: Store, engine: EngineName, workers: int, tmp_path: Path
+) -> None:
+    loader = loader_of(store, Failing(tmp_path, ALWAYS), engine, workers)
+    assert sorted(consume(loader, store, catches=(ValueError,))) == sorted(ALL - BAD)
+    assert ALL - store.acknowledged() <= {39}
 
 
-def test_a_message_that_raised_is_acknowledged_only_if_the_loop_continues(tmp_path: Path) -> None:
-    def refuse(number: int) -> int:
-        if number == 5:
-            raise ValueError(number)
-        return number
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(("on_error", "times"), [(SKIP, ALWAYS), (Retry(2, wait_s=0), 2)])
+def test_a_killed_worker_loses_nothing(store: Store, workers: int, on_error: Any, times: int, tmp_path: Path) -> None:
+    loader = loader_of(store, Failing(tmp_path, times, kills=22), "process", workers, on_error=on_error)
+    with pytest.warns(feedline.errors.WorkerWarning):
+        found = consume(loader, store)
+    assert set(found) == (ALL - BAD if times == ALWAYS else ALL)
+    assert ALL - store.acknowledged() <= {39}
 
-    log = tmp_path / "log"
-    batches = iter(feedline.Loader(StreamDataset(ListFeed(12, log), transform=refuse, idle_s=0), 4))
-    next(batches)
+
+@engines
+def test_a_batch_that_cannot_be_collated(store: Store, engine: EngineName, workers: int, tmp_path: Path) -> None:
+    class Collate:
+        def __call__(self, numbers: list[int]) -> Any:
+            if numbers[0] % 3 and Failing(tmp_path, 0).happens(f"collated {numbers[0]}"):
+                raise ValueError(numbers)
+            return np.array(numbers)
+
+    loader = loader_of(store, number_of, engine, workers, on_error=Retry(1, wait_s=0), collate_fn=Collate())
+    assert sorted(consume(loader, store)) == sorted(ALL) == sorted(store.acknowledged())
+
+
+def test_a_batch_that_cannot_be_collated_is_not_retried() -> None:
+    def collate(numbers: list[int]) -> list[int]:
+        if 5 in numbers:
+            raise ValueError(numbers)
+        return numbers
+
+    batches = iter(feedline.Loader(StreamDataset(Numbers(12), idle_s=0), 4, collate_fn=collate))
+    assert next(batches) == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="5"):
         next(batches)
-    assert acknowledged(log) == [0, 1, 2, 3]
-    assert next(batches).tolist() == [4, 6, 7, 8]
-    assert acknowledged(log) == [0, 1, 2, 3]
-    next(batches)
-    assert sorted(acknowledged(log)) == list(range(9))
+    assert next(batches) == [8, 9, 10, 11]
 
 
-@engines
-def test_the_other_messages_of_a_failed_batch_are_delivered(engine: EngineName, workers: int, tmp_path: Path) -> None:
-    path, offsets = tmp_path / "log.jsonl", tmp_path / "offsets"
-    path.write_text("".join("broken\n" if number in (5, 12, 13) else f"{number}\n" for number in range(20)))
-    dataset = StreamDataset(GrowingFile(path, offsets=offsets), idle_s=0)
-    batches = iter(feedline.Loader(dataset, 3, workers=workers, engine=engine))
+@pytest.mark.parametrize("on_error", ["raise", "retry"])
+@pytest.mark.parametrize("while_collating", [False, True])
+def test_an_interrupt_loses_nothing(store: Store, while_collating: bool, on_error: str, tmp_path: Path) -> None:
+    """Without workers, Ctrl-C interrupts the making of samples, and the next iteration makes the batch again."""
+    once = Failing(tmp_path, 0).happens
+
+    def interrupted(sample: Any) -> int:
+        number = number_of(sample)
+        if not while_collating and number in (6, 9) and once(f"interrupted {number}"):
+            raise KeyboardInterrupt
+        return number
+
+    def collate(numbers: list[int]) -> Any:
+        if while_collating and numbers[0] == 8 and once("interrupted"):
+            raise KeyboardInterrupt
+        return np.array(numbers)
+
+    loader = loader_of(store, interrupted, on_error=on_error, collate_fn=collate)
+    batches = iter(loader)
     found: list[int] = []
-    errors = 0
+    interrupts = 0
     while True:
         try:
             found += next(batches).tolist()
         except StopIteration:
             break
-        except ValueError:
-            errors += 1
-    assert errors == 3
-    assert sorted(found) == [number for number in range(20) if number not in (5, 12, 13)]
-    assert list(feedline.Loader(dataset, 3, workers=workers, engine=engine)) == []
+        except KeyboardInterrupt:
+            interrupts += 1
+            assert store.acknowledged() <= set(found)
+            with pytest.raises(WorkerError, match="was ended by"):
+                next(batches)
+            batches = iter(loader)
+    assert interrupts == (1 if while_collating else 2)
+    assert found == list(range(COUNT))
+    assert store.acknowledged() == ALL
+    loader.dataset.close()
+
+
+def _consume(store: Store, stop_after: int, found: Any) -> None:
+    for step, batch in enumerate(loader_of(store, number_of, "process", 1)):
+        found.put(batch.tolist())
+        if step == stop_after:
+            found.close()
+            found.join_thread()
+            os.kill(os.getpid(), signal.SIGKILL)
+    found.put(None)
+
+
+def test_a_crash_repeats_only_the_batch_that_was_processed(store: Store) -> None:
+    context = multiprocessing.get_context("fork")
+    runs = []
+    for steps in (3, 4, None):
+        queue = context.Queue()
+        program = context.Process(target=_consume, args=(store, -1 if steps is None else steps - 1, queue))
+        program.start()
+        runs.append([number for batch in itertools.islice(iter(queue.get, None), steps) for number in batch])
+        program.join()
+        program.close()
+        queue.close()
+        queue.join_thread()
+    assert runs == [list(range(12)), list(range(8, 24)), list(range(20, 40))]
+
+
+def test_a_refused_acknowledgement_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Lines(tmp_path)
+    batches = iter(loader_of(store, number_of))
+    next(batches)
+    acknowledge, refused = GrowingFile.acknowledge, iter([True, True])
+
+    def refuse(self: GrowingFile, receipts: list[Any]) -> None:
+        if next(refused, False):
+            raise SourceError("the server is away")
+        acknowledge(self, receipts)
+
+    monkeypatch.setattr(GrowingFile, "acknowledge", refuse)
+    for _ in range(2):
+        with pytest.raises(SourceError, match="away"):
+            next(batches)
+    assert next(batches).tolist() == [4, 5, 6, 7]
+    assert store.acknowledged() == {0, 1, 2, 3}
+
+
+def test_loaders_of_torch(tmp_path: Path) -> None:
+    store = Lines(tmp_path)
+    dataset: Any = StreamDataset(store.feed(), transform=number_of, idle_s=0)
+    loader: Any = feedline.DataLoader(dataset, batch_size=4, num_workers=2)
+    assert sorted(torch.cat(list(loader)).tolist()) == sorted(ALL) == sorted(store.acknowledged())
+    store.offsets.unlink()
+    dataset = StreamDataset(store.feed(), transform=number_of, idle_s=0, acknowledge="received")
+    assert set(torch.cat(list(torch.utils.data.DataLoader(dataset, batch_size=4))).tolist()) == ALL
+    assert store.acknowledged() == ALL
+
+
+def test_an_endless_stream_ends_when_it_is_closed(tmp_path: Path) -> None:
+    dataset = StreamDataset(Lines(tmp_path).feed(), transform=number_of)
+    loader = feedline.Loader(dataset, 2, workers=2, engine="thread", in_order=False)
+    batches = iter(loader)
+    closer = threading.Timer(0.3, dataset.close)
+    closer.start()
+    assert {number for batch in batches for number in batch.tolist()} == ALL
+    closer.join()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_resumes_after_the_delivered_batches(workers: int, tmp_path: Path) -> None:
+    path = Lines(tmp_path).path
+
+    def loader() -> Any:
+        return feedline.Loader(StreamDataset(GrowingFile(path), transform=number_of, idle_s=0), 4, workers=workers)
+
+    whole = [batch.tolist() for batch in loader()]
+    batches = iter(first := loader())
+    found = [next(batches).tolist() for _ in range(3)]
+    state = json.loads(json.dumps(first.state_dict()))
+    del batches
+    other = loader()
+    other.load_state_dict(state)
+    assert found + [batch.tolist() for batch in other] == whole
 
 
 def test_a_state_saved_after_an_exception_resumes_before_the_failed_batch(tmp_path: Path) -> None:
@@ -164,204 +307,54 @@ def test_a_state_saved_after_an_exception_resumes_before_the_failed_batch(tmp_pa
         assert found + np.concatenate(list(other)).tolist() == [0, 1, 2, 3, 4, 6, 7, 8]
 
 
-def test_a_batch_that_cannot_be_collated_is_not_retried(tmp_path: Path) -> None:
-    def collate(numbers: list[int]) -> list[int]:
-        if 5 in numbers:
-            raise ValueError(numbers)
-        return numbers
+class Shaky(GrowingFile):
+    """Fails before each of three messages."""
 
-    dataset = StreamDataset(ListFeed(12, tmp_path / "log"), idle_s=0)
-    batches = iter(feedline.Loader(dataset, 4, collate_fn=collate))
-    assert next(batches) == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="5"):
-        next(batches)
-    assert next(batches) == [8, 9, 10, 11]
+    calls = 0
+
+    def receive(self, most: int, wait_s: float) -> Any:
+        self.calls += 1
+        if self.calls in (1, 3, 5):
+            raise OSError("the server is away")
+        return super().receive(1, wait_s)
 
 
-def test_the_drop_in_loader_acknowledges_too(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    dataset: Any = StreamDataset(ListFeed(30, log), idle_s=0)
-    loader: Any = feedline.DataLoader(dataset, batch_size=4, num_workers=2)
-    found = torch.cat(list(loader)).tolist()
-    assert sorted(found) == list(range(30))
-    assert acknowledged(log) == found
+@pytest.mark.parametrize("on_error", [Retry(2, wait_s=0), SKIP])
+def test_an_exception_between_messages_repeats_none(on_error: Any, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("0\n1\n2\n")
+    loader = feedline.Loader(StreamDataset(Shaky(path), idle_s=0), 1, on_error=on_error)
+    assert [batch.tolist() for batch in loader] == [[0], [1], [2]]
 
 
-def test_other_loaders_acknowledge_what_they_receive(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    dataset: Any = StreamDataset(ListFeed(30, log), idle_s=0, acknowledge="received")
-    found = torch.cat(list(torch.utils.data.DataLoader(dataset, batch_size=4, num_workers=2))).tolist()
-    assert sorted(found) == list(range(30)) == sorted(acknowledged(log))
+class Numbers(Feed):
+    """Messages that are what `make` returns for 0, 1, ..."""
 
-
-def test_an_endless_stream_ends_when_it_is_closed(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text("1\n2\n")
-    dataset = StreamDataset(GrowingFile(path))
-    loader = feedline.Loader(dataset, 2, workers=2, engine="thread", in_order=False)
-    batches = iter(loader)
-    closer = threading.Timer(0.3, dataset.close)
-    closer.start()
-    assert sorted(number for batch in batches for number in batch.tolist()) == [1, 2]
-    closer.join()
-
-
-def _consume(path: Path, offsets: Path, stop_after: int, found: Any) -> None:
-    dataset = StreamDataset(GrowingFile(path, offsets=offsets), idle_s=0)
-    for step, batch in enumerate(feedline.Loader(dataset, 4, workers=1)):
-        found.put(batch.tolist())
-        if step == stop_after:
-            found.close()
-            found.join_thread()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_crash_loses_nothing(tmp_path: Path) -> None:
-    """It repeats only the batch that the loop was processing."""
-    path, offsets = tmp_path / "log.jsonl", tmp_path / "offsets"
-    path.write_text("".join(f"{number}\n" for number in range(40)))
-    context = multiprocessing.get_context("fork")
-    runs = []
-    for stop_after in (2, 3, 1000):
-        queue = context.Queue()
-        program = context.Process(target=_consume, args=(path, offsets, stop_after, queue))
-        program.start()
-        found = []
-        while program.is_alive() or not queue.empty():
-            try:
-                found += queue.get(timeout=0.1)
-            except Exception:  # nothing yet
-                continue
-        program.join()
-        program.close()
-        queue.close()
-        queue.join_thread()
-        runs.append(found)
-    assert runs == [list(range(12)), list(range(8, 24)), list(range(20, 40))]
-
-
-def test_a_state_resumes_after_the_delivered_batches(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text("".join(f"{json.dumps({'x': number})}\n" for number in range(40)))
-    for workers in (0, 2):
-        loader = feedline.Loader(StreamDataset(GrowingFile(path), idle_s=0), 4, workers=workers)
-        whole = [batch["x"].tolist() for batch in loader]
-        batches = iter(loader)
-        first = [next(batches)["x"].tolist() for _ in range(3)]
-        state = json.loads(json.dumps(loader.state_dict()))
-        del batches
-        other = feedline.Loader(StreamDataset(GrowingFile(path), idle_s=0), 4, workers=workers)
-        other.load_state_dict(state)
-        assert first + [batch["x"].tolist() for batch in other] == whole
-
-
-class FolderFeed(Feed):
-    """Numbers whose server tracks which are done, with a file in a folder for each."""
-
-    def __init__(self, count: int, folder: Path) -> None:
+    def __init__(self, count: int, make: Any = int) -> None:
         self.count = count
-        self.folder = folder
-        self.ready: list[int] = []
+        self.make = make
 
     def subscribe(self, number: int, count: int) -> None:
-        self.ready = [n for n in range(number, self.count, count) if not (self.folder / str(n)).exists()]
+        self.ready = list(range(number, self.count, count))
 
     def receive(self, most: int, wait_s: float) -> list[Message]:
-        found, self.ready = self.ready[:most], self.ready[most:]
-        return [Message(number, number) for number in found]
+        found, self.ready = self.ready[:3], self.ready[3:]
+        return [Message(self.make(number), number) for number in found]
 
     def acknowledge(self, receipts: list[Any]) -> None:
-        for number in receipts:
-            (self.folder / str(number)).touch()
+        pass
 
     def close(self) -> None:
         pass
 
 
-def _folder_loader(folder: Path, every: int, transform: Any = None) -> Any:
-    dataset: Any = StreamDataset(FolderFeed(60, folder), idle_s=0, transform=transform)
-    return feedline.DataLoader(dataset, batch_size=4, num_workers=1, snapshot_every_n_steps=every)
-
-
-@pytest.mark.parametrize("every", [1, 10])
-def test_resuming_a_feed_whose_server_tracks_the_position_loses_nothing(every: int, tmp_path: Path) -> None:
-    loader = _folder_loader(tmp_path, every)
-    batches = iter(loader)
-    found = [number for _ in range(4) for number in next(batches).tolist()]
-    state = loader.state_dict()
-    del batches
-    other = _folder_loader(tmp_path, every)
-    other.load_state_dict(state)
-    found += torch.cat(list(other)).tolist()
-    assert sorted(found) == sorted([*range(60), *range(12, 16)])  # the last batch was not acknowledged
-
-
-@pytest.mark.parametrize("every", [1, 10])
-def test_a_killed_worker_loses_nothing_if_the_server_tracks_the_position(every: int, tmp_path: Path) -> None:
-    (tmp_path / "done").mkdir()
-    loader = _folder_loader(tmp_path / "done", every, Killing(tmp_path / "flag", 30))
-    with pytest.warns(feedline.errors.WorkerWarning):
-        found = torch.cat(list(loader)).tolist()
-    assert set(found) == set(range(60))
-
-
-def test_a_pickled_dataset_carries_its_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickled_dataset_carries_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    text = pickle.dumps(StreamDataset(ListFeed(8, tmp_path / "log"), idle_s=0))
+    text = pickle.dumps(StreamDataset(Numbers(8), idle_s=0))
     monkeypatch.delenv("RANK")
     monkeypatch.delenv("WORLD_SIZE")
     assert list(pickle.loads(text)) == [1, 3, 5, 7]
-
-
-class Killing:
-    def __init__(self, flag: Path, at: int = 13) -> None:
-        self.flag = flag
-        self.at = at
-
-    def __call__(self, number: int) -> int:
-        if number == self.at and not self.flag.exists():
-            self.flag.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return number
-
-
-def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text("".join(f"{number}\n" for number in range(40)))
-    dataset = StreamDataset(GrowingFile(path), transform=Killing(tmp_path / "flag"), idle_s=0)
-    with pytest.warns(feedline.errors.WorkerWarning):
-        found = np.concatenate(list(feedline.Loader(dataset, 4, workers=2))).tolist()
-    assert sorted(found) == list(range(40))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: StreamDataset([1, 2]), "not a feed"),  # type: ignore[arg-type]
-        (lambda: StreamDataset(GrowingFile("x"), idle_s=-1), "not a duration"),
-        (lambda: StreamDataset(GrowingFile("x"), idle_s="1"), "not a duration"),  # type: ignore[arg-type]
-        (lambda: StreamDataset(GrowingFile("x"), idle_s=float("nan")), "not a duration"),
-        (lambda: StreamDataset(GrowingFile("x"), acknowledge="never"), "neither"),
-        (lambda: StreamDataset(GrowingFile("x"), transform=3), "transform"),  # type: ignore[arg-type]
-    ],
-)
-def test_bad_options_are_rejected(make: Any, message: str) -> None:
-    with pytest.raises(BadOption, match=message):
-        make()
-
-
-def test_the_repr() -> None:
-    assert (
-        repr(StreamDataset(GrowingFile("/a/b.jsonl"), idle_s=2)) == "StreamDataset(GrowingFile('/a/b.jsonl'), idle_s=2)"
-    )
-
-
-class DictFeed(ListFeed):
-    """Messages that are dicts, like those of Redis."""
-
-    def receive(self, most: int, wait_s: float) -> list[Message]:
-        return [Message({"x": [message.payload]}, message.receipt) for message in super().receive(most, wait_s)]
 
 
 class Growing:
@@ -371,34 +364,40 @@ class Growing:
         self.fails = fails
         self.calls = 0
 
-    def __call__(self, sample: dict[str, list[int]]) -> int:
-        sample["x"].append(1)
+    def __call__(self, sample: list[int]) -> int:
+        sample.append(1)
         self.calls += 1
         if self.calls in self.fails:
             raise OSError("torn")
-        return len(sample["x"]) * 100 + sample["x"][0]
+        return len(sample) * 100 + sample[0]
 
 
 @pytest.mark.parametrize("acknowledge", ["consumed", "received"])
-def test_a_retried_message_is_unchanged(acknowledge: str, tmp_path: Path) -> None:
-    feed = DictFeed(6, tmp_path / "log")
+def test_a_retried_message_is_unchanged(acknowledge: str) -> None:
+    feed = Numbers(6, lambda number: [number])
     dataset = StreamDataset(feed, idle_s=0, transform=Growing(3, 4), acknowledge=acknowledge)
     loader = feedline.Loader(dataset, 3, on_error=Retry(2, wait_s=0))
     assert [batch.tolist() for batch in loader] == [[200, 201, 202], [203, 204, 205]]
 
 
-def test_messages_that_were_put_back_are_unchanged(tmp_path: Path) -> None:
-    dataset = StreamDataset(DictFeed(6, tmp_path / "log"), idle_s=0, transform=Growing(3))
-    steps = iter(feedline.Loader(dataset, 3))
+def test_messages_that_were_put_back_are_unchanged() -> None:
+    steps = iter(feedline.Loader(StreamDataset(Numbers(6, lambda n: [n]), idle_s=0, transform=Growing(3)), 3))
     with pytest.raises(OSError, match="torn"):
         next(steps)
     assert [batch.tolist() for batch in steps] == [[200, 201, 203], [204, 205]]
 
 
-def test_a_message_that_cannot_be_copied_is_passed_on_itself(tmp_path: Path) -> None:
-    class LockFeed(ListFeed):
-        def receive(self, most: int, wait_s: float) -> list[Message]:
-            return [Message((threading.Lock(), m.payload), m.receipt) for m in super().receive(most, wait_s)]
+def test_a_message_that_cannot_be_copied_is_passed_on_itself() -> None:
+    feed = Numbers(3, lambda number: (threading.Lock(), number))
+    assert list(StreamDataset(feed, idle_s=0, transform=lambda payload: payload[1])) == [0, 1, 2]
 
-    dataset = StreamDataset(LockFeed(3, tmp_path / "log"), idle_s=0, transform=lambda payload: payload[1])
-    assert list(dataset) == [0, 1, 2]
+
+@pytest.mark.parametrize(
+    "options",
+    [{"feed": [1, 2]}, {"idle_s": -1}, {"idle_s": "1"}, {"idle_s": float("nan")}, {"acknowledge": "never"}],
+)
+def test_bad_options_are_rejected(options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption, match=next(iter(options))):
+        StreamDataset(**{"feed": GrowingFile("x"), **options})
+    with pytest.raises(BadState):
+        iter(StreamDataset(Numbers(1))).load_state_dict({"x": 1})  # type: ignore[attr-defined]

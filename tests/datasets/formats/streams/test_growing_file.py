@@ -73,7 +73,7 @@ def test_a_state_is_a_position_in_the_file(log: Path) -> None:
     feed = reader(log)
     last = feed.receive(4, wait_s=0)[-1]
     other = reader(log)
-    other.restore(feed.state(last.receipt))
+    other.seek(list(last.receipt))
     assert numbers(other) == [4, 5, 6, 7, 8, 9]
     feed.close()
     other.close()

@@ -2,15 +2,11 @@
 
 import contextlib
 import itertools
-import multiprocessing
-import os
 import pickle
-import signal
 import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +16,10 @@ import pytest
 import feedline
 from feedline.datasets import RedisStream, StreamDataset
 from feedline.errors import BadOption, MissingExtra, SourceError
-from feedline.types import EngineName
 from tests.datasets.formats.streams.server import Server, find_server
+from tests.datasets.formats.streams.stores import number_of
 
 pytestmark = pytest.mark.sample(4)
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    find_server()
-    server = Server(tmp_path_factory.mktemp("r"))
-    server.start()
-    yield server
-    server.stop()
 
 
 _names = itertools.count()
@@ -43,25 +30,8 @@ def stream() -> str:
     return f"stream {next(_names)}"
 
 
-def number_of(sample: dict[str, bytes]) -> int:
-    return int(sample["number"])
-
-
 def dataset_of(server: Server, stream: str, **options: Any) -> StreamDataset:
     return StreamDataset(RedisStream(server.url, stream, **options), transform=number_of, idle_s=0.1)
-
-
-@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 3)])
-def test_every_message_comes_once(running: Server, stream: str, engine: EngineName, workers: int) -> None:
-    running.add(stream, *range(100))
-    dataset = dataset_of(running, stream)
-    found = np.concatenate(list(feedline.Loader(dataset, 8, workers=workers, engine=engine))).tolist()
-    assert sorted(found) == list(range(100))
-    assert running.pending(stream) == 0
-    assert list(feedline.Loader(dataset, 8)) == []
-    running.add(stream, 100)
-    assert np.concatenate(list(feedline.Loader(dataset, 8))).tolist() == [100]
-    dataset.close()
 
 
 @pytest.mark.slow
@@ -98,69 +68,23 @@ def test_a_group_may_start_with_new_messages(running: Server, stream: str) -> No
     feed.close()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_unconsumed_messages_are_delivered_again(running: Server, stream: str, workers: int) -> None:
-    running.add(stream, *range(40))
-    dataset = dataset_of(running, stream)
-    loader = feedline.Loader(dataset, 4, workers=workers)
-    first = [batch.tolist() for batch in itertools.islice(loader, 3)]
-    consumed = [number for batch in first[:-1] for number in batch]  # the loop stopped while it processed the last one
-    again = np.concatenate(list(feedline.Loader(dataset, 4, workers=workers))).tolist()
-    assert not set(consumed) & set(again)
-    assert set(consumed) | set(again) == set(range(40))
-    assert running.pending(stream) == 0
-    dataset.close()
-
-
-def _consume(url: str, stream: str, found: Any) -> None:
-    dataset = StreamDataset(RedisStream(url, stream), transform=number_of, idle_s=0.1)
-    for step, batch in enumerate(feedline.Loader(dataset, 4, workers=2)):
-        found.put(batch.tolist())
-        if step == 2:
-            found.close()
-            found.join_thread()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_killed_program_loses_nothing(running: Server, stream: str) -> None:
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_state_loses_nothing_although_the_server_has_the_position(running: Server, stream: str, every: int) -> None:
     running.add(stream, *range(60))
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    program = context.Process(target=_consume, args=(running.url, stream, queue))
-    program.start()
-    before = [queue.get() for _ in range(3)]
-    program.join()
-    program.close()
-    queue.close()
-    queue.join_thread()
-    assert running.pending(stream) > 0
-    dataset = dataset_of(running, stream)
-    after = np.concatenate(list(feedline.Loader(dataset, 4, workers=2))).tolist()
-    done = {number for batch in before[:-1] for number in batch}
-    assert set(after) == set(range(60)) - done
-    dataset.close()
 
+    def loader() -> Any:
+        dataset: Any = dataset_of(running, stream)
+        return feedline.DataLoader(dataset, batch_size=4, num_workers=1, snapshot_every_n_steps=every)
 
-class Killing:
-    def __init__(self, flag: Path) -> None:
-        self.flag = flag
-
-    def __call__(self, sample: dict[str, bytes]) -> int:
-        if number_of(sample) == 33 and not self.flag.exists():
-            self.flag.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return number_of(sample)
-
-
-def test_a_killed_worker_loses_nothing(running: Server, stream: str, tmp_path: Path) -> None:
-    running.add(stream, *range(60))
-    feed = RedisStream(running.url, stream)
-    dataset = StreamDataset(feed, transform=Killing(tmp_path / "flag"), idle_s=0.1)
-    with pytest.warns(feedline.errors.WorkerWarning):
-        found = np.concatenate(list(feedline.Loader(dataset, 4, workers=2))).tolist()
-    assert set(found) == set(range(60))
+    batches = iter(first := loader())
+    found = [number for _ in range(4) for number in next(batches).tolist()]
+    state = first.state_dict()
+    del batches
+    other = loader()
+    other.load_state_dict(state)
+    found += [number for batch in other for number in batch.tolist()]
+    assert sorted(found) == sorted([*range(60), *range(12, 16)])  # the last batch was not acknowledged
     assert running.pending(stream) == 0
-    dataset.close()
 
 
 def test_messages_of_silent_readers_are_taken_over(running: Server, stream: str) -> None:

@@ -14,13 +14,10 @@ from tests.datasets.formats.tar.writing import numbered, tar_bytes
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"read_ahead": -1}, "read_ahead=-1"),
-        ({"retries": -1}, "retries=-1"),
-        ({"timeout_s": 0}, "timeout_s=0"),
+        ({"remote": {"anon": True}}, "remote= takes a feedline.datasets.Remote, but a dict"),
         ({"pickle": 1}, "pickle=1"),
         ({"unique_keys": None}, "unique_keys=None"),
         ({"max_field_bytes": "much"}, "max_field_bytes='much'"),
-        ({"storage_options": "anon"}, "storage_options= is a dict"),
         ({"transform": 3}, "transform=3"),
         ({"fields": []}, "fields="),
         ({"fields": [3]}, "fields="),

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import feedline
-from feedline.datasets import TarDataset
-from feedline.datasets.framework import shards as tar_shards
+from feedline.datasets import Remote, TarDataset
+from feedline.datasets.storage import ahead
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.formats.tar.writing import numbered, tar_bytes, write_shards
@@ -37,7 +37,7 @@ COUNT = sum(SIZES)
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make each shard need many requests."""
-    monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 20_000)
+    monkeypatch.setattr(ahead, "REMOTE_CHUNK", 20_000)
     monkeypatch.setattr("feedline.datasets.storage.http._HEAD", 1000)
     monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
 
@@ -81,12 +81,14 @@ def test_the_requests_of_a_random_batch_run_at_once(server: WebServer, monkeypat
 def test_connections_that_keep_dropping_lose_no_samples(server: WebServer) -> None:
     """Every other request breaks off in the middle: no sample is lost or repeated."""
     server.fault = lambda request: "drop" if request.number % 2 else None
-    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields=("cls", "txt", "bin"), retries=30).stream()
+    dataset = TarDataset(
+        f"{server.address}/shard-{{000..002}}.tar", fields=("cls", "txt", "bin"), remote=Remote(retries=30)
+    ).stream()
     files = dict(numbered(COUNT))
     for number, (label, text, data) in enumerate(dataset):
         assert (label, text) == (number, f"sämple {number}")
         assert data == files[f"{number:06d}.bin"]
-    table = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", retries=30, cache=False)
+    table = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", remote=Remote(retries=30), cache=False)
     assert table.__getitems__([99, 3, 50, 3]) == [99, 3, 50, 3]
     dataset.close()
     table.close()
@@ -97,7 +99,7 @@ def test_the_error_for_a_server_that_stays_down_names_the_shard(server: WebServe
         return "503" if request.path == "shard-001.tar" and request.start > 0 else None
 
     server.fault = down
-    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", retries=2).stream()
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", remote=Remote(retries=2)).stream()
     iterator = iter(dataset)
     found: list[int] = []
     with pytest.raises(SourceError, match=r"shard-001\.tar cannot be read at byte .*503.*tried 3 times.*retries="):
@@ -127,7 +129,7 @@ def test_resuming_requests_only_the_rest(server: WebServer) -> None:
     assert list(second) == list(range(100, COUNT))
     assert {request.path for request in server.requests} == {"shard-002.tar"}
     beyond = [request.start for request in server.requests if request.start > 0]
-    assert min(beyond) >= state["offset"] > 50_000
+    assert min(beyond) >= state["entry"][0] > 50_000
     dataset.close()
 
 
@@ -178,7 +180,8 @@ def s3() -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_s3_with_workers_after_the_parent_has_read(s3: str, tmp_path: Path, workers: int) -> None:
-    options: dict[str, Any] = {"storage_options": {**S3_OPTIONS, "endpoint_url": s3}, "fields": "cls"}
+    remote = Remote(storage_options={**S3_OPTIONS, "endpoint_url": s3})
+    options: dict[str, Any] = {"remote": remote, "fields": "cls"}
     stream = TarDataset("s3://bucket/x/{0..2}.tar", **options).stream(shuffle=True, buffer=20)
     table = TarDataset("s3://bucket/x/{0..2}.tar", cache=tmp_path, **options)
     assert next(iter(stream)) is not None
@@ -194,7 +197,9 @@ def test_s3_with_workers_after_the_parent_has_read(s3: str, tmp_path: Path, work
 
 @pytest.mark.slow
 def test_a_missing_object(s3: str) -> None:
-    dataset = TarDataset("s3://bucket/x/7.tar", storage_options={**S3_OPTIONS, "endpoint_url": s3}).stream()
+    dataset = TarDataset(
+        "s3://bucket/x/7.tar", remote=Remote(storage_options={**S3_OPTIONS, "endpoint_url": s3})
+    ).stream()
     with pytest.raises(SourceError, match=r"s3://bucket/x/7\.tar: there is no such object"):
         list(dataset)
     dataset.close()
@@ -265,7 +270,9 @@ def test_prefetched_bytes_are_not_fetched_again(
 
 def test_samples_that_cannot_be_prefetched_fail_when_they_are_read(server: WebServer) -> None:
     """The error belongs to the batch and names the sample, prefetched or not."""
-    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False, retries=0)
+    dataset = TarDataset(
+        f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False, remote=Remote(retries=0)
+    )
     assert len(dataset) == COUNT
     server.fault = lambda request: "503" if request.path == "shard-001.tar" else None
     loader = feedline.DataLoader(dataset, 5, num_workers=1, engine="thread", on_error="skip")

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from feedline import DataLoader
-from feedline.datasets import TarDataset
-from feedline.datasets.framework import shards as tar_shards
-from feedline.datasets.storage import disk_cache
+from feedline.datasets import Remote, TarDataset
+from feedline.datasets.storage import ahead, disk_cache
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.http import Connections
 from feedline.errors import BadOption
@@ -37,7 +36,7 @@ def test_ranks_agree_on_the_order_for_any_number_of_ranks_per_machine(
         for _ in range(count):
             monkeypatch.setenv("RANK", str(rank))
             rank += 1
-            dataset = TarDataset(shards, "cls", shard_cache=tmp_path / "cache")
+            dataset = TarDataset(shards, "cls", remote=Remote(cache=tmp_path / "cache"))
             found += list(dataset.stream(shuffle=True, seed=1, sticky=sticky))
     assert sorted(found) == list(range(38))
 
@@ -46,14 +45,14 @@ def test_a_cache_may_be_added_before_resuming(tmp_path: Path) -> None:
     shards = write_shards(tmp_path, [4] * 5)
     first = iter(TarDataset(shards, "cls").stream(shuffle=True, seed=1))
     begun = [next(first) for _ in range(7)]
-    second = iter(TarDataset(shards, "cls", shard_cache=tmp_path / "cache").stream(shuffle=True, seed=1))
+    second = iter(TarDataset(shards, "cls", remote=Remote(cache=tmp_path / "cache")).stream(shuffle=True, seed=1))
     second.load_state_dict(first.state_dict())
     assert sorted([*begun, *second]) == list(range(20))
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
-    monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 20_000)
+    monkeypatch.setattr(ahead, "REMOTE_CHUNK", 20_000)
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", 20_000)
     monkeypatch.setattr("feedline.datasets.storage.http._HEAD", 1000)
     monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
@@ -87,7 +86,7 @@ def test_a_machine_with_sticky_shards_fetches_them_once(
             for rank in range(2):
                 monkeypatch.setenv("RANK", str(rank))
                 folder = tmp_path / f"cache-{sticky}-{rank}"
-                dataset = TarDataset(pattern(server), "cls", shard_cache=folder, shard_cache_bytes=int(total * 0.52))
+                dataset = TarDataset(pattern(server), "cls", remote=Remote(cache=folder, cache_bytes=int(total * 0.52)))
                 stream = dataset.stream(shuffle=True, seed=1, sticky=sticky)
                 stream.set_epoch(epoch)
                 assert len(list(stream)) == 4 * SHARDS
@@ -103,7 +102,7 @@ def test_a_machine_with_sticky_shards_fetches_them_once(
 def test_a_bounded_cache_fetches_as_little_as_possible(engine: Any, server: WebServer, tmp_path: Path) -> None:
     """With room for 30 %, the second epoch fetches 70 %; no cache could fetch less."""
     total = sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
-    dataset = TarDataset(pattern(server), "cls", shard_cache=tmp_path / "cache", shard_cache_bytes=int(total * 0.3))
+    dataset = TarDataset(pattern(server), "cls", remote=Remote(cache=tmp_path / "cache", cache_bytes=int(total * 0.3)))
     workers = 0 if engine == "inline" else 2
     loader = DataLoader(dataset.stream(shuffle="shards", seed=1), 4, num_workers=workers, engine=engine)
     costs = []
@@ -112,7 +111,7 @@ def test_a_bounded_cache_fetches_as_little_as_possible(engine: Any, server: WebS
         costs.append(fetched(server) / total)
     assert 0.9 < costs[0] <= 1.01
     assert all(0.6 < cost < 0.8 for cost in costs[1:]), costs
-    stats = dataset.shard_cache_stats()
+    stats = dataset.remote.cache_stats()
     assert stats.held <= total * 0.3
     assert stats.served > 0.3 * total
     loader.close()
@@ -125,7 +124,9 @@ def test_a_cache_keeps_no_connection_alive(engine: Any, server: WebServer, tmp_p
     total = sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
 
     def train() -> None:
-        dataset = TarDataset(pattern(server), "cls", shard_cache=tmp_path / "cache", shard_cache_bytes=int(total * 0.3))
+        dataset = TarDataset(
+            pattern(server), "cls", remote=Remote(cache=tmp_path / "cache", cache_bytes=int(total * 0.3))
+        )
         loader = DataLoader(dataset.stream(shuffle="shards", seed=1), 4, num_workers=engine == "thread", engine=engine)
         assert len(list(loader)) == 2 * SHARDS
         loader.close()

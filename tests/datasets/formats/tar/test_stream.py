@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.datasets import TarDataset
+from feedline.datasets import Remote, TarDataset
 from feedline.datasets.formats.tar import arrays, members
 from feedline.datasets.framework.shard_stream import ShardPass
 from feedline.datasets.framework.shares import shares_of
@@ -357,9 +357,9 @@ def test_a_name_that_leaves_the_folder_is_only_a_key_and_nothing_is_written(tmp_
 def test_read_ahead_with_threads_gives_the_same_samples(shards: list[str]) -> None:
     expected = list(stream(shards, shuffle=True, buffer=10))
     for depth in (1, 4):
-        iterator = iter(stream(shards, shuffle=True, buffer=10, read_ahead=depth))
+        iterator = iter(stream(shards, shuffle=True, buffer=10, remote=Remote(read_ahead=depth)))
         assert list(iterator) == expected
-    half = iter(stream(shards, read_ahead=4))
+    half = iter(stream(shards, remote=Remote(read_ahead=4)))
     next(half)
     del half  # its threads end with it
 

@@ -1,8 +1,7 @@
 # mypy: ignore-errors
 # Broken samples are None, and the collate function leaves them out.
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 num_workers = 2
 

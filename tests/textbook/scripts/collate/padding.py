@@ -2,8 +2,7 @@
 # Sequences padded to the longest of their batch, sorted and packed for an RNN.
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 num_workers = 2
 

@@ -3,8 +3,7 @@
 import math
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 
 class MyIterableDataset(IterableDataset):

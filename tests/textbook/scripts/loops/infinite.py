@@ -3,8 +3,7 @@
 import itertools
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 num_workers = 2
 dataset = TensorDataset(torch.arange(10))

@@ -1,8 +1,7 @@
 # mypy: ignore-errors
 # Batches moved to the device: pin_memory where there is a GPU, non_blocking copies, a prefetcher around the loader.
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 num_workers = 2
 use_cuda = torch.cuda.is_available()

@@ -2,8 +2,7 @@
 # Functions train(dataloader, ...) and test(dataloader, ...); lengths of loader and dataset; a dict of loaders.
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 num_workers = 2
 device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,8 +1,7 @@
 # mypy: ignore-errors
 # A loader whose workers live for all epochs, since its batch sampler never ends; two spellings of it.
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 num_workers = 2
 dataset = TensorDataset(torch.arange(10))

@@ -1,8 +1,7 @@
 # mypy: ignore-errors
 # Errors in the middle of an epoch, caught in the loop and around it.
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 num_workers = 2
 

@@ -4,8 +4,7 @@ import random
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 num_workers = 2
 

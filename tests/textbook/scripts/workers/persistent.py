@@ -1,8 +1,7 @@
 # mypy: ignore-errors
 # Workers that stay: caches, prefetch_factor, several epochs; options that need workers.
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 
 class CachedDataset(Dataset):

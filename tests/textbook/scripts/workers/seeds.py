@@ -4,8 +4,7 @@ import random
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 num_workers = 2
 

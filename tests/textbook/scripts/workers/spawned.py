@@ -1,8 +1,7 @@
 # mypy: ignore-errors
 # Workers started by spawn, as on Windows and macOS: a guarded main and everything importable.
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 
 class Squares(Dataset):

@@ -15,9 +15,9 @@ from feedline.datasets.derived.cache.fingerprint import fingerprint
 from feedline.datasets.derived.cache.keepable import RandomWatch, check_dataset
 from feedline.datasets.derived.cache.sample_store import Encoded, Head, SampleStore, decode, encode
 from feedline.datasets.derived.cache.shared_bytes import Counters, SharedMemory
-from feedline.datasets.framework.cache_file import check_own
 from feedline.datasets.framework.paths import local_output
 from feedline.datasets.framework.source import Indices, Source, Transform
+from feedline.datasets.framework.store import check_own
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, warn_user
 from feedline.system.process import lock_of_process
 from feedline.system.sizes import byte_count

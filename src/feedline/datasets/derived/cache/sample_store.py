@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.derived.cache.shared_bytes import NUMBER, SharedBytes, SharedFile, SharedMemory
-from feedline.datasets.framework.cache_file import check_own
+from feedline.datasets.framework.store import check_own
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.memory.sharing import records
 

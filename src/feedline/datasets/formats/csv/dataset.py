@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,10 +25,10 @@ from feedline.datasets.formats.parquet.layout import Footer
 from feedline.datasets.formats.parquet.mapped import Unpacked
 from feedline.datasets.formats.parquet.table import CACHE_BYTES, RowGroupSource, types_of
 from feedline.datasets.formats.parquet.values import pyarrow
-from feedline.datasets.framework.cache_file import Cache
 from feedline.datasets.framework.form import VectorFields, names_in
 from feedline.datasets.framework.paths import File, Paths
 from feedline.datasets.framework.source import Transform
+from feedline.datasets.framework.store import Cache
 from feedline.datasets.storage.unpacking import Bytes, packing_of, unpacked_file
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.handle import Handle
@@ -237,8 +236,7 @@ class CSVDataset(RowGroupSource):
         found = [replace(footer, types={name: self._kinds[name] for name in footer.types}) for footer in footers]
         if (unpacked := self._unpacked_to()) is not None:
             about = repr([self.delimiter, self.columns, self.part_bytes, sorted(map(str, self._kinds.items()))])
-            digest = hashlib.blake2b(about.encode(), digest_size=6).hexdigest()
-            self._unpacked = Unpacked(unpacked.folder / f"csv-{digest}")
+            self._unpacked = Unpacked(unpacked.folder, about)
         return found
 
     def _fits(self, name: str, footers: list[Footer]) -> bool:

@@ -14,10 +14,10 @@ from feedline.datasets.formats.files import labels as label_sources
 from feedline.datasets.formats.files.labels import Labels
 from feedline.datasets.formats.files.listing import Choice, list_files
 from feedline.datasets.formats.files.reading import Read, reader
-from feedline.datasets.framework.cache_file import Cache, checked_cache
 from feedline.datasets.framework.form import Fields, Form
 from feedline.datasets.framework.paths import checked_path
 from feedline.datasets.framework.source import Indices, Source, Transform
+from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.errors import BadOption, SourceError
 from feedline.memory.sharing.packed import Packed
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from feedline.datasets.formats.files.dataset import FileDataset, LabelSource, Path
 from feedline.datasets.formats.files.reading import decoder, read_bytes
-from feedline.datasets.framework.cache_file import Cache
 from feedline.datasets.framework.form import Fields
 from feedline.datasets.framework.source import Transform
+from feedline.datasets.framework.store import Cache
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.compose import image_transform
 from feedline.images.pipeline import PLACES, Pipeline

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.framework.cache_file import Cache, CacheFile
+from feedline.datasets.framework.store import Cache, Entry
 from feedline.errors import DataWarning, SourceError, warn_user
 from feedline.memory.sharing.packed import Packed
 
@@ -238,8 +238,8 @@ def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
         )
     absolute = os.path.abspath(root)
     about = {"version": _VERSION, "root": absolute, "extensions": choice.extensions, "pattern": choice.pattern}
-    file = CacheFile.at(cache, "listing", about)
-    known = None if file is None else file.read_as(partial(_from_cache, absolute))
+    file = Entry.within(cache, "listing", about)
+    known = None if file is None else file.load(partial(_from_cache, absolute))
     if known is not None:
         return known
     began_ns = time.time_ns()
@@ -249,7 +249,7 @@ def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
     left_out = sum(directory.left_out for directory in found)
     listing = Listing(paths, [directory.path for directory in found], counts, left_out)
     if file is not None and (cache is not True or len(listing) >= _WORTH_KEEPING):
-        file.write(_to_cache(listing, found, began_ns))
+        file.save(_to_cache(listing, found, began_ns))
     return listing
 
 

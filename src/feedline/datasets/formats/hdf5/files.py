@@ -25,7 +25,6 @@ from feedline.datasets.formats.hdf5.part import (
     Stamp,
     dataset_of,
     field_of,
-    inspect,
     open_file,
     stamp_of,
     stored_in,
@@ -73,7 +72,10 @@ class OpenFile(ClosedWhenDeleted):
         path = self.part.path
         self._stamp = stamp_of(os.fstat(self._descriptor))
         if self._stamp != self.part.stamp and not self._swmr:
-            check_same(self.part, fields)
+            raise SourceChanged(
+                f"{path} has changed since the dataset was created. Create the dataset again. To read a file while it "
+                "grows, write it in SWMR mode and pass swmr=True."
+            )
         self._file = open_file(path, swmr=self._swmr)
         if os.stat(path).st_ino != self._stamp[2]:
             raise SourceChanged(f"{path} was replaced while it was being opened. Try again.")
@@ -162,16 +164,6 @@ class OpenFiles:
     def close(self) -> None:
         """Close all files; a file that a thread is reading is closed when the thread is done."""
         self._files.clear()
-
-
-def check_same(part: Part, fields: Sequence[Field]) -> None:
-    """Check a file that was written to. Raises SourceChanged if its samples no longer match the dataset."""
-    names = tuple(field.name for field in fields)
-    try:
-        found, _, found_fields = inspect(part.path, names, swmr=False, external=part.external)
-    except ValueError as exc:  # BadOption: the field no longer exists
-        raise SourceChanged(_changed(part.path, str(exc))) from exc
-    _compare(part.path, part.length, found.length, fields, found_fields)
 
 
 def _compare(path: str, length: int, found: int, fields: Sequence[Field], found_fields: Sequence[Field]) -> None:

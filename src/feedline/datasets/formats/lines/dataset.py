@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-
 from feedline.datasets.formats.lines.format import JSONFormat, TextFormat
 from feedline.datasets.formats.lines.places import JSON_ENDINGS, TEXT_ENDINGS
 from feedline.datasets.formats.lines.source import CACHE_BYTES, PART_BYTES, LineSource, limit_of
@@ -12,6 +9,7 @@ from feedline.datasets.framework.cache_file import Cache
 from feedline.datasets.framework.form import Fields, check_fields
 from feedline.datasets.framework.paths import Paths
 from feedline.datasets.framework.source import Transform
+from feedline.datasets.storage.remote import Remote
 
 
 class JSONLines(LineSource):
@@ -39,20 +37,9 @@ class JSONLines(LineSource):
             for the user's cache folder. They are made with the index.
         cache_bytes: how much content each process keeps.
         part_bytes: how much content of a file is one part of a shuffled stream. `stream(window=...)` counts such parts.
-            With `shard_cache`, parts have at least 2 MB, the size of its pieces.
+            With a disk cache, parts have at least 2 MB, the size of its pieces.
         max_line_bytes: the most bytes of a line. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or 2 GiB.
-        read_ahead: for remote files, the number of requests in flight for a batch: 32 by default. For a stream, the
-            number of chunks to fetch ahead, each in a thread: by default 8, and up to 32 if that is faster; none for
-            local files.
-        retries: how often to retry a read when a connection drops. This and the following options apply to remote
-            files.
-        timeout_s: how long to wait for a silent server.
-        unsafe_redirects: True to follow redirects from https to http, and from public addresses to private ones.
-        storage_options: passed to fsspec, which reads addresses other than http(s): `{"anon": True}`.
-        shard_cache: a folder on a local disk that caches pieces of files, for all workers and ranks of the machine. It
-            must contain only files that feedline put there.
-        shard_cache_bytes: the size limit of that folder. A stream drops what it needs latest, random access the least
-            recently used.
+        remote: how remote files are read.
 
     Raises:
         MissingExtra: a package that a store, or zstd, needs is not installed.
@@ -78,7 +65,6 @@ class JSONLines(LineSource):
 
     _endings = JSON_ENDINGS
 
-    # object: fsspec defines its own options.
     def __init__(
         self,
         paths: Paths,
@@ -90,13 +76,7 @@ class JSONLines(LineSource):
         cache_bytes: int | str = CACHE_BYTES,
         part_bytes: int | str = PART_BYTES,
         max_line_bytes: int | str | None = None,
-        read_ahead: int | None = None,
-        retries: int = 5,
-        timeout_s: float = 60.0,
-        unsafe_redirects: bool = False,
-        storage_options: Mapping[str, object] | None = None,
-        shard_cache: str | os.PathLike[str] | None = None,
-        shard_cache_bytes: int | str = "100 GB",
+        remote: Remote | None = None,
     ) -> None:
         check_fields(fields)
         self.fields = fields
@@ -108,13 +88,7 @@ class JSONLines(LineSource):
             unpack=unpack,
             cache_bytes=cache_bytes,
             part_bytes=part_bytes,
-            read_ahead=read_ahead,
-            retries=retries,
-            timeout_s=timeout_s,
-            unsafe_redirects=unsafe_redirects,
-            storage_options=storage_options,
-            shard_cache=shard_cache,
-            shard_cache_bytes=shard_cache_bytes,
+            remote=remote,
         )
 
 
@@ -132,13 +106,7 @@ class TextLines(LineSource):
         cache_bytes: how much content each process keeps.
         part_bytes: how much content of a file is one part of a shuffled stream.
         max_line_bytes: the most bytes of a line.
-        read_ahead: the number of requests in flight, or of chunks to fetch ahead.
-        retries: how often to retry a read when a connection drops.
-        timeout_s: how long to wait for a silent server.
-        unsafe_redirects: True to follow redirects from https to http, and from public addresses to private ones.
-        storage_options: passed to fsspec.
-        shard_cache: a folder on a local disk that caches pieces of remote files.
-        shard_cache_bytes: the size limit of that folder.
+        remote: how remote files are read.
 
     Raises:
         MissingExtra: a package that a store, or zstd, needs is not installed.
@@ -160,7 +128,6 @@ class TextLines(LineSource):
 
     _endings = TEXT_ENDINGS
 
-    # object: fsspec defines its own options.
     def __init__(
         self,
         paths: Paths,
@@ -171,13 +138,7 @@ class TextLines(LineSource):
         cache_bytes: int | str = CACHE_BYTES,
         part_bytes: int | str = PART_BYTES,
         max_line_bytes: int | str | None = None,
-        read_ahead: int | None = None,
-        retries: int = 5,
-        timeout_s: float = 60.0,
-        unsafe_redirects: bool = False,
-        storage_options: Mapping[str, object] | None = None,
-        shard_cache: str | os.PathLike[str] | None = None,
-        shard_cache_bytes: int | str = "100 GB",
+        remote: Remote | None = None,
     ) -> None:
         super().__init__(
             paths,
@@ -187,11 +148,5 @@ class TextLines(LineSource):
             unpack=unpack,
             cache_bytes=cache_bytes,
             part_bytes=part_bytes,
-            read_ahead=read_ahead,
-            retries=retries,
-            timeout_s=timeout_s,
-            unsafe_redirects=unsafe_redirects,
-            storage_options=storage_options,
-            shard_cache=shard_cache,
-            shard_cache_bytes=shard_cache_bytes,
+            remote=remote,
         )

@@ -26,13 +26,12 @@ from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.cache_file import Cache, checked_cache
 from feedline.datasets.framework.paths import Paths, found_files
 from feedline.datasets.framework.remote_files import is_remote
-from feedline.datasets.framework.shards import Reading
 from feedline.datasets.framework.source import Indices, Source, Transform
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.addresses import shown_address
-from feedline.datasets.storage.blob import Blob, RetryPolicy
-from feedline.datasets.storage.disk_cache import DiskCache, ShardCached
+from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.foresight import Foresight, Parts, name_of
+from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.handle import Handle
@@ -50,7 +49,7 @@ def limit_of(max_line_bytes: int | str | None) -> int:
     return byte_count("max_line_bytes", max_line_bytes) or most_bytes()
 
 
-class LineSource(ShardCached, Source):
+class LineSource(Source):
     """Lines of files as samples. Subclasses choose the format."""
 
     _lazy = ("_indexed", "_files", "_waste")
@@ -58,7 +57,6 @@ class LineSource(ShardCached, Source):
     """Parts that a stream reads ahead at the same time. Each thread opens files and decompresses them for itself."""
     _endings: tuple[str, ...] = ()
 
-    # object: fsspec defines its own options.
     def __init__(
         self,
         paths: Paths,
@@ -69,26 +67,13 @@ class LineSource(ShardCached, Source):
         unpack: Cache,
         cache_bytes: int | str,
         part_bytes: int | str,
-        read_ahead: int | None,
-        retries: int,
-        timeout_s: float,
-        unsafe_redirects: bool,
-        storage_options: Mapping[str, object] | None,
-        shard_cache: str | os.PathLike[str] | None,
-        shard_cache_bytes: int | str,
+        remote: Remote | None,
     ) -> None:
         super().__init__(transform)
         self.paths = given_paths(paths)
         self.format = line_format
-        shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
-        self.reading = Reading(
-            read_ahead=read_ahead,
-            retry_policy=RetryPolicy(retries, timeout_s=timeout_s),
-            unsafe_redirects=unsafe_redirects,
-            storage_options={} if storage_options is None else storage_options,
-            shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
-        )
-        self._shard_cache = self.reading.shard_cache
+        self.remote = checked_remote(remote)
+        self._shard_cache = self.remote.disk_cache
         self.is_remote = any(map(is_remote, self.paths))
         self.cache = checked_cache(cache)
         self.unpack = None
@@ -108,7 +93,7 @@ class LineSource(ShardCached, Source):
     def files(self) -> list[Place]:
         """The files, found at first use."""
         if self._files is None:
-            storage = self.reading.open_storage()
+            storage = Storage(self.remote)
             try:
                 self._files = found_places(self.paths, storage, self._endings)
             finally:
@@ -130,7 +115,7 @@ class LineSource(ShardCached, Source):
 
     def _make_index(self) -> _Indexed:
         files = self.files
-        storage = self.reading.open_storage([file.address for file in files])
+        storage = Storage(self.remote, [file.address for file in files])
         try:
             get = functools.partial(self._index_of, storage)
             if len(files) == 1:
@@ -142,11 +127,11 @@ class LineSource(ShardCached, Source):
             storage.close()
         index = LineIndex([one for _, one in found], skips_blank=self.format.skips_blank)
         unpacked = {number: copy for number, (copy, _) in enumerate(found) if copy is not None}
-        return _Indexed([file.address for file in files], unpacked, index, self.reading, self.format.limit)
+        return _Indexed([file.address for file in files], unpacked, index, self.remote, self.format.limit)
 
     def _index_of(self, storage: Storage, place: Place) -> tuple[Unpacked | None, FileIndex]:
         with closing(storage.open(place.address, place.version)) as blob:
-            reopen = functools.partial(_reopened, self.reading, place)
+            reopen = functools.partial(_reopened, self.remote, place)
             unpacked = None if self.unpack is None else self.unpack.unpacked(blob, reopen)
             if unpacked is None:
                 return None, index_of(blob, self.cache)
@@ -186,7 +171,7 @@ class LineSource(ShardCached, Source):
         shuffled = ShuffledLines(self, shuffle=shuffle, seed=seed, window=window)
         if shuffle:
             return shuffled
-        return LineStream(self.files, self.format, self.reading, transform=self.transform)
+        return LineStream(self.files, self.format, self.remote, transform=self.transform)
 
     def _read(self, indices: Indices) -> list[object]:
         return self._read_foreseen(indices, None)
@@ -293,8 +278,8 @@ class LineSource(ShardCached, Source):
 
 
 @contextmanager
-def _reopened(reading: Reading, place: Place) -> Iterator[Blob]:
-    storage = reading.open_storage([place.address])
+def _reopened(remote: Remote, place: Place) -> Iterator[Blob]:
+    storage = Storage(remote, [place.address])
     try:
         with closing(storage.open(place.address, place.version)) as blob:
             yield blob
@@ -309,23 +294,23 @@ class _Indexed:
         addresses: the files.
         unpacked: those that are read from decompressed copies, by number.
         index: where their lines are.
-        reading: how they are read.
+        remote: how remote ones are read.
         limit: the most bytes of a line.
     """
 
     def __init__(
-        self, addresses: list[str], unpacked: Mapping[int, Unpacked], index: LineIndex, reading: Reading, limit: int
+        self, addresses: list[str], unpacked: Mapping[int, Unpacked], index: LineIndex, remote: Remote, limit: int
     ) -> None:
         self.addresses = addresses
         self.unpacked = unpacked
         self.index = index
         opener = functools.partial(
             BlockReader,
-            functools.partial(reading.open_storage, addresses),
+            functools.partial(Storage, remote, addresses),
             addresses,
             unpacked,
             index,
             limit=limit,
-            request_count=reading.requests(),
+            request_count=remote.requests,
         )
         self.readers: Handle[BlockReader] = Handle(opener, BlockReader.close, per_thread=True)

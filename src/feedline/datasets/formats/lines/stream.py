@@ -18,10 +18,10 @@ from feedline.datasets.formats.lines.places import Place
 from feedline.datasets.formats.lines.sections import Section, Sections
 from feedline.datasets.framework.block_stream import BlockPass, BlockStream
 from feedline.datasets.framework.passes import Part, ResumablePass, Stream, names_sum, torch_worker
-from feedline.datasets.framework.shards import Reading
 from feedline.datasets.framework.source import Transform
-from feedline.datasets.storage.ahead import Ahead
+from feedline.datasets.storage.ahead import read_ahead
 from feedline.datasets.storage.blob import Blob
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import BadState, CorruptSource, SourceChanged
 from feedline.randomness.scope import is_in_loader
@@ -43,16 +43,16 @@ class LineStream(Stream, StreamSource):
     """
 
     def __init__(
-        self, files: list[Place], line_format: LineFormat, reading: Reading, *, transform: Transform | None
+        self, files: list[Place], line_format: LineFormat, remote: Remote, *, transform: Transform | None
     ) -> None:
         super().__init__()
         self.files = files
         self.format = line_format
-        self.reading = reading
+        self.remote = remote
         self.transform = transform
         self._versions = {file.address: file.version for file in files}
         addresses = [file.address for file in files]
-        self._storage: Handle[Storage] = Handle(functools.partial(reading.open_storage, addresses), Storage.close)
+        self._storage: Handle[Storage] = Handle(functools.partial(Storage, remote, addresses), Storage.close)
 
     @property
     def hands_on_images(self) -> bool:
@@ -269,13 +269,8 @@ class _Reader:
         self._begin = begin
         self._file: int = begin["file"]
         addresses = [file.address for file in stream.files[self._file :]]
-        self._ahead = Ahead(
-            stream.open,
-            zip(addresses, itertools.chain([begin["point"][0]], itertools.repeat(0)), strict=False),
-            depth=stream.reading.depth(addresses),
-            chunk_bytes=stream.reading.chunk_bytes(addresses),
-            most=stream.reading.most_depth(addresses),
-        )
+        starts = itertools.chain([begin["point"][0]], itertools.repeat(0))
+        self._ahead = read_ahead(stream.open, list(zip(addresses, starts, strict=False)), stream.remote)
         self._number: int = begin["number"]
         self._blob: Blob | None = None
         self._packing = ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import struct
-from collections.abc import Mapping
 from itertools import accumulate
 
 import numpy as np
@@ -21,6 +20,7 @@ from feedline.datasets.formats.mds.encodings import BROKEN, Decoding
 from feedline.datasets.framework.form import Fields, Form
 from feedline.datasets.framework.source import Indices, Source, Transform, checked_count, checked_flag, has_own_samples
 from feedline.datasets.storage.addresses import shown_address
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import SPECS
@@ -31,8 +31,8 @@ from feedline.system.handle import Handle
 class _Opened:
     """What one process has open."""
 
-    def __init__(self, chunks: tuple[Shard, ...], options: Mapping[str, object], cache_bytes: int) -> None:
-        self.chunks = OpenShards(chunks, options, cache_bytes)
+    def __init__(self, chunks: tuple[Shard, ...], remote: Remote, cache_bytes: int) -> None:
+        self.chunks = OpenShards(chunks, remote, cache_bytes)
         self.rows = ArrowRows(self.chunks, cache_bytes)
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class LitDataDataset(Source, ColumnSource):
         transform: applied to each sample.
         allow_pickle: True to decode values that are pickles. The author of the chunks can then run any code here.
         cache_bytes: the memory of each process for compressed chunks, and as much again for Arrow tables.
-        storage_options: for fsspec, which reads addresses other than http(s).
+        remote: how remote files are read.
 
     Raises:
         SourceError: there is no index.json, or, at first use, no chunk.
@@ -87,7 +87,6 @@ class LitDataDataset(Source, ColumnSource):
         >>> dataset.close()
     """
 
-    # object: fsspec defines its own options.
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -98,14 +97,15 @@ class LitDataDataset(Source, ColumnSource):
         transform: Transform | None = None,
         allow_pickle: bool = False,
         cache_bytes: int | str = "256 MB",
-        storage_options: Mapping[str, object] | None = None,
+        remote: Remote | None = None,
     ) -> None:
         super().__init__(transform)
         if decode is not None and decode not in SPECS:
             raise BadOption(f"decode={decode!r} is not an image decoder: {', '.join(map(repr, sorted(SPECS)))}.")
         self.decode = decode
         self.allow_pickle = checked_flag("allow_pickle", allow_pickle)
-        folder = Folder(path, storage_options, cache_bytes)
+        folder = Folder(path, remote, cache_bytes)
+        self.remote = folder.remote
         self.is_remote = bool(protocol_of(folder.path))
         self._name = folder.name
         self._layout = read_layout(folder)
@@ -116,7 +116,7 @@ class LitDataDataset(Source, ColumnSource):
         self._starts = self._first_samples()
         self._decodings()  # raises now the error that every sample would raise
         self._open: Handle[_Opened] = Handle(
-            functools.partial(_Opened, self._layout.chunks, folder.options, folder.cache_bytes), _Opened.close
+            functools.partial(_Opened, self._layout.chunks, folder.remote, folder.cache_bytes), _Opened.close
         )
 
     def _chosen(self, fields: Fields) -> Form | None:

@@ -24,11 +24,11 @@ from feedline.datasets.formats.lmdb.keys import (
     read_keys,
     sum_of,
 )
-from feedline.datasets.framework.cache_file import Cache, checked_cache
 from feedline.datasets.framework.checksums import AGAIN, Compared, damaged
 from feedline.datasets.framework.form import Fields, Form, check_fields
 from feedline.datasets.framework.paths import checked_path
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform
+from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged, SourceError
 from feedline.images.pillow import SPECS
 from feedline.memory.sharing import records

@@ -14,8 +14,8 @@ import numpy as np
 
 from feedline.datasets.formats.lmdb.calls import calls
 from feedline.datasets.formats.lmdb.environment import Environment
-from feedline.datasets.framework.cache_file import Cache, CacheFile
 from feedline.datasets.framework.checksums import KIND, check_seal
+from feedline.datasets.framework.store import Cache, Entry
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import EXTENSIONS
 from feedline.memory.sharing.packed import Packed
@@ -108,8 +108,8 @@ def read_keys(environment: Environment, cache: Cache) -> Packed:
         "transaction": environment.version,
         "count": environment.count(),
     }
-    file = CacheFile.at(cache, "keys", about)
-    kept = None if file is None else file.read_as(Packed.of_arrays)
+    file = Entry.within(cache, "keys", about)
+    kept = None if file is None else file.load(Packed.of_arrays)
     if kept is not None and len(kept) in (environment.count(), environment.count() - 1):  # one may be feedline's own
         return kept
     with environment.reading() as transaction:
@@ -125,7 +125,7 @@ def read_keys(environment: Environment, cache: Cache) -> Packed:
             f"{environment.count()}. Write or copy it again."
         )
     if file is not None and (cache is not True or len(packed) >= _WORTH_KEEPING):
-        file.write(packed.arrays())
+        file.save(packed.arrays())
     return packed
 
 

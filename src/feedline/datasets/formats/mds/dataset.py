@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from feedline.datasets.formats.indexed_shards import Folder, OpenShards, starts_of
@@ -13,6 +12,7 @@ from feedline.datasets.formats.mds.index import read_layout
 from feedline.datasets.framework.form import Fields, Form
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform, checked_flag, is_column, stacked
 from feedline.datasets.storage.addresses import shown_address
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import SPECS
@@ -36,7 +36,7 @@ class MDSDataset(TableSource):
         transform: applied to each sample.
         allow_pickle: True to decode columns that are pickles. The author of the shards can then run any code here.
         cache_bytes: the memory of each process for unpacked shards. The last one is kept in any case.
-        storage_options: for fsspec, which reads addresses other than http(s).
+        remote: how remote files are read.
 
     Raises:
         SourceError: there is no index.json, or, at first use, no shard.
@@ -63,7 +63,6 @@ class MDSDataset(TableSource):
         >>> dataset.close()
     """
 
-    # object: fsspec defines its own options.
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -73,14 +72,15 @@ class MDSDataset(TableSource):
         transform: Transform | None = None,
         allow_pickle: bool = False,
         cache_bytes: int | str = "256 MB",
-        storage_options: Mapping[str, object] | None = None,
+        remote: Remote | None = None,
     ) -> None:
         super().__init__(transform)
         if decode is not None and decode not in SPECS:
             raise BadOption(f"decode={decode!r} is not an image decoder: {', '.join(map(repr, sorted(SPECS)))}.")
         self.decode = decode
         self.allow_pickle = checked_flag("allow_pickle", allow_pickle)
-        folder = Folder(path, storage_options, cache_bytes)
+        folder = Folder(path, remote, cache_bytes)
+        self.remote = folder.remote
         self.is_remote = bool(protocol_of(folder.path))
         self._name = folder.name
         self._layout = read_layout(folder)
@@ -91,7 +91,7 @@ class MDSDataset(TableSource):
         for place, column in self._wanted():
             self._decoding(place, column)  # raises now the error that every sample would raise
         self._open: Handle[OpenShards] = Handle(
-            functools.partial(OpenShards, self._layout.shards, folder.options, folder.cache_bytes), OpenShards.close
+            functools.partial(OpenShards, self._layout.shards, folder.remote, folder.cache_bytes), OpenShards.close
         )
 
     def _wanted(self) -> list[tuple[int, str]]:

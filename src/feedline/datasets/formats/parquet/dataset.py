@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,25 +16,23 @@ from feedline.datasets.formats.parquet.mapped import Mapped, validate
 from feedline.datasets.formats.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.formats.parquet.values import pyarrow, shape_of
 from feedline.datasets.framework.block_stream import BlockStream
-from feedline.datasets.framework.cache_file import Cache
 from feedline.datasets.framework.checksums import check_seal
 from feedline.datasets.framework.form import VectorFields, check_count, check_shapes
 from feedline.datasets.framework.paths import File, Paths, found_files
 from feedline.datasets.framework.remote_files import RemoteFile, found_remote, is_remote
-from feedline.datasets.framework.source import Transform, checked_flag
-from feedline.datasets.storage.blob import RetryPolicy
-from feedline.datasets.storage.disk_cache import DiskCache, ShardCached
+from feedline.datasets.framework.source import Transform
+from feedline.datasets.framework.store import Cache
 from feedline.datasets.storage.foresight import Parts, name_of
-from feedline.datasets.storage.storage import Storage, checked_options
+from feedline.datasets.storage.remote import Remote, checked_remote
+from feedline.datasets.storage.storage import Storage
 from feedline.errors import CorruptSource
 from feedline.system.handle import Handle
-from feedline.system.sizes import byte_count
 
 if TYPE_CHECKING:
     from pyarrow import Table
 
 
-class ParquetDataset(ShardCached, RowGroupSource):
+class ParquetDataset(RowGroupSource):
     """The rows of Parquet files as a map-style dataset.
 
     A batch reads each row group that it needs once, and only the columns you name. Each process keeps up to
@@ -60,15 +58,7 @@ class ParquetDataset(ShardCached, RowGroupSource):
             cache folder (`$FEEDLINE_CACHE`). Each row group is then decoded once, instead of once per process and again
             after each eviction. Use it for random order over data larger than `cache_bytes`. It takes as much disk
             space as the columns take in memory.
-        retries: how often to retry a read when a connection drops. This and the following options apply to remote
-            files.
-        timeout_s: how long to wait for a silent server.
-        unsafe_redirects: True to follow redirects from https to http, and from public addresses to private ones.
-        storage_options: passed to fsspec, which reads addresses other than http(s): `{"anon": True}`.
-        shard_cache: a folder on a local disk that caches pieces of files, for all workers and ranks of the machine. It
-            must contain only files that feedline put there.
-        shard_cache_bytes: the size limit of that folder. A stream drops what it needs latest, random access the least
-            recently used.
+        remote: how remote files are read.
 
     Raises:
         MissingExtra: pyarrow, or a package that a store needs, is not installed.
@@ -104,26 +94,14 @@ class ParquetDataset(ShardCached, RowGroupSource):
         transform: Transform | None = None,
         cache_bytes: int | str = CACHE_BYTES,
         cache: Cache = False,
-        retries: int = 5,
-        timeout_s: float = 60.0,
-        unsafe_redirects: bool = False,
-        storage_options: Mapping[str, object] | None = None,
-        shard_cache: str | os.PathLike[str] | None = None,
-        shard_cache_bytes: int | str = "100 GB",
+        remote: Remote | None = None,
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
         self.is_remote = any(map(is_remote, self._given()))
         self._inspected_at_once = REQUESTS if self.is_remote else self._inspected_at_once
-        shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
-        self._shard_cache = None if shard_cache is None else DiskCache(shard_cache, shard_bytes)
-        opener = partial(
-            Storage,
-            RetryPolicy(retries, timeout_s=timeout_s),
-            checked_options(storage_options),
-            unsafe_redirects=checked_flag("unsafe_redirects", unsafe_redirects),
-            cache=self._shard_cache,
-        )
-        self._storage: Handle[Storage] = Handle(opener, Storage.close)
+        self.remote = checked_remote(remote)
+        self._shard_cache = self.remote.disk_cache
+        self._storage: Handle[Storage] = Handle(partial(Storage, self.remote), Storage.close)
         self._remote_addresses: list[str] = []
 
     def _given(self) -> list[str | os.PathLike[str]]:

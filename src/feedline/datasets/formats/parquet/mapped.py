@@ -1,12 +1,10 @@
-"""Memory-mapped Arrow files, and a folder of decoded row groups stored as such files."""
+"""Memory-mapped Arrow files, and decoded row groups that are kept as such files."""
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from feedline.datasets.formats.parquet.values import pyarrow
-from feedline.datasets.framework.cache_file import check_own, refuse_foreign
-from feedline.datasets.framework.kept_file import KeptFile, keep
 from feedline.datasets.framework.paths import File
-from feedline.errors import CorruptSource, PerformanceWarning, warn_user
+from feedline.datasets.framework.store import Entry
+from feedline.errors import CorruptSource
 from feedline.system.failures import words
-from feedline.system.files import drop_abandoned
 
 if TYPE_CHECKING:
     from pyarrow import Buffer, ChunkedArray, RecordBatch, RecordBatchFileReader, Schema, Table
@@ -143,31 +139,25 @@ def buffer_of(file: File) -> Buffer:
         return opened.read_buffer()  # keeps the map alive; no file stays open
 
 
-_MARK = "unpacked.feedline"
-"""A file that marks the folder as feedline's."""
-
 _SLOTS = 1 << 16
 """Files remembered as checked. A guess; two files that share a slot are checked again in turns."""
 
 
 class Unpacked:
-    """Decoded row groups, stored as Arrow files in a folder that every process maps.
+    """Decoded row groups, kept as Arrow files that every process maps: entries of `framework/store.py`.
 
-    Two processes that write the same row group at once write the same bytes twice. Its path derives from the path
-    and stamp of its Parquet file and from the columns, so a changed file is decoded again. Older copies are then
-    removed.
+    Two processes that write the same row group at once write the same bytes twice. Mapped memory cannot be checked at
+    each use, so checksums are verified when a row group is first mapped. Processes forked from one that has the dataset
+    verify it once between them, others once each.
 
-    They are kept files (`kept_file.py`). Mapped memory cannot be checked at each use, so checksums are verified
-    when a row group is first mapped. Processes forked from one that has the dataset verify it once between them, others
-    once each. Damaged row groups are decoded again.
-
-    Raises BadOption: the folder belongs to another user.
+    Args:
+        folder: where.
+        options: what else than file and columns decides how a row group is decoded.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        refuse_foreign(folder)
+    def __init__(self, folder: str | os.PathLike[str], options: str = "") -> None:
         self.folder = Path(folder)
-        self._cannot_write = False
+        self.options = options
         self._checked = np.frombuffer(mmap.mmap(-1, 8 * _SLOTS), np.int64)
         """Files whose checksums were verified by this process or one of its forked relatives."""
 
@@ -175,55 +165,31 @@ class Unpacked:
         self, file: File, number: int, names: Sequence[str], decode: Callable[[], Table]
     ) -> tuple[list[ChunkedArray], tuple[int, int]]:
         """Return columns of a row group, and the addresses between which they are mapped."""
-        place = self.folder / _name(file, names)
-        path = place / f"{number}.arrow"
-        mapped = self._mapped(path)
+        about = [file.identity, number, sorted(names), self.options]
+        entry = Entry.at(self.folder, "arrow", about, file.stamp)
+        mapped = self._mapped(entry)
         if mapped is None:
             table = decode()
-            if not self._write(table, place, path, file):
-                return [table.column(name) for name in names], (0, 0)
-            mapped = self._mapped(path)
+            mapped = self._mapped(entry) if entry.write(_as_file(table)) else None
             if mapped is None:
-                raise CorruptSource(
-                    f"{str(path)!r} was just written, and cannot be read. Is the disk of cache= damaged?"
-                )
+                return [table.column(name) for name in names], (0, 0)
         batches = [mapped.batch(batch) for batch in range(mapped.count)]
         table = pyarrow().Table.from_batches(batches, mapped.schema)
         return [table.column(name) for name in names], mapped.addresses
 
-    def _write(self, table: Table, place: Path, path: Path, file: File) -> bool:
-        """Write a row group; if that fails, warn once and return False."""
-        if self._cannot_write:
-            return False
-        try:
-            _make(place, file)
-            sink = pyarrow().BufferOutputStream()
-            with pyarrow("pyarrow.ipc").new_file(sink, table.schema) as writer:
-                writer.write_table(table.combine_chunks())
-            keep(path, [sink.getvalue()])
-        except OSError as exc:
-            self._cannot_write = True
-            warn_user(
-                f"Row groups cannot be unpacked to {str(self.folder)!r} ({exc.strerror or exc}), so that each process "
-                "decodes them for itself, again and again. Give cache= a folder that can be written to, with room "
-                "for all of the columns as they are in memory.",
-                PerformanceWarning,
-            )
-            return False
-        return True
-
-    def _mapped(self, path: Path) -> Mapped | None:
-        """Map a cached row group; return None if it is missing or damaged."""
-        kept = KeptFile.open(path)
+    def _mapped(self, entry: Entry) -> Mapped | None:
+        """Map a kept row group; return None if it is missing or damaged."""
+        kept = entry.open()
         if kept is None:
             return None
         pa = pyarrow()
         try:
             found = os.fstat(kept.descriptor)
-            file, key = File(str(path), found.st_size, found.st_mtime_ns), _key(found)
+            file, key = File(str(entry.path), found.st_size, found.st_mtime_ns), _key(found)
             content = buffer_of(file)[: kept.size]
             was_checked = self._checked[key % _SLOTS] == key
             if not was_checked and not kept.is_intact(content):
+                entry.warn_damaged()
                 return None
             mapped = Mapped.within(content, file)
             if was_checked:
@@ -237,42 +203,16 @@ class Unpacked:
         self._checked[key % _SLOTS] = key
         return mapped
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"folder": self.folder}
+    def __reduce__(self) -> tuple[object, ...]:
+        return Unpacked, (self.folder, self.options)
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+
+def _as_file(table: Table) -> Iterator[Buffer]:
+    sink = pyarrow().BufferOutputStream()
+    with pyarrow("pyarrow.ipc").new_file(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    yield sink.getvalue()
 
 
 def _key(file: os.stat_result) -> int:
     return hash((file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns)) or 1  # 0 is an empty slot
-
-
-def _digest(*about: object) -> str:
-    return hashlib.blake2b(repr(about).encode(), digest_size=6).hexdigest()
-
-
-def _family(file: File) -> str:
-    """Return the common prefix of all folder names for a Parquet file."""
-    return f"{Path(file.path).stem}-{_digest(file.identity)}-"
-
-
-def _name(file: File, names: Sequence[str]) -> str:
-    return f"{_family(file)}{_digest(file.stamp)}-{_digest(sorted(names))}"
-
-
-def _make(place: Path, file: File) -> None:
-    """Make the folder for a Parquet file; remove copies from before it changed, and what killed processes left."""
-    check_own(place.parent, _MARK)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    (place.parent / _MARK).touch()
-    try:
-        place.mkdir(parents=True)
-    except FileExistsError:
-        pass
-    else:
-        current = f"{_family(file)}{_digest(file.stamp)}-"
-        for other in place.parent.iterdir():
-            if other.name.startswith(_family(file)) and not other.name.startswith(current):
-                shutil.rmtree(other, ignore_errors=True)
-    drop_abandoned(place)

@@ -30,11 +30,11 @@ from feedline.datasets.formats.parquet.values import prepared, pyarrow, text_of,
 from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
-from feedline.datasets.framework.cache_file import Cache, cache_home, checked_cache
 from feedline.datasets.framework.form import Form, VectorFields, check_fields
 from feedline.datasets.framework.paths import File, Paths, found_files
 from feedline.datasets.framework.remote_files import RemoteFile
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform
+from feedline.datasets.framework.store import Cache, cache_home, checked_cache
 from feedline.datasets.storage.disk_cache import DiskCache
 from feedline.datasets.storage.foresight import Foresight, Parts
 from feedline.datasets.storage.ranges import side_by_side
@@ -180,7 +180,7 @@ class RowGroupSource(TableSource):
         """Return the folder for decoded row groups."""
         if self.cache is False:
             return None
-        return Unpacked(cache_home() / "unpacked" if self.cache is True else self.cache)
+        return Unpacked(cache_home() if self.cache is True else self.cache)
 
     def _load(self, file: File, number: int, names: list[str]) -> tuple[list[object], tuple[int, int]]:
         """Read columns of a row group, or take them from `cache`.

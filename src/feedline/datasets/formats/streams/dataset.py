@@ -16,7 +16,6 @@ from feedline.abc.stateful import check_format
 from feedline.datasets.formats.streams.feed import Feed, Message, is_duration
 from feedline.datasets.framework.passes import PartedStream
 from feedline.datasets.framework.source import Transform, checked_transform
-from feedline.datasets.storage.addresses import shown_address
 from feedline.errors import BadOption, BadState
 from feedline.system.handle import Handle
 from feedline.types import State
@@ -45,7 +44,7 @@ class StreamDataset(PartedStream, Acknowledged):
 
     Example:
         >>> import feedline
-        >>> from feedline.datasets.formats.streams import Feed, Message, StreamDataset
+        >>> from feedline.datasets import Feed, Message, StreamDataset
         >>> class Numbers(Feed):
         ...     def subscribe(self, number, count):
         ...         self.waiting = list(range(4))[number::count]
@@ -69,11 +68,8 @@ class StreamDataset(PartedStream, Acknowledged):
         idle_s: float | None = None,
         acknowledge: str = "consumed",
     ) -> None:
-        if not isinstance(feed, Feed):
-            raise BadOption(
-                f"{shown_address(feed) if isinstance(feed, str) else feed!r} is not a feed. Pass a RedisStream, or "
-                "a Feed of your own (feedline.datasets.formats.streams.Feed)."
-            )
+        if not isinstance(feed, Feed):  # do not show it: an address may contain a password
+            raise BadOption(f"feed= is a {type(feed).__name__}. Pass a RedisStream, or a feedline.datasets.Feed.")
         if idle_s is not None and not is_duration(idle_s):
             raise BadOption(f"idle_s={idle_s!r} is not a duration. Pass seconds, or None to wait forever.")
         if acknowledge not in ("consumed", "received"):
@@ -195,20 +191,21 @@ class _Messages(Repeatable, Iterator[Any]):
 
     def state_dict(self) -> State:
         """Return the position of the reader: after the last message that it returned."""
-        return {"feed": self._feed.state(self._last)}
+        return {"after": self._last if type(self._feed).seek is not Feed.seek else None}
 
     # object: a state may come from anywhere.
     def load_state_dict(self, state: object) -> None:
         """Continue at the position of a state. Raises BadState: it is not one of such a reader."""
         if isinstance(state, dict):
             check_format(state, "a reader of messages")
-        if not isinstance(state, dict) or state.keys() != {"feed"}:
+        if not isinstance(state, dict) or state.keys() != {"after"}:
             raise BadState(
                 f"This is not the state of a reader of messages: {state!r:.200} Use the dataset that the state was "
                 "saved with, or begin without the state."
             )
-        if state["feed"] is not None:
-            self._feed.restore(state["feed"])
+        if state["after"] is not None:
+            self._last = self._last_taken = state["after"]
+            self._feed.seek(state["after"])
 
 
 def _copied(payload: object) -> object:

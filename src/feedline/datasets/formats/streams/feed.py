@@ -61,17 +61,15 @@ class Feed(ABC):
     def close(self) -> None:
         """Close connections that this process has opened. May be called twice."""
 
-    # object: plain values.
-    def state(self, last: object) -> object:
-        """Return the position of a reader whose last returned message has this receipt; None if the server tracks it.
+    # Any: a receipt of the feed's own.
+    def seek(self, receipt: Any) -> None:
+        """Continue after the message with this receipt. Called after `subscribe`, to resume from a state.
 
-        The receipt is None if the reader has returned no message yet.
+        Override it if the feed knows positions: the state of a reader is then the receipt of the last message that it
+        returned, which has to be a plain value (after JSON, a tuple is a list). Otherwise states hold no position, and
+        the server has to know what was acknowledged.
         """
-        return None
-
-    def restore(self, state: object) -> None:
-        """Continue at the position of a state that is not None. Called after `subscribe`."""
-        raise NotImplementedError(f"{type(self).__name__} has a state, but no method to restore it.")
+        raise NotImplementedError
 
 
 # object: an option from the user.

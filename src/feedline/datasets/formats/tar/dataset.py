@@ -24,7 +24,7 @@ from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.cache_file import Cache, checked_cache
 from feedline.datasets.framework.form import Fields
 from feedline.datasets.framework.shard_stream import Shards, ShardStream
-from feedline.datasets.framework.shards import Found, Reading, expand
+from feedline.datasets.framework.shards import Found, expand
 from feedline.datasets.framework.source import (
     Indices,
     Source,
@@ -35,10 +35,10 @@ from feedline.datasets.framework.source import (
     stacked,
 )
 from feedline.datasets.storage.addresses import shown_address
-from feedline.datasets.storage.blob import Blob, RetryPolicy, Version
-from feedline.datasets.storage.disk_cache import DiskCache, ShardCached
+from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.ranges import coalesced, side_by_side
-from feedline.datasets.storage.storage import load_libraries, protocol_of
+from feedline.datasets.storage.remote import Remote, checked_remote
+from feedline.datasets.storage.storage import Storage, load_libraries, protocol_of
 from feedline.errors import BadOption, CorruptSource, SourceChanged
 from feedline.system.handle import Handle
 from feedline.system.sizes import SampleSize, byte_count, most_bytes
@@ -48,7 +48,7 @@ _MOST_OPEN = 64
 _SCANNERS = 8
 
 
-class TarDataset(ShardCached, Source, ColumnSource):
+class TarDataset(Source, ColumnSource):
     """The samples in WebDataset shards, tar archives in which files of one name make a sample, as a map-style dataset.
 
     Samples, fields and values are those of the webdataset package. An index records where each sample is. It is built
@@ -67,23 +67,13 @@ class TarDataset(ShardCached, Source, ColumnSource):
         transform: applied to each sample.
         cache: True to cache indices in the user's cache folder (`$FEEDLINE_CACHE`), False to disable caching, or a
             folder to cache them in.
-        read_ahead: for remote shards, the number of requests in flight for a batch: 32 by default. For a stream, the
-            number of chunks to fetch ahead, each in a thread: by default 8, and up to 32 if that is faster; none for
-            local files, which the operating system reads ahead.
-        retries: how often to retry a read when a connection drops. Bytes that have arrived are not read again.
-        timeout_s: how long a server may send nothing.
         pickle: True to decode fields that are pickles. The author of the shards can then run any code here.
         unique_keys: False to treat a key that recurs later in a shard as another sample, as the webdataset package
             does, instead of raising an error.
         max_field_bytes: the most bytes that a field, and all fields of a sample together, may have once decompressed,
             if they or their shard are compressed, or the shard is remote. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or 2
             GiB.
-        unsafe_redirects: True to also follow redirects from https to http, and from public addresses to private ones.
-        storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
-        shard_cache: a folder on a local disk that caches pieces of remote shards, for all workers and ranks of the
-            machine. It may contain only files that feedline put there.
-        shard_cache_bytes: the size limit of that cache. A stream drops what it needs latest, random access the least
-            recently used.
+        remote: how remote shards are read.
 
     Raises:
         BadOption: an argument is invalid.
@@ -109,7 +99,6 @@ class TarDataset(ShardCached, Source, ColumnSource):
 
     _lazy = ("_index", "_found", "_packed")
 
-    # object: fsspec defines its own options.
     def __init__(
         self,
         shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -118,45 +107,31 @@ class TarDataset(ShardCached, Source, ColumnSource):
         decode: Decode = True,
         transform: Transform | None = None,
         cache: Cache = True,
-        read_ahead: int | None = None,
-        retries: int = 5,
-        timeout_s: float = 60.0,
         pickle: bool = False,
         unique_keys: bool = True,
         max_field_bytes: int | str | None = None,
-        unsafe_redirects: bool = False,
-        storage_options: Mapping[str, object] | None = None,
-        shard_cache: str | os.PathLike[str] | None = None,
-        shard_cache_bytes: int | str = "100 GB",
+        remote: Remote | None = None,
     ) -> None:
         super().__init__(transform)
-        limit = byte_count("max_field_bytes", max_field_bytes) or most_bytes()
-        shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
-        self.reading = Reading(
-            read_ahead=read_ahead,
-            max_field_bytes=limit,
-            unique_keys=unique_keys,
-            retry_policy=RetryPolicy(retries, timeout_s=timeout_s),
-            unsafe_redirects=unsafe_redirects,
-            storage_options={} if storage_options is None else storage_options,
-            shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
-        )
-        self._shard_cache = self.reading.shard_cache
-        self._found = Found(self.reading)
+        self.max_field_bytes = byte_count("max_field_bytes", max_field_bytes) or most_bytes()
+        self.unique_keys = checked_flag("unique_keys", unique_keys)
+        self.remote = checked_remote(remote)
+        self._found = Found(self.remote)
         self.shards = expand(shards, self._found.listed)
         self.is_remote = any(map(protocol_of, self.shards))
         load_libraries(self.shards)
         self._names = [shown_address(shard) for shard in self.shards]
-        self.form = TarForm(fields, Decoder(decode, trusts_pickle=checked_flag("pickle", pickle), limit=limit))
+        decoder = Decoder(decode, trusts_pickle=checked_flag("pickle", pickle), limit=self.max_field_bytes)
+        self.form = TarForm(fields, decoder)
         self._cache = checked_cache(cache)
         self._index: Index | None = None
         self._lock = Handle(threading.Lock, bool)
         self._open: Handle[_OpenShards] = Handle(
-            functools.partial(_OpenShards, self.shards, self.reading, self._found.listed_versions),
+            functools.partial(_OpenShards, self.shards, self.remote, self._found.listed_versions),
             _OpenShards.close,
             per_thread=True,
         )
-        self._packed = PackedIndexes(self.shards, self._found, self.reading, self._cache)
+        self._packed = PackedIndexes(self.shards, self._found, self.remote, self._cache, unique_keys=self.unique_keys)
 
     def stream(
         self, *, shuffle: bool | str = False, buffer: int = 1000, seed: int = 0, sticky: bool | None = None
@@ -175,10 +150,9 @@ class TarDataset(ShardCached, Source, ColumnSource):
                 f"shuffle={shuffle!r} is neither True, False nor 'shards'. For an order of all samples, without regard "
                 "to shards, give the dataset itself to the loader, with shuffle=True: each sample is a request then."
             )
-        reading = self.reading
-        form = TarFormat(self.form, max_field_bytes=reading.max_field_bytes, unique_keys=reading.unique_keys)
+        form = TarFormat(self.form, max_field_bytes=self.max_field_bytes, unique_keys=self.unique_keys)
         return ShardStream(
-            Shards(self.shards, form, reading, self._found.versions(self.shards)),
+            Shards(self.shards, form, self.remote, self._found.versions(self.shards)),
             self.transform,
             shuffle=True if shuffle == "shards" else shuffle,  # type: ignore[arg-type]  # checked there
             buffer=0 if shuffle == "shards" else buffer,
@@ -199,12 +173,12 @@ class TarDataset(ShardCached, Source, ColumnSource):
         return self._index
 
     def _make_index(self) -> Index:
-        storage = self.reading.open_storage(self.shards)
+        storage = Storage(self.remote, self.shards)
 
         def get(shard: str) -> ShardIndex:
             blob = storage.open(shard, self._found.listed_versions.get(shard))
             try:
-                return index_of(blob, self._cache, unique=self.reading.unique_keys)
+                return index_of(blob, self._cache, unique=self.unique_keys)
             finally:
                 blob.close()
 
@@ -273,7 +247,7 @@ class TarDataset(ShardCached, Source, ColumnSource):
         raws: list[dict[str, object]] = []
         ranges: list[Range] = []
         places = (indices - index.starts[shards]).tolist()
-        index.prepare(dict.fromkeys(shards.tolist()), self.reading.requests())
+        index.prepare(dict.fromkeys(shards.tolist()), self.remote.requests)
         for row, (shard, place) in enumerate(zip(shards.tolist(), places, strict=True)):
             raw = {"__key__": index.key(shard, place), "__url__": self._names[shard]}
             for number, name, offset, size, checksum in index.fields(shard, place):
@@ -294,12 +268,12 @@ class TarDataset(ShardCached, Source, ColumnSource):
         totals: dict[int, SampleSize] = {}
         for one in ranges:
             if not blobs[one.shard].is_local:  # a server may claim any size
-                total = totals.setdefault(one.row, SampleSize(self.reading.max_field_bytes, "max_field_bytes="))
+                total = totals.setdefault(one.row, SampleSize(self.max_field_bytes, "max_field_bytes="))
                 name, key = blobs[one.shard].name, one.sample["__key__"]
                 what = functools.partial("{}: field {!r} of sample {!r}".format, name, one.name, key)
                 total.add(what, one.stop - one.start)
         spans = coalesced(ranges, is_local=lambda shard: blobs[shard].is_local)
-        requests = 1 if all(blob.is_local for blob in blobs.values()) else self.reading.requests()
+        requests = 1 if all(blob.is_local for blob in blobs.values()) else self.remote.requests
         contents = side_by_side(lambda span: blobs[span.shard].read(span.start, span.stop), spans, requests)
         for span, content in zip(spans, contents, strict=True):
             give(span, content, viewed)
@@ -326,10 +300,10 @@ class TarDataset(ShardCached, Source, ColumnSource):
 class _OpenShards:
     """The open shards of one thread. If there are too many, the least recently used are released."""
 
-    def __init__(self, shards: list[str], reading: Reading, listed_versions: Mapping[str, Version]) -> None:
+    def __init__(self, shards: list[str], remote: Remote, listed_versions: Mapping[str, Version]) -> None:
         self._shards = shards
         self._listed_versions = listed_versions
-        self._storage = reading.open_storage(shards)
+        self._storage = Storage(remote, shards)
         self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
 
     def get(self, shard: int, index: Index) -> Blob:

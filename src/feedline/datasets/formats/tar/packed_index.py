@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from feedline.datasets.formats.tar.index import ShardIndex, Unread, decode, scan
 from feedline.datasets.framework.cache_file import Cache, CacheFile
-from feedline.datasets.framework.shards import Found, Reading
+from feedline.datasets.framework.shards import Found
 from feedline.datasets.storage.addresses import identity_of, shown_address
 from feedline.datasets.storage.blob import Version
+from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import Storage, local_path, protocol_of
 from feedline.errors import CorruptSource
 from feedline.system.handle import Handle
@@ -22,16 +23,17 @@ class PackedIndexes:
     Args:
         shards: addresses of all shards.
         found: the manifests beside them.
-        reading: how shards are read.
+        remote: how remote shards are read.
         cache: whether and where indexes from stores are kept, as the option of `TarDataset`.
+        unique_keys: as the option of `TarDataset`.
     """
 
-    def __init__(self, shards: Sequence[str], found: Found, reading: Reading, cache: Cache) -> None:
+    def __init__(self, shards: Sequence[str], found: Found, remote: Remote, cache: Cache, *, unique_keys: bool) -> None:
         self._shards = shards
         self._found = found
-        self._reading = reading
+        self._unique_keys = unique_keys
         self._cache = cache
-        self._storage: Handle[Storage] = Handle(functools.partial(reading.open_storage, shards), Storage.close)
+        self._storage: Handle[Storage] = Handle(functools.partial(Storage, remote, shards), Storage.close)
 
     def announced(self, shard: str) -> Unread | None:
         """Return what a manifest says of a shard; None if there is none, or a local shard was replaced."""
@@ -70,7 +72,7 @@ class PackedIndexes:
         if found is None:
             blob = storage.open(shard, manifest.version_of(entry))
             try:
-                found = scan(blob, unique=self._reading.unique_keys)
+                found = scan(blob, unique=self._unique_keys)
             finally:
                 blob.close()
         if found.count != entry.samples:

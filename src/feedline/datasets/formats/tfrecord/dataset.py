@@ -13,13 +13,13 @@ from feedline.datasets.formats.tfrecord.form import Parse, RecordForm
 from feedline.datasets.formats.tfrecord.framing import TRAILER, Records, damaged_record, data_sum, find_records
 from feedline.datasets.formats.tfrecord.stream import Record, TFRecordFormat
 from feedline.datasets.framework.bounded_cache import BoundedCache
-from feedline.datasets.framework.cache_file import Cache, checked_cache
 from feedline.datasets.framework.form import Fields
 from feedline.datasets.framework.paths import Paths, found_files
 from feedline.datasets.framework.shard_stream import Shards, ShardStream
-from feedline.datasets.framework.shards import Reading as Remote
 from feedline.datasets.framework.source import Indices, Source, Transform
+from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.datasets.storage.blob import LocalBlob
+from feedline.datasets.storage.remote import Remote
 from feedline.errors import BadOption, SourceChanged
 from feedline.system.handle import Handle
 

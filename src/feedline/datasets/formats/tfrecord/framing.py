@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.framework.cache_file import Cache, CacheFile
 from feedline.datasets.framework.paths import File
+from feedline.datasets.framework.store import Cache, Entry
 from feedline.datasets.storage.blob import LocalBlob
 from feedline.datasets.storage.content import packing_of
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged
@@ -52,12 +52,12 @@ def find_records(path: str, cache: Cache) -> Records:
     Raises SourceError: it cannot be read; CorruptSource: it is cut off or damaged; BadOption: it is compressed.
     """
     file = File.at(path)
-    kept = CacheFile.at(cache, "tfrecord", [_FORMAT, file.identity])
-    found = None if kept is None else kept.read_as(functools.partial(_kept, file), file.stamp)
+    kept = Entry.within(cache, "tfrecord", [_FORMAT, file.identity], file.stamp)
+    found = None if kept is None else kept.load(functools.partial(_kept, file))
     if found is None:
         found = _scan(file)
         if kept is not None and len(found.starts) >= _KEPT:
-            kept.write({"starts": found.starts, "sizes": found.sizes}, file.stamp)
+            kept.save({"starts": found.starts, "sizes": found.sizes})
     return found
 
 
