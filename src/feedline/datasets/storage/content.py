@@ -21,6 +21,8 @@ from feedline.errors import CorruptSource
 from feedline.system.failures import words
 from feedline.system.optional import require
 
+LOCAL_CHUNK, REMOTE_CHUNK = 1 << 20, 1 << 23
+"""Bytes of a file to read at a time."""
 _SLICE = 1 << 13
 _ZSTD_SLICE = 1 << 11
 """Compressed bytes to decompress at a time. Slices from 2 KB to 256 KB take the same time. Only for zstd they limit
@@ -162,15 +164,15 @@ class Content(ByteReader):
 
 
 def content_of(blob: Blob, begin: Place = BEGINNING, packing: str | None = None, chunk_bytes: int = 0) -> Content:
-    """Return the content of a blob. Its compression is found out if `begin` is the beginning."""
-    if begin.at == 0:
+    """Return the content of a blob. Its compression is found out if it is not given and `begin` is the beginning."""
+    if packing is None and begin.at == 0:
         packing = packing_of(blob.read(0, min(_HEAD, blob.size)))
     return Content(chunks_of(blob, begin.at, chunk_bytes), blob.name, packing, begin)
 
 
 def chunks_of(blob: Blob, start: int = 0, size: int = 0) -> Callable[[], bytes]:
     """Return a function that returns the bytes of a blob in chunks of some size, and none at its end."""
-    size = size or (1 << 20 if blob.is_local else 1 << 23)
+    size = size or (LOCAL_CHUNK if blob.is_local else REMOTE_CHUNK)
     starts = itertools.count(start, size)
 
     def next_chunk() -> bytes:
