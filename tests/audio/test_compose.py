@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline import audio
-from feedline.errors import BadOption, CorruptSource
+from feedline.errors import BadOption
 from tests.audio.sounds import FORMATS, RATE, Sound, decoded, encoded, sound
 from tests.audio.test_transforms import drawn
 
@@ -62,17 +62,6 @@ def test_a_sound_may_have_any_form(tmp_path: Path) -> None:
     assert [one.shape for one in pipeline({"audio": [file, file]})["audio"]] == [(1, RATE)] * 2
 
 
-def test_other_fields_are_unchanged() -> None:
-    data = encoded(sound(1.0))
-    pipeline = audio.Compose([audio.CenterClip(0.5)])
-    assert pipeline((data, 7, "text"))[1:] == (7, "text")
-    assert pipeline({"flac": data, "json": {"speaker": 3}})["json"] == {"speaker": 3}
-    both = pipeline.on("b")({"a": data, "b": data})
-    assert both["a"] is data
-    assert both["b"].shape == (1, 8000)
-    assert pipeline.field is None
-
-
 def test_a_path_in_a_field_of_text(tmp_path: Path) -> None:
     (tmp_path / "a.flac").write_bytes(encoded(sound(1.0)))
     sample = {"file": str(tmp_path / "a.flac"), "text": "words"}
@@ -101,11 +90,6 @@ def test_a_second_clip_or_rate_is_a_separate_stage() -> None:
     assert np.corrcoef(twice(data)[0, 500:-500], once(data)[0, 500:-500])[0, 1] > 0.9
 
 
-def test_pipelines_can_be_nested() -> None:
-    inner = audio.Compose([audio.CenterClip(0.5)])
-    assert audio.Compose([inner, audio.Mono()]).transforms == (audio.CenterClip(0.5), audio.Mono())
-
-
 class Library:
     """Stands in for a transform of a library that is not installed; its module decides which."""
 
@@ -129,13 +113,6 @@ def test_the_rate_of_an_array_must_be_known() -> None:
     with pytest.raises(BadOption, match=r"rate=16000"):
         audio.RandomClip(1.0)(sound())
     assert audio.Compose([])(sound()).shape == sound().shape
-
-
-def test_the_error_for_a_damaged_field_names_its_sample() -> None:
-    sample = {"__key__": "0007", "__url__": "train-3.tar", "flac": encoded(sound())[:5000], "cls": 3}
-    with pytest.raises(CorruptSource) as caught:
-        audio.Compose([])(sample)
-    assert "'flac' of sample '0007' in train-3.tar" in "".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize("given_", [[3], ["mono"], [None]])

@@ -241,7 +241,7 @@ def test_rejects_values_that_are_not_files(source: Any) -> None:
 
 @pytest.mark.parametrize("options", [{"start": -1}, {"seconds": -0.5}, {"start": float("nan")}, {"seconds": "1"}])
 def test_bad_options_are_rejected(options: Any) -> None:
-    with pytest.raises(BadOption, match="seconds"):
+    with pytest.raises(BadOption, match=next(iter(options))):
         decode_audio(encoded(sound()), **options)
 
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,7 @@ from PIL import Image
 
 from feedline import images
 from feedline.abc.memory import Placement, on_this_thread
-from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.errors import BadOption, CorruptSource
 from feedline.images.compose import image_transform
 from feedline.images.deferred import DeferredImage
 from feedline.randomness.scope import Scope, enter
@@ -181,25 +179,6 @@ def test_a_flip_after_normalising_works() -> None:
     assert (after == images.Normalize()(photo())[:, :, ::-1]).all()
 
 
-def test_the_field_of_a_sample_is_changed_and_nothing_else() -> None:
-    pipeline = images.Compose([images.Resize((4, 5))])
-    image, label = pipeline((encoded(photo()), 3))
-    assert image.shape == (4, 5, 3)
-    assert label == 3
-    sample = pipeline.on("right")({"left": photo(), "right": photo()})
-    assert sample["left"].shape == (90, 120, 3)
-    assert sample["right"].shape == (4, 5, 3)
-    assert pipeline({"bytes": encoded(photo()), "path": "a"}).shape == (4, 5, 3)
-
-
-def test_pipelines_can_be_nested_printed_and_pickled() -> None:
-    pipeline = images.Compose([images.Compose([images.Resize(8)]), images.CenterCrop(4)]).on("jpg")
-    assert repr(pipeline) == "Compose([Resize(size=8), CenterCrop(size=(4, 4))]).on('jpg')"
-    twin = pickle.loads(pickle.dumps(pipeline))
-    assert repr(twin) == repr(pipeline)
-    assert twin({"jpg": photo()})["jpg"].shape == (4, 4, 3)
-
-
 @pytest.mark.parametrize("key", range(6))
 @pytest.mark.parametrize("place", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
 def test_random_draws_do_not_depend_on_where_an_image_is_finished(place: Placement, key: int) -> None:
@@ -283,17 +262,6 @@ def test_albumentations_cannot_follow_a_change_of_the_axes(monkeypatch: pytest.M
     monkeypatch.setattr(ReturnsShape, "__module__", "albumentations")
     with pytest.raises(BadOption, match="Put it before these"):
         images.Compose([images.Resize((20, 30)), images.ToChannelsFirst(), ReturnsShape()])
-
-
-def test_an_image_that_hugging_face_refers_to_by_path_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "a.png"
-    file.write_bytes(encoded(photo(), "PNG"))
-    pipeline = images.Compose([images.Resize((20, 30))])
-    stored = {"image": {"bytes": None, "path": str(file)}, "label": 3}
-    assert np.array_equal(pipeline(stored)["image"], pipeline(photo()))
-    file.unlink()
-    with pytest.raises(SourceError, match=r"a\.png.*No such file"):
-        pipeline(stored)
 
 
 def test_a_pipeline_inside_another_does_not_lose_its_field() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
-from feedline import DataLoader, Loader, collate, images
+from feedline import DataLoader, images
 from feedline.datasets import ArrayDataset
 from feedline.errors import BadOption
 
@@ -248,20 +247,6 @@ def test_mixing_resumes_exactly_after_every_step(place: str, source: str, worker
         assert equal(copied(second), epochs[1])
 
 
-def test_numpy_batches_are_mixed_in_the_collate_function() -> None:
-    transform = images.Compose([images.RandomCrop(8, padding=1), images.Normalize()])
-    source = ArrayDataset((np.zeros((8, 8, 8, 3), np.uint8), np.arange(8)), transform=transform.on(0))
-    loader = Loader(source, 4, seed=1, collate_fn=images.MixUp(num_classes=8).after(collate.default))
-    pixels, labels = next(iter(loader))
-    assert (pixels.shape, labels.shape) == ((4, 3, 8, 8), (4, 8))
-
-
-def test_batch_transforms_can_be_printed_and_pickled() -> None:
-    shown = "MixUp(alpha=0.4, num_classes=40, image=None, label=None)"
-    assert repr(MIXING.transforms[0]) == shown
-    assert shown in repr(pickle.loads(pickle.dumps(MIXING)))
-
-
 def test_cutmix_rejects_batches_of_other_shapes() -> None:
     vectors = np.zeros((2, 8), np.float32)
     with pytest.raises(BadOption, match=r"four axes.*\(2, 8\)"):
@@ -272,13 +257,3 @@ def test_cutmix_rejects_batches_of_other_shapes() -> None:
 def test_labels_that_are_not_classes_are_rejected(labels: Any) -> None:
     with pytest.raises(BadOption, match="MixUp was given labels as"):
         images.MixUp(num_classes=2, label=1)((np.zeros((2, 3, 4, 4), np.float32), labels))
-
-
-@pytest.mark.parametrize("num_classes", [0, 2.5, "2"])
-def test_bad_numbers_of_classes_are_rejected(num_classes: Any) -> None:
-    with pytest.raises(BadOption, match="num_classes="):
-        images.MixUp(num_classes=num_classes)
-    counted: Any = np.int64(3)
-    assert images.MixUp(num_classes=counted).num_classes == 3
-    with pytest.raises(BadOption, match="p="):
-        images.RandomBatchChoice([images.MixUp(num_classes=3)], p=[float("nan")])

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from feedline.audio.clip import Clip
 from feedline.audio.compose import ClipTransform
-from feedline.audio.decoding import checked_seconds
-from feedline.datasets.framework.source import checked_count
-from feedline.errors import BadOption
 from feedline.randomness.scope import rng
+from feedline.system.options import checked_choice, checked_count, checked_number
 
 _SHORT = ("pad", "repeat", "keep")
 _QUALITIES = ("LQ", "MQ", "HQ", "VHQ")
@@ -40,7 +38,8 @@ class RandomClip(ClipTransform):
     cuts = True
 
     def __post_init__(self) -> None:
-        _check(self.seconds, self.short)
+        checked_number("seconds", self.seconds, above=0)
+        checked_choice("short", self.short, _SHORT)
 
     def draw(self, clip: Clip) -> None:
         clip.seconds, clip.short, clip.position = self.seconds, self.short, rng().random()
@@ -70,7 +69,8 @@ class CenterClip(ClipTransform):
     cuts = True
 
     def __post_init__(self) -> None:
-        _check(self.seconds, self.short)
+        checked_number("seconds", self.seconds, above=0)
+        checked_choice("short", self.short, _SHORT)
 
     def draw(self, clip: Clip) -> None:
         clip.seconds, clip.short, clip.position = self.seconds, self.short, 0.5
@@ -100,9 +100,8 @@ class Resample(ClipTransform):
     resamples = True
 
     def __post_init__(self) -> None:
-        checked_count("rate", self.rate, 1)
-        if self.quality not in _QUALITIES:
-            raise BadOption(f"quality={self.quality!r} is not one of {', '.join(map(repr, _QUALITIES))}.")
+        checked_count("rate", self.rate)
+        checked_choice("quality", self.quality, _QUALITIES)
 
     def draw(self, clip: Clip) -> None:
         clip.rate, clip.quality = self.rate, self.quality
@@ -122,10 +121,3 @@ class Mono(ClipTransform):
 
     def draw(self, clip: Clip) -> None:
         clip.mono = True
-
-
-def _check(seconds: object, short: str) -> None:
-    if checked_seconds("seconds", seconds) == 0:
-        raise BadOption("seconds=0 leaves nothing of the sound. Give a number above 0.")
-    if short not in _SHORT:
-        raise BadOption(f"short={short!r} is not one of {', '.join(map(repr, _SHORT))}.")

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import BadOption
-from feedline.images.geometry import checked_numbers
-from feedline.images.transforms.choice import drawn_place
+from feedline.images.transforms.choice import checked_weights, drawn_place
 from feedline.randomness.scope import rng
 from feedline.system.optional import is_tensor
+from feedline.system.options import checked_count, checked_number
 from feedline.types import CollateFunction
 
 
@@ -64,13 +64,8 @@ class _Mixing(BatchTransform):
         image: Hashable = None,
         label: Hashable = None,
     ) -> None:
-        if not alpha > 0:
-            raise BadOption(f"alpha={alpha!r} is not above 0.")
-        given: object = num_classes
-        if given is not None and (not isinstance(given, (int, np.integer)) or given < 1):
-            raise BadOption(f"num_classes={num_classes!r} is not a whole number from 1.")
-        self.alpha = float(alpha)
-        self.num_classes = None if num_classes is None else int(num_classes)
+        self.alpha = checked_number("alpha", alpha, above=0)
+        self.num_classes = None if num_classes is None else checked_count("num_classes", num_classes)
         self.image = image
         self.label = label
 
@@ -224,12 +219,10 @@ class RandomBatchChoice(BatchTransform):
         self.transforms = tuple(transforms)
         if not self.transforms or not all(map(callable, self.transforms)):
             raise BadOption(f"transforms={transforms!r} is not a sequence of functions of a batch.")
-        self.p = None if p is None else checked_numbers("p", p, len(self.transforms))
-        if self.p is not None and (min(self.p) < 0 or sum(self.p) <= 0):
-            raise BadOption(f"p={p!r} does not consist of a weight from 0 for each transform, with a sum above 0.")
+        self.p = checked_weights(p, len(self.transforms))
 
     def __call__(self, batch: object) -> Any:
-        return self.transforms[drawn_place(self.p or (1.0,) * len(self.transforms))](batch)
+        return self.transforms[drawn_place(self.p, len(self.transforms))](batch)
 
 
 def _may_be_labels(value: Any, num_classes: int | None) -> bool:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
 
 from feedline.errors import CorruptSource, FeedlineError, SourceError
-from feedline.images.fields import FileBytes
+from feedline.images.medium import FileBytes
 from feedline.system.failures import words
 from feedline.system.optional import require
 from feedline.video.declared import check_declared

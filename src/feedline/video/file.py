@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from feedline.datasets.framework.paths import checked_path
 from feedline.errors import BadOption, CorruptSource
-from feedline.images.fields import FileBytes
 from feedline.images.header import file_bytes
+from feedline.images.medium import FileBytes
 from feedline.system.sizes import check_size, most_bytes
 from feedline.video.container import opened, pyav, shown_name
 from feedline.video.decoding import FrameDecoder

@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import feedline
 from feedline.abc import ShardedSource, StreamSource
 from feedline.collate import pad
-from feedline.errors import BadOption, BadState
+from feedline.errors import BadOption
 from feedline.text import tokenize
 
 TEXTS = [f"text {number}" for number in range(23)]
@@ -144,7 +142,7 @@ def test_rejects_bad_results_of_a_tokenizer(tokenizer: Callable[[str], Any], mes
 
 
 def test_options() -> None:
-    for wrong in ({"batch": 0}, {"append_eos": -1}, {"append_eos": "</s>"}, {"dtype": "float32"}, {"dtype": "int8"}):
+    for wrong in ({"append_eos": -1}, {"append_eos": "</s>"}, {"dtype": "float32"}, {"dtype": "int8"}):
         with pytest.raises(BadOption, match="="):
             tokenize(TEXTS, encode, **wrong)
     with pytest.raises(BadOption, match="append_eos=70000"):
@@ -217,29 +215,27 @@ def through(dataset: Any, **options: Any) -> list[str]:
     return [one for batch in feedline.Loader(dataset, 4, collate_fn=texts, **options) for one in batch]
 
 
-@pytest.mark.parametrize("batch", [1, 4, 64])
-def test_streams(batch: int) -> None:
+def test_streams() -> None:
     for source in (Lines(), Resumable(), Sharded()):
-        stream = tokenize(source, encode, batch=batch)
+        stream = tokenize(source, encode)
         assert texts(stream) == TEXTS
         assert texts(stream) == TEXTS
         assert through(stream) == TEXTS
         assert sorted(through(stream, workers=2, engine="thread")) == sorted(TEXTS)
         assert texts(pickle.loads(pickle.dumps(stream))) == TEXTS
-    assert "uint32[tokens]" in repr(stream)
 
 
 def test_a_worker_tokenizes_only_its_own_texts() -> None:
     tokenizer = HuggingFace()
-    stream = tokenize(Lines(), tokenizer, batch=4)
+    stream = tokenize(Lines(), tokenizer)
     assert through(stream, workers=2, engine="thread") == TEXTS
-    assert sum(tokenizer.calls) < 2 * 23
+    assert sum(tokenizer.calls) == 23
 
 
 @pytest.mark.parametrize("source", [Lines(), Resumable(), Sharded()])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_streams_resume_after_every_batch(source: Any, workers: int) -> None:
-    stream = tokenize(source, encode, batch=3)
+    stream = tokenize(source, encode)
     engine: Any = "thread" if workers else "inline"
 
     def loader() -> Any:
@@ -254,44 +250,13 @@ def test_streams_resume_after_every_batch(source: Any, workers: int) -> None:
         assert list(other) == whole[done:]
 
 
-class OwnState(Lines):
-    """A dataset that keeps its own state, like those of torchdata."""
-
-    place = 0
-
-    def __iter__(self) -> Iterator[str]:
-        while self.place < 23:
-            self.place += 1
-            yield TEXTS[self.place - 1]
-        self.place = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.place = state["place"]
-
-
-@pytest.mark.parametrize("source", [Resumable, OwnState])
-@given(batch=st.integers(1, 25), taken=st.integers(0, 23), skipped=st.integers(0, 23))
-def test_a_pass_resumes_anywhere(source: Any, batch: int, taken: int, skipped: int) -> None:
-    first: Any = iter(tokenize(source(), encode, batch=batch))
-    assert texts(next(first) for _ in range(taken)) == TEXTS[:taken]
-    assert first.skip(skipped) == min(skipped, 23 - taken)
-    state = pickle.loads(pickle.dumps(first.state_dict()))
-    other: Any = iter(tokenize(source(), encode, batch=batch))
-    other.load_state_dict(state)
-    assert texts(other) == texts(first) == TEXTS[min(23, taken + skipped) :]
-
-
-@pytest.mark.parametrize("batch", [1, 5, 64])
-def test_a_bad_sample_costs_only_itself(batch: int) -> None:
+def test_a_bad_sample_costs_only_itself() -> None:
     def picky(text: str) -> list[int]:
         if text == "text 7":
             raise KeyError(text)
         return encode(text)
 
-    stream = tokenize(Resumable(3, 4, 22), picky, batch=batch)
+    stream = tokenize(Resumable(3, 4, 22), picky)
     found: list[Any] = []
     iterator = iter(stream)
     while True:
@@ -306,12 +271,6 @@ def test_a_bad_sample_costs_only_itself(batch: int) -> None:
         expected[bad] = kind
     assert found == expected
     assert through(stream, on_error="skip") == [text for text in expected if isinstance(text, str)]
-
-
-def test_malformed_states_are_rejected() -> None:
-    iterator: Any = iter(tokenize(Resumable(), encode))
-    with pytest.raises(BadState, match="Start the epoch over"):
-        iterator.load_state_dict({"place": 3})
 
 
 def test_a_stream_passes_set_epoch_on() -> None:

@@ -1,14 +1,21 @@
-"""Fields of a sample: which one holds the image, the sound or the video."""
+"""Images, sounds and videos: which field of a sample holds one, and pipelines that change it and leave the others."""
 
 from __future__ import annotations
 
+import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
 
 import numpy as np
 
-from feedline.errors import BadOption
+from feedline.errors import BadOption, CorruptSource
+from feedline.randomness.scope import TRANSFORM, stage
+from feedline.system.failures import add_note
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FileBytes: TypeAlias = bytes | bytearray | memoryview
 """The bytes of a file; arrays of bytes work as well."""
@@ -55,7 +62,7 @@ class Medium:
         possible = [name for name in names if name not in others]
         tests: tuple[Callable[[object], bool], ...] = (*self.tests, is_encoded)
         for test in tests:
-            found = [name for name in possible if test(values[name])]
+            found = [name for name in possible if test(_first(values[name]))]
             if len(found) == 1:
                 return found[0]
             if found and test is not is_encoded:
@@ -64,6 +71,46 @@ class Medium:
 
     def _choose(self, names: Iterable[object]) -> str:
         return f"It has {_listed(names)}. {self.advice}"
+
+
+class MediumPipeline(ABC):
+    """Changes the image, the sound or the video of a sample, and none of its other fields."""
+
+    _medium: ClassVar[Medium]
+    field: Hashable = None
+    """The field that holds it; None to look for it."""
+
+    def on(self, field: Hashable) -> Self:
+        """Return a copy for samples that hold it in this field, or at this index of a tuple."""
+        twin = copy.copy(self)
+        vars(twin)["field"] = field  # also of frozen dataclasses
+        return twin
+
+    @abstractmethod
+    def _changed(self, value: object) -> object:
+        """Return what becomes of one image, sound or video."""
+
+    def __call__(self, sample: object) -> Any:
+        field = self._medium.field_of(sample, self.field)
+        with stage(TRANSFORM):
+            if field is None:
+                return self._changed(sample)
+            try:
+                return replaced(sample, field, self._each)
+            except CorruptSource as exc:
+                if isinstance(sample, Mapping) and "__key__" in sample:  # a sample of a shard
+                    shard = f" in {sample['__url__']}" if "__url__" in sample else ""
+                    add_note(exc, f"in field {field!r} of sample {sample['__key__']!r}{shard}")
+                raise
+
+    def _each(self, value: object) -> object:
+        if isinstance(value, list):  # several samples at once, as Hugging Face passes them
+            return list(map(self._changed, value))
+        return self._changed(value)
+
+    def _shown_field(self) -> str:
+        """Return the end of the pipeline's `repr`."""
+        return "" if self.field is None else f".on({self.field!r})"
 
 
 def is_encoded(value: object) -> TypeGuard[FileBytes]:
@@ -87,6 +134,11 @@ def replaced(sample: Any, field: Any, change: Callable[[Any], object]) -> Any:
     if isinstance(sample, list):
         return values
     return type(sample)(*values) if hasattr(sample, "_fields") else tuple(values)
+
+
+def _first(value: Any) -> object:
+    """Return the first of several values, as Hugging Face passes them, and any other value as it is."""
+    return value[0] if isinstance(value, list) and value else value
 
 
 def _listed(names: Iterable[object]) -> str:

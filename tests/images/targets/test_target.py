@@ -6,16 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
-import feedline
-from feedline import collate, images
-from feedline.abc.memory import Placement
-from feedline.datasets.framework.source import Source
+from feedline import images
 from feedline.errors import BadOption
-from feedline.images.deferred import DeferredImages
-from tests.images.pictures import encoded, finished, photo, placed
-from tests.images.targets.moves import Resized, Warped
+from tests.images.pictures import encoded, photo
+from tests.images.targets.moves import Resized
+
+pytestmark = pytest.mark.usefixtures("fixed_draws")
 
 IMAGE = np.zeros((60, 80, 3), np.uint8)
 BOXES = np.array([[10, 10, 30, 30.0]])
@@ -57,6 +54,8 @@ def test_a_target_may_be_a_position() -> None:
         image, found = pipeline((IMAGE, mask.astype(kind)))
         assert np.array_equal(found, mask[:, ::-1])
         assert image.shape == IMAGE.shape
+        _, found = images.Compose([images.HorizontalFlip(1.0)], targets={-1: images.Mask()})((IMAGE, mask.astype(kind)))
+        assert np.array_equal(found, mask[:, ::-1])
 
 
 def test_masks_are_not_mistaken_for_the_image() -> None:
@@ -116,116 +115,6 @@ def test_functions_may_change_pixels_but_not_move_them() -> None:
         images.Compose([shrink], targets=targets)((IMAGE, {"boxes": BOXES}))
 
 
-def test_the_repr_shows_the_targets() -> None:
-    assert repr(FLIP).endswith("targets={'boxes': " + repr(images.Boxes()) + "})")
-
-
-SIZES = [(120, 90), (100, 80), (90, 120), (64, 64)]
-
-
-class Scenes(Source):
-    """Files with a mask and a point, JPEG and PNG."""
-
-    def __len__(self) -> int:
-        return 16
-
-    def _read(self, indices: Any) -> list[Any]:
-        return [self._scene(index) for index in indices.tolist()]
-
-    def _scene(self, index: int) -> dict[str, Any]:
-        width, height = SIZES[index % 4]
-        pixels = photo(width, height, index)
-        mask = (pixels[..., 0] > 120).astype(np.uint8)
-        return {
-            "image": encoded(pixels, "PNG" if index % 3 else "JPEG"),
-            "mask": encoded(mask, "PNG"),
-            "points": [[20, 30, 2], [60, 50, 1]],
-            "boxes": [[index, 5, index + 20, 40]],
-        }
-
-    def close(self) -> None:
-        pass
-
-    def _form(self) -> str:
-        return "scenes"
-
-
-TRAIN = images.Compose(
-    [
-        images.RandomResizedCrop(48, scale=(0.3, 1)),
-        images.HorizontalFlip(),
-        Warped(20, 1.1, 0.1),
-        images.ColorJitter(0.4),
-        images.Normalize(),
-    ],
-    targets={"mask": images.Mask(fill=255), "points": images.Keypoints(), "boxes": images.Boxes(min_size=0)},
-)
-
-
-def batches(kind: Any, **options: Any) -> list[Any]:
-    loader = kind(Scenes(TRAIN), 4, shuffle=True, seed=7, **options)
-    return [{name: np.asarray(value) for name, value in batch.items() if name != "image"} for batch in loader]
-
-
-def assert_equal(found: list[Any], expected: list[Any]) -> None:
-    assert len(found) == len(expected) == 4
-    for one, other in zip(found, expected, strict=True):
-        assert one.keys() == other.keys()
-        assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
-@pytest.mark.parametrize("where", list(Placement))
-def test_targets_do_not_depend_on_where_the_image_is_finished(where: Placement) -> None:
-    expected = batches(placed(feedline.DataLoader, Placement.DATASET), num_workers=0)
-    assert expected[0]["mask"].shape == (4, 48, 48)
-    assert len({tuple(batch["points"].ravel().tolist()) for batch in expected}) == 4
-    assert_equal(batches(placed(feedline.DataLoader, where), num_workers=0), expected)
-
-
-@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
-def test_targets_are_the_same_on_every_engine(engine: str, workers: int) -> None:
-    expected = batches(feedline.DataLoader, num_workers=0)
-    assert_equal(batches(feedline.Loader, engine=engine, workers=workers), expected)
-
-
-def test_an_image_finished_on_the_device_still_matches_its_mask() -> None:
-    targets = {"mask": images.Mask(), "points": images.Keypoints(), "boxes": images.Boxes(min_size=0)}
-    pipeline = images.Compose(
-        [images.RandomResizedCrop(48), images.HorizontalFlip(), Warped(20, 1, 0)], targets=targets
-    )
-    loader = placed(feedline.DataLoader, Placement.DECODE)(Scenes(pipeline), 4, seed=7)
-    for batch in loader:
-        assert isinstance(batch["image"], DeferredImages)
-        bright = finished(batch["image"])[..., 0].astype(int) - 120
-        differ = (bright > 0) != (batch["mask"].numpy() > 0)
-        assert (differ & (np.abs(bright) > 25)).mean() < 0.02  # except for interpolation
-
-
-def test_batches_for_detection() -> None:
-    loader = feedline.DataLoader(Scenes(TRAIN), 4, seed=7, collate_fn=collate.detection(image="image"))
-    batch = next(iter(loader))
-    assert batch["image"].shape == (4, 3, 48, 48)
-    assert [type(boxes) for boxes in batch["boxes"]] == [torch.Tensor] * 4
-
-
-def test_resuming_gives_the_same_targets() -> None:
-    def loader() -> Any:
-        return feedline.DataLoader(Scenes(TRAIN), 2, shuffle=True, seed=3)
-
-    whole = list(loader())
-    for step in (1, 5):
-        first = loader()
-        steps = iter(first)
-        for _ in range(step):
-            next(steps)
-        second = loader()
-        second.load_state_dict(first.state_dict())
-        rest = list(second)
-        assert len(rest) == len(whole) - step
-        for one, other in zip(rest, whole[step:], strict=True):
-            assert all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_targets_move_through_several_stages() -> None:
     """A second resize starts a new stage, with the coordinates of the first stage's result."""
     targets = {"boxes": images.Boxes(), "points": images.Keypoints(), "mask": images.Mask()}
@@ -245,21 +134,6 @@ def test_a_function_may_move_the_channel_to_the_front() -> None:
     assert found["boxes"].tolist() == BOXES.tolist()
 
 
-def test_boxes_without_labels_and_malformed_boxes() -> None:
-    crop = images.Compose([images.CenterCrop(40)], targets={"boxes": images.Boxes()})
-    found = crop({"image": IMAGE, "boxes": [[0, 0, 5, 5]], "labels": None})
-    assert found["boxes"].shape == (0, 4)
-    assert found["labels"] is None
-    with pytest.raises(BadOption, match=r"Boxes are not rows of 4 numbers: \[\[0, 0, 5, 5\], \[1, 2\]\]"):
-        crop({"image": IMAGE, "boxes": [[0, 0, 5, 5], [1, 2]]})
-
-
-def test_a_target_may_be_counted_from_the_end() -> None:
-    mask = np.arange(80, dtype=np.uint8) + np.zeros((60, 1), np.uint8)
-    _, flipped = images.Compose([images.HorizontalFlip(1.0)], targets={-1: images.Mask()})((IMAGE, mask))
-    assert np.array_equal(flipped, mask[:, ::-1])
-
-
 def test_rejects_two_boxes_targets_that_filter_the_same_field() -> None:
     targets: dict[Any, Any] = {"boxes": images.Boxes(), "faces": images.Boxes()}
     pipeline = images.Compose([images.CenterCrop(8)], targets=targets)
@@ -271,7 +145,61 @@ def test_rejects_two_boxes_targets_that_filter_the_same_field() -> None:
     assert len(pipeline(sample)["faces"]) == 1
 
 
-def test_sizes_may_be_numpy_integers() -> None:
-    image = np.zeros((32, 32, 3), np.uint8)
-    assert images.Resize(np.int64(8))(image).shape == (8, 8, 3)  # type: ignore[arg-type]  # as arrays contain them
-    assert images.CenterCrop((np.int32(4), 6))(image).shape == (4, 6, 3)  # type: ignore[arg-type]
+# Any: transforms of all classes.
+EVERY: list[list[Any]] = [
+    [images.Resize((45, 71))],
+    [images.Resize(100)],
+    [images.CenterCrop(50)],
+    [images.RandomResizedCrop(48, scale=(0.3, 1))],
+    [images.RandomCrop(50)],
+    [images.RandomCrop((60, 60), padding=8)],
+    [images.RandomCrop(96, pad_if_needed=True)],
+    [images.Pad((3, 4, 15, 6))],
+    [images.HorizontalFlip()],
+    [images.VerticalFlip()],
+    [images.RandomRotation(180)],
+    [images.RandomRotation(30, "bilinear", expand=True, center=(10, 20))],
+    [images.RandomAffine(20, translate=(0.2, 0.2), scale=(0.7, 1.3), shear=(-20, 20, -20, 20))],
+    [images.RandomChoice([images.VerticalFlip(1.0), images.RandomRotation(90), images.Pad(5)])],
+    [images.RandomApply([images.RandomRotation(90), images.HorizontalFlip(1.0)])],
+    [images.RandomRotation(20), images.RandomResizedCrop(64, scale=(0.5, 1)), images.RandomAffine(10), images.Pad(4)],
+    [images.RandomCrop(48), images.RandomRotation(20), images.Resize((70, 90)), images.VerticalFlip()],
+    [images.RandAugment(), images.RandomErasing(1.0)],
+    [images.TrivialAugmentWide()],
+    [images.AutoAugment()],
+]
+
+
+@pytest.mark.parametrize("transforms", EVERY, ids=str)
+def test_targets_follow_every_transform(transforms: list[Any]) -> None:
+    colors = any("Augment" in repr(one) for one in transforms)  # changes colours as well
+    targets = {
+        "mask": images.Mask(),
+        "boxes": images.Boxes(min_size=0, fields=()),
+        "point": images.Keypoints(),
+    }
+    pipeline = images.Compose(transforms, targets=targets)
+    mask = np.zeros((60, 80), np.uint8)
+    mask[22:40, 30:56] = 1
+    sample = {
+        "image": np.repeat(mask[..., None] * np.uint8(255), 3, 2),
+        "mask": mask,
+        "boxes": [[30, 22, 56, 40]],
+        "point": [[43, 31, 2]],
+    }
+    for _ in range(25):
+        found = pipeline.on("image")(sample)
+        inside = found["mask"] > 0
+        bright = inside if colors else found["image"][..., 0] > 127
+        assert found["mask"].shape == found["image"].shape[:2]
+        assert (bright != inside).mean() < 0.06  # without the edges, which are interpolated
+        rows, columns = np.nonzero(inside)
+        (box,), ((x, y, visible),) = found["boxes"], found["point"]
+        if not len(rows):
+            continue
+        edges = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+        assert np.all(np.array(edges[:2]) >= box[:2] - 1.5)
+        assert np.all(np.array(edges[2:]) <= box[2:] + 1.5)
+        if visible:
+            height, width = inside.shape
+            assert inside[int(np.clip(y, 0, height - 1)), int(np.clip(x, 0, width - 1))]
