@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from feedline.pipes.cursor import Cursor, OneToOneCursor, Stopped
-from feedline.pipes.lap import Draws, Lap, Places, Samples
+from feedline.pipes.cursor import Stopped, up_to_failure
+from feedline.pipes.lap import Draws, Samples
 from feedline.pipes.methods import Pipe, stage_of
+from feedline.pipes.operators.each import each
 from feedline.pipes.pipe import pipe_of
-from feedline.pipes.stage import MapStage, Stage, StreamStage
 from feedline.randomness.scope import stage as timed
 from feedline.text.encoder import Encoder, EndOption, text_of, tokenizer_name
 
@@ -53,73 +55,23 @@ def tokenize(
         >>> dataset[0].tolist()
         [116, 111, 32, 98, 101, 0]
     """
-    encoder, texts = Encoder.of(tokenizer, append_eos=append_eos, dtype=dtype), stage_of(source, "source")
-    if isinstance(texts, MapStage):
-        return pipe_of(_TokensOfSamples(texts, encoder, field))
-    assert isinstance(texts, StreamStage)
-    return pipe_of(_TokensOfStream(texts, encoder, field))
+    encoder = Encoder.of(tokenizer, append_eos=append_eos, dtype=dtype)
+    label = f"tokenize({tokenizer_name(tokenizer)}, {encoder.dtype})"
+    return pipe_of(each(stage_of(source, "source"), label, _Tokenize(encoder, field, label), least=_AT_ONCE))
 
 
-class _Tokens(Stage):
-    def __init__(self, source: Stage, encoder: Encoder, field: str | int | None) -> None:
-        self.sources = (source,)
-        self.label = f"tokenize({tokenizer_name(encoder.tokenizer)}, {encoder.dtype})"
-        self._encoder, self._field = encoder, field
+@dataclass(frozen=True, eq=False)
+class _Tokenize:
+    encoder: Encoder
+    field: str | int | None
+    label: str
 
-    def encode(self, samples: Samples) -> Samples:
-        """Return the tokens of the texts of samples."""
+    def __call__(self, samples: Samples, draws: Draws, places: Sequence[int]) -> Samples:
         with timed(self.label):
-            return list(self._encoder([text_of(sample, self._field) for sample in samples]))
-
-
-class _TokensOfSamples(_Tokens, MapStage):
-    def __init__(self, source: MapStage, encoder: Encoder, field: str | int | None) -> None:
-        super().__init__(source, encoder, field)
-        self._source = source
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def origin(self, place: int, epoch: int) -> tuple[object, int]:
-        return self._source.origin(place, epoch)
-
-    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
-        return self.encode(self._source.read(places, epoch, draws))
-
-
-class _TokensOfStream(_Tokens, StreamStage):
-    def __init__(self, source: StreamStage, encoder: Encoder, field: str | int | None) -> None:
-        super().__init__(source, encoder, field)
-        self._source = source
-        self.is_endless = source.is_endless
-        self.is_sharded = source.is_sharded
-
-    def count(self) -> int | None:
-        return self._source.count()
-
-    def open(self, lap: Lap) -> Cursor:
-        return _TokenCursor(self._source.open(lap), lap, self)
-
-
-class _TokenCursor(OneToOneCursor):
-    def __init__(self, source: Cursor, lap: Lap, stage: _TokensOfStream) -> None:
-        super().__init__(source, lap)
-        self._stage = stage
-
-    def _need(self, count: int) -> int:
-        return max(count, _AT_ONCE) if self._stage.is_sharded else count
-
-    def _process(self, items: Samples, first: int) -> Samples:
-        try:
-            return self._stage.encode(items)
-        except Exception:
-            return self._each(items)  # finds out which one fails
-
-    def _each(self, items: Samples) -> Samples:
-        made: Samples = []
-        for number, item in enumerate(items):
-            try:
-                made += self._stage.encode([item])
-            except Exception as exc:
-                raise Stopped(exc, made, [item], items[number + 1 :]) from None
+            made, failure = up_to_failure(self._encode, samples)
+        if failure is not None:
+            raise Stopped(failure, made, samples[len(made) : len(made) + 1], samples[len(made) + 1 :])
         return made
+
+    def _encode(self, samples: Samples) -> Samples:
+        return list(self.encoder([text_of(sample, self.field) for sample in samples]))
