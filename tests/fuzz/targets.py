@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -492,7 +493,8 @@ def _copy_of(path: Path) -> Path:
 
 
 def _read_copy(path: Path) -> list[Any]:
-    return all_of(JSONLines(path, unpack=path.parent / f"{VICTIM}-copies", cache=False))
+    with mock.patch("feedline.datasets.formats.lines.index.MOST_UNIT", 0):
+        return all_of(JSONLines(path, cache=path.parent / f"{VICTIM}-copies"))
 
 
 def _copy_place(folder: Path, data: bytes) -> Path:

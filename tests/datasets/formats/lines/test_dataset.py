@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import JSONLines, TextLines, open_dataset
 from feedline.datasets.formats.lines import dataset as dataset_module
-from feedline.datasets.formats.lines import index, source
+from feedline.datasets.formats.lines import index
+from feedline.datasets.formats.lines import source as source_module
 from feedline.datasets.storage import content
 from feedline.datasets.storage.content import packing_of
 from feedline.errors import BadOption, CorruptSource, DataWarning, SourceChanged, SourceError
@@ -43,12 +44,12 @@ COUNT = 60
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many blocks and units in small files."""
-    for module in (index, source):
+    for module in (index, source_module):
         monkeypatch.setattr(module, "BLOCK_BYTES", 200)
         monkeypatch.setattr(module, "PACKED_BYTES", 500)
     monkeypatch.setattr(index, "_LEAST_UNIT", 100)
     monkeypatch.setattr(index, "MOST_UNIT", 1 << 14)
-    monkeypatch.setattr(source, "CACHE_BYTES", 0)
+    monkeypatch.setattr(source_module, "CACHE_BYTES", 0)
     monkeypatch.setattr(content, "_SLICE", 64)
     monkeypatch.setattr(content, "_ZSTD_SLICE", 64)
     monkeypatch.setattr("feedline.datasets.formats.lines.format.SECTION_BYTES", 300)
@@ -366,8 +367,7 @@ def test_lines_before_the_damage_are_delivered(tmp_path: Path) -> None:
     stream = JSONLines([first, second]).stream()
     found, iterator = [], iter(stream)
     with pytest.raises(CorruptSource, match=r"a\.jsonl\.gz cannot be unpacked: it ends within a compressed stream"):
-        while True:
-            found += iterator.take(50)
+        found.extend(iterator)
     assert found == list(range(len(found)))
     assert len(found) > 1000
     assert iterator.take(50) == [-1, -2], "the next file follows"

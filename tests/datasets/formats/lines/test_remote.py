@@ -17,7 +17,8 @@ import pytest
 
 import feedline
 from feedline.datasets import JSONLines, ParquetDataset, Remote, TextLines, open_dataset
-from feedline.datasets.formats.lines import index, source
+from feedline.datasets.formats.lines import index
+from feedline.datasets.formats.lines import source as source_module
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import CorruptSource, MissingExtra, SourceChanged, SourceError
 from tests.datasets.formats.lines.writing import FORMS, all_of, lines_of, taken, write
@@ -29,12 +30,12 @@ COUNT = 300
 @pytest.fixture(autouse=True)
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a small file need many blocks and many requests."""
-    for module in (index, source):
+    for module in (index, source_module):
         monkeypatch.setattr(module, "BLOCK_BYTES", 100)
         monkeypatch.setattr(module, "PACKED_BYTES", 300)
     monkeypatch.setattr(index, "_LEAST_UNIT", 50)
     monkeypatch.setattr("feedline.datasets.storage.content.REMOTE_CHUNK", 200)
-    monkeypatch.setattr(source, "CACHE_BYTES", 0)
+    monkeypatch.setattr(source_module, "CACHE_BYTES", 0)
     monkeypatch.setattr("feedline.datasets.storage.ranges.REMOTE_GAP", 50)
     monkeypatch.setattr("feedline.datasets.formats.lines.format.SECTION_BYTES", 250)
     monkeypatch.setattr("feedline.datasets.storage.ahead.REMOTE_CHUNK", 200)

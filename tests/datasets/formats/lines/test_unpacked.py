@@ -11,7 +11,8 @@ import pytest
 
 import feedline
 from feedline.datasets import JSONLines
-from feedline.datasets.formats.lines import index, source
+from feedline.datasets.formats.lines import index
+from feedline.datasets.formats.lines import source as source_module
 from feedline.datasets.framework.store import BLOCK_BYTES, read_stored, stored_bytes
 from feedline.errors import BadOption, CorruptSource, DataWarning, PerformanceWarning, SourceChanged, SourceError
 from tests.datasets.formats.lines.writing import lines_of, rows, touch_later, write
@@ -24,9 +25,9 @@ LINES = lines_of({"number": number, "text": "x" * 90} for number in range(COUNT)
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "MOST_UNIT", 1000)
-    for module in (index, source):
+    for module in (index, source_module):
         monkeypatch.setattr(module, "PACKED_BYTES", 500)
-    monkeypatch.setattr(source, "CACHE_BYTES", 0)
+    monkeypatch.setattr(source_module, "CACHE_BYTES", 0)
 
 
 @pytest.fixture

@@ -254,8 +254,8 @@ class UnpackedBlob(ClosedWhenDeleted, Blob):
         blob.check()
         if file is None:
             raise SourceError(
-                f"{blob.name} is compressed as a whole, and cannot be unpacked to {self._entry.path.parent}. Give cache= "
-                "a folder with room for all of its content, or read .stream()."
+                f"{blob.name} is compressed as a whole, and cannot be unpacked to {self._entry.path.parent}. Give "
+                "cache= a folder with room for all of its content, or read .stream()."
             )
         return file
 

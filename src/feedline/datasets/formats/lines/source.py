@@ -259,6 +259,14 @@ class _Reader:
         """
         files = self._files.get()
         wanted = [self._range(block, limit) for block in blocks]
+        try:
+            contents = self._contents(files, wanted)
+        finally:
+            for number in {one.shard for one in wanted}:
+                files.blob(number).check()  # what was read, or could not be read, may be from another version
+        return [contents[one] for one in wanted]
+
+    def _contents(self, files: ShardFiles, wanted: list[ByteRange]) -> dict[ByteRange, bytes]:
         plain = [one for one in wanted if not self._is_packed(one)]
         contents = dict(zip(plain, map(bytes, files.read(plain)), strict=True))
         packed = [one for one in wanted if self._is_packed(one)]
@@ -271,9 +279,7 @@ class _Reader:
 
         count = 1 if all(blob.is_local for blob in blobs) else self._request_count
         contents |= zip(packed, side_by_side(unpacked, range(len(packed)), count), strict=True)
-        for number in {one.shard for one in wanted}:
-            files.blob(number).check()  # what was read may be from another version
-        return [contents[one] for one in wanted]
+        return contents
 
     def _is_packed(self, one: ByteRange) -> bool:
         found = self.index.files[one.shard]
