@@ -468,7 +468,7 @@ def _unpack_place(folder: Path, data: bytes) -> Path:
     """Replace an unpacked row group by damaged bytes."""
     path = at(".parquet")(folder, _parquet_file(folder))
     all_of(ParquetDataset(path, cache=folder / f"{VICTIM}-unpacked"))
-    next((folder / f"{VICTIM}-unpacked").glob("*/0.arrow")).write_bytes(data)
+    next((folder / f"{VICTIM}-unpacked").glob("*.arrow")).write_bytes(data)
     return path
 
 
@@ -476,7 +476,7 @@ def _unpacked_file(folder: Path) -> bytes:
     folder.mkdir()
     path = at(".parquet")(folder, _parquet_file(folder))
     all_of(ParquetDataset(path, cache=folder / "unpacked"))
-    return next((folder / "unpacked").glob("*/0.arrow")).read_bytes()
+    return next((folder / "unpacked").glob("*.arrow")).read_bytes()
 
 
 def _copied(folder: Path) -> Path:

@@ -134,7 +134,7 @@ class Shards(Generic[R]):
         self._storage.close()
 
 
-class ShardStreamBase(Stream, Generic[R]):
+class ShardStreamBase(Stream):
     """What both kinds of streams share."""
 
     is_common = False
@@ -144,7 +144,8 @@ class ShardStreamBase(Stream, Generic[R]):
     homes = 1
     """Groups of shards that stay apart."""
 
-    def __init__(self, shards: Shards[R], transform: Transform | None) -> None:
+    # Any: a format's records.
+    def __init__(self, shards: Shards[Any], transform: Transform | None) -> None:
         super().__init__()
         self.shards = shards
         self.transform = checked_transform(transform)
@@ -153,7 +154,7 @@ class ShardStreamBase(Stream, Generic[R]):
         """Return the shards in the order of an epoch, which all parts share."""
         return order_of(len(self.shards.addresses), self.seed if self.shuffle else None, homes, epoch)
 
-    def __iter__(self) -> ShardPass[R]:
+    def __iter__(self) -> ShardPass:
         return ShardPass(self, self._part())
 
     @property
@@ -174,7 +175,7 @@ class ShardStreamBase(Stream, Generic[R]):
         return f"{type(self).__name__}({own}, each sample {shards.format!r}{self._order_shown()}{transform})"
 
 
-class ShardStream(ShardStreamBase[R], PartedStream, Epochs, Reshardable):
+class ShardStream(ShardStreamBase, PartedStream, Epochs, Reshardable):
     """An iterable dataset of the samples in shards; the method `stream` of a dataset makes it.
 
     Every worker of every rank reads its own shards. If there are fewer shards than workers, several read the same shard
@@ -186,7 +187,7 @@ class ShardStream(ShardStreamBase[R], PartedStream, Epochs, Reshardable):
 
     def __init__(
         self,
-        shards: Shards[R],
+        shards: Shards[Any],
         transform: Transform | None,
         *,
         shuffle: bool = False,
@@ -236,7 +237,7 @@ class ShardStream(ShardStreamBase[R], PartedStream, Epochs, Reshardable):
         return f", shuffle=True, buffer={self.buffer}, seed={self.seed}{sticky}" if self.shuffle else ""
 
 
-class CommonShardStream(ShardStreamBase[R], StreamSource):
+class CommonShardStream(ShardStreamBase, StreamSource):
     """The same in the order of the files, for samples that are cheap to pass over.
 
     Every worker reads all files and makes only its own samples, so that their order is the same with any number of
@@ -275,7 +276,7 @@ class ShardPass(ResumablePass[Held]):
 
     _ahead: Ahead | None = None
 
-    def __init__(self, stream: ShardStreamBase[Any], part: Part = (0, 1)) -> None:
+    def __init__(self, stream: ShardStreamBase, part: Part = (0, 1)) -> None:
         super().__init__(part, stream.transform)
         self._stream = stream
         self._format: ShardFormat[Any] = stream.shards.format
@@ -524,8 +525,8 @@ class ShardPass(ResumablePass[Held]):
             last, number = buffer.taken
             oldest = (number, self._again) if oldest is None else min(oldest, (number, self._again), key=_number)
         if oldest is not None:
-            number, (share, run, index) = oldest
-            return number, share, run.entry, run.ordinal + index, last
+            number, (share, held, index) = oldest
+            return number, share, held.entry, held.ordinal + index, last
         here, run = self._share, self._run
         if run is not None and not (self._index and isinstance(run.records[0], Damage)):
             return buffer.number, here, run.entry, run.ordinal + self._index, last

@@ -139,19 +139,15 @@ class LineSource(Source):
         return max(self.part_bytes, disk_cache.PIECE_BYTES) if is_cached else self.part_bytes
 
     @overload
-    def stream(
-        self, *, shuffle: Literal[False] = False, seed: int = 0, window: int = 4
-    ) -> CommonShardStream[bytes]: ...
+    def stream(self, *, shuffle: Literal[False] = False, seed: int = 0, window: int = 4) -> CommonShardStream: ...
 
     @overload
     def stream(self, *, shuffle: Literal[True], seed: int = 0, window: int = 4) -> BlockStream: ...
 
     @overload
-    def stream(self, *, shuffle: bool, seed: int = 0, window: int = 4) -> CommonShardStream[bytes] | BlockStream: ...
+    def stream(self, *, shuffle: bool, seed: int = 0, window: int = 4) -> CommonShardStream | BlockStream: ...
 
-    def stream(
-        self, *, shuffle: bool = False, seed: int = 0, window: int = 4
-    ) -> CommonShardStream[bytes] | BlockStream:
+    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> CommonShardStream | BlockStream:
         """Return an iterable dataset of the same samples.
 
         In order, it reads the files from beginning to end, decompresses them as it goes, and needs neither index nor

@@ -15,7 +15,6 @@ from feedline.abc import memory
 from feedline.abc.source import ColumnSource
 from feedline.datasets.formats.tar.arrays import view_of_npy
 from feedline.datasets.formats.tar.form import Decode, Decoder, TarForm
-from feedline.datasets.formats.tar.grouping import RawSample
 from feedline.datasets.formats.tar.index import Index, Range, ShardIndex, Unread, give, index_of
 from feedline.datasets.formats.tar.members import NO_SUM
 from feedline.datasets.formats.tar.packed_index import PackedIndexes
@@ -135,7 +134,7 @@ class TarDataset(Source, ColumnSource):
 
     def stream(
         self, *, shuffle: bool | str = False, buffer: int = 1000, seed: int = 0, sticky: bool | None = None
-    ) -> ShardStream[RawSample]:
+    ) -> ShardStream:
         """Return an iterable dataset of the same samples, which reads shards from beginning to end, without an index.
 
         The shards, in order, are divided among ranks and workers.

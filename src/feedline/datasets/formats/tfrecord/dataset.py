@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from feedline.datasets.formats.tfrecord.form import Parse, RecordForm
 from feedline.datasets.formats.tfrecord.framing import TRAILER, Records, damaged_record, data_sum, find_records
-from feedline.datasets.formats.tfrecord.stream import Record, TFRecordFormat
+from feedline.datasets.formats.tfrecord.stream import TFRecordFormat
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Fields
 from feedline.datasets.framework.paths import Paths, found_files
@@ -100,7 +100,7 @@ class TFRecordDataset(Source):
     def _sum(self) -> Callable[[bytes], int] | None:
         return None if self.checksums is False else data_sum(needed=self.checksums is True)
 
-    def stream(self, *, shuffle: bool = False, buffer: int = 1000, seed: int = 0) -> ShardStream[Record]:
+    def stream(self, *, shuffle: bool = False, buffer: int = 1000, seed: int = 0) -> ShardStream:
         """Return an iterable dataset of the same samples, read from beginning to end, also from compressed files.
 
         The files are divided among ranks and workers. With `shuffle`, they come in a different random order in every
