@@ -166,8 +166,8 @@ class Entry:
                 drop_abandoned(folder)
                 _prepared.add(folder)
             write_stored(self.path, pieces, label=self.label)
-        except SourceError:
-            raise  # of the file that the pieces are made of
+        except SourceError:  # of the pieces: an OSError too, but not one of this disk
+            raise
         except (BadOption, OSError) as exc:
             _given_up.add(folder)
             why = str(exc) if isinstance(exc, BadOption) else f"{exc.strerror or exc}."
