@@ -829,8 +829,8 @@ _FILES = [
         else []
     ),
     Target("store", _store_file, at(f"/{FILE}"), lambda path: all_of(PrecomputedDataset(path.parent)), ALL),
-    Target("csv", _csv_file, at(".csv"), lambda path: all_of(CSVDataset(path))),
-    Target("csv.gz", _csv_packed, at(".csv.gz"), lambda path: all_of(CSVDataset(path)), ALL),
+    Target("csv", _csv_file, at(".csv"), lambda path: all_of(CSVDataset(path, cache=False))),
+    Target("csv.gz", _csv_packed, at(".csv.gz"), lambda path: all_of(CSVDataset(path, cache=False)), ALL),
 ]
 _JXL = ["jxl"] if importlib.util.find_spec("imagecodecs") else []
 _DECODED = [

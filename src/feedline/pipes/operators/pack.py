@@ -28,7 +28,7 @@ from feedline.randomness.scope import current_scope
 from feedline.randomness.scope import stage as timed
 from feedline.system.failures import is_last
 from feedline.text.packing import Plan, build, document_lengths, plan
-from feedline.text.packing.document import Document
+from feedline.text.packing.documents import Document
 from feedline.text.packing.planning import Strategy, TooLong
 
 _EXACT = 1 << 16

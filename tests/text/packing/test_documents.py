@@ -1,4 +1,4 @@
-"""Prompts, chats and preference pairs as documents, alone and packed."""
+"""Lengths of documents; prompts, chats and preference pairs as documents."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,22 +49,6 @@ def test_a_chat_has_loss_only_on_the_assistant(turns: list[tuple[str, list[int]]
     assert document["tokens"].tolist() == tokens
     assert document["loss_mask"].tolist() == mask
     assert document["tokens"].dtype == np.int64
-
-
-def test_roles_with_loss_can_be_chosen() -> None:
-    document = chat_document([("user", [1]), ("tool", [2, 3]), ("model", [4])], roles={"model", "tool"})
-    assert document["loss_mask"].tolist() == [False, True, True, True]
-
-
-def test_labels_of_a_packed_prompt() -> None:
-    documents = [
-        prompt_document({"prompt": [5, 6], "response": [7]}, eos=2),
-        prompt_document({"prompt": [], "response": [8, 9]}),
-    ]
-    batch = build(plan(document_lengths(documents), 8), documents, labels=True)
-    assert batch["tokens"].tolist() == [[5, 6, 7, 2, 8, 9, 0, 0]]
-    assert batch["labels"].tolist() == [[-100, -100, 7, 2, -100, 9, -100, -100]]
-    assert batch["loss_mask"].astype(int).tolist() == [[0, 0, 1, 1, 1, 1, 0, 0]]
 
 
 @given(st.lists(st.tuples(ids, some_ids, some_ids), min_size=1, max_size=8), ends)
@@ -111,3 +96,23 @@ def test_token_dtypes_are_kept() -> None:
 def test_rejects_samples_that_are_not_documents(make: Any, sample: Any, message: str) -> None:
     with pytest.raises(CollateError, match=message):
         make(sample)
+
+
+def test_lengths_of_arrays_lists_tensors_and_mappings() -> None:
+    documents = [[1, 2], np.arange(3), torch.arange(4), {"tokens": [1], "loss_mask": [True]}, []]
+    lengths = document_lengths(documents)  # type: ignore[arg-type]  # tensors are not declared, but work
+    assert lengths.tolist() == [2, 3, 4, 1, 0]
+    assert lengths.dtype == np.int64
+    assert document_lengths([]).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"tokens": [1, 2], "loss_mask": [True]}, "Document 1 cannot be packed: 'tokens' has 2, 'loss_mask' has 1"),
+        ({}, "it has no fields"),
+    ],
+)
+def test_fields_of_different_lengths_are_rejected(document: dict[str, list[int]], message: str) -> None:
+    with pytest.raises(CollateError, match=message):
+        document_lengths([[1], document])
