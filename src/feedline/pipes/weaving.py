@@ -23,7 +23,7 @@ _BLOCK = 1 << 12
 class Buffer:
     """A cursor whose next samples can be read ahead."""
 
-    def __init__(self, cursor: Cursor, *, is_endless: bool) -> None:
+    def __init__(self, cursor: Cursor, *, is_endless: bool = False) -> None:
         self._cursor = cursor
         self._is_endless = is_endless
         self._samples: Samples = []
@@ -36,24 +36,25 @@ class Buffer:
         """Samples to skip before another one is read."""
 
     @property
-    def _ready(self) -> int:
+    def ready(self) -> int:
+        """How many samples were read ahead."""
         return len(self._samples) - self._at
 
     @property
     def fails(self) -> bool:
         """True if the next sample is known to fail."""
-        return self._failure is not None and self._ready == 0
+        return self._failure is not None and self.ready == 0
 
     def fill(self, count: int) -> None:
         """Read ahead until `count` samples are ready, the stream ends, or a sample fails."""
-        if self._ready >= count or self._failure is not None:
+        if self.ready >= count or self._failure is not None:
             return
-        if self._ready == 0:
+        if self.ready == 0:
             self._pay()
             self._before, self._samples, self._at = self._cursor.state(), [], 0
-        while self._ready < count:
+        while self.ready < count:
             try:
-                found = self._cursor.take(count - self._ready)
+                found = self._cursor.take(count - self.ready)
             except Exception as exc:
                 self._failure = exc
                 return
@@ -68,9 +69,9 @@ class Buffer:
 
     def pop(self) -> object:
         """Return the next sample; raises StopIteration at the end, or the exception of the sample."""
-        if self._ready == 0:
+        if self.ready == 0:
             self.fill(1)
-        if self._ready:
+        if self.ready:
             self._at += 1
             return self._samples[self._at - 1]
         if self._failure is None:
@@ -78,13 +79,24 @@ class Buffer:
         failure, self._failure = self._failure, None
         raise failure
 
+    def take(self, count: int) -> Samples:
+        """As `Cursor.take`."""
+        if self.ready:
+            found = self._samples[self._at : self._at + count]
+            self._at += len(found)
+            return found
+        if self._failure is not None:
+            self.pop()
+        self._pay()
+        return self._cursor.take(count)
+
     def put_back(self) -> None:
         """Make the sample that `pop` returned last the next one again."""
         self._at -= 1
 
     def skip(self, count: int) -> int:
         """As `Cursor.skip`."""
-        skipped = min(count, self._ready)
+        skipped = min(count, self.ready)
         self._at += skipped
         if skipped < count and self._failure is not None:
             self._failure = None
@@ -102,7 +114,7 @@ class Buffer:
         return self._cursor.try_again()
 
     def state(self) -> CursorState:
-        if self._ready == 0 and self._failure is None:
+        if self.ready == 0 and self._failure is None:
             return {"source": self._cursor.state(), "owed": self._owed}
         return {"source": self._before, "owed": self._at}
 
