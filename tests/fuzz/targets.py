@@ -45,7 +45,7 @@ from feedline.datasets import (
     TarDataset,
     TFRecordDataset,
 )
-from feedline.datasets.derived.cache.sample_store import FILE, Encoded, Head, Kind, write_store
+from feedline.datasets.derived.cache.sample_store import FILE, Encoded, Head, write_store
 from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
 from feedline.memory.sharing import records
@@ -572,10 +572,8 @@ def _store_file(folder: Path) -> bytes:
 def _record_place(folder: Path, data: bytes) -> Path:
     """Put a damaged record into a store, with the right checksum."""
     path = folder / VICTIM
-    head = Head(bytes(32), 1)
-    store = write_store(path, 1 << 30)
-    store.open(head)
-    store.put(0, Encoded(Kind.RECORD, data))
+    store, _ = write_store(path, Head(bytes(32), 1), 1 << 30)
+    store.put(0, Encoded(data))
     store.note_whole()
     store.close()
     return path
@@ -829,8 +827,8 @@ _FILES = [
         else []
     ),
     Target("store", _store_file, at(f"/{FILE}"), lambda path: all_of(PrecomputedDataset(path.parent)), ALL),
-    Target("csv", _csv_file, at(".csv"), lambda path: all_of(CSVDataset(path))),
-    Target("csv.gz", _csv_packed, at(".csv.gz"), lambda path: all_of(CSVDataset(path)), ALL),
+    Target("csv", _csv_file, at(".csv"), lambda path: all_of(CSVDataset(path, cache=False))),
+    Target("csv.gz", _csv_packed, at(".csv.gz"), lambda path: all_of(CSVDataset(path, cache=False)), ALL),
 ]
 _JXL = ["jxl"] if importlib.util.find_spec("imagecodecs") else []
 _DECODED = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -159,3 +161,11 @@ def test_samples_keep_their_type() -> None:
     original = {"a": 1, "b": 2}
     assert replaced(original, "a", str) == {"a": "1", "b": 2}
     assert original["a"] == 1
+
+
+@pytest.mark.slow
+def test_importing_the_folders_loads_no_decoder() -> None:
+    packages = ("av", "cv2", "PIL", "simplejpeg", "soundfile", "soxr", "torch")
+    code = f"import sys, feedline.images, feedline.audio, feedline.video; print(sys.modules.keys() & set({packages}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,4 +1,4 @@
-"""Spectrograms on the mel scale, of one sound or of a batch, with NumPy or torch."""
+"""Spectrograms on the mel scale, of one sound or of a batch, with NumPy or torch; masks of padded batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from feedline.audio.compose import SOUND, ArrayTransform, Compose, is_sound
 from feedline.errors import BadOption
 from feedline.images.medium import MediumPipeline
-from feedline.system.optional import is_tensor
+from feedline.system.optional import is_tensor, require
 from feedline.system.options import checked_choice, checked_count, checked_number
 
 if TYPE_CHECKING:
@@ -173,6 +173,30 @@ class LogMel(MediumPipeline, ArrayTransform):
         return _window_of(self._window, self.n_fft), _bands_of(
             self.rate, self.n_fft, self.n_mels, (self.f_min, self._highest), self.mel_scale, self.norm
         )
+
+
+# Any: an array or a tensor, and the same of the result.
+def length_mask(lengths: Any, size: int | None = None) -> Any:
+    """Return a mask of a padded batch: True where a sequence has values, False where it is padded at its end.
+
+    Args:
+        lengths: the length of each sequence, as `feedline.collate.pad` returns them: an array, a tensor or a list.
+        size: the padded length; the longest of `lengths` if None.
+
+    Returns:
+        Booleans with the axes sequence and place: an array, or a tensor on the device of `lengths`.
+
+    Example:
+        >>> import numpy as np
+        >>> length_mask(np.array([3, 1])).tolist()
+        [[True, True, True], [True, False, False]]
+    """
+    if is_tensor(lengths):
+        torch = require("torch", extra="torch", purpose="Masks of tensors")
+        places = torch.arange(max(lengths.tolist(), default=0) if size is None else size, device=lengths.device)
+        return places < lengths[:, None]
+    lengths = np.asarray(lengths)
+    return np.arange(lengths.max(initial=0) if size is None else size) < lengths[:, None]
 
 
 @functools.lru_cache(16)

@@ -14,7 +14,18 @@ _QUALITIES = ("LQ", "MQ", "HQ", "VHQ")
 
 
 @dataclass(frozen=True)
-class RandomClip(ClipTransform):
+class _Cut(ClipTransform):
+    seconds: float
+    short: str = "pad"
+    cuts = True
+
+    def __post_init__(self) -> None:
+        checked_number("seconds", self.seconds, above=0)
+        checked_choice("short", self.short, _SHORT)
+
+
+@dataclass(frozen=True)
+class RandomClip(_Cut):
     """Cut a clip out of a random place of each sound. Of a file, only this clip is decoded.
 
     Args:
@@ -33,20 +44,12 @@ class RandomClip(ClipTransform):
         (1, 8000)
     """
 
-    seconds: float
-    short: str = "pad"
-    cuts = True
-
-    def __post_init__(self) -> None:
-        checked_number("seconds", self.seconds, above=0)
-        checked_choice("short", self.short, _SHORT)
-
     def draw(self, clip: Clip) -> None:
         clip.seconds, clip.short, clip.position = self.seconds, self.short, rng().random()
 
 
 @dataclass(frozen=True)
-class CenterClip(ClipTransform):
+class CenterClip(_Cut):
     """Cut a clip out of the middle of each sound, as for validation.
 
     Args:
@@ -63,14 +66,6 @@ class CenterClip(ClipTransform):
         >>> middle(np.arange(6, dtype=np.float32)).tolist()
         [[2.0, 3.0]]
     """
-
-    seconds: float
-    short: str = "pad"
-    cuts = True
-
-    def __post_init__(self) -> None:
-        checked_number("seconds", self.seconds, above=0)
-        checked_choice("short", self.short, _SHORT)
 
     def draw(self, clip: Clip) -> None:
         clip.seconds, clip.short, clip.position = self.seconds, self.short, 0.5

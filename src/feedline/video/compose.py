@@ -23,6 +23,7 @@ from feedline.images.rendering import cut, dtype_of, finish_into
 from feedline.images.steps.step import Pixels
 from feedline.system.failures import add_note
 from feedline.system.optional import is_tensor, require
+from feedline.system.options import checked_choice
 from feedline.system.sizes import check_size, most_bytes
 from feedline.video.clips import ClipSampler
 from feedline.video.file import Video, checked_threads
@@ -121,9 +122,7 @@ class Compose(MediumPipeline):
                 f"The first transform must choose the frames of a clip, as RandomClip(16) does, but it is {first}."
             )
         self._sampler = sampler
-        if axes is not None and axes not in AXES:
-            raise BadOption(f"axes={axes!r} is not one of {', '.join(map(repr, AXES))}.")
-        self.axes = axes
+        self.axes = checked_choice("axes", axes, (None, *AXES))
         self.threads = checked_threads(threads)
         self._first, self._others = _groups_of(self.transforms[1:])
         if axes is not None and self._others and isinstance(self._others[-1], Foreign):

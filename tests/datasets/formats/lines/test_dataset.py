@@ -520,7 +520,7 @@ def test_rejects_a_cache_folder_with_other_files(tmp_path: Path) -> None:
 
 
 def test_random_access_to_one_member_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.datasets.formats.parquet.table.LATEST_S", 0.0)
+    monkeypatch.setattr("feedline.datasets.framework.waste.LATEST_S", 0.0)
     path = write(tmp_path / "a.jsonl.gz", lines_of(rows(400)))
     dataset = JSONLines(path, "number", cache=False, cache_bytes=0)
     with pytest.warns(PerformanceWarning, match=r"a\.jsonl\.gz' is compressed.* Give unpack="):

@@ -20,13 +20,13 @@ from feedline.datasets.formats.lines.index import FileIndex, LineIndex, index_of
 from feedline.datasets.formats.lines.places import Place, found_places, given_paths
 from feedline.datasets.formats.lines.stream import LineStream, ShuffledLines
 from feedline.datasets.formats.lines.unpacked import Unpacked, UnpackedFiles
-from feedline.datasets.formats.parquet.table import Waste
 from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.cache_file import Cache, checked_cache
 from feedline.datasets.framework.paths import Paths, found_files
 from feedline.datasets.framework.remote_files import is_remote
 from feedline.datasets.framework.source import Indices, Source, Transform
+from feedline.datasets.framework.waste import Waste
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob
