@@ -25,7 +25,11 @@ PLACES: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "rows of a query": ("streams", "rows of a query", ("streams", 0, "iterator")),
     "records": ("streams", "records", ("streams", 0, "iterator")),
     "messages": ("streams", "messages", ("streams", 0, "iterator")),
-    "lines inside a pipe": ("streams", "tokenized lines", ("streams", 0, "iterator", "position", "source", "source", "iterator")),
+    "lines inside a pipe": (
+        "streams",
+        "tokenized lines",
+        ("streams", 0, "iterator", "position", "source", "source", "iterator"),
+    ),
     "tar inside a mixture": (
         "streams",
         "mixture of shards, two workers",
