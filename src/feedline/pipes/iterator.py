@@ -39,8 +39,10 @@ class PipeIterator(Repeatable, Iterator[Any]):
         """True if the last exception was one that ends the stream."""
 
     def __next__(self) -> Any:
-        if self._buffer.ready:
-            return self._buffer.pop()
+        buffer = self._buffer
+        if buffer.at < len(buffer.samples):  # what `pop` does: a call costs more than many samples do
+            buffer.at += 1
+            return buffer.samples[buffer.at - 1]
         self._checked(lambda: self._buffer.fill(self._chunk))
         self._chunk = min(2 * self._chunk, self._most)
         return self._checked(self._buffer.pop)

@@ -26,8 +26,8 @@ class Buffer:
     def __init__(self, cursor: Cursor, *, is_endless: bool = False) -> None:
         self._cursor = cursor
         self._is_endless = is_endless
-        self._samples: Samples = []
-        self._at = 0
+        self.samples: Samples = []
+        self.at = 0
         self._failure: Exception | None = None
         """Raised once the samples are gone."""
         self._before: CursorState = {}
@@ -38,7 +38,7 @@ class Buffer:
     @property
     def ready(self) -> int:
         """How many samples were read ahead."""
-        return len(self._samples) - self._at
+        return len(self.samples) - self.at
 
     @property
     def fails(self) -> bool:
@@ -51,7 +51,7 @@ class Buffer:
             return
         if self.ready == 0:
             self._pay()
-            self._before, self._samples, self._at = self._cursor.state(), [], 0
+            self._before, self.samples, self.at = self._cursor.state(), [], 0
         while self.ready < count:
             try:
                 found = self._cursor.take(count - self.ready)
@@ -60,7 +60,7 @@ class Buffer:
                 return
             if not found:
                 return
-            self._samples += found
+            self.samples += found
 
     def _pay(self) -> None:
         if self._owed:
@@ -72,8 +72,8 @@ class Buffer:
         if self.ready == 0:
             self.fill(1)
         if self.ready:
-            self._at += 1
-            return self._samples[self._at - 1]
+            self.at += 1
+            return self.samples[self.at - 1]
         if self._failure is None:
             raise StopIteration
         failure, self._failure = self._failure, None
@@ -82,8 +82,8 @@ class Buffer:
     def take(self, count: int) -> Samples:
         """As `Cursor.take`."""
         if self.ready:
-            found = self._samples[self._at : self._at + count]
-            self._at += len(found)
+            found = self.samples[self.at : self.at + count]
+            self.at += len(found)
             return found
         if self._failure is not None:
             self.pop()
@@ -92,12 +92,12 @@ class Buffer:
 
     def put_back(self) -> None:
         """Make the sample that `pop` returned last the next one again."""
-        self._at -= 1
+        self.at -= 1
 
     def skip(self, count: int) -> int:
         """As `Cursor.skip`."""
         skipped = min(count, self.ready)
-        self._at += skipped
+        self.at += skipped
         if skipped < count and self._failure is not None:
             self._failure = None
             skipped += 1
@@ -116,12 +116,12 @@ class Buffer:
     def state(self) -> CursorState:
         if self.ready == 0 and self._failure is None:
             return {"source": self._cursor.state(), "owed": self._owed}
-        return {"source": self._before, "owed": self._at}
+        return {"source": self._before, "owed": self.at}
 
     def restore(self, state: CursorState) -> None:
         self._cursor.restore(state["source"])
         self._owed = state["owed"]
-        self._samples, self._at, self._failure = [], 0, None
+        self.samples, self.at, self._failure = [], 0, None
 
 
 def buffers(parts: Sequence[StreamStage], lap: Lap) -> list[Buffer]:
