@@ -11,7 +11,7 @@ from pathlib import Path
 
 from feedline.datasets.derived.cache.sample_store import FILE as SAMPLES
 from feedline.datasets.derived.formats import COMPRESSED, READABLE, format_by_content, format_by_name, kind_of_file
-from feedline.datasets.formats.csv.rows import delimiter_of
+from feedline.datasets.formats.csv.parsing import delimiter_of
 from feedline.datasets.formats.files.image_folder import IMAGES
 from feedline.datasets.formats.indexed_shards import INDEX
 from feedline.datasets.formats.tfrecord.framing import is_record

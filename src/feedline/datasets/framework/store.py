@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from feedline.datasets.framework.paths import local_output
-from feedline.errors import BadOption, CorruptSource, DataWarning, PerformanceWarning, warn_user
+from feedline.errors import BadOption, CorruptSource, DataWarning, PerformanceWarning, SourceError, warn_user
 from feedline.memory.sharing import records
 from feedline.system.files import drop_abandoned, replacing
 
@@ -166,6 +166,8 @@ class Entry:
                 drop_abandoned(folder)
                 _prepared.add(folder)
             write_stored(self.path, pieces, label=self.label)
+        except SourceError:  # of the pieces: an OSError too, but not one of this disk
+            raise
         except (BadOption, OSError) as exc:
             _given_up.add(folder)
             why = str(exc) if isinstance(exc, BadOption) else f"{exc.strerror or exc}."
