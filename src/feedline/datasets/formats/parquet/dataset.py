@@ -221,7 +221,7 @@ class ParquetDataset(RowGroupSource):
         if self.cache is not False:
             file.check()
             folder = cache_home() if self.cache is True else self.cache
-            entry = Entry.at(folder, "arrow", [file.identity, number, sorted(names)], file.stamp)
+            entry = Entry.at(folder, "arrow", file.identity, file.stamp, part=[number, sorted(names)])
             mapped = self._entries.get(entry, partial(self._unpacked, file, number, names))
             if mapped is not None:
                 table = pyarrow().Table.from_batches(map(mapped.batch, range(mapped.count)), mapped.schema)
