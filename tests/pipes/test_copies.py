@@ -54,6 +54,16 @@ def digits(text: str) -> list[int]:
     return [int(text)]
 
 
+class Wrapper:
+    """A user's own iterable dataset around a pipe."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.source)
+
+
 # Any, throughout: a dataset of any class.
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "pipe": lambda dataset: feedline.pipe(dataset).map(abs),
@@ -63,6 +73,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "mix": lambda dataset: mix([dataset, list(range(COUNT))], seed=1),
     "mix of pipes": lambda dataset: mix([feedline.pipe(dataset).map(abs), mix([list(range(9)), [5, 6]], size=COUNT)]),
     "pipe of a mixture": lambda dataset: feedline.pipe(mix([dataset, list(range(COUNT))], [0.9, 0.1], seed=2)).map(abs),
+    "a user's own": lambda dataset: Wrapper(feedline.pipe(dataset).map(abs)),
     "tokenize": lambda dataset: feedline.pipe(tokenize(feedline.pipe(dataset).map(str), lambda text: [int(text)])).map(
         sum
     ),

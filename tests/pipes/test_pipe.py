@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,45 +135,6 @@ def test_columns_are_read_at_once_through_index_operators() -> None:
     assert {*found} <= {x * x for x in range(100)}
 
 
-# --- mixtures --------------------------------------------------------------------------------------------------------
-
-
-def test_a_schedule_changes_the_proportions_of_a_mixture() -> None:
-    weights = {0: [1, 0], 10: [1, 1], 30: [0, 1]}
-    made = pipe(["a"] * 50).mix(["b"] * 50, weights=weights, size=60)
-    samples = list(made)
-    assert isinstance(made, MapPipe)
-    assert [Counter(samples[low:high])["a"] for low, high in ((0, 10), (10, 30), (30, 60))] == [10, 10, 0]
-    streamed = pipe(["a"]).repeat().mix(pipe(["b"]).repeat(), weights=weights)
-    assert list(streamed.take(60)) == samples
-
-
-def test_a_mixture_by_tokens() -> None:
-    short, long = pipe([[1] * 5]).repeat(), pipe([[2] * 50]).repeat()
-    tokens = Counter[int]()
-    for sample in short.mix(long, weights=[0.5, 0.5], measure=len).take(400):
-        tokens[sample[0]] += len(sample)
-        assert abs(tokens[1] - tokens[2]) <= 50
-    with_schedule = short.mix(long, weights={0: [1, 0], 100: [0, 1]}, measure=len)
-    assert [len(sample) for sample in with_schedule.take(22)] == [5] * 20 + [50] * 2
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1], "1 weights for 2"),
-        ([1, -1], "must be 0 or more"),
-        ([0, 0], "all 0"),
-        ({5: [1, 1]}, "for position 0"),
-        ({"a": [1, 1]}, "keys are positions"),
-        ("ab", "not a list of numbers"),
-    ],
-)
-def test_bad_weights_are_rejected(weights: Any, message: str) -> None:
-    with pytest.raises(BadOption, match=message):
-        pipe([1]).mix([2], weights=weights)
-
-
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
@@ -259,8 +219,22 @@ def test_a_pipe_over_shards_splits_itself(engine: Any) -> None:
     again.load_state_dict(state)
     assert [batch.tolist() for batch in again] == rest
     assert sorted(x for batch in first + rest for x in batch) == list(range(0, 48, 2))
-    with pytest.raises(BadOption, match="splits itself"):
-        pipe(Shards()).interleave([1, 2])
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_the_parts_of_a_stream_that_splits_itself_count_in_turn(workers: int) -> None:
+    def samples(made: Any) -> list[Any]:
+        loader = feedline.Loader(made, 2, workers=workers, engine="thread" if workers else "inline", collate_fn=list)
+        return sorted(sample for batch in loader for sample in batch)
+
+    shards = pipe(Shards())
+    assert samples(shards.take(10)) == list(range(10))
+    assert samples(shards.skip(3)) == list(range(3, 24))
+    assert samples(shards.slice(2, 20, 4)) == list(range(2, 20, 4))
+    assert samples(shards.enumerate(5)) == [(number + 5, number) for number in range(24)]
+    assert samples(shards.zip(range(24), Plain(24))) == [(number, number, number) for number in range(24)]
+    others = range(100, 124), pipe(Plain(24)).map(lambda x: x + 200)
+    assert samples(shards.interleave(*others)) == [first + number for first in (0, 100, 200) for number in range(24)]
 
 
 # --- random numbers, errors, statistics ------------------------------------------------------------------------------

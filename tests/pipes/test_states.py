@@ -68,7 +68,7 @@ def apply(operator: str, source: str, options: dict[str, Any]) -> Pipe:
 FIXED: dict[str, dict[str, tuple[Any, Any]]] = {
     "batch": {"size": (3, 4), "drop_last": (False, True)},
     "enumerate": {"start": (0, 1)},
-    "mix": {"seed": (1, 2), "measure": (None, int)},
+    "mix": {"seed": (1, 2), "size": (30, 40), "measure": (None, int)},
     "pack": {
         "length": (16, 32),
         "strategy": ("best_fit", "first_fit"),
@@ -85,7 +85,7 @@ FIXED: dict[str, dict[str, tuple[Any, Any]]] = {
 }
 """Options that determine which sample is at which position, and two values of each."""
 
-FIXED_OF_MAPS: dict[str, dict[str, tuple[Any, Any]]] = {"mix": {"size": (30, 40), "weights": ([2, 1, 1], [1, 1, 1])}}
+FIXED_OF_MAPS: dict[str, dict[str, tuple[Any, Any]]] = {"mix": {"weights": ([2, 1, 1], [1, 1, 1])}}
 """The same, where it applies to map-style data only."""
 
 FREE: dict[str, dict[str, tuple[Any, Any]]] = {
@@ -101,7 +101,7 @@ FREE_OF_STREAMS = {"mix": {"weights"}}
 """The same, where it applies to streams only; a test of its own shows that nothing is lost."""
 
 COMBINING = {"zip", "concat", "interleave", "mix"}
-WITHOUT_STATE = {"cache", "describe", "show", "set_epoch"}
+WITHOUT_STATE = {"cache", "describe", "show", "set_epoch", "set_weights"}
 
 
 def cases(*tables: dict[str, dict[str, tuple[Any, Any]]]) -> list[Any]:
@@ -310,41 +310,6 @@ def test_a_cache_may_be_added_and_left_out() -> None:
         assert [*map(int, resumed(after.shuffle(seed=1), state))] == list(before.shuffle(seed=1))[3:]
     state = saved_after(list(range(9)), 3)  # type: ignore[arg-type]  # a dataset, as for every loader
     assert len(resumed(feedline.datasets.CachedDataset(list(range(9)), memory="1MB"), state)) == 6  # type: ignore[arg-type]
-
-
-def mixture(kind: str, **options: Any) -> Any:
-    make = range if kind == "map-style" else Numbers
-    return feedline.datasets.mix([make(0, 30), make(100, 30) if kind == "stream" else range(100, 130)], **options)
-
-
-@pytest.mark.parametrize(
-    ("kind", "option", "before", "after"),
-    [
-        ("map-style", "seed", 1, 2),
-        ("map-style", "weights", [1.0, 1.0], [1.0, 2.0]),
-        ("stream", "seed", 1, 2),
-        ("stream", "size", 40, 50),
-        ("stream", "repeat", False, True),
-    ],
-)
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_state_does_not_fit_another_mixture(kind: str, option: str, before: Any, after: Any, inside: bool) -> None:
-    def made(value: Any) -> Any:
-        mixed = mixture(kind, **{option: value})
-        return feedline.pipe(mixed).map(int) if inside else mixed
-
-    state = saved_after(made(before), 5)
-    assert resumed(made(before), state)
-    with pytest.raises(BadState) as caught:
-        resumed(made(after), state)
-    assert all(f"mix({option}={value!r})" in str(caught.value) for value in (before, after))
-
-
-def test_the_weights_of_a_mixture_of_streams_may_change() -> None:
-    state = saved_after(mixture("stream", repeat=True, size=40, weights=[1, 1]), 10)
-    rest = [int(sample) for sample in resumed(mixture("stream", repeat=True, size=40, weights=[1, 3]), state)]
-    assert [sample for sample in rest if sample < 100][:3] == [5, 6, 7]
-    assert len(rest) == 30
 
 
 def test_a_state_does_not_fit_another_split() -> None:

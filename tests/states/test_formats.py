@@ -27,11 +27,10 @@ PLACES: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "messages": ("streams", "messages", ("streams", 0, "iterator")),
     "tokenized lines": ("streams", "tokenized lines", ("streams", 0, "iterator")),
     "lines inside tokenized ones": ("streams", "tokenized lines", ("streams", 0, "iterator", "source")),
-    "a mixture": ("streams", "mixture of streams", ("streams", 0, "dataset")),
     "tar inside a mixture": (
         "streams",
         "mixture of shards, two workers",
-        ("streams", 0, "dataset", "datasets", 0, "iterator"),
+        ("streams", 0, "iterator", "cursor", "sources", 0, "source", "iterator"),
     ),
     "a pipe": ("pipes", "window_shuffle", ("streams", 0, "iterator")),
     "tar inside a pipe": ("pipes", "tar", ("streams", 0, "iterator", "cursor", "source", "iterator")),

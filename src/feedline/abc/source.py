@@ -280,12 +280,17 @@ class Reshardable(ABC):
 def copy_for_worker(dataset: T) -> T:
     """Return a shallow copy for a worker that is a thread; the dataset itself if it cannot be copied.
 
-    Wrappers of iterable datasets define `__copy__` so that the copy has its own copies of these, too.
+    Attributes that are iterable datasets of feedline, such as pipes, are copied in the same way. Wrappers of other
+    iterable datasets define `__copy__`.
     """
     try:
-        return copy.copy(dataset)
+        own = copy.copy(dataset)
     except Exception:
         return dataset  # shared, as documented for threads
+    for name, value in getattr(own, "__dict__", {}).items():
+        if isinstance(value, IterableSource) and value is getattr(dataset, name, None):
+            own.__dict__[name] = copy_for_worker(value)
+    return own
 
 
 # object: a user's dataset.

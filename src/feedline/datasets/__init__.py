@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from feedline.datasets.derived.mix import mix  # import now: later, `mix` could resolve to the module of this name
-
 if TYPE_CHECKING:
     from feedline.datasets.derived.cache import CachedDataset, PrecomputedDataset
     from feedline.datasets.derived.opening import open_dataset
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from feedline.datasets.formats.tar import TarDataset
     from feedline.datasets.formats.tfrecord import TFRecordDataset
     from feedline.datasets.storage.remote import Remote
+    from feedline.pipes.pipe import mix
 
 __all__ = [
     "ArrayDataset",
@@ -84,16 +83,17 @@ _PLACES = {
     "TFRecordDataset": "formats.tfrecord",
     "TarDataset": "formats.tar",
     "TextLines": "formats.lines",
+    "mix": ".pipes.pipe",
     "open_dataset": "derived.opening",
 }
-"""The module that defines each name. A source is imported on first use: a loader needs none of them."""
+"""Where each name is defined, relative to this module. A source is imported on first use: a loader needs none."""
 
 
 def __getattr__(name: str) -> object:
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"feedline.datasets.{place}"), name)
+    value = getattr(importlib.import_module(f".{place}", __name__), name)
     globals()[name] = value
     return value
 

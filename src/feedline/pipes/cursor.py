@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from feedline.pipes.lap import CursorState, Lap, Samples
+from feedline.system.failures import is_last
 
 _ATTEMPTS = 3
 """How often to try a sample that is being skipped. A guess: most transient errors are over by then."""
@@ -43,7 +44,9 @@ class Cursor(ABC):
         while skipped < count:
             try:
                 found, attempt = len(self.take(count - skipped)), 1
-            except Exception:  # raised where the sample is due, which is not here
+            except Exception as exc:  # raised where the sample is due, which is not here
+                if is_last(exc):
+                    raise
                 # There, it may be retried: a transient error must not make a difference.
                 if attempt < _ATTEMPTS and self.try_again():
                     attempt += 1
@@ -126,7 +129,9 @@ class OperatorCursor(Cursor):
         while left:
             try:
                 gone = len(self._take(left))
-            except Exception:  # it was raised when the sample was due
+            except Exception as exc:  # it was raised when the sample was due
+                if is_last(exc):
+                    raise
                 gone = 1
             if not gone:
                 break

@@ -15,6 +15,7 @@ from feedline.pipes.lap import CursorState, Lap, Samples
 from feedline.pipes.stage import StreamStage
 from feedline.randomness.agreement import Findings
 from feedline.randomness.scope import current_scope, is_in_loader
+from feedline.system.failures import is_last
 
 _READ_AHEAD = 256
 """Samples to make at a time in a loop by hand. The first ones come one by one."""
@@ -35,6 +36,8 @@ class PipeIterator(Repeatable, Iterator[Any]):
         self._given = 0
         self._chunk = 1
         self._is_in_loader = is_in_loader()
+        self._has_ended = False
+        """True if the last exception was one that ends the stream."""
 
     def __next__(self) -> Any:
         if not self._ahead:
@@ -58,7 +61,11 @@ class PipeIterator(Repeatable, Iterator[Any]):
         return self._take(count)
 
     def _take(self, count: int) -> Samples:
-        found = self._cursor.take(count)
+        try:
+            found = self._cursor.take(count)
+        except Exception as exc:
+            self._has_ended = is_last(exc)
+            raise
         _check_findings()
         return found
 
@@ -67,15 +74,19 @@ class PipeIterator(Repeatable, Iterator[Any]):
         made = min(count, len(self._ahead))
         for _ in range(made):
             next(self)
-        skipped = made + (self._cursor.skip(count - made) if count > made else 0)
+        try:
+            skipped = made + (self._cursor.skip(count - made) if count > made else 0)
+        except Exception as exc:
+            self._has_ended = is_last(exc)
+            raise
         _check_findings()  # skipping passes over exceptions, which are raised where the samples are due
         return skipped
 
     @property
     def has_broken_off(self) -> bool:  # type: ignore[override]  # it depends on what other workers find
-        """True if workers disagree about which samples there are: no policy may skip that."""
+        """True if no sample follows the last exception, or workers disagree about which samples there are."""
         findings = _findings()
-        return findings is not None and findings.error is not None
+        return self._has_ended or (findings is not None and findings.error is not None)
 
     def try_again(self) -> bool:
         return self._cursor.try_again()
@@ -102,6 +113,8 @@ class PipeIterator(Repeatable, Iterator[Any]):
         except BadState:  # from a dataset in the pipe, whose message says more
             raise
         except (KeyError, TypeError, IndexError, ValueError) as exc:
+            if is_last(exc):  # it was raised by the dataset, which is read again
+                raise
             raise BadState(
                 "The state belongs to a pipe with other operators. Use the pipe that the state was saved with."
             ) from exc

@@ -30,6 +30,8 @@ class Lap:
     number: int = 0
     worker: tuple[int, int] | None = None
     """Number of the worker and of workers, for datasets that split themselves; None if they are not passed on."""
+    part: tuple[int, int] = (0, 1)
+    """Number of the part that this worker of this rank reads, and of parts, if the pipe splits itself."""
     branch: int = 0
     """As in `Draws`."""
 

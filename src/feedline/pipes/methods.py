@@ -22,11 +22,11 @@ from feedline.pipes.operators.filter import Filter
 from feedline.pipes.operators.flat_map import FlatMap, rows_of
 from feedline.pipes.operators.interleave import Interleaved
 from feedline.pipes.operators.map import MapSamples, MapStream
-from feedline.pipes.operators.mix import Measure, MixedSamples, MixedStream, Schedule, Weights
+from feedline.pipes.operators.mix import Measure, MixedSamples, MixedStream, Weights
 from feedline.pipes.operators.pack import Packed, PackOptions, References
 from feedline.pipes.operators.repeat import RepeatedSamples, RepeatedStream
 from feedline.pipes.operators.shuffle import Shuffle, WindowShuffledSamples, WindowShuffledStream
-from feedline.pipes.operators.slice import SlicedSamples, SlicedStream
+from feedline.pipes.operators.slice import PartStage, SlicedSamples, SlicedStream
 from feedline.pipes.operators.zip import ZippedSamples, ZippedStream
 from feedline.pipes.origins import InOrder, MapOrigin, StageDataset, StreamOrigin
 from feedline.pipes.stage import MapStage, Stage, StreamStage
@@ -183,7 +183,7 @@ class Pipe(Described):
             >>> feedline.pipe(["a", "b"]).zip([1, 2, 3])[1]
             ('b', 2)
         """
-        return self._combined("zip", others, ZippedSamples, ZippedStream)
+        return self._combined(others, ZippedSamples, ZippedStream)
 
     def concat(self, *others: object) -> Pipe:
         """Append other datasets.
@@ -193,7 +193,7 @@ class Pipe(Described):
             >>> list(feedline.pipe([1, 2]).concat([3], [4, 5]))
             [1, 2, 3, 4, 5]
         """
-        return self._combined("concat", others, JoinedSamples, JoinedStream)
+        return self._combined(others, JoinedSamples, JoinedStream)
 
     def interleave(self, *others: object) -> Pipe:
         """Take one sample of each dataset in turn, until all have ended. The result is a stream.
@@ -205,7 +205,7 @@ class Pipe(Described):
             >>> list(feedline.pipe([1, 2, 3]).interleave(["a", "b"]))
             [1, 'a', 2, 'b', 3]
         """
-        return self._with(Interleaved(_streams("interleave", self._and(others))))
+        return self._with(Interleaved(_streams(self._and(others))))
 
     def mix(
         self,
@@ -237,16 +237,31 @@ class Pipe(Described):
             >>> list(mixed).count("code")
             2
         """
-        stages = self._and(others)
-        schedule, key = Schedule(weights, len(stages)), checked_seed(seed)
+        stages, key = self._and(others), checked_seed(seed)
+        count = None if size is None else checked_count("size", size, 1)
         maps = tuple(stage for stage in stages if isinstance(stage, MapStage))
         if measure is None and len(maps) == len(stages):
-            count = None if size is None else checked_count("size", size, 1)
-            return self._with(MixedSamples(maps, schedule, count, key))
+            return self._with(MixedSamples(maps, weights, count, key))
         if measure is not None and not callable(measure):
             raise BadOption(f"measure={measure!r} is not a function that returns the size of a sample.")
-        mixed = self._with(MixedStream(_streams("mix", stages), schedule, key, measure))
-        return mixed if size is None else mixed.take(size)
+        return self._with(MixedStream(_streams(stages), weights, count, key, measure))
+
+    def set_weights(self, weights: Weights | None) -> None:
+        """Mix in other proportions from now on, if the last operator is `mix`; in a stream, from the next epoch on.
+
+        In a map-style mixture, the sample at an index is then the one that these weights would have given from the
+        start. Worker processes have copies: `loader.broadcast("set_weights", weights)` calls this in all of them.
+
+        Example:
+            >>> import feedline
+            >>> mixed = feedline.pipe(["code"] * 3).mix(["prose"] * 9, size=8)
+            >>> mixed.set_weights([0.25, 0.75])
+            >>> list(mixed).count("code")
+            2
+        """
+        if not isinstance(self.stage, (MixedSamples, MixedStream)):
+            raise BadOption(f"The last operator of {self!r} is not mix(), so it has no weights.")
+        self.stage = self.stage.with_weights(weights)
 
     def take(self, count: int) -> Pipe:
         """Keep the first samples.
@@ -433,7 +448,6 @@ class Pipe(Described):
 
     def _combined(
         self,
-        name: str,
         others: tuple[object, ...],
         of_maps: Callable[[tuple[MapStage, ...]], MapStage],
         of_streams: Callable[[tuple[StreamStage, ...]], StreamStage],
@@ -442,7 +456,7 @@ class Pipe(Described):
         maps = tuple(stage for stage in stages if isinstance(stage, MapStage))
         if len(maps) == len(stages):
             return self._with(of_maps(maps))
-        return self._with(of_streams(_streams(name, stages)))
+        return self._with(of_streams(_streams(stages)))
 
     def _sliced(self, start: int, stop: int | None, step: int, label: str, options: Mapping[str, object]) -> Pipe:
         if isinstance(self.stage, MapStage):
@@ -451,11 +465,11 @@ class Pipe(Described):
 
 
 # Any: `kind_of` finds out which methods the dataset has.
-def stage_of(dataset: Any) -> Stage:
-    """Return the last stage of a pipe, or the first one for another dataset."""
+def stage_of(dataset: Any, name: str = "dataset") -> Stage:
+    """Return the last stage of a pipe, or the first one for another dataset, which errors call `name`."""
     if isinstance(dataset, Pipe):
         return dataset.stage
-    return MapOrigin(dataset) if kind_of(dataset, "dataset") is DatasetKind.MAP else StreamOrigin(dataset)
+    return MapOrigin(dataset) if kind_of(dataset, name) is DatasetKind.MAP else StreamOrigin(dataset)
 
 
 def _as_stream(stage: Stage) -> StreamStage:
@@ -465,11 +479,9 @@ def _as_stream(stage: Stage) -> StreamStage:
     return stage
 
 
-def _streams(name: str, stages: list[Stage]) -> tuple[StreamStage, ...]:
+def _streams(stages: list[Stage]) -> tuple[StreamStage, ...]:
+    """Return stages as streams. If one splits itself over workers, so does each of them."""
     streams = tuple(map(_as_stream, stages))
-    if len({stream.is_sharded for stream in streams}) > 1:
-        raise BadOption(
-            f"{name}() cannot combine a stream that splits itself over workers, such as that of tar shards, with data "
-            "that does not: each worker would read all of that data. Use feedline.datasets.mix, or data of one kind."
-        )
+    if any(stream.is_sharded for stream in streams):
+        return tuple(stream if stream.is_sharded else PartStage(stream) for stream in streams)
     return streams

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from feedline.abc.deferred import hands_on_images
 from feedline.abc.description import Described, Description, origin_of
-from feedline.abc.source import ColumnSource, IterableSource, ShardedSource, changes_with_epoch, copy_for_worker
+from feedline.abc.source import (
+    ColumnSource,
+    IterableSource,
+    Repeatable,
+    ShardedSource,
+    changes_with_epoch,
+    copy_for_worker,
+)
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState, SourceError
 from feedline.pipes.calling import Seeding, salted, warn_if_unequal
@@ -21,7 +29,7 @@ from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, StreamStage
 from feedline.randomness.global_states import seed_globals
 from feedline.randomness.scope import current_scope
-from feedline.system.failures import broke_generator
+from feedline.system.failures import broke_generator, note_last
 from feedline.types import MapStyle
 
 if TYPE_CHECKING:
@@ -36,6 +44,7 @@ class MapOrigin(MapStage):
         self.label = type(dataset).__name__
         self.depends_on_epoch = changes_with_epoch(dataset)
         self.has_columns = isinstance(dataset, ColumnSource)
+        self.hands_on_images = hands_on_images(dataset)
         self._seeding = Seeding()
         several = getattr(dataset, "__getitems__", None)
         self._several: Callable[[list[int]], Samples] | None = several if callable(several) else None
@@ -63,6 +72,12 @@ class MapOrigin(MapStage):
         if not isinstance(known, np.ndarray) or known.shape != (len(self),) or known.dtype.kind not in "iu":
             return None
         return known[places % len(self)].astype(np.int64)
+
+    def origin(self, place: int, epoch: int) -> tuple[object, int]:
+        return self.dataset, int(place) % len(self)
+
+    def datasets(self) -> list[object]:
+        return [self.dataset]
 
     def describe(self) -> Description:
         return origin_of(self.dataset, len(self))
@@ -216,6 +231,9 @@ class StreamOrigin(StreamStage):
             dataset.set_worker(*lap.worker)
         return IteratorCursor(dataset, (self.identity, lap), is_whole=not self.is_sharded)
 
+    def datasets(self) -> list[object]:
+        return [self.dataset]
+
     def describe(self) -> Description:
         return origin_of(self.dataset, None)
 
@@ -284,7 +302,11 @@ class IteratorCursor(Cursor):
         except StopIteration:
             self._ended = True
         except Exception as exc:
-            self._ended = broke_generator(exc, self._iterator, type(self._dataset).__name__)
+            self._ended = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
+                isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
+            )
+            if self._ended:
+                note_last(exc)
             if not found:
                 self._number += 1
                 raise

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.source import ColumnSource, EpochAware, StreamSource
+from feedline.abc.source import ColumnSource, Derived, EpochAware, StreamSource
 from feedline.datasets.framework.passes import Epochs, PartedStream, Stream, copied_stream, torch_worker
+from feedline.datasets.framework.source import checked_flag
+from feedline.errors import BadOption
 from feedline.pipes.iterator import PipeIterator
 from feedline.pipes.lap import Draws, Lap, Samples
 from feedline.pipes.methods import Pipe, stage_of
+from feedline.pipes.operators.mix import Measure, Weights
 from feedline.pipes.operators.slice import SlicedStream
 from feedline.pipes.stage import MapStage, Stage, StreamStage
+from feedline.randomness.keys import checked_seed
 from feedline.randomness.scope import is_in_loader
 
 if TYPE_CHECKING:
@@ -51,6 +55,53 @@ def pipe(dataset: object) -> Pipe:
     return dataset if isinstance(dataset, Pipe) else _pipe_of(stage_of(dataset))
 
 
+def mix(
+    datasets: Sequence[object],
+    weights: Weights | None = None,
+    *,
+    size: int | None = None,
+    seed: int = 0,
+    repeat: bool = False,
+    measure: Measure | None = None,
+) -> Pipe:
+    """Return a dataset that takes its samples from several others, in given proportions.
+
+    It is `pipe(a).mix(b, ...)`, which says how exact the proportions are, and how long a mixture is, after each
+    map-style dataset was shuffled. So its samples come in random order, and again in another order once all of them
+    have been used. Iterable datasets are read in their own order.
+
+    If all datasets are map-style, so is the mixture: sample i depends only on i, seed, epoch and weights. Otherwise it
+    is iterable. `set_weights(weights)` changes the proportions.
+
+    Args:
+        datasets: a list of map-style or iterable datasets.
+        weights: the proportions, with any sum, or a schedule of them; equal if None.
+        size: the number of samples. By default the total of map-style datasets; if one is iterable, there is no limit.
+        seed: determines the order.
+        repeat: True to start datasets that have ended again, forever; the mixture is iterable then.
+        measure: as for `Pipe.mix`.
+
+    Raises:
+        BadOption: a dataset or weight is invalid, or a dataset with a weight is empty.
+
+    Example:
+        >>> from feedline.datasets import mix
+        >>> speech, music = [f"speech {i}" for i in range(100)], [f"music {i}" for i in range(10)]
+        >>> mixture = mix([speech, music], [0.75, 0.25], size=40)
+        >>> mixture
+        pipe(list).shuffle(seed=0).mix(pipe(list).shuffle(seed=1), weights=[0.75, 0.25], seed=0)
+        >>> sum(sample.startswith("music") for sample in mixture)
+        10
+    """
+    if not isinstance(datasets, (list, tuple)) or not datasets:
+        raise BadOption(f"datasets={datasets!r:.80} is not a list of datasets. Pass them as in mix([speech, music]).")
+    key, starts_again = checked_seed(seed), checked_flag("repeat", repeat)
+    parts = [_pipe_of(stage_of(dataset, f"datasets[{number}]")) for number, dataset in enumerate(datasets)]
+    parts = [part.shuffle(seed=key + n) if isinstance(part, MapPipe) else part for n, part in enumerate(parts)]
+    first, *others = [part.repeat() for part in parts] if starts_again else parts
+    return first.mix(*others, weights=weights, size=size, seed=seed, measure=measure)
+
+
 def _pipe_of(stage: Stage) -> Pipe:
     if isinstance(stage, MapStage):
         return ColumnPipe(stage) if stage.has_columns else MapPipe(stage)
@@ -58,7 +109,7 @@ def _pipe_of(stage: Stage) -> Pipe:
     return ShardedPipe(stage) if stage.is_sharded else StreamPipe(stage)
 
 
-class MapPipe(Pipe, EpochAware):
+class MapPipe(Pipe, EpochAware, Derived):
     """A map-style pipe."""
 
     def __init__(self, stage: MapStage) -> None:
@@ -87,6 +138,20 @@ class MapPipe(Pipe, EpochAware):
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
+
+    @property
+    def hands_on_images(self) -> bool:
+        """As that of `Source`."""
+        return self.stage.hands_on_images
+
+    @property
+    def datasets(self) -> list[object]:
+        """The datasets that the pipe begins with."""
+        return self.stage.datasets()
+
+    def origin(self, index: Any) -> tuple[object, object]:
+        (place,) = self._checked([index])
+        return self.stage.origin(place, self.epoch)
 
     def _checked(self, indices: object) -> NDArray[np.int64]:
         places, count = np.asarray(indices), len(self)
@@ -159,4 +224,4 @@ class ShardedPipe(_Streamed, PartedStream, Epochs):
     """An iterable pipe over a stream that splits itself over workers and ranks."""
 
     def __iter__(self) -> PipeIterator:
-        return PipeIterator(self.stage, Lap(self.epoch, worker=self._worker))
+        return PipeIterator(self.stage, Lap(self.epoch, worker=self._worker, part=self._part()))

@@ -16,7 +16,10 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from feedline.abc.description import Description
+from feedline.errors import BadOption
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import Draws, Lap, Places, Samples
 
@@ -49,6 +52,10 @@ class Stage:
         """Pass the epoch on to datasets that have a `set_epoch`."""
         for source in self.sources:
             source.set_epoch(epoch)
+
+    def datasets(self) -> list[object]:
+        """Return the datasets that the pipe begins with."""
+        return [dataset for source in self.sources for dataset in source.datasets()]
 
     def describe(self) -> Description:
         """Return the operators up to this one, with the options that a state must be loaded with."""
@@ -95,6 +102,16 @@ class MapStage(Stage, ABC):
     has_columns = False
     """True if `read_columns` may return the samples as columns."""
 
+    hands_on_images = False
+    """As `hands_on_images` of `feedline.abc.deferred`."""
+
+    def origin(self, place: int, epoch: int) -> tuple[object, int]:
+        """Return the dataset that the sample at a place comes from, and its index there.
+
+        Raises BadOption: it comes from several.
+        """
+        raise BadOption(f"A sample of {self.label} comes from several.")
+
     def read_columns(self, places: Places, epoch: int) -> object:
         """As `ColumnSource.read_columns`: None if the samples cannot be read as columns."""
         return None
@@ -112,6 +129,7 @@ class Reordered(MapStage):
         self._source = source
         self.label = label
         self.has_columns = source.has_columns
+        self.hands_on_images = source.hands_on_images
 
     @abstractmethod
     def _inner(self, places: Places, epoch: int) -> Places:
@@ -126,6 +144,10 @@ class Reordered(MapStage):
 
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
         return self._source.read(self._inner(places, epoch), self._inner_epoch(epoch), draws)
+
+    def origin(self, place: int, epoch: int) -> tuple[object, int]:
+        (inner,) = self._inner(np.array([place]), epoch)
+        return self._source.origin(inner, self._inner_epoch(epoch))
 
     def read_columns(self, places: Places, epoch: int) -> object:
         return self._source.read_columns(self._inner(places, epoch), self._inner_epoch(epoch))

@@ -87,6 +87,16 @@ def broke_generator(exc: BaseException, iterator: object, name: str) -> bool:
     return True
 
 
+def note_last(exc: BaseException) -> None:
+    """Mark an exception after which its stream has no sample: no policy may skip it."""
+    exc.__dict__["_ends_stream"] = True
+
+
+def is_last(exc: BaseException) -> bool:
+    """True if `note_last` has marked an exception."""
+    return "_ends_stream" in exc.__dict__
+
+
 def stage_of(exc: BaseException, dataset: object) -> str:
     """Return whether a sample failed while it was fetched or while it was transformed, judging by the traceback."""
     codes = {code for transform in _transforms_of(dataset) for code in _codes_of(transform)}

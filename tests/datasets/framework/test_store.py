@@ -251,10 +251,10 @@ def test_a_folder_that_cannot_be_written_to_warns_once(
         (tmp_path / "folder").touch()
     else:
         monkeypatch.setattr(os, "replace", full)
-    with pytest.warns(PerformanceWarning, match="cannot be kept in") as caught:
-        for number in range(3):
-            Entry.at(tmp_path / "folder", "things", number).save(number)
-    assert len(caught) == 1
+    entry = Entry.at(tmp_path / "folder", "things", 1)
+    with pytest.warns(PerformanceWarning, match="cannot be kept in"):
+        entry.save(1)
+    entry.save(2)
     assert [path.name for path in (tmp_path / "folder").glob("*")] in ([], [MARK])
 
 

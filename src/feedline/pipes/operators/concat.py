@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import numpy as np
 
 from feedline.pipes.cursor import Cursor
@@ -9,36 +11,46 @@ from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, StreamStage
 
 
-class JoinedSamples(MapStage):
+class Gathered(MapStage):
+    """Samples of several map-style stages. Each is read with one call, however many of its samples there are."""
+
+    def __init__(self, sources: tuple[MapStage, ...]) -> None:
+        self.sources = self._parts = sources
+        self.hands_on_images = all(part.hands_on_images for part in sources)
+
+    @abstractmethod
+    def _located(self, places: Places, epoch: int) -> tuple[Places, Places, int]:
+        """Return the number of the stage of each sample, its place there, and the epoch of the stages."""
+
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        numbers, inner, epoch = self._located(places, epoch)
+        found: Samples = [None] * len(numbers)
+        for number in np.unique(numbers).tolist():
+            own = np.flatnonzero(numbers == number)
+            samples = self._parts[number].read(inner[own], epoch, draws.of(own).in_branch(number))
+            for place, sample in zip(own.tolist(), samples, strict=True):
+                found[place] = sample
+        return found
+
+    def origin(self, place: int, epoch: int) -> tuple[object, int]:
+        (number,), (inner,), epoch = self._located(np.array([place]), epoch)
+        return self._parts[number].origin(inner, epoch)
+
+
+class JoinedSamples(Gathered):
     """Map-style stages, one after the other."""
 
     label = "concat"
 
-    def __init__(self, sources: tuple[MapStage, ...]) -> None:
-        self.sources = self._parts = sources
-
     def __len__(self) -> int:
         return sum(map(len, self._parts))
 
-    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+    def _located(self, places: Places, epoch: int) -> tuple[Places, Places, int]:
         sizes = np.array([len(part) for part in self._parts], np.int64)
         ends = np.cumsum(sizes)
         passes, indices = np.divmod(places, max(int(ends[-1]), 1))
         numbers = np.searchsorted(ends, indices, side="right")
-        inner = passes * sizes[numbers] + indices - (ends - sizes)[numbers]
-        return gathered(self._parts, numbers, inner, epoch, draws)
-
-
-# Parts are read with one call each, however many samples of them there are.
-def gathered(parts: tuple[MapStage, ...], numbers: Places, inner: Places, epoch: int, draws: Draws) -> Samples:
-    """Return samples of several stages: for each, the number of its stage and its place there."""
-    found: Samples = [None] * len(numbers)
-    for number in np.unique(numbers).tolist():
-        own = np.flatnonzero(numbers == number)
-        samples = parts[number].read(inner[own], epoch, draws.of(own).in_branch(number))
-        for place, sample in zip(own.tolist(), samples, strict=True):
-            found[place] = sample
-    return found
+        return numbers, passes * sizes[numbers] + indices - (ends - sizes)[numbers], epoch
 
 
 class JoinedStream(StreamStage):

@@ -27,6 +27,9 @@ class MapSamples(_Map, MapStage):
     def __len__(self) -> int:
         return len(self._source)
 
+    def origin(self, place: int, epoch: int) -> tuple[object, int]:
+        return self._source.origin(place, epoch)
+
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
         samples = self._source.read(places, epoch, draws)
         try:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from feedline.errors import BadOption
 from feedline.pipes.calling import agree, name_of
 from feedline.pipes.cursor import Cursor
-from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
-from feedline.pipes.operators.concat import gathered
-from feedline.pipes.stage import MapStage, StreamStage
+from feedline.pipes.lap import CursorState, Lap, Places, Samples
+from feedline.pipes.operators.concat import Gathered
+from feedline.pipes.operators.slice import SliceCursor, own_slice
+from feedline.pipes.origins import InOrder
+from feedline.pipes.stage import MapStage, Stage, StreamStage
 from feedline.pipes.weaving import TurnsCursor, buffers
 from feedline.randomness.keys import epoch_key, mix
 from feedline.randomness.turns import Turns
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Any: a sample of any kind.
 Measure = Callable[[Any], int]
@@ -67,12 +73,12 @@ def _position(value: object) -> int:
 
 
 def _checked(weights: Sequence[float], members: int) -> list[float]:
+    if hasattr(weights, "__len__") and len(weights) != members:  # before they are read: they may be a dataset
+        raise BadOption(f"There are {len(weights)} weights for {members} datasets. Pass one for each.")
     try:
-        numbers = [float(weight) for weight in weights]
+        numbers = [float(weights[number]) for number in range(members)]
     except (TypeError, ValueError):
-        raise BadOption(f"weights={weights!r} is not a list of numbers, one for each dataset.") from None
-    if len(numbers) != members:
-        raise BadOption(f"There are {len(numbers)} weights for {members} datasets. Pass one for each.")
+        raise BadOption(f"weights={weights!r:.100} is not a list of numbers, one for each dataset.") from None
     wrong = next((number for number in numbers if not (math.isfinite(number) and number >= 0)), None)
     if wrong is not None:
         raise BadOption(f"weights={numbers} contains {wrong}: a weight must be 0 or more, and finite.")
@@ -106,7 +112,32 @@ class Order:
         return members, numbers
 
 
-class MixedSamples(MapStage):
+class _Mixed(Stage):
+    """What both kinds of mixtures are made of."""
+
+    def __init__(self, sources: tuple[Stage, ...], weights: Weights | None, size: int | None, seed: int) -> None:
+        self.sources = sources
+        self.size = size
+        self.seed = seed
+        self.set_weights(weights)
+
+    def set_weights(self, weights: Weights | None) -> None:
+        """Mix in other proportions; called while a pipe is made only. Raises BadOption: they do not fit."""
+        self.schedule = Schedule(weights, len(self.sources))
+        for number, (source, *own) in enumerate(zip(self.sources, *self.schedule.weights, strict=True)):
+            inner = source.sources[0] if isinstance(source, InOrder) else source
+            if isinstance(inner, MapStage) and not len(inner) and any(own):
+                raise BadOption(f"datasets[{number}] of mix() is empty, but has a weight. Leave it out.")
+        self.order = Order(self.schedule, self.seed)
+
+    def with_weights(self, weights: Weights | None) -> Self:
+        """Return the same mixture with other weights."""
+        own = copy.copy(self)
+        own.set_weights(weights)
+        return own
+
+
+class MixedSamples(_Mixed, Gathered):
     """Map-style stages in given proportions.
 
     Each one is read in its own order, and again once it is used up. An epoch continues where the previous one ended.
@@ -114,46 +145,57 @@ class MixedSamples(MapStage):
 
     depends_on_epoch = True
 
-    def __init__(self, sources: tuple[MapStage, ...], schedule: Schedule, size: int | None, seed: int) -> None:
-        self.sources = self._parts = sources
-        self._sizes = [len(part) for part in sources]
-        self._size = sum(self._sizes) if size is None else size
-        for number, (length, *weights) in enumerate(zip(self._sizes, *schedule.weights, strict=True)):
-            if length == 0 and any(weights):
-                raise BadOption(
-                    f"Dataset {number} of mix() is empty, but has a weight. Leave it out, or make its weight 0."
-                )
-        self._order = Order(schedule, seed)
-        self.label = f"mix(weights={schedule}, seed={seed})"
-        self.fixed = {"weights": str(schedule), "size": self._size, "seed": seed}
+    def __init__(self, sources: tuple[MapStage, ...], weights: Weights | None, size: int | None, seed: int) -> None:
+        Gathered.__init__(self, sources)
+        _Mixed.__init__(self, sources, weights, sum(map(len, sources)) if size is None else size, seed)
+
+    def set_weights(self, weights: Weights | None) -> None:
+        super().set_weights(weights)
+        self.label = f"mix(weights={self.schedule}, seed={self.seed})"
+        self.fixed = {"weights": str(self.schedule), "size": self.size, "seed": self.seed}
 
     def __len__(self) -> int:
-        return self._size
+        assert self.size is not None
+        return self.size
 
-    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
-        members, turns = self._order.at(places + epoch * self._size)
+    def _located(self, places: Places, epoch: int) -> tuple[Places, Places, int]:
         # A place of a source is its turn, which continues after a pass, so that the source is shuffled again.
-        return gathered(self._parts, members, turns, 0, draws)
+        return *self.order.at(places + epoch * len(self)), 0
 
 
-class MixedStream(StreamStage):
+class MixedStream(_Mixed, StreamStage):
     """Streams in given proportions; ends when it is the turn of one that has ended."""
 
     def __init__(
-        self, sources: tuple[StreamStage, ...], schedule: Schedule, seed: int, measure: Measure | None
+        self,
+        sources: tuple[StreamStage, ...],
+        weights: Weights | None,
+        size: int | None,
+        seed: int,
+        measure: Measure | None,
     ) -> None:
-        self.sources = self.parts = sources
-        self.schedule = schedule
+        self.parts = sources
         self.measure = measure
-        measured = "" if measure is None else f", measure={name_of(measure)}"
-        self.label = f"mix(weights={schedule}{measured}, seed={seed})"
-        self.fixed = {"measure": measure is not None, "seed": seed}  # weights may change: every stream has its place
-        self.order = Order(schedule, seed)
-        self.is_endless = all(part.is_endless for part in sources)
+        super().__init__(sources, weights, size, seed)
+        # Weights may change: every stream has its place.
+        self.fixed = {"measure": measure is not None, "size": size, "seed": seed}
+        self.is_endless = size is None and all(part.is_endless for part in sources)
         self.is_sharded = all(part.is_sharded for part in sources)
 
+    def set_weights(self, weights: Weights | None) -> None:
+        super().set_weights(weights)
+        measured = "" if self.measure is None else f", measure={name_of(self.measure)}"
+        size = "" if self.size is None else f", size={self.size}"
+        self.label = f"mix(weights={self.schedule}{size}{measured}, seed={self.seed})"
+
+    def count(self) -> int | None:
+        return self.size if all(part.is_endless for part in self.parts) else None
+
     def open(self, lap: Lap) -> Cursor:
-        return _MixCursor(self, lap) if self.measure is None else _MeasuredCursor(self, self.measure, lap)
+        cursor = _MixCursor(self, lap) if self.measure is None else _MeasuredCursor(self, self.measure, lap)
+        if self.size is None:
+            return cursor
+        return SliceCursor(cursor, *own_slice(lap.part if self.is_sharded else (0, 1), 0, self.size))
 
 
 class _MixCursor(TurnsCursor):

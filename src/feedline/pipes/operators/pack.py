@@ -26,6 +26,7 @@ from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, StreamStage
 from feedline.randomness.scope import current_scope
 from feedline.randomness.scope import stage as timed
+from feedline.system.failures import is_last
 from feedline.text.packing import Plan, build, document_lengths, plan
 from feedline.text.packing.document import Document
 from feedline.text.packing.planning import Strategy, TooLong
@@ -318,7 +319,9 @@ class _PackCursor(Cursor):
         while skipped < count:
             try:
                 planned = self._planned()
-            except Exception:  # raised where the document is due, which is not here
+            except Exception as exc:  # raised where the document is due, which is not here
+                if is_last(exc):
+                    raise
                 skipped += 1
                 continue
             past = min(count - skipped, len(planned) - self._given)
@@ -370,7 +373,9 @@ class _PackCursor(Cursor):
         while left is None or left > 0:
             try:
                 self._read(count)
-            except Exception:
+            except Exception as exc:
+                if is_last(exc):
+                    raise
                 left = None if left is None else left - 1
                 continue
             return

@@ -8,6 +8,7 @@ from feedline.errors import SourceError
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import CursorState, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, Reordered, StreamStage
+from feedline.system.failures import note_last
 
 _MOST_EMPTY = 8
 """Turns without a sample after which an endless stream counts as empty: a filter may draw at random."""
@@ -70,10 +71,12 @@ class _RepeatCursor(Cursor):
         if times is not None and self._turn + 1 >= times:
             return False
         if times is None and self._empty >= _MOST_EMPTY:
-            raise SourceError(
+            exc = SourceError(
                 f"{self._stage.source.label} yields no samples, even when it is repeated. Check that the data is "
                 "there, and that filters let some samples pass."
             )
+            note_last(exc)
+            raise exc
         self._turn += 1
         self._empty += 1
         self._source = self._opened()

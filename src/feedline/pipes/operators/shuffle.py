@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from feedline.pipes.cursor import Cursor, OperatorCursor
 from feedline.pipes.lap import CursorState, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, Reordered, StreamStage
-from feedline.randomness.bijection import Bijection
-from feedline.randomness.keys import epoch_key, mix
+from feedline.randomness.bijection import SMALL, Bijection, small_orders
+from feedline.randomness.keys import epoch_key, mix, mix_array
 
 _BLOCK = 1 << 12
 """Consecutive places whose order is computed at once."""
+
+
+_bijection = functools.lru_cache(maxsize=256)(Bijection)
+"""Samples in random places belong to many passes; an order has 8 KB at most."""
 
 
 class Shuffle(Reordered):
@@ -47,10 +53,14 @@ class Shuffle(Reordered):
     def _order(self, places: Places, epoch: int) -> Places:
         size = len(self._source)
         passes, indices = np.divmod(places, max(size, 1))
-        key, found = epoch_key(self.seed, epoch), np.empty_like(places)
-        for number in np.unique(passes).tolist():
+        numbers, which = np.unique(passes, return_inverse=True)
+        key, found = epoch_key(self.seed, epoch), passes * size
+        if size <= SMALL and size * len(numbers) <= 8 * len(places):  # many passes of a few samples
+            found += small_orders(size, mix_array(key, numbers))[which, indices]
+            return found
+        for number in numbers.tolist():
             own = passes == number
-            found[own] = number * size + Bijection(size, mix(key, number))(indices[own])
+            found[own] += _bijection(size, mix(key, number))(indices[own])
         return found
 
     def __getstate__(self) -> dict[str, object]:

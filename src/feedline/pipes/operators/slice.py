@@ -1,8 +1,13 @@
-"""`slice`, `take` and `skip`: some of the samples, by their number."""
+"""`slice`, `take` and `skip`: some of the samples, by their number.
+
+If the stream splits itself, its parts count as if they took turns: sample k of part p is number k * parts + p.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -67,13 +72,49 @@ class SlicedStream(StreamStage):
         return len(range(self.start, stop, self.step))
 
     def open(self, lap: Lap) -> Cursor:
-        return _SliceCursor(self.source.open(lap), self)
+        part = lap.part if self.is_sharded else (0, 1)
+        return SliceCursor(self.source.open(lap), *own_slice(part, self.start, self.stop, self.step))
 
 
-class _SliceCursor(Cursor):
-    def __init__(self, source: Cursor, stage: SlicedStream) -> None:
+def own_slice(own: tuple[int, int], start: int, stop: int | None, step: int = 1) -> tuple[int, int | None, int]:
+    """Return start, stop and step of a slice in one part of a stream."""
+    part, parts = own
+    begin = max(0, -(-(start - part) // parts))
+    end = None if stop is None else max(0, -(-(stop - part) // parts))
+    first = next((at for at in range(begin, begin + step) if (at * parts + part - start) % step == 0), None)
+    if first is None:  # the other parts have all of them
+        return 0, 0, 1
+    return first, end, step // math.gcd(step, parts)
+
+
+class PartStage(StreamStage):
+    """A stream that every worker of every rank reads, beside others that split themselves: each keeps its share."""
+
+    is_sharded = True
+
+    def __init__(self, source: StreamStage) -> None:
+        self.sources = (source,)
+        self.source = source
+        self.is_endless = source.is_endless
+
+    @property
+    def depth(self) -> int:
+        return self.source.depth
+
+    def count(self) -> int | None:
+        return self.source.count()
+
+    def open(self, lap: Lap) -> Cursor:
+        part, parts = lap.part
+        return SliceCursor(self.source.open(replace(lap, worker=None, part=(0, 1))), part, None, parts)
+
+
+class SliceCursor(Cursor):
+    """Some samples of a cursor."""
+
+    def __init__(self, source: Cursor, start: int, stop: int | None, step: int) -> None:
         self._source = source
-        self._stage = stage
+        self._start, self._stop, self._step = start, stop, step
         self._taken = 0
         """Samples handed out so far, including those that failed."""
         self._at = 0
@@ -82,19 +123,18 @@ class _SliceCursor(Cursor):
     def take(self, count: int) -> Samples:
         if not self._reach():
             return []
-        return self._run(min(count, self._left()) if self._stage.step == 1 else 1)
+        return self._run(min(count, self._left()) if self._step == 1 else 1)
 
     def _left(self) -> int:
-        stage = self._stage
-        if stage.stop is None:
+        if self._stop is None:
             return 1 << 62
-        return len(range(stage.start, stage.stop, stage.step)) - self._taken
+        return len(range(self._start, self._stop, self._step)) - self._taken
 
     def _reach(self) -> bool:
         """Go to the next sample; False if the source ends before it, or nothing is left."""
         if self._left() <= 0:
             return False
-        target = self._stage.start + self._taken * self._stage.step
+        target = self._start + self._taken * self._step
         self._at += self._source.skip(target - self._at) if target > self._at else 0
         return self._at == target
 
@@ -113,10 +153,9 @@ class _SliceCursor(Cursor):
         count = min(count, self._left())
         if count <= 0 or not self._reach():
             return 0
-        stage = self._stage
-        past = self._source.skip((count - 1) * stage.step + 1)
+        past = self._source.skip((count - 1) * self._step + 1)
         self._at += past
-        skipped = -(-past // stage.step)
+        skipped = -(-past // self._step)
         self._taken += skipped
         return skipped
 

@@ -9,11 +9,13 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.datasets.formats.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite
 
 
 def _binaries() -> Path | None:
@@ -87,3 +89,34 @@ def postgres() -> Iterator[Server]:
             server.stop()
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., str]:
+    """Makes a database of a kind, with a table of people, and returns its address."""
+
+    def make(kind: str, count: int = COUNT) -> str:
+        if kind == "sqlite":
+            return make_sqlite(tmp_path / "people.db", count)
+        if kind == "duckdb":
+            pytest.importorskip("duckdb")
+            return make_duckdb(tmp_path / "people.duckdb", count)
+        return make_postgres(request.getfixturevalue("postgres"), count)
+
+    return make
+
+
+@pytest.fixture(params=["sqlite", "duckdb", "postgres"])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def address(kind: str, make: Callable[..., str]) -> str:
+    return make(kind)
+
+
+@pytest.fixture
+def sqlite(make: Callable[..., str]) -> str:
+    return make("sqlite")

@@ -35,13 +35,6 @@ def kill(postgres: Any) -> int:
         return len(connection.execute(KILL).fetchall())
 
 
-@pytest.mark.slow
-def test_recovers_from_a_connection_killed_between_batches(postgres: Any, dataset: Any) -> None:
-    for index in range(5):
-        assert dataset[index] == index * 2 - 10
-        assert kill(postgres) == 1
-
-
 @pytest.mark.parametrize("engine", ["thread", "process"])
 def test_recovers_from_connections_that_are_killed_all_the_time(
     postgres: Any, dataset: Any, engine: EngineName, monkeypatch: pytest.MonkeyPatch
@@ -69,28 +62,6 @@ def test_recovers_from_connections_that_are_killed_all_the_time(
         killer.join()
     assert found == [i * 2 - 10 for i in range(COUNT)]
     assert sum(killed) > 0
-
-
-def test_a_worker_retries_if_the_server_is_temporarily_down(postgres: Any, dataset: Any) -> None:
-    """Another process has connected before, so the worker's copy tries again."""
-    import psycopg
-
-    assert len(dataset) == COUNT
-    dataset.close()
-    copied = pickle.loads(pickle.dumps(dataset))
-    attempts: list[int] = []
-    connect = copied.database.connect
-
-    def refused_once() -> Any:
-        attempts.append(len(attempts))
-        if attempts == [0]:
-            raise psycopg.OperationalError("the server is starting")
-        return connect()
-
-    copied.database.connect = refused_once
-    assert copied[3] == -4
-    assert attempts == [0, 1]
-    copied.close()
 
 
 def test_a_query_whose_backend_is_killed_fails_after_all_attempts(
@@ -227,6 +198,6 @@ def test_queries_use_the_index_of_the_key(postgres: Any) -> None:
     dataset = SQLDataset(address, f"{QUERY} WHERE id > %s", key="id", parameters=[0], fields="id")
     ((where, parameters),) = dataset.database.with_keys([1000, 2000], 'feedline_q."id"', dataset.parameters)
     statement = f"EXPLAIN SELECT * FROM (\n{dataset.query}\n) AS feedline_q WHERE {where}"
-    plan = dataset._ask(lambda connection: dataset.database.rows(connection, statement, parameters), "explaining")
+    plan = dataset._asked.rows(statement, parameters, "explaining")
     assert "Index" in str(plan)
     dataset.close()

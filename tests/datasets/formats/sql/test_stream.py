@@ -13,12 +13,13 @@ import torch
 
 import feedline
 from feedline.datasets import SQLDataset
-from feedline.datasets.formats.sql.stream import SQLPass, SQLStream
-from feedline.errors import BadOption, BadState, SourceError
+from feedline.datasets.formats.sql.stream import SQLPass
+from feedline.errors import BadOption, SourceError
 from feedline.faults import Retry
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
-from tests.datasets.formats.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, rows, samples
+from tests.datasets.formats.sql.people import COUNT, make_postgres, rows, samples
+from tests.datasets.formats.sql.test_dataset import change
 
 pytestmark = pytest.mark.sample(4)
 
@@ -26,27 +27,8 @@ QUERY = "SELECT * FROM people"
 IDS = [row[0] for row in rows()]
 
 
-@pytest.fixture(params=["sqlite", "duckdb", "postgres"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return make_sqlite(tmp_path / "people.db")
-    if request.param == "duckdb":
-        pytest.importorskip("duckdb")
-        return make_duckdb(tmp_path / "people.duckdb")
-    return make_postgres(request.getfixturevalue("postgres"))
-
-
-@pytest.fixture
-def sqlite(tmp_path: Path) -> str:
-    return make_sqlite(tmp_path / "people.db")
-
-
 def stream_of(address: str, key: str = "id", fields: Any = "id", size: int = 7, **options: Any) -> Any:
     return SQLDataset(address, options.pop("query", QUERY), key=key, fields=fields, **options).stream(size=size)
-
-
-def finish(stream: Any) -> None:
-    stream.close()
 
 
 @pytest.mark.slow
@@ -54,7 +36,7 @@ def test_rows_are_sorted_by_key(address: str) -> None:
     stream = stream_of(address, fields=None)
     assert_same(list(stream), samples())
     assert "people" in repr(stream) or "postgres" in repr(stream)
-    finish(stream)
+    stream.close()
 
 
 @pytest.mark.parametrize("key", ["id", "name"])
@@ -66,7 +48,7 @@ def test_workers_split_the_rows(address: str, key: str) -> None:
         assert sorted(x for batch in loader for x in batch.tolist()) == IDS
     other = torch.utils.data.DataLoader(stream, 4, num_workers=2)
     assert sorted(x for batch in other for x in batch.tolist()) == IDS
-    finish(stream)
+    stream.close()
 
 
 @pytest.mark.parametrize("key", ["id", "name"])
@@ -76,17 +58,7 @@ def test_parts_are_of_similar_size_and_disjoint(address: str, key: str) -> None:
     parts = [list(SQLPass(stream, (part, 3))) for part in range(3)]
     assert sorted(x for part in parts for x in part) == IDS
     assert min(map(len, parts)) >= 5
-    finish(stream)
-
-
-def test_ranks_split_the_rows(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    found: list[int] = []
-    for rank in range(2):
-        monkeypatch.setenv("RANK", str(rank))
-        loader: Any = feedline.DataLoader(stream_of(sqlite), 4, num_workers=2)
-        found += [x for batch in loader for x in batch.tolist()]
-    assert sorted(found) == IDS
+    stream.close()
 
 
 def test_resumes_at_every_row(address: str) -> None:
@@ -99,7 +71,7 @@ def test_resumes_at_every_row(address: str) -> None:
         other = SQLPass(stream, (0, 1))
         other.load_state_dict(state)
         assert list(other) == IDS[taken:]
-    finish(stream)
+    stream.close()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -119,16 +91,7 @@ def test_a_loader_resumes(address: str, workers: int) -> None:
     other = make()
     other.load_state_dict(state)
     assert [batch.tolist() for batch in other] == expected[4:]
-    finish(stream)
-
-
-def test_states_of_other_parts_and_malformed_states_are_rejected(sqlite: str) -> None:
-    stream = stream_of(sqlite)
-    state = SQLPass(stream, (0, 1)).state_dict()
-    with pytest.raises(BadState, match=r"part \(worker of a rank.*\[0, 1\], but now it is \[1, 2\].*number of workers"):
-        SQLPass(stream, (1, 2)).load_state_dict(state)
-    with pytest.raises(BadState, match="not the state"):
-        SQLPass(stream, (0, 1)).load_state_dict([])
+    stream.close()
 
 
 def test_parameters_percent_signs_and_transforms(address: str) -> None:
@@ -145,7 +108,7 @@ def test_parameters_percent_signs_and_transforms(address: str) -> None:
     other.load_state_dict(state)
     assert list(other) == rest
     assert sorted([*SQLPass(stream, (1, 2)), *SQLPass(stream, (0, 2))]) == [-x for x in IDS if x > 20][::-1]
-    finish(stream)
+    stream.close()
 
 
 def _negative(x: int) -> int:
@@ -156,29 +119,21 @@ def test_a_pass_reads_a_snapshot_from_its_start(address: str, request: pytest.Fi
     if address.startswith("duckdb"):
         pytest.skip("no other connection can write to a DuckDB file that is being read")
     if address.startswith("sqlite"):
-        _sqlite(address, "PRAGMA journal_mode=WAL")  # otherwise no other connection could write meanwhile
+        change(address, "PRAGMA journal_mode=WAL")  # otherwise no other connection could write meanwhile
     stream = stream_of(address, size=3)
     reading = iter(stream)
     assert next(reading) == IDS[0]
     statements = ("DELETE FROM people WHERE id > 0", "INSERT INTO people (id) VALUES (-9)")
     if address.startswith("sqlite"):
         for statement in statements:
-            _sqlite(address, statement)
+            change(address, statement)
     else:
         with request.getfixturevalue("postgres").connection() as connection:
             for statement in statements:
                 connection.execute(statement)
     assert list(reading) == IDS[1:]
     assert len(list(stream)) < COUNT
-    finish(stream)
-
-
-def _sqlite(address: str, statement: str) -> None:
-    import contextlib
-    import sqlite3
-
-    with contextlib.closing(sqlite3.connect(address.removeprefix("sqlite:///"))) as database, database:
-        database.execute(statement)
+    stream.close()
 
 
 def test_a_lost_connection_raises_and_the_rest_can_be_read_later(postgres: Any) -> None:
@@ -190,7 +145,7 @@ def test_a_lost_connection_raises_and_the_rest_can_be_read_later(postgres: Any) 
     with pytest.raises(SourceError, match="was lost while reading the rows"):
         next(reading)
     assert found + list(reading) == IDS  # continuing misses nothing
-    finish(stream)
+    stream.close()
 
 
 def test_abandoned_passes_close_their_connections(address: str, request: pytest.FixtureRequest) -> None:
@@ -205,47 +160,19 @@ def test_abandoned_passes_close_their_connections(address: str, request: pytest.
                 "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'feedline' AND state LIKE 'idle in%'"
             )
             assert connection.execute(query).fetchone() == (0,)
-    finish(stream)
-
-
-def test_rows_without_a_key_are_rejected(address: str) -> None:
-    stream = stream_of(address, key="note")
-    with pytest.raises(BadOption, match="'note' is null"):
-        list(stream)
-    finish(stream)
-
-
-@pytest.mark.parametrize("size", [0, -1, True, 1.5])
-def test_bad_sizes_are_rejected(sqlite: str, size: Any) -> None:
-    with pytest.raises(BadOption, match="size="):
-        stream_of(sqlite, size=size)
-
-
-def test_it_can_be_pickled(sqlite: str) -> None:
-    stream = stream_of(sqlite)
-    assert isinstance(stream, SQLStream)
-    other = pickle.loads(pickle.dumps(stream))
-    assert isinstance(other, torch.utils.data.IterableDataset)
-    assert list(other) == IDS
-
-
-def test_no_rows(address: str) -> None:
-    stream = stream_of(address, query=f"{QUERY} WHERE id < -1000")
-    assert list(stream) == []
-    assert list(SQLPass(stream, (1, 2))) == []
-    finish(stream)
+    stream.close()
 
 
 def test_keys_must_be_unique(address: str) -> None:
     query = "SELECT id, CASE WHEN id < 10 THEN 0 ELSE id END AS few FROM people WHERE id >= 8"
     stream = stream_of(address, key="few", query=query, size=1)
     assert list(stream)[:1] == [8]
-    finish(stream)
+    stream.close()
     stream = stream_of(address, key="few", query=query.replace("8", "6"), size=1)
     rows = iter(stream)
     assert next(rows) in (6, 8)
     state = rows.state_dict()
-    with pytest.raises(BadOption, match="Several rows have the key 0: column 'few' is not unique"):
+    with pytest.raises(BadOption, match="several rows have the key 0: column 'few' is not unique"):
         next(rows)
     with pytest.raises(StopIteration):  # it is unknown how many rows are missing
         next(rows)
@@ -255,7 +182,7 @@ def test_keys_must_be_unique(address: str) -> None:
         next(again)
     rows.close()
     again.close()
-    finish(stream)
+    stream.close()
 
 
 def test_keys_that_only_the_database_considers_equal(tmp_path: Path) -> None:
@@ -276,7 +203,7 @@ def test_keys_that_only_the_database_considers_equal(tmp_path: Path) -> None:
         else:
             assert list(again) == [4]
     rows.close()
-    finish(stream)
+    stream.close()
 
 
 class Failing:
@@ -291,23 +218,6 @@ class Failing:
             self._failed.add(number)
             raise ValueError(number)
         return number
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_failing_row_is_retried(sqlite: str, workers: int) -> None:
-    stream = stream_of(sqlite, transform=Failing(always=False))
-    loader = feedline.Loader(stream, 4, workers=workers, on_error=Retry(1, wait_s=0))
-    assert sorted(x for batch in loader for x in batch.tolist()) == IDS
-    assert {fault.action for fault in loader.faults} == {"retry"}
-    finish(stream)
-
-
-def test_a_row_that_always_fails_is_skipped_after_its_attempts(sqlite: str) -> None:
-    stream = stream_of(sqlite, transform=Failing(always=True))
-    loader = feedline.Loader(stream, 4, on_error=Retry(2, then="skip", wait_s=0))
-    assert [x for batch in loader for x in batch.tolist()] == [x for x in IDS if x % 6]
-    assert {(fault.action, fault.attempt) for fault in loader.faults} == {("skip", 3)}
-    finish(stream)
 
 
 def test_a_state_saved_after_a_retry(sqlite: str) -> None:
@@ -326,13 +236,13 @@ def test_a_state_saved_after_a_retry(sqlite: str) -> None:
     other.load_state_dict(reading.state_dict())
     assert [*found, *other] == IDS
     reading.close()
-    finish(stream)
-    finish(rest)
+    stream.close()
+    rest.close()
 
 
 @pytest.mark.parametrize("on_error", ["skip", "retry", Retry(1, then="skip", wait_s=0), None])
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("extra", "message"), [((5, 99), "Several rows have the key 5"), ((None, 7), "has no key")])
+@pytest.mark.parametrize(("extra", "message"), [((5, 99), "several rows have the key 5"), ((None, 7), "has no key")])
 def test_invalid_keys_are_errors_that_no_policy_skips(
     extra: Any, message: str, workers: int, on_error: Any, tmp_path: Path
 ) -> None:
@@ -347,7 +257,7 @@ def test_invalid_keys_are_errors_that_no_policy_skips(
     mixture = feedline.datasets.mix([stream, range(1000, 1030)])
     with pytest.raises(BadOption, match=message):
         list(feedline.Loader(mixture, 4, on_error=on_error))
-    finish(stream)
+    stream.close()
 
 
 @pytest.mark.parametrize("extra", [(5, 99), (None, 7)])
@@ -365,7 +275,7 @@ def test_a_state_saved_after_an_invalid_key_does_not_hide_it(extra: Any, tmp_pat
     with pytest.raises(BadOption):
         list(rows)
     rows.close()
-    finish(stream)
+    stream.close()
 
 
 @pytest.mark.parametrize("key", ["id", "name"])
@@ -394,7 +304,7 @@ def test_remaining_rows_are_split_among_another_number_of_parts(address: str, ke
     states = stream.reshard(left, 3, 2, 0)
     take(parts(states), [100, 100])
     assert sorted(found) == sorted(IDS)
-    finish(stream)
+    stream.close()
 
 
 def test_states_forget_keys_that_all_parts_have_passed(sqlite: str) -> None:
@@ -410,4 +320,4 @@ def test_states_forget_keys_that_all_parts_have_passed(sqlite: str) -> None:
         for part in made:
             part.close()
         assert len(states[0]["before"]) <= 2
-    finish(stream)
+    stream.close()

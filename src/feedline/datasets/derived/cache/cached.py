@@ -47,9 +47,9 @@ class CachedDataset(Source, EpochAware, Derived, Described):
             dataset, or of another transform, are dropped.
         disk_limit: the limit of disk space; half of the free space if not given.
         version: anything with a `repr`; a disk cache of another version is dropped. Without it, these changes are
-            detected: the dataset's attributes, the code of its class and of functions that it holds, and the size or
-            time of files that its attributes name. Change the version when anything else changes: functions that this
-            code calls, constants of a module, the rows of a database.
+            detected: the dataset's attributes, the source text of its class and of functions that it holds, and the
+            files that its attributes name. Change the version when anything else changes: functions that this code
+            calls, constants of a module, the rows of a database.
         transform: applied to each sample on delivery, and not cached.
         pickle: True to pickle samples that a record cannot hold. Only for folders that you alone can write to.
         freeze_random: True to cache samples that draw random numbers; they are then the same in all epochs.

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
-from feedline.datasets.storage.addresses import HIDDEN, shown_url
+from feedline.datasets.storage.addresses import HIDDEN, shown_url, without_secrets
 from feedline.errors import BadOption
 
 _HOST = r"(\[[0-9a-fA-F:.]*\]|[\w.%-]*)(:\d*)?"
 _HOSTS = re.compile(f"{_HOST}(,{_HOST})*")
-_SECRET = ("password", "passfile", "sslpassword")
-_PLAIN = ("user", "host", "hostaddr", "port", "dbname", "sslmode", "connect_timeout", "application_name")
-"""Options whose values may occur in other texts. Values of other options may be secret."""
 
 SCHEMES = ("sqlite", "duckdb", "postgresql", "postgres")
 
@@ -32,16 +29,11 @@ class Address:
     text: str
 
     def __post_init__(self) -> None:
-        given: object = self.text  # any value from the user
-        if not isinstance(given, str) or "://" not in given:  # show no part of it: it could be secret
+        given: object = self.text  # any value from the user; no part of it is shown, as it could be secret
+        if not isinstance(given, str) or self.scheme not in SCHEMES:
             raise BadOption(
-                "A connection string looks like sqlite:///people.db, duckdb:///people.db or "
-                "postgresql://user@host/database, but this one has no '://'."
-            )
-        if self.scheme not in SCHEMES:
-            raise BadOption(
-                f"The connection string starts with {self.scheme!r}, which is not one of {', '.join(SCHEMES)}. To read "
-                "another database, write a dataset of your own."
+                "The connection string is not one of a supported database: sqlite:///people.db, duckdb:///people.db or "
+                "postgresql://user@host/database. To read another database, write a dataset of your own."
             )
 
     @property
@@ -53,35 +45,17 @@ class Address:
     def path(self) -> str:
         """The file of an embedded database. It follows three slashes, so an absolute path has four."""
         rest = self.text.partition("://")[2]
-        if not rest.startswith("/") or "?" in rest or "#" in rest:
-            raise BadOption(
-                f"{self!r} is not of the form {self.scheme}:///path: three slashes and a path, which may be relative. "
-                "Write %3F for a question mark in it and %23 for a hash."
-            )
         path = unquote(rest[1:])
-        if not path or path.startswith(":memory:"):
+        if not rest.startswith("/") or "?" in rest or "#" in rest or not path or path.startswith(":memory:"):
             raise BadOption(
-                f"{self!r} names no file. A database in memory belongs to one connection, so workers cannot read it."
+                f"{self!r} is not of the form {self.scheme}:///path: three slashes and the path of a file, with %3F "
+                "for a question mark and %23 for a hash. Workers cannot read a database in memory."
             )
         return path
 
-    @property
-    def secrets(self) -> list[str]:
-        """Texts that must not be shown, both URL-encoded and decoded."""
-        user = self.text.partition("://")[2].split("/")[0].rpartition("@")[0]
-        found = [user.partition(":")[2]]
-        for name, value in parse_qsl(self.text.partition("?")[2]):
-            # A short value of an option that is not a password may be a word in other texts.
-            if name.lower() in _SECRET or (name.lower() not in _PLAIN and len(value) >= 4):
-                found.append(value)
-        found += [unquote(secret) for secret in found] + [quote(secret, safe="") for secret in found]
-        return sorted({secret for secret in found if secret}, key=len, reverse=True)
-
     def hide(self, text: str) -> str:
         """Remove the secrets from a text, and the user names that PostgreSQL quotes."""
-        for secret in self.secrets:
-            text = text.replace(secret, HIDDEN)
-        return re.sub(r'\b(user|role) "[^"]*"', rf'\1 "{HIDDEN}"', text)
+        return re.sub(r'\b(user|role) "[^"]*"', rf'\1 "{HIDDEN}"', without_secrets(text, self.text))
 
     @property
     def is_clear(self) -> bool:

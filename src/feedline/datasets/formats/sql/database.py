@@ -1,7 +1,4 @@
-"""The supported databases, how to connect to and query each, and the SQL around the user's query.
-
-Values never become part of a query's text; names are quoted.
-"""
+"""The supported databases, how to connect to and query each, and what their drivers raise."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from feedline.datasets.formats.sql.address import Address
@@ -21,80 +18,17 @@ from feedline.system.optional import require
 Parameters = Sequence[object] | Mapping[str, object] | None
 """Values for the placeholders of a query."""
 
-# Any: values are what the driver makes of them.
+Connection = Any
+"""A connection of a driver. Any: drivers share no class."""
+
 Rows = list[tuple[Any, ...]]
-
-
-class Cursor(Protocol):
-    """The result of a statement, as all drivers return it."""
-
-    @property
-    def description(self) -> Any: ...  # Any: a sequence of tuples, or of the driver's own columns
-
-    def fetchall(self) -> Rows: ...
-
-    def fetchmany(self, size: int, /) -> Rows: ...
-
-    def close(self) -> None: ...
-
-
-class Connection(Protocol):
-    """A connection of any driver."""
-
-    def execute(self, statement: str, parameters: Sequence[object] | Mapping[str, object] = ..., /) -> Cursor: ...
-
-    def close(self) -> None: ...
-
+"""Any: values are what the driver makes of them."""
 
 _MOST_VALUES = 32_766 if sqlite3.sqlite_version_info >= (3, 32) else 999
 """Maximum number of values that SQLite accepts in one statement, including those of the user's query."""
 
 _WAIT_S = 30.0
 """How long SQLite waits for a writer to release its lock."""
-
-
-def quoted(name: str) -> str:
-    """Quote a name for SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def checked_query(query: object) -> str:
-    """Return a query that can be nested in another one. Raises BadOption if it is empty or not a string."""
-    text = query.strip().rstrip(";").rstrip() if isinstance(query, str) else ""
-    if not text:
-        raise BadOption(f"query={query!r} is not a SELECT statement.")
-    return text
-
-
-def checked_parameters(parameters: object) -> Parameters:
-    """Return parameters in the form that drivers accept. Raises BadOption if they are not a sequence or a mapping."""
-    if parameters is None:
-        return None
-    if isinstance(parameters, Mapping):
-        return dict(parameters)
-    if isinstance(parameters, (str, bytes)) or not isinstance(parameters, Sequence):
-        raise BadOption("parameters= must be a list of values, for unnamed placeholders, or a dict, for named ones.")
-    return list(parameters)
-
-
-def select(
-    columns: Sequence[str],
-    query: str,
-    *,
-    more: Sequence[str] = (),
-    where: str = "",
-    order: str = "",
-    limit: int | None = None,
-) -> str:
-    """Return a statement that selects columns of a query's result, and more expressions."""
-    listed = ", ".join([*(f"feedline_q.{quoted(column)}" for column in columns), *more]) if columns else "*"
-    # The query ends with a newline, since it may end with a comment.
-    text = f"SELECT {listed} FROM (\n{query}\n) AS feedline_q"
-    if where:
-        text += f" WHERE {where}"
-    if order:
-        text += f" ORDER BY feedline_q.{quoted(order)}"
-    return text if limit is None else f"{text} LIMIT {limit:d}"
 
 
 class Database(ABC):
@@ -120,13 +54,8 @@ class Database(ABC):
     def connect(self) -> Connection:
         """Open a read-only connection."""
 
-    def close(self, connection: Connection) -> None:
-        """Close a connection, which may be broken."""
-        connection.close()
-
-    def _execute(
-        self, connection: Connection, statement: str, parameters: Parameters
-    ) -> AbstractContextManager[Cursor]:
+    # Any, here and below: a cursor of the driver, and its description of a column.
+    def _execute(self, connection: Connection, statement: str, parameters: Parameters) -> AbstractContextManager[Any]:
         """Run a statement and return its cursor as a context. Always with parameters: only then is `%%` read as `%`."""
         return closing(connection.execute(statement, parameters or ()))
 
@@ -135,13 +64,13 @@ class Database(ABC):
         with self._execute(connection, statement, parameters) as cursor:
             return [(column[0], self._type(column)) for column in cursor.description]
 
-    def _type(self, column: object) -> str:
+    def _type(self, column: Any) -> str:
         return ""
 
     def rows(self, connection: Connection, statement: str, parameters: Parameters) -> Rows:
         """Return all rows of a result."""
         with self._execute(connection, statement, parameters) as cursor:
-            return cursor.fetchall()
+            return list(cursor.fetchall())
 
     def stream(self, connection: Connection, statement: str, parameters: Parameters, size: int) -> Iterator[Rows]:
         """Yield the rows of a result, `size` at a time. One statement reads one snapshot, as of its start."""
@@ -155,11 +84,6 @@ class Database(ABC):
 
         One condition, unless the database takes fewer values at a time. `column` is the quoted name of the key.
         """
-
-    def after_key(self, key: object, column: str, parameters: Parameters) -> tuple[str, Parameters]:
-        """Return a condition for rows whose key is greater than this one, and parameters that include the key."""
-        (mark,), values = self.extended(parameters, [key])
-        return f"{column} > {mark}", values
 
     def extended(
         self, parameters: Parameters, values: Sequence[object], *, first: bool = False
@@ -184,7 +108,7 @@ class Database(ABC):
     def errors(self) -> tuple[type[Exception], ...]:
         """The exceptions that the driver raises."""
 
-    def is_lost(self, connection: object, exc: Exception) -> bool:
+    def is_lost(self, connection: Connection, exc: Exception) -> bool:
         """True if the connection broke, so a new one may work."""
         return False
 
@@ -223,7 +147,8 @@ class _Embedded(Database):
         return found
 
     def is_corrupt(self, exc: Exception) -> bool:
-        return any(words in str(exc) for words in self.damage)
+        # Names in a damaged schema are not UTF-8.
+        return isinstance(exc, UnicodeDecodeError) or any(words in str(exc) for words in self.damage)
 
 
 class Sqlite(_Embedded):
@@ -231,21 +156,15 @@ class Sqlite(_Embedded):
 
     most_keys = 900
     damage = ("malformed", "not a database", "disk I/O error", "Could not decode")
+    errors = (sqlite3.Error, sqlite3.Warning, UnicodeDecodeError)
 
-    def connect(self) -> sqlite3.Connection:
+    def connect(self) -> Connection:
         path = self._file()
         _check_size(path)
         # Every thread may close it, since the thread that owns it may have ended.
         return sqlite3.connect(
             f"file:{quote(path)}?mode=ro", uri=True, timeout=_WAIT_S, check_same_thread=False, isolation_level=None
         )
-
-    @property
-    def errors(self) -> tuple[type[Exception], ...]:
-        return (sqlite3.Error, sqlite3.Warning, UnicodeDecodeError)  # UnicodeDecodeError: names in a damaged schema
-
-    def is_corrupt(self, exc: Exception) -> bool:
-        return isinstance(exc, UnicodeDecodeError) or super().is_corrupt(exc)
 
 
 def _check_size(path: str) -> None:
@@ -260,9 +179,7 @@ def _check_size(path: str) -> None:
     page = int.from_bytes(header[16:18], "big")
     whole = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
     if size < whole:
-        raise CorruptSource(
-            f"{path!r} is truncated: it has {size} bytes, but its database has {whole}. Restore it from a backup."
-        )
+        raise CorruptSource(f"{path!r} is truncated: it has {size} of {whole} bytes. Restore it from a backup.")
 
 
 class DuckDB(_Embedded):
@@ -284,11 +201,9 @@ class DuckDB(_Embedded):
 
     def connect(self) -> Connection:
         config = {"threads": 1, "enable_external_access": "true" if self.external else "false"}
-        found: Connection = self._driver().connect(self._file(), read_only=True, config=config).cursor()
-        return found
+        return self._driver().connect(self._file(), read_only=True, config=config).cursor()
 
-    # Any: this driver also accepts that there are no parameters.
-    def _execute(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[Cursor]:
+    def _execute(self, connection: Connection, statement: str, parameters: Parameters) -> AbstractContextManager[Any]:
         return nullcontext(connection.execute(statement, parameters))  # this is the connection, which must stay open
 
     def _type(self, column: Any) -> str:
@@ -330,7 +245,7 @@ class Postgres(Database):
         return require("psycopg", extra="sql", purpose="SQLDataset of a PostgreSQL database")
 
     def connect(self) -> Connection:
-        connection: Connection = self._driver().connect(self.address.text, autocommit=True, application_name="feedline")
+        connection = self._driver().connect(self.address.text, autocommit=True, application_name="feedline")
         try:
             connection.execute("SET default_transaction_read_only = on")
         except BaseException:
@@ -345,8 +260,7 @@ class Postgres(Database):
     def _type(self, column: Any) -> str:
         return str(column.type_display)
 
-    # Any, here and below: a connection of this driver, which has more methods.
-    def stream(self, connection: Any, statement: str, parameters: Parameters, size: int) -> Iterator[Rows]:
+    def stream(self, connection: Connection, statement: str, parameters: Parameters, size: int) -> Iterator[Rows]:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
             with connection.cursor(name="feedline") as cursor:
@@ -365,7 +279,25 @@ class Postgres(Database):
     def errors(self) -> tuple[type[Exception], ...]:
         return (self._driver().Error,)
 
-    def is_lost(self, connection: Any, exc: Exception) -> bool:
+    def is_lost(self, connection: Connection, exc: Exception) -> bool:
         if connection is None:
             return isinstance(exc, self._driver().OperationalError)
         return bool(connection.closed or connection.broken)
+
+
+_DATABASES: dict[str, type[Database]] = {
+    "sqlite": Sqlite,
+    "duckdb": DuckDB,
+    "postgresql": Postgres,
+    "postgres": Postgres,
+}
+
+
+def database_at(address: Address, *, external: bool) -> Database:
+    """Return the database at an address. Raises BadOption: the address or the option does not fit; MissingExtra."""
+    kind = _DATABASES[address.scheme]
+    if external and kind is not DuckDB:
+        raise BadOption("external=True is only for DuckDB. Leave it out: other databases read only their own data.")
+    database = kind(address, external=external)
+    database.check()
+    return database

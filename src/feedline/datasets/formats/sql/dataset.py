@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from feedline.datasets.formats.sql.database import quoted, select
-from feedline.datasets.formats.sql.query import QuerySource, repeated
+from feedline.datasets.formats.sql.address import Address
+from feedline.datasets.formats.sql.database import Parameters, database_at
+from feedline.datasets.formats.sql.query import Query, repeated
 from feedline.datasets.formats.sql.stream import SQLStream
-from feedline.datasets.framework.source import Empty, Indices, stacked
+from feedline.datasets.framework.form import Fields, Form
+from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform, stacked
 from feedline.errors import BadOption, SourceChanged
 from feedline.memory.sharing.packed import Packed
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
-class SQLDataset(QuerySource):
+class SQLDataset(TableSource):
     """The rows of a query as a map-style dataset: a batch is one query.
 
     The keys of all rows are read once, in order, when you first ask for the length or a sample; workers receive them
@@ -65,17 +66,38 @@ class SQLDataset(QuerySource):
         1 {'id': 9, 'name': 'Alan', 'born': 1912}
     """
 
-    _lazy = ("_keys",)
-    _keys: Keys | None = None
+    _lazy = ("_keys", "_asked")
+
+    def __init__(
+        self,
+        address: str,
+        query: str,
+        fields: Fields = None,
+        *,
+        key: str,
+        parameters: Parameters = None,
+        transform: Transform | None = None,
+        external: bool = False,
+    ) -> None:
+        super().__init__(transform)
+        self.address = Address(address)
+        self.database = database_at(self.address, external=external)
+        if isinstance(parameters, (str, bytes)):  # not shown: it may be a secret
+            raise BadOption("parameters= is neither a list of values nor a dict of named ones.")
+        self.query, self.key, self.fields = query, key, fields
+        self.parameters: Parameters = dict(parameters) if isinstance(parameters, Mapping) else parameters
+        self._asked = Query(self.database, query, key, self.parameters, fields)
+        self._keys: Keys | None = None
+
+    @property
+    def _shape(self) -> Form:  # type: ignore[override]  # determined at first use
+        return self._asked.form
 
     @property
     def _all_keys(self) -> Keys:
         if self._keys is None:
             assert self._shape is not None
-            statement = select([self.key], self._text, order=self.key)
-            rows = self._ask(
-                lambda connection: self.database.rows(connection, statement, self.parameters), "reading the keys"
-            )
+            rows = self._asked.rows(self._asked.select([self.key], by_key=True), self.parameters, "reading the keys")
             values = [value for (value,) in rows]
             missing = values.count(None)
             if missing:
@@ -90,11 +112,7 @@ class SQLDataset(QuerySource):
                     f"{self.address!r}: values of {self.key!r} such as {values[0]!r} cannot be keys."
                 ) from None
             if twice is not None:
-                raise BadOption(
-                    f"{self.address!r}: several rows have the key {twice!r}: column {self.key!r} is not unique in the "
-                    "query's result, so it does not identify a sample. Choose another key=, or make the query return "
-                    "each key once."
-                )
+                raise self._asked.not_unique(twice)
             self._keys = Keys(values)
         return self._keys
 
@@ -108,7 +126,7 @@ class SQLDataset(QuerySource):
 
         `size` rows are fetched at a time. Raises BadOption if it is not a positive number.
         """
-        return SQLStream(self, size)
+        return SQLStream(self._asked, self.transform, size)
 
     def _rows(self, indices: Indices) -> list[Sequence[object]]:
         """Return the selected columns of some samples, in the order of `indices`, with one query."""
@@ -119,10 +137,8 @@ class SQLDataset(QuerySource):
         keys = self._all_keys.at(wanted)
         columns = [self.key, *form.names]
         found: dict[object, Sequence[object]] = {}
-        for where, parameters in self.database.with_keys(keys, f"feedline_q.{quoted(self.key)}", self.parameters):
-            statement = select(columns, self._text, where=where)
-            read = functools.partial(self.database.rows, statement=statement, parameters=parameters)
-            for row in self._ask(read, "reading samples"):
+        for where, parameters in self.database.with_keys(keys, self._asked.quoted_key, self.parameters):
+            for row in self._asked.rows(self._asked.select(columns, where=where), parameters, "reading samples"):
                 if row[0] in found:
                     raise SourceChanged(
                         f"{self.address!r}: the key {row[0]!r} of the query's result is no longer unique. Create the "
@@ -146,6 +162,16 @@ class SQLDataset(QuerySource):
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         return [stacked(list(values), empty) for values in zip(*self._rows(indices), strict=True)]
+
+    def close(self) -> None:
+        """Close the connections of this process. They are reopened when needed."""
+        self._asked.close()
+
+    def _form(self) -> str:
+        return self._asked.describe()
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, {self.address!r}, key={self.key!r})"
 
 
 class Keys:

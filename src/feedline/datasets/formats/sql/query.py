@@ -1,4 +1,7 @@
-"""The query and its connections: the common base of `SQLDataset` and its stream."""
+"""A query: the SQL around it, its columns, and a connection for each thread that asks it.
+
+Values never become part of a query's text; names are quoted.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
-from feedline.datasets.formats.sql.address import Address
-from feedline.datasets.formats.sql.database import (
-    Connection,
-    Database,
-    DuckDB,
-    Postgres,
-    Sqlite,
-    checked_parameters,
-    checked_query,
-    select,
-)
+from feedline.datasets.formats.sql.database import Connection, Database, Parameters, Rows
 from feedline.datasets.framework.form import Fields, Form, check_fields
-from feedline.datasets.framework.source import TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.handle import Handle
 
@@ -31,13 +23,108 @@ PAUSE_S = 0.2
 """Pause before the first retry; each further one is five times as long."""
 
 
+def quoted(name: str) -> str:
+    """Quote a name for SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Query:
+    """A query of the user's, and the column that identifies its rows."""
+
+    def __init__(self, database: Database, text: str, key: str, parameters: Parameters, fields: Fields) -> None:
+        check_fields(fields)
+        self.database = database
+        self.text = database.query(text.strip().rstrip(";"), parameters)
+        """The query as the driver takes it, to be a part of another one."""
+        self.key = key
+        self.parameters = parameters
+        self._fields = fields
+        self._session: Handle[Session] = Handle(functools.partial(Session, database), Session.close, per_thread=True)
+        self._form: Form | None = None
+        self._types: dict[str, str] = {}
+
+    def select(
+        self,
+        columns: Sequence[str],
+        *,
+        more: Sequence[str] = (),
+        where: str = "",
+        by_key: bool = False,
+        limit: int | None = None,
+    ) -> str:
+        """Return a statement that selects columns of the query's result, all if none are named, and expressions."""
+        listed = ", ".join([*(f"feedline_q.{quoted(column)}" for column in columns), *more]) if columns else "*"
+        # The query ends with a newline, since it may end with a comment.
+        text = f"SELECT {listed} FROM (\n{self.text}\n) AS feedline_q"
+        if where:
+            text += f" WHERE {where}"
+        if by_key:
+            text += f" ORDER BY {self.quoted_key}"
+        return text if limit is None else f"{text} LIMIT {limit:d}"
+
+    @property
+    def quoted_key(self) -> str:
+        """The name of the key in the statements that `select` returns."""
+        return f"feedline_q.{quoted(self.key)}"
+
+    @property
+    def form(self) -> Form:
+        """Which columns a sample has, and what container holds them; the database says so at first use."""
+        if self._form is None:
+            statement = self.select([], limit=0)
+            columns = self.ask(
+                lambda connection: self.database.describe(connection, statement, self.parameters),
+                "describing the query",
+            )
+            names, address = [name for name, _ in columns], self.database.address
+            twice = repeated(names)
+            if twice is not None:
+                raise BadOption(
+                    f"The result of the query from {address!r} has several columns {twice!r}. List the columns you "
+                    "need in the query, and rename duplicates with AS."
+                )
+            if self.key not in names:
+                raise BadOption(
+                    f"key={self.key!r} is not a column of the query's result from {address!r}, which has {names}."
+                )
+            self._types = dict(columns)
+            self._form = Form.of(self._fields, names, "the query's result")
+        return self._form
+
+    def describe(self) -> str:
+        """Describe a sample for people."""
+        form = self.form
+        return form.describe([self._types.get(name) or "any" for name in form.names])
+
+    def ask(self, act: Callable[[Connection], T], doing: str) -> T:
+        """Call `act` with the connection of this thread, as `Session.ask` does."""
+        # A worker's first connection is not the query's first: if the columns are known, one has succeeded before.
+        return self._session.get().ask(act, doing, is_known=self._form is not None)
+
+    def rows(self, statement: str, parameters: Parameters, doing: str) -> Rows:
+        """Return all rows of a statement's result."""
+        return self.ask(lambda connection: self.database.rows(connection, statement, parameters), doing)
+
+    def not_unique(self, value: object) -> BadOption:
+        """Return the error for several rows with the same key."""
+        return BadOption(
+            f"{self.database.address!r}: several rows have the key {value!r}: column {self.key!r} is not unique in the "
+            "query's result, so it does not identify a row. Choose another key=, or make the query return each key "
+            "once."
+        )
+
+    def close(self) -> None:
+        """Close the connections of this process. They are opened again when needed."""
+        self._session.close()
+
+
 class Session:
     """The connection of one thread."""
 
     def __init__(self, database: Database, pause: Callable[[float], object] = time.sleep) -> None:
         self._database = database
         self._pause = pause
-        self._connection: Connection | None = None
+        self._connection: Connection = None
         self._has_connected = False
 
     def ask(self, act: Callable[[Connection], T], doing: str, *, is_known: bool = False) -> T:
@@ -68,7 +155,7 @@ class Session:
         """Close the connection, if there is one."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._database.close(connection)
+            connection.close()
 
 
 def raise_for(database: Database, exc: Exception, doing: str, attempts: int | None) -> NoReturn:
@@ -89,93 +176,6 @@ def raise_for(database: Database, exc: Exception, doing: str, attempts: int | No
             "it accept this user?"
         ) from cause
     raise SourceError(f"{where} refused the query or failed while {doing}: {why}. {database.advice(exc)}") from cause
-
-
-_DATABASES: dict[str, type[Database]] = {
-    "sqlite": Sqlite,
-    "duckdb": DuckDB,
-    "postgresql": Postgres,
-    "postgres": Postgres,
-}
-
-
-class QuerySource(TableSource):
-    """The rows of a query. Its columns are determined when they are first needed."""
-
-    _lazy: tuple[str, ...] = ("_types", "_made")
-
-    def __init__(
-        self,
-        address: str,
-        query: str,
-        fields: Fields = None,
-        *,
-        key: str,
-        parameters: object = None,
-        transform: Transform | None = None,
-        external: bool = False,
-    ) -> None:
-        super().__init__(transform)
-        self.address = Address(address)
-        self.query = checked_query(query)
-        if type(key) is not str or not key:
-            raise BadOption(f"key={key!r} is not the name of a column.")
-        self.key = key
-        self.parameters = checked_parameters(parameters)
-        check_fields(fields)
-        self.fields = fields
-        if external and self.address.scheme != "duckdb":
-            raise BadOption("external=True is only for DuckDB. Leave it out: other databases read only their own data.")
-        self.database = _DATABASES[self.address.scheme](self.address, external=bool(external))
-        self.database.check()
-        self._session: Handle[Session] = Handle(
-            functools.partial(Session, self.database), Session.close, per_thread=True
-        )
-        self._types: dict[str, str] | None = None
-        self._made: Form | None = None
-
-    @property
-    def _text(self) -> str:
-        return self.database.query(self.query, self.parameters)
-
-    @property
-    def _shape(self) -> Form:  # type: ignore[override]  # determined at first use
-        if self._made is None:
-            statement = select([], self._text, limit=0)
-            columns = self._ask(
-                lambda connection: self.database.describe(connection, statement, self.parameters),
-                "describing the query",
-            )
-            names = [name for name, _ in columns]
-            twice = repeated(names)
-            if twice is not None:
-                raise BadOption(
-                    f"The result of the query from {self.address!r} has several columns {twice!r}. "
-                    "List the columns you need in the query, and rename duplicates with AS."
-                )
-            if self.key not in names:
-                raise BadOption(
-                    f"key={self.key!r} is not a column of the query's result from {self.address!r}, which has {names}."
-                )
-            self._types = dict(columns)
-            self._made = Form.of(self.fields, names, "the query's result")
-        return self._made
-
-    def _ask(self, act: Callable[[Connection], T], doing: str) -> T:
-        # A worker's first connection is not the dataset's first: if the columns are known, one has succeeded before.
-        return self._session.get().ask(act, doing, is_known=self._made is not None)
-
-    def close(self) -> None:
-        """Close the connections of this process. They are reopened when needed."""
-        self._session.close()
-
-    def _form(self) -> str:
-        form = self._shape
-        types = self._types or {}
-        return form.describe([types.get(name) or "any" for name in form.names])
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, {self.address!r}, key={self.key!r})"
 
 
 def repeated(values: Sequence[object]) -> object:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from feedline.abc.source import Reshardable
-from feedline.datasets.formats.sql.database import Connection, Rows, quoted, select
-from feedline.datasets.formats.sql.query import QuerySource, raise_for
+from feedline.datasets.formats.sql.database import Connection, Rows
+from feedline.datasets.formats.sql.query import Query, raise_for
 from feedline.datasets.framework.passes import Part, PartedStream, ResumablePass
-from feedline.datasets.framework.source import checked_count
+from feedline.datasets.framework.source import Transform, checked_count
 from feedline.errors import BadOption
 from feedline.types import State
 
@@ -39,9 +39,10 @@ class SQLStream(PartedStream, Reshardable):
     former parts.
     """
 
-    def __init__(self, dataset: QuerySource, size: int) -> None:
+    def __init__(self, query: Query, transform: Transform | None, size: int) -> None:
         super().__init__()
-        self.dataset = dataset
+        self.query = query
+        self.transform = transform
         self.size = checked_count("size", size, 1)
 
     def __iter__(self) -> SQLPass:
@@ -64,10 +65,10 @@ class SQLStream(PartedStream, Reshardable):
 
     def close(self) -> None:
         """Close the connections of this process, except those of passes in progress."""
-        self.dataset.close()
+        self.query.close()
 
     def __repr__(self) -> str:
-        return f"SQLStream({self.dataset.address!r}, key={self.dataset.key!r}, size={self.size})"
+        return f"SQLStream({self.query.database.address!r}, key={self.query.key!r}, size={self.size})"
 
 
 # Any: from a state.
@@ -82,7 +83,7 @@ class SQLPass(ResumablePass[tuple[object, ...]]):
     _name = "rows of a query"
 
     def __init__(self, stream: SQLStream, part: Part) -> None:
-        super().__init__(part, stream.dataset.transform)
+        super().__init__(part, stream.transform)
         self._stream = stream
         self._connection: Connection | None = None
         self._batches: Iterator[Rows] | None = None
@@ -100,7 +101,8 @@ class SQLPass(ResumablePass[tuple[object, ...]]):
         """For keys that only the database can compare: the column that holds whether a key comes after such an end."""
 
     def _make(self, item: tuple[object, ...]) -> object:
-        return self._stream.dataset._shape.build(item[1 : 1 + len(self._stream.dataset._shape.names)])
+        form = self._stream.query.form
+        return form.build(item[1 : 1 + len(form.names)])
 
     def _take(self) -> tuple[object, ...]:
         """Return the next row of this part."""
@@ -111,11 +113,7 @@ class SQLPass(ResumablePass[tuple[object, ...]]):
                 self._rows = self._fetch()[::-1]
             row = self._rows.pop()
             if self._taken and row[0] == self._last:
-                raise BadOption(
-                    f"Several rows have the key {row[0]!r}: column {self._stream.dataset.key!r} is not unique in the "
-                    "query's result, so a stream could not be resumed between them. Choose another key=, or make the "
-                    "query return each key once."
-                )
+                raise self._stream.query.not_unique(row[0])
         except BadOption:
             self.has_broken_off = True
             self._rows = []
@@ -130,7 +128,7 @@ class SQLPass(ResumablePass[tuple[object, ...]]):
 
     def _fetch(self) -> list[tuple[object, ...]]:
         """Return the next rows of this part; none if the fetched ones belong to other parts, or there are no more."""
-        database = self._stream.dataset.database
+        database = self._stream.query.database
         try:
             if self._batches is None:
                 self._batches = self._open()
@@ -147,7 +145,7 @@ class SQLPass(ResumablePass[tuple[object, ...]]):
             self._has_ended = True
             return []
         if any(row[0] is None for row in rows):
-            raise BadOption(f"A row has no key: column {self._stream.dataset.key!r} is null.")
+            raise BadOption(f"A row has no key: column {self._stream.query.key!r} is null.")
         if not self._is_split_there:
             rows = [row for row in rows if part_of(row[0], self._part[1]) == self._part[0]]
         return [row for row in rows if not self._has_come(row)] if self._before else rows
@@ -165,14 +163,12 @@ class SQLPass(ResumablePass[tuple[object, ...]]):
         return False
 
     def _open(self) -> Iterator[Rows]:
-        dataset = self._stream.dataset
-        database, text, parameters = dataset.database, dataset._text, dataset.parameters
-        names = dataset._shape.names
+        query = self._stream.query
+        database, parameters, key, names = query.database, query.parameters, query.quoted_key, query.form.names
         self._connection = database.connect()
-        key = f"feedline_q.{quoted(dataset.key)}"
-        first = database.rows(self._connection, select([dataset.key], text, limit=1), parameters)
+        first = database.rows(self._connection, query.select([query.key], limit=1), parameters)
         conditions: list[str] = []
-        columns, keys = [dataset.key, *names], list[object]()
+        columns, keys = [query.key, *names], list[object]()
         is_number = bool(first) and type(first[0][0]) is int
         if not is_number:
             for place, (_, ends) in enumerate(self._before):
@@ -187,15 +183,15 @@ class SQLPass(ResumablePass[tuple[object, ...]]):
             conditions.append(f"({own} OR {key} IS NULL)")
         last = self._last
         if self._taken:
-            self._check_last(self._connection, key)
+            self._check_last(self._connection)
         elif is_number:
             last = self._lowest()
         if last is not None:
-            after, parameters = database.after_key(last, key, parameters)
-            conditions.append(after)
+            (mark,), parameters = database.extended(parameters, [last])
+            conditions.append(f"{key} > {mark}")
         marks, parameters = database.extended(parameters, keys, first=True) if keys else ([], parameters)
         more = [f"{key} > {mark}" for mark in marks]
-        statement = select(columns, text, more=more, where=" AND ".join(conditions), order=dataset.key)
+        statement = query.select(columns, more=more, where=" AND ".join(conditions), by_key=True)
         return database.stream(self._connection, statement, parameters, self._stream.size)
 
     def _lowest(self) -> object:
@@ -207,15 +203,15 @@ class SQLPass(ResumablePass[tuple[object, ...]]):
         ]
         return max(lowest, default=None)
 
-    def _check_last(self, connection: Connection, key: str) -> None:
+    def _check_last(self, connection: Connection) -> None:
         """Raise BadOption if another row sorts equal to the last one: it would be unknown whether it was returned.
 
         Different keys may sort equal, such as "a" and "A" in a case-insensitive column.
         """
-        dataset = self._stream.dataset
-        ((where, parameters),) = dataset.database.with_keys([self._last], key, dataset.parameters)
-        statement = select([dataset.key], dataset._text, where=where)
-        found = [value for (value,) in dataset.database.rows(connection, statement, parameters)]
+        query = self._stream.query
+        ((where, parameters),) = query.database.with_keys([self._last], query.quoted_key, query.parameters)
+        statement = query.select([query.key], where=where)
+        found = [value for (value,) in query.database.rows(connection, statement, parameters)]
         if len(found) > 1:
             raise BadOption(
                 f"The stream cannot resume after the key {self._last!r}: {len(found)} rows have keys that the database "
@@ -230,7 +226,7 @@ class SQLPass(ResumablePass[tuple[object, ...]]):
         if batches is not None:
             batches.close()  # type: ignore[attr-defined]  # it is a generator
         if connection is not None:
-            self._stream.dataset.database.close(connection)
+            connection.close()
 
     def __del__(self) -> None:
         if self.__dict__.get("_connection") is not None:
@@ -245,7 +241,7 @@ class SQLPass(ResumablePass[tuple[object, ...]]):
         return True if self._has_ended else [self._last] if self._taken else None
 
     def _options(self) -> dict[str, object]:
-        return {"key": self._stream.dataset.key}
+        return {"key": self._stream.query.key}
 
     def _enter(self, state: State) -> None:
         self.close()
