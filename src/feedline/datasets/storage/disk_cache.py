@@ -10,12 +10,10 @@ once per epoch, so of an epoch's bytes a cache can serve those that it held when
 pieces serves more. Only pieces that nobody needs make room: those of blobs that have changed, and those of other
 datasets that were not read for an hour.
 
-The workers of a stream of row groups read the same pieces at about the same time. For them, a small part of the cache
-passes on what is not kept: a folder inside, from which the pieces that were not read for longest go.
-
 Workers and ranks often want the same piece at the same time. The first one locks a file beside it and fetches; the
-others wait for the lock, so the piece is requested once. The lock ends with its process; if that process is only
-stopped, the others keep waiting.
+others wait for the lock, so the piece is requested once. If there is no room for it, they find it in the locked file,
+which is gone when they have closed it. The lock ends with its process; if that process is only stopped, the others keep
+waiting.
 
 One more file in the folder counts bytes, and is locked while a piece is added. A killed process leaves at most an
 uncounted file; the next process that looks for room deletes it.
@@ -30,6 +28,7 @@ import re
 import stat
 import struct
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -43,12 +42,6 @@ from feedline.system.sizes import bytes_text
 
 PIECE_BYTES = 1 << 21
 MARK = ".feedline-shards"
-_PASSING = "passing"
-"""The folder inside with pieces that are passed on."""
-_PASSING_SHARE = 1 / 4
-_MOST_PASSING = 512
-"""The share of the limit for these pieces, and their number, at most. Guesses: the windows of row groups that eight
-workers read at a time."""
 _LOOK_S = 60.0
 _LOOK_SHARE = 0.01
 """How long a full cache is not looked through again for pieces that nobody needs: so long, and until this share of the
@@ -93,18 +86,8 @@ class CacheStats(NamedTuple):
         return self.served / max(1, self.served + self.fetched)
 
 
-class _Counts(NamedTuple):
-    """What the file beside the pieces says: bytes, as in `CacheStats`."""
-
-    kept: int = 0
-    passing: int = 0
-    """On the disk to be passed on."""
-    fetched: int = 0
-    served: int = 0
-    dropped: int = 0
-
-
-_COUNTS = struct.Struct("<5q")
+_COUNTS = struct.Struct("<4q")
+"""`CacheStats` in the file beside the pieces."""
 
 
 def least_limit() -> int:
@@ -163,10 +146,6 @@ class DiskCache:
         self._versions[name] = version.hexdigest()
         return self.folder / f"{name}{version.hexdigest()}-{number}"
 
-    def passing(self, path: Path) -> Path:
-        """Return the path of a piece while it is passed on."""
-        return self.folder / _PASSING / path.name
-
     def read(self, path: Path, size: int, start: int, stop: int) -> bytes | None:
         """Return some bytes of a piece; None if it is missing or damaged, here or of another size."""
         file = StoredFile.open(path)
@@ -194,41 +173,48 @@ class DiskCache:
             with contextlib.suppress(OSError), _locked(self.folder / MARK) as mark:
                 self._put_counts(mark, self._counts(mark))
 
-    def fetched(self, path: Path, size: int, fetch: Callable[[], bytes]) -> bytes:
-        """Fetch a piece and cache it. One caller at a time does; the others wait, and read it from the disk."""
+    def fetched(self, path: Path, size: int, fetch: Callable[[], bytes], *, has_room: bool) -> bytes:
+        """Fetch a piece, and cache it if there is room. One caller at a time does; the others wait for its bytes."""
+        lock_path = path.with_name(f".{path.name}.lock")
         with contextlib.ExitStack() as stack:
+            lock: int | None = None
             with contextlib.suppress(OSError):  # the folder is not writable; `write` reports it
-                path.parent.mkdir(parents=True, exist_ok=True)
+                self.folder.mkdir(parents=True, exist_ok=True)
                 (self.folder / MARK).touch()  # before any other file
-                stack.enter_context(_locked_until_deleted(path.with_name(f".{path.name}.lock")))
-            found = self.read(path, size, 0, size)  # another process may have been quicker
+                lock = stack.enter_context(_locked(lock_path))
+            found = None if lock is None else _handed_over(lock, size)
+            if found is not None:
+                return found
+            found = self.read(path, size, 0, size)
             if found is None:
-                found = fetch()
-                self.write(path, found)
+                found = fetch()  # if it fails, the file stays, and one of those who wait fetches
+                if not has_room:
+                    self.count_uncached(size)
+                if not (has_room and self.write(path, found)) and lock is not None:
+                    _hand_over(lock, found)
+            if lock is not None:
+                lock_path.unlink(missing_ok=True)
         return found
 
-    def write(self, path: Path, body: bytes) -> None:
-        """Cache a piece, if there is room. If that fails, only warn."""
+    def write(self, path: Path, body: bytes) -> bool:
+        """Cache a piece; return whether there was room. If that fails, only warn."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             with _locked(self.folder / MARK) as mark:
                 before = path.lstat().st_size if os.path.lexists(path) else 0  # it is damaged
-                size, is_passing = stored_bytes(len(body)) - before, path.parent != self.folder
-                counts = self._counts(mark)
+                size, counts = stored_bytes(len(body)) - before, self._counts(mark)
                 counts = counts._replace(fetched=counts.fetched + len(body))
-                if is_passing and counts.passing + size > self._most_passing:
-                    counts = self._with_less_passing(counts)
-                if counts.kept + counts.passing + size > self.max_bytes:  # other processes have used the room
+                if counts.held + size > self.max_bytes:  # other processes have used the room
                     self._put_counts(mark, counts._replace(dropped=counts.dropped + len(body)))
-                    return
-                grown = {"passing": counts.passing + size} if is_passing else {"kept": counts.kept + size}
+                    return False
                 # Before the piece: a process killed in between leaves too high a count, which the next look corrects.
-                self._put_counts(mark, counts._replace(**grown))
+                self._put_counts(mark, counts._replace(held=counts.held + size))
                 try:
                     write_stored(path, [body], flush=False)
                 except OSError:  # a full disk
                     self._put_counts(mark, counts)
                     raise
+            return True
         except OSError as exc:
             self._failed_s = time.monotonic()
             warn_user(
@@ -236,70 +222,50 @@ class DiskCache:
                 "room, or give Remote(cache=...) a folder that can be written to.",
                 PerformanceWarning,
             )
+            return False
 
-    @property
-    def _most_passing(self) -> int:
-        """The most bytes of pieces that are passed on."""
-        return min(int(self.max_bytes * _PASSING_SHARE), _MOST_PASSING * stored_bytes(PIECE_BYTES))
-
-    def _with_less_passing(self, counts: _Counts) -> _Counts:
-        """Delete the oldest pieces that are passed on: some more than needed, so that not every piece looks for them."""
-        pieces = sorted(_pieces_in(self.folder / _PASSING), key=lambda one: -one.used_s)
-        held, left = sum(one.size for one in pieces), self._most_passing * 7 // 8 - stored_bytes(PIECE_BYTES)
-        passing = held
-        while pieces and passing > left:
-            passing -= _deleted(pieces.pop())
-        return counts._replace(passing=passing, dropped=counts.dropped + held - passing)
-
-    def room_for(self, path: Path, *, is_common: bool, is_worth: bool) -> Path | None:
-        """Return where to cache a piece that is missing; None if there is no room.
-
-        Args:
-            path: the path of the piece.
-            is_common: True if other processes want it at about the same time.
-            is_worth: True if the reader wants most of its bytes.
-        """
-        if time.monotonic() < self._failed_s + _FAILED_S:
-            return None
-        if path.exists() or self._has_room(is_common=is_common):  # one that is there is damaged
-            return path
-        return self.passing(path) if is_common and is_worth else None
-
-    def _has_room(self, *, is_common: bool) -> bool:
-        def fits(counts: _Counts) -> bool:
-            passing = max(counts.passing, self._most_passing) if is_common else counts.passing
-            return counts.kept + passing + stored_bytes(PIECE_BYTES) <= self.max_bytes
-
+    def has_room_for(self, path: Path) -> bool:
+        """True if a piece that is missing can be cached."""
+        now_s, wanted = time.monotonic(), stored_bytes(PIECE_BYTES)
+        if now_s < self._failed_s + _FAILED_S:
+            return False
+        if path.exists():  # damaged
+            return True
         try:
             with _opened(self.folder / MARK) as mark:
                 counts = _stored_counts(mark)
-            if counts is not None and fits(counts):
+            if counts is not None and counts.held + wanted <= self.max_bytes:
                 return True
-            now_s = time.monotonic()
             if counts is not None and now_s < self._looked_s + max(_LOOK_S, self._look_took_s / _LOOK_SHARE):
                 return False
             self._looked_s = now_s
             with _locked(self.folder / MARK) as mark:
-                counts = self._tidied(_stored_counts(mark) or _Counts())
-                self._put_counts(mark, counts)
+                counts = _stored_counts(mark) or CacheStats()
+                held, dropped = self._tidied()
+                self._put_counts(mark, counts._replace(held=held, dropped=counts.dropped + dropped))
             self._look_took_s = time.monotonic() - now_s
         except OSError:  # there is no folder yet, or it cannot be written to: `write` creates it, or warns
             return True
-        return fits(counts)
+        return held + wanted <= self.max_bytes
 
-    def _tidied(self, counts: _Counts) -> _Counts:
-        """Delete pieces that nobody needs, and the oldest ones if the limit was lowered."""
+    def _tidied(self) -> tuple[int, int]:
+        """Delete pieces that nobody needs, and the oldest ones if the limit was lowered.
+
+        Returns:
+            The bytes that are left, and those that were deleted.
+        """
         now_s, own = time.time(), {_name_of(address) for files in self._files for address in files}
-        found = {_PASSING: _pieces_in(self.folder / _PASSING), "": _pieces_in(self.folder)}
-        used = [one for one in found[""] if not self._is_useless(one, own, now_s)]
+        pieces = _pieces_in(self.folder)
+        used = [one for one in pieces if not self._is_useless(one, own, now_s)]
         used.sort(key=lambda one: -one.used_s)
-        used += [one for one in found[_PASSING] if one.used_s >= now_s - _UNUSED_S]
-        excess = sum(one.size for one in used) - self.max_bytes
-        while excess > 0:
-            excess -= used.pop().size
-        dropped = sum(map(_deleted, {*found[""], *found[_PASSING]}.difference(used)))
-        kept, passing = (sum(one.size for one in used if one in found[name]) for name in ("", _PASSING))
-        return counts._replace(kept=kept, passing=passing, dropped=counts.dropped + dropped)
+        held = sum(one.size for one in used)
+        while held > self.max_bytes:
+            held -= used.pop().size
+        useless = set(pieces).difference(used)
+        for piece in useless:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(piece.path)
+        return held, sum(one.size for one in useless)
 
     def _is_useless(self, piece: _Piece, own: set[str], now_s: float) -> bool:
         """True if the piece's blob has changed, or nobody uses its dataset any more."""
@@ -314,23 +280,19 @@ class DiskCache:
         try:
             with _locked(self.folder / MARK) as mark:
                 self._put_counts(mark, self._counts(mark))
-                kept, passing, *rest = self._counts(mark)
-                return CacheStats(kept + passing, *rest)
+                return self._counts(mark)
         except OSError:  # there is no folder yet, or it cannot be written to
             return CacheStats()
 
-    def _counts(self, mark: int) -> _Counts:
+    def _counts(self, mark: int) -> CacheStats:
         stored = _stored_counts(mark)
-        if stored is None:
-            kept, passing = (sum(one.size for one in _pieces_in(self.folder / name)) for name in ("", _PASSING))
-            stored = _Counts(kept, passing)
-        return stored
+        return CacheStats(held=sum(one.size for one in _pieces_in(self.folder))) if stored is None else stored
 
-    def _put_counts(self, mark: int, counts: _Counts) -> None:
+    def _put_counts(self, mark: int, counts: CacheStats) -> None:
         served, self._served = self._served, 0
         uncached, self._uncached = self._uncached, 0
-        kept, passing, fetched, before, dropped = counts
-        os.pwrite(mark, _COUNTS.pack(kept, passing, fetched + uncached, before + served, dropped + uncached), 0)
+        held, fetched, before, dropped = counts
+        os.pwrite(mark, _COUNTS.pack(held, fetched + uncached, before + served, dropped + uncached), 0)
 
     def __getstate__(self) -> dict[str, object]:
         return {"folder": self.folder, "max_bytes": self.max_bytes}
@@ -372,17 +334,16 @@ class CachedBlob(Blob):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _part(self, number: int, start: int, stop: int) -> bytes | None:
-        """Return some bytes of a piece from the cache, which may fetch it; None if there is no room for it."""
+        """Return some bytes of a piece from the cache, which may fetch it; None if it should not."""
         cache, first = self._cache, number * PIECE_BYTES
         size, path = min(PIECE_BYTES, self.size - first), cache.path_of(self, number)
-        for place in (path, cache.passing(path)) if self._is_common else (path,):
-            found = cache.read(place, size, start, stop)
-            if found is not None:
-                return found
-        room = cache.room_for(path, is_common=self._is_common, is_worth=2 * (stop - start) >= size)
-        if room is None:
+        found = cache.read(path, size, start, stop)
+        if found is not None:
+            return found
+        has_room = cache.has_room_for(path)
+        if not has_room and not (self._is_common and 2 * (stop - start) >= size):
             return None
-        return cache.fetched(room, size, lambda: self._blob.read(first, first + size))[start:stop]
+        return cache.fetched(path, size, lambda: self._blob.read(first, first + size), has_room=has_room)[start:stop]
 
     def _fetched(self, start: int, stop: int) -> bytes:
         """Fetch bytes that are not stored."""
@@ -425,17 +386,10 @@ def _pieces_in(folder: Path) -> list[_Piece]:
     return found
 
 
-def _deleted(piece: _Piece) -> int:
-    """Delete a piece; return its bytes."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(piece.path)
-    return piece.size
-
-
-def _stored_counts(mark: int) -> _Counts | None:
+def _stored_counts(mark: int) -> CacheStats | None:
     """Return what the file beside the pieces says; None in a new folder, or if its first process was killed."""
     data = os.pread(mark, _COUNTS.size, 0)
-    return _Counts(*_COUNTS.unpack(data)) if len(data) == _COUNTS.size else None
+    return CacheStats(*_COUNTS.unpack(data)) if len(data) == _COUNTS.size else None
 
 
 @contextlib.contextmanager
@@ -460,15 +414,14 @@ def _locked(path: Path) -> Iterator[int]:
             fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile has it open, too
 
 
-@contextlib.contextmanager
-def _locked_until_deleted(path: Path) -> Iterator[None]:
-    """Lock a file that exists only while it is locked, and delete it at the end."""
-    with contextlib.ExitStack() as stack:
-        while True:
-            file = stack.enter_context(_locked(path))
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file), os.lstat(path)):
-                    break
-            stack.close()  # it was deleted while this process waited, and others may have locked a new one
-        stack.callback(path.unlink, missing_ok=True)
-        yield
+def _hand_over(lock: int, body: bytes) -> None:
+    """Leave a piece to those who wait for a lock. If the disk is full, they fetch it themselves."""
+    with contextlib.suppress(OSError):
+        os.truncate(lock, 0)
+        os.pwrite(lock, body + zlib.crc32(body).to_bytes(4, "little"), 0)
+
+
+def _handed_over(lock: int, size: int) -> bytes | None:
+    """Return the piece that another process has left; None if it was cached, or not fetched."""
+    body, checksum = os.pread(lock, size, 0), os.pread(lock, 4, size)
+    return body if len(body) == size and zlib.crc32(body).to_bytes(4, "little") == checksum else None

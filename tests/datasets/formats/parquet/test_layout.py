@@ -15,7 +15,7 @@ from feedline.errors import SourceError
 
 def footer(number: int, counts: list[int], types: dict[str, Any] | None = None) -> Footer:
     groups = [Group(number, group, count) for group, count in enumerate(counts)]
-    return Footer(File(f"{number}.parquet", 1, 1), types or {"x": pa.int64()}, groups, [100] * 100)
+    return Footer(File(f"{number}.parquet", 1, 1), types or {"x": pa.int64()}, groups)
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=4), min_size=1, max_size=4))
@@ -36,7 +36,7 @@ def test_every_sample_is_found(files: list[list[int]]) -> None:
 @given(st.lists(st.lists(st.integers(0, 20), min_size=1, unique=True), min_size=1, max_size=4))
 def test_rows_that_pass_a_filter(kept: list[list[int]]) -> None:
     groups = [Group(0, number, len(rows), np.array(sorted(rows), np.uint32)) for number, rows in enumerate(kept)]
-    layout = Layout([Footer(File("a", 1, 1), {"x": pa.int64()}, groups, [100] * 100)])
+    layout = Layout([Footer(File("a", 1, 1), {"x": pa.int64()}, groups)])
     owners, rows = layout.find(np.arange(len(layout)))
     expected = [(number, row) for number, rows in enumerate(kept) for row in sorted(rows)]
     assert list(zip(owners.tolist(), rows.tolist(), strict=True)) == expected

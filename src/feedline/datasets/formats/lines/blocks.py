@@ -19,8 +19,7 @@ from feedline.datasets.formats.lines.inflating import Checkpoint, Inflating
 from feedline.datasets.formats.lines.scan import Numbers
 from feedline.datasets.formats.lines.unpacked import Unpacked
 from feedline.datasets.framework.bounded_cache import BoundedCache
-from feedline.datasets.storage.blob import Blob, Version
-from feedline.datasets.storage.foresight import Foresight
+from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.ranges import Span, coalesced, side_by_side
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import CorruptSource, SourceChanged
@@ -182,19 +181,17 @@ class BlockReader:
         self._index = index
         self._limit = limit
         self._request_count = request_count
-        self._blobs = BoundedCache[int, tuple[Blob, Foresight | None]](_MOST_OPEN)
-        """Open files, and the foresight that each was opened with."""
+        self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
+        """Open files."""
         self._cursors = BoundedCache[int, _Cursor](_MOST_INFLATING)
 
-    def read(self, blocks: Sequence[int], foresight: Foresight | None = None) -> tuple[list[bytes], bool]:
+    def read(self, blocks: Sequence[int]) -> tuple[list[bytes], bool]:
         """Return the contents of blocks, given in ascending order, and whether a file was decompressed again.
-
-        A stream that knows when pieces of files are needed next passes a `foresight`.
 
         Raises SourceChanged: a file has changed since its index was made; SourceError: it cannot be read.
         """
         wanted = [self._wanted(*self._index.place(block)) for block in blocks]
-        blobs = {one.shard: self._blob(one.shard, foresight) for one in wanted}
+        blobs = {one.shard: self._blob(one.shard) for one in wanted}
         plain = [one for one in wanted if not self._index.files[one.shard].packing]
         contents = dict(zip(plain, self._ranges(blobs, plain), strict=True))
         went_back = False
@@ -213,24 +210,19 @@ class BlockReader:
         most = self._limit + 1 + (PACKED_BYTES if index.packing else BLOCK_BYTES)
         return _Wanted(file, start, min(stop, start + most))
 
-    def _blob(self, file: int, foresight: Foresight | None) -> Blob:
+    def _blob(self, file: int) -> Blob:
         opened, index = self._blobs.get(file), self._index.files[file]
-        version = None
-        if opened is not None:
-            blob, before = opened
-            if (before is foresight or blob.is_local) and not _is_replaced(blob):
-                return blob
-            # For a new foresight, opening it again takes no request where reads check the version.
-            version = None if blob.is_local else Version(blob.size, blob.tag)
+        if opened is not None and not _is_replaced(opened):
+            return opened
         copied = self._unpacked.get(file)
-        blob = copied.open() if copied else self._storage.open(self._addresses[file], version, foresight)
+        blob = copied.open() if copied else self._storage.open(self._addresses[file])
         if (blob.size, blob.tag) != (index.size, index.tag):
             blob.close()
             raise SourceChanged(
                 f"{blob.name} has changed since its index was made: it had {index.size} bytes and the tag "
                 f"{index.tag}, and has {blob.size} and {blob.tag}. Make the dataset again: the index will be, too."
             )
-        self._blobs.put(file, (blob, foresight))
+        self._blobs.put(file, blob)
         return blob
 
     def _cursor(self, file: int, blob: Blob) -> _Cursor:

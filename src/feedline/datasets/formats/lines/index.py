@@ -167,13 +167,3 @@ class LineIndex:
         sizes = np.diff(self.starts[np.sort(cuts)])
         own: Numbers = sizes[sizes > 0]
         return own
-
-    def group_starts(self, group_bytes: int) -> list[tuple[int, Numbers]]:
-        """Return the number of the first group of each file, and the offset of each of its groups in its content."""
-        firsts = np.cumsum(self.group_sizes(group_bytes))
-        blocks = np.searchsorted(self.starts, np.concatenate([[0], firsts[:-1]]), side="right") - 1
-        edges = np.searchsorted(blocks, self.first_block)
-        return [
-            (int(first), file.starts[blocks[first:stop] - self.first_block[number]])
-            for number, (file, first, stop) in enumerate(zip(self.files, edges[:-1], edges[1:], strict=True))
-        ]

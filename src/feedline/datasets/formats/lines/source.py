@@ -30,7 +30,6 @@ from feedline.datasets.framework.source import Indices, Source, Transform
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob
-from feedline.datasets.storage.foresight import Foresight, Parts, name_of
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import BadOption, CorruptSource
@@ -73,7 +72,6 @@ class LineSource(Source):
         self.paths = given_paths(paths)
         self.format = line_format
         self.remote = checked_remote(remote)
-        self._shard_cache = self.remote.disk_cache
         self.is_remote = any(map(is_remote, self.paths))
         self.cache = checked_cache(cache)
         self.unpack = None
@@ -149,7 +147,7 @@ class LineSource(Source):
     @property
     def _part_bytes(self) -> int:
         """The size of parts: with a disk cache not less than a piece of it, which would be fetched for each part."""
-        is_cached = self.is_remote and self._shard_cache is not None
+        is_cached = self.is_remote and self.remote.disk_cache is not None
         return max(self.part_bytes, disk_cache.PIECE_BYTES) if is_cached else self.part_bytes
 
     @overload
@@ -174,13 +172,9 @@ class LineSource(Source):
         return LineStream(self.files, self.format, self.remote, transform=self.transform)
 
     def _read(self, indices: Indices) -> list[object]:
-        return self._read_foreseen(indices, None)
-
-    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
-        """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
         blocks, places = self.index.find(indices)
         self._waste.used += len(indices)
-        found = self._several_blocks(np.unique(blocks).tolist(), foresight)
+        found = self._several_blocks(np.unique(blocks).tolist())
         own = list(zip(blocks.tolist(), places.tolist(), strict=True))
         lines = [found[block].line(place) for block, place in own]
         samples, bad = self.format.parse(lines)
@@ -190,40 +184,27 @@ class LineSource(Source):
             raise bad.error(name, line, lines[bad.place])
         return samples
 
-    def _load_range(self, start: int, stop: int, foresight: Foresight | None) -> None:
+    def _load_range(self, start: int, stop: int) -> None:
         """Read samples that are needed soon into memory."""
         first, last = self.index.find(np.array([start, stop - 1]))[0].tolist()
-        self._several_blocks(list(range(first, last + 1)), foresight)
+        self._several_blocks(list(range(first, last + 1)))
 
     def _groups_in_memory(self) -> int:
         """Return about how many parts can be in memory at a time."""
         return self.cache_bytes // (2 * self._part_bytes)  # with where their lines begin
-
-    def _group_parts(self) -> dict[str, Parts]:
-        """Return where parts are in remote files, by the name of the file in a cache."""
-        known, found = self._known, dict[str, Parts]()
-        groups = known.index.group_starts(self._part_bytes)
-        for number, (address, file, (first, starts)) in enumerate(
-            zip(known.addresses, known.index.files, groups, strict=True)
-        ):
-            if is_remote(address) and number not in known.unpacked and len(starts):
-                # Where a compressed file has its content is estimated.
-                cuts = np.append(starts, file.starts[-1]) * file.size // max(1, int(file.starts[-1]))
-                found[name_of(address)] = Parts(first, cuts[:-1], cuts[1:], file.size)
-        return found
 
     def _line(self, block: int, number: int) -> tuple[str, int]:
         """Return the name of the file and the number of a line of a block, for errors."""
         file, own = self.index.place(block)
         return self.files[file].name, int(self.index.files[file].lines[own]) + number + 1
 
-    def _several_blocks(self, wanted: list[int], foresight: Foresight | None) -> dict[int, Block]:
+    def _several_blocks(self, wanted: list[int]) -> dict[int, Block]:
         found = {block: held for block in wanted if (held := self._blocks.get(block)) is not None}
         missing = [block for block in wanted if block not in found]
         if not missing:
             return found
         began = time.perf_counter()
-        contents, self._waste.went_back = self._known.readers.get().read(missing, foresight)
+        contents, self._waste.went_back = self._known.readers.get().read(missing)
         seconds, starts = time.perf_counter() - began, self.index.starts
         for block, content in zip(missing, contents, strict=True):
             made = found[block] = Block(content, skips_blank=self.format.skips_blank)
@@ -306,7 +287,7 @@ class _Indexed:
         self.index = index
         opener = functools.partial(
             BlockReader,
-            functools.partial(Storage, remote, addresses),
+            functools.partial(Storage, remote, addresses, is_common=True),
             addresses,
             unpacked,
             index,

@@ -14,7 +14,6 @@ from feedline.datasets.framework.shares import ShardShare
 from feedline.datasets.framework.shuffle_buffer import ShuffleBuffer
 from feedline.datasets.storage.ahead import read_ahead
 from feedline.datasets.storage.blob import Blob
-from feedline.datasets.storage.foresight import ShardForesight
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.unpacking import Bytes, Unpacking, packing_of
 from feedline.types import State
@@ -36,7 +35,7 @@ class ShardSource(Protocol):
     max_field_bytes: int
     unique_keys: bool
 
-    def open(self, address: str, foresight: ShardForesight | None = None) -> Blob: ...
+    def open(self, address: str) -> Blob: ...
 
 
 class ShardReader:
@@ -49,11 +48,9 @@ class ShardReader:
         shares: list[ShardShare],
         buffer: ShuffleBuffer[Held],
         begin: State,
-        foresight: ShardForesight | None,
     ) -> None:
         self._stream = stream
         self._shares = shares
-        self._foresight = foresight
         self._buffer = buffer
         self._share = begin["share"]
         """Place of the shard being read, or of the next one."""
@@ -62,8 +59,7 @@ class ShardReader:
         self._skip_to = (begin["offset"], begin["ordinal"])
         shards = [stream.shards[order[share.turn]] for share in shares[self._share :]]
         starts = [begin["offset"], *(share.offset for share in shares[self._share + 1 :])]
-        open_shard = functools.partial(stream.open, foresight=foresight)
-        self._ahead = read_ahead(open_shard, list(zip(shards, starts, strict=False)), stream.remote)
+        self._ahead = read_ahead(stream.open, list(zip(shards, starts, strict=False)), stream.remote)
         self._grouping: Grouping | None = None
         self._enters: Callable[[], bool] = bool
         self._blob: Blob | None = None
@@ -111,8 +107,6 @@ class ShardReader:
         blob = self._blob = self._ahead.next_blob()
         assert blob is not None
         share, (offset, ordinal) = self._shares[self._share], self._skip_to
-        if self._foresight is not None:
-            self._foresight.turn = share.turn
         members = self._members(blob, offset)
         selection = Selection(self._stream.form.wanted, share.place, share.every)
         unique, begun = self._stream.unique_keys, ordinal if offset else 0

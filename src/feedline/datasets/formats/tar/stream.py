@@ -17,7 +17,6 @@ from feedline.datasets.framework.shares import ShardShare, read, resharded, shar
 from feedline.datasets.framework.shuffle_buffer import ShuffleBuffer
 from feedline.datasets.framework.source import Transform, checked_count, checked_flag, checked_transform
 from feedline.datasets.storage.blob import Blob, Version
-from feedline.datasets.storage.foresight import Readers, ShardForesight, name_of
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import Storage
 from feedline.randomness.keys import checked_seed, epoch_key, mix
@@ -60,7 +59,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         self.sticky = None if sticky is None else checked_flag("sticky", sticky)
         self._versions = versions
         """The versions that shards must have; of those that are missing, any will do."""
-        self._storage: Handle[Storage] = Handle(functools.partial(Storage, remote), Storage.close)
+        self._storage: Handle[Storage] = Handle(functools.partial(Storage, remote, shards), Storage.close)
 
     def __iter__(self) -> TarPass:
         return TarPass(self, self._part())
@@ -114,17 +113,9 @@ class TarStream(PartedStream, Epochs, Reshardable):
         """As `Source.hands_on_images`."""
         return getattr(self.transform, "defers", False)
 
-    def open(self, address: str, foresight: ShardForesight | None = None) -> Blob:
+    def open(self, address: str) -> Blob:
         """Open a shard; called by threads."""
-        return self._storage.get().open(address, self._versions.get(address), foresight)
-
-    def foresight(self, epoch: int, part: Part, homes: int = 1, *, shared: bool = False) -> ShardForesight | None:
-        """Return when shards are needed next, as a part sees it; None if none are cached."""
-        if self.remote.disk_cache is None:
-            return None
-        _, (_, ranks) = self._place()
-        readers = Readers(*part, ranks if part[1] % ranks == 0 else 1, self._ranks_here())
-        return ShardForesight(list(map(name_of, self.shards)), self._orders(homes), epoch, readers, shared=shared)
+        return self._storage.get().open(address, self._versions.get(address))
 
     def close(self) -> None:
         """Close the connections of this process. They are reopened when needed."""
@@ -158,10 +149,8 @@ class TarPass(ResumablePass[RawSample]):
 
     def _take(self) -> RawSample:
         if self._reader is None:
-            is_resharded = self._units is not None
-            foresight = self._stream.foresight(self._epoch, self._part, self._homes, shared=is_resharded)
             order, shares = self._stream.order(self._epoch, self._homes), self._shares()
-            self._reader = ShardReader(self._stream, order, shares, self._buffer(), self._start, foresight)
+            self._reader = ShardReader(self._stream, order, shares, self._buffer(), self._start)
         raw = self._reader.next()
         if raw is None:
             raise StopIteration
