@@ -18,7 +18,7 @@ import feedline
 from feedline import DataLoader, DataLoader2, Loader, audio, images, text
 from feedline.collate import pad
 from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, Remote, TarDataset, mix, open_dataset
-from feedline.datasets.formats.tar.stream import TarStream
+from feedline.datasets.framework.shard_stream import ShardStream
 from feedline.errors import BadOption
 from feedline.faults import Policy, Retry, Skip
 from feedline.insight.recording import Recording
@@ -149,7 +149,7 @@ def test_feedlines_datasets(tmp_path: Path) -> None:
     assert_type(remote.cache_stats().hit_rate, float)
     stream = TarDataset(str(tmp_path / "a.tar"), remote=remote).stream()
     assert_type(table, TarDataset)
-    assert_type(stream, TarStream)
+    assert_type(stream, ShardStream)
     assert len(DataLoader(table, 2)) == 2
     assert sum(1 for _ in DataLoader(stream, None)) == 4
 

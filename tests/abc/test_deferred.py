@@ -15,7 +15,7 @@ from feedline.abc.memory import Placement
 from feedline.datasets import ArrayDataset, CachedDataset, Feed, Message, SQLDataset, StreamDataset, mix
 from feedline.datasets.framework.source import Source
 from feedline.errors import BadOption
-from feedline.images.deferred import DeferredImages
+from feedline.images.finishing import DeferredImages
 from feedline.loader.loader import NumpyConfig
 from tests.images.files import files
 

@@ -95,13 +95,6 @@ def test_a_clip_is_never_outside_of_the_sound(position: float, frames: int, want
     assert stop - start == min(frames, wanted)
 
 
-def test_the_first_and_the_last_place() -> None:
-    clip = Clip(AudioInfo("WAV", 10, 1, 30), 10, seconds=1)
-    assert clip.window() == (0, 10)
-    clip.position = np.nextafter(1, 0)
-    assert clip.window() == (20, 30)
-
-
 @pytest.mark.parametrize(
     ("short", "expected"),
     [("pad", [1, 2, 3, 0, 0, 0, 0, 0]), ("repeat", [1, 2, 3, 1, 2, 3, 1, 2]), ("keep", [1, 2, 3])],

@@ -85,19 +85,6 @@ def test_only_the_wanted_seconds_are_read(format_: str) -> None:
     assert header.count < 100_000
 
 
-def test_sounds_of_more_than_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.audio.decoding._BLOCK", 1000)
-    data = encoded(sound(1.0, 2), "FLAC")
-    assert np.array_equal(decode_audio(data)[0], decoded(data))
-    assert np.array_equal(decode_audio(data, start=0.25, seconds=0.5)[0], decoded(data)[:, 4000:12000])
-
-
-@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24", "FLOAT", "DOUBLE", "ULAW"])
-def test_wav_files_of_any_width(subtype: str) -> None:
-    samples, _ = decode_audio(encoded(sound(), "WAV", subtype=subtype))
-    assert np.abs(samples - sound()).max() < 0.02
-
-
 def test_opus_is_close_after_a_seek() -> None:
     data = encoded(sound(3.0), "OGG", subtype="OPUS")
     part, _ = decode_audio(data, start=1.0, seconds=1.0)
@@ -190,20 +177,15 @@ def with_total(frames: int) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("frames", [1 << 28, (1 << 29) - 100, 1 << 34, (1 << 36) - 1])
+@pytest.mark.parametrize("frames", [0, 1 << 28, (1 << 29) - 100, 1 << 34, (1 << 36) - 1])
 def test_a_header_that_declares_billions_of_frames_allocates_nothing(frames: int) -> None:
     data = with_total(frames)
     tracemalloc.start()
-    with pytest.raises(CorruptSource, match=r"declares|takes|decoded"):
+    with pytest.raises(CorruptSource, match=r"declare|takes|decoded"):
         decode_audio(data)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 20_000_000
-
-
-def test_rejects_a_file_that_does_not_declare_its_length() -> None:
-    with pytest.raises(CorruptSource, match="does not declare how many frames"):
-        info(with_total(0))
 
 
 def test_the_size_of_a_sample_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +223,7 @@ def test_rejects_values_that_are_not_files(source: Any) -> None:
 
 @pytest.mark.parametrize("options", [{"start": -1}, {"seconds": -0.5}, {"start": float("nan")}, {"seconds": "1"}])
 def test_bad_options_are_rejected(options: Any) -> None:
-    with pytest.raises(BadOption, match="seconds"):
+    with pytest.raises(BadOption, match=next(iter(options))):
         decode_audio(encoded(sound()), **options)
 
 

@@ -13,6 +13,7 @@ import torch
 import feedline
 from feedline import audio
 from feedline.audio import duration_index as module
+from feedline.datasets.derived.split import Subset
 from feedline.errors import BadOption, CorruptSource, DataWarning, MissingExtra, SourceError
 from feedline.samplers import LengthBucketBatchSampler
 from tests.audio.sounds import FORMATS, encoded, sound, write_folder
@@ -56,10 +57,10 @@ def test_a_part_reads_only_its_own_headers(root: Path, tmp_path: Path, read: lis
     expected = [0.5, 1.5]
     for index, seconds in zip((1, 3), expected, strict=True):
         Path(dataset.path_of(index)).write_bytes(encoded(sound(seconds)))
-    part = feedline.datasets.derived.split.Subset(dataset, np.array([3, 1, -7]))
+    part = Subset(dataset, np.array([3, 1, -7]))
     assert audio.durations(part, cache=tmp_path / "cache").tolist() == [1.5, 0.5, 1.5]
     assert sorted(read) == ["1.flac", "3.flac"]
-    inner = feedline.datasets.derived.split.Subset(part, np.array([1]))
+    inner = Subset(part, np.array([1]))
     assert audio.durations(inner, cache=tmp_path / "cache").tolist() == [0.5]
     assert len(read) == 2
     with pytest.warns(DataWarning, match=r"1 of 10 audio files.*victim\.wav"):

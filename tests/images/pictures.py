@@ -11,7 +11,7 @@ from PIL import Image
 
 from feedline.abc.memory import Placement
 from feedline.images.decoding import decode_image
-from feedline.images.deferred import DeferredImages
+from feedline.images.finishing import DeferredImages
 from feedline.images.rendering import cut, dtype_of, finish_into
 
 
@@ -41,7 +41,7 @@ def finished(images: DeferredImages) -> NDArray[Any]:
     for number, row in files:
         image = decode_image(data[offsets[number] : offsets[number + 1]].tobytes())
         box = np.asarray(images.boxes)[number].tolist()
-        pixels[row] = cut(image, tuple(box), *(images.cut_sizes[number] if images.cut_sizes else size))
+        pixels[row] = cut(image, tuple(box), *size)
     for row, out in enumerate(batch):
         steps = images.steps[row] if images.steps else ()
         erasures = images.erasures[row] if images.erasures else ()

@@ -121,11 +121,6 @@ def test_grey_images_are_upright(decoder: str, mode: str, orientation: int) -> N
         assert decode_image(data, mode=mode).flags.c_contiguous
 
 
-def test_rejects_unknown_modes() -> None:
-    with pytest.raises(BadOption, match="mode='RGBA' is not one of 'RGB', 'L', 'I;16'"):
-        decode_image(files()["png"], mode="RGBA")
-
-
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 def test_images_are_upright(decoder: str, format_: str, orientation: int) -> None:
@@ -281,12 +276,10 @@ def test_the_fastest_installed_decoder_is_used(decoder: str) -> None:
         assert decoding._decoder("PNG") is (decoding._pillow if decoder == "PIL" else decoding._opencv)
 
 
-def test_a_factor_is_a_power_of_two() -> None:
-    with pytest.raises(BadOption, match="factor=3 is not one of 1, 2, 4 and 8"):
-        decode_image(files()["jpeg"], factor=3)
-
-
-@pytest.mark.parametrize("rows", [-5, 0, 1.5, True, "7"])
-def test_rejects_bad_numbers_of_rows(rows: Any) -> None:
-    with pytest.raises(BadOption, match=r"rows=.* is not a number of rows"):
-        decode_image(files()["jpeg"], rows=rows)
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "RGBA"}, {"factor": 3}, {"rows": -5}, {"rows": 0}, {"rows": 1.5}, {"rows": True}, {"rows": "7"}],
+)
+def test_bad_options_are_rejected(options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption, match=next(iter(options))):
+        decode_image(files()["jpeg"], **options)

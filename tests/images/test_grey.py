@@ -10,14 +10,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-import feedline
 from feedline import images
-from feedline.abc.memory import Placement
-from feedline.datasets.framework.source import Source
 from feedline.errors import BadOption
 from tests.images.decoders import INSTALLED, best_installed
 from tests.images.files import stored
-from tests.images.pictures import photo, placed
+from tests.images.pictures import photo
 from tests.images.targets.moves import Overturned, Padded, Warped
 
 HEIGHT, WIDTH = 90, 120
@@ -130,32 +127,6 @@ def test_bad_pipelines_of_one_channel_are_rejected() -> None:
         images.Compose([images.Resize(8)])(deep())
     with pytest.raises(BadOption, match="its last axis should be color, with 1 values"):
         pipeline(mode="L")(photo())
-
-
-class Scans(Source):
-    def __len__(self) -> int:
-        return 8
-
-    def _read(self, indices: Any) -> list[Any]:
-        return [(stored(deep(index), "PNG"), index) for index in indices.tolist()]
-
-    def close(self) -> None:
-        pass
-
-    def _form(self) -> str:
-        return "(file, number)"
-
-
-@pytest.mark.parametrize("where", list(Placement))
-def test_batches(where: Placement) -> None:
-    transforms = images.RandomResizedCrop(32), images.HorizontalFlip(), images.Normalize(mean=(0.5,), std=(0.2,))
-    expected = list(placed(feedline.DataLoader, Placement.DATASET)(Scans(pipeline(*transforms)), 4, seed=1))
-    found = list(placed(feedline.DataLoader, where)(Scans(pipeline(*transforms)), 4, seed=1))
-    for (image, _), (other, _) in zip(found, expected, strict=True):
-        assert image.shape == (4, 1, 32, 32)
-        assert torch.equal(image, other)
-    values, _ = next(iter(feedline.Loader(Scans(pipeline(images.Resize((8, 8)))), 4)))
-    assert values.dtype == np.uint16
 
 
 @pytest.mark.parametrize("mode", ["L", "I;16"])

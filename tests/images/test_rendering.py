@@ -5,14 +5,12 @@ import pytest
 from PIL import Image
 
 import feedline
-from feedline.images.finish import Finish
-from feedline.images.geometry import Box
+from feedline.images.geometry import Box, Finish
 from feedline.images.rendering import cut, dtype_of, finish_into
 from feedline.images.steps.colors import Saturation
-from feedline.images.steps.erasing import Erase
-from feedline.images.steps.sequence import apply_steps
+from feedline.images.steps.geometric import Erase
 from feedline.images.steps.step import Step
-from feedline.images.steps.tables import Equalize, brightness, invert
+from feedline.images.steps.tables import Equalize, apply_steps, brightness, invert
 from tests.images.pictures import photo
 
 
@@ -21,7 +19,7 @@ def renderer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param == "opencv":
         pytest.importorskip("cv2")
     else:
-        monkeypatch.setattr("feedline.images.opencv._opencv_of", lambda process: None)
+        monkeypatch.setattr("feedline.images.steps.step._opencv_of", lambda process: None)
     return str(request.param)
 
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from feedline.images import resampling
-from feedline.images.finish import Finish
+from feedline.images.geometry import Finish
 from feedline.images.resampling import RaggedImages, resample
 
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

@@ -10,32 +10,15 @@ import torch
 
 import feedline
 from feedline import images
-from feedline.abc.memory import Placement
 from feedline.datasets import ImageFolder
-from feedline.datasets.framework.source import Source
 from feedline.errors import BadOption
 from feedline.images import original
-from feedline.images.deferred import DeferredImages
-from tests.images.pictures import encoded, finished, photo, placed
+from tests.images.pictures import encoded, photo
 
 LARGE = images.Compose([images.RandomResizedCrop(40, scale=(0.4, 1)), images.HorizontalFlip(), images.Normalize()])
 SMALL = images.Compose([images.RandomResizedCrop(16, scale=(0.05, 0.4)), images.ColorJitter(0.4), images.Normalize()])
 VIEWS = images.Views([LARGE, LARGE, SMALL, SMALL, SMALL])
 FILES = [encoded(photo(160, 120, seed), "PNG" if seed % 3 == 0 else "JPEG") for seed in range(12)]
-
-
-class Files(Source):
-    def __len__(self) -> int:
-        return len(FILES)
-
-    def _read(self, indices: Any) -> list[Any]:
-        return [(FILES[index], index) for index in indices.tolist()]
-
-    def close(self) -> None:
-        pass
-
-    def _form(self) -> str:
-        return "(file, number)"
 
 
 def test_an_image_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,46 +64,6 @@ def test_views_equal_the_results_of_their_pipelines() -> None:
         assert np.array_equal(one, pipeline(file))
 
 
-@pytest.mark.parametrize("form", ["image", "tuple", "dict", "pixels"])
-def test_samples_of_all_forms(form: str) -> None:
-    pixels = photo(160, 120)
-    sample: Any = {"image": FILES[1], "tuple": (FILES[1], 3), "dict": {"x": FILES[1], "y": 3}, "pixels": pixels}[form]
-    found = VIEWS(sample)
-    views = {"tuple": lambda: found[0], "dict": lambda: found["x"]}.get(form, lambda: found)()
-    assert isinstance(views, tuple)
-    assert len(views) == 5
-
-
-def arrays(loader: Any) -> list[list[Any]]:
-    return [
-        [finished(view) if isinstance(view, DeferredImages) else np.asarray(view) for view in views]
-        for views, _ in loader
-    ]
-
-
-@pytest.mark.parametrize("where", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
-def test_views_do_not_depend_on_where_they_are_finished(where: Placement) -> None:
-    expected = arrays(placed(feedline.DataLoader, Placement.DATASET)(Files(VIEWS), 4, seed=7))
-    assert [view.shape for view in expected[0]] == [(4, 3, 40, 40)] * 2 + [(4, 3, 16, 16)] * 3
-    loader = placed(feedline.DataLoader, where)(Files(VIEWS), 4, seed=7)
-    found = arrays(loader)
-    for batch, other in zip(found, expected, strict=True):
-        for view, same in zip(batch, other, strict=True):
-            assert np.abs(view - same).max() < 1e-5
-    if where is Placement.DECODE:  # a worker decodes, because the file would be sent several times
-        views, _ = next(iter(loader))
-        assert all(isinstance(view, DeferredImages) and not view.is_encoded for view in views)
-
-
-@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
-def test_views_are_the_same_on_every_engine(engine: Any, workers: int) -> None:
-    expected = arrays(feedline.DataLoader(Files(VIEWS), 4, seed=7, shuffle=True))
-    assert not np.array_equal(expected[0][0], expected[0][1])
-    found = arrays(feedline.Loader(Files(VIEWS), 4, seed=7, shuffle=True, engine=engine, workers=workers))
-    for batch, other in zip(found, expected, strict=True):
-        assert all(np.array_equal(view, same) for view, same in zip(batch, other, strict=True))
-
-
 def test_a_folder_of_images(tmp_path: Any) -> None:
     for number, data in enumerate(FILES):
         folder = tmp_path / "ab"[number % 2]
@@ -152,11 +95,6 @@ def test_bad_views_are_rejected() -> None:
         images.Views([LARGE.decoding("gpu")])
     with pytest.raises(BadOption, match="is not a transform"):
         images.Compose([VIEWS])
-
-
-def test_the_repr() -> None:
-    views = images.Views([[images.Resize(8)]]).on("x")
-    assert repr(views) == "Views([Compose([Resize(size=8)])]).on('x')"
 
 
 def test_five_crops_are_the_corners_and_the_centre() -> None:

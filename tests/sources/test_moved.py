@@ -65,7 +65,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], Made]] = {
     "lines": (write_lines, lambda folder: JSONLines(f"{folder}/*.jsonl", cache=False).stream()),
     "shuffled lines": (write_lines, lambda folder: JSONLines(f"{folder}/*.jsonl", cache=False).stream(**SHUFFLED)),
     "parquet": (write_parquet, lambda folder: ParquetDataset(f"{folder}/*.parquet").stream(**SHUFFLED)),
-    "csv": (write_csv, lambda folder: CSVDataset(f"{folder}/*.csv").stream(**SHUFFLED)),
+    "csv": (write_csv, lambda folder: CSVDataset(f"{folder}/*.csv", cache=False).stream(**SHUFFLED)),
     "records": (write_records, lambda folder: TFRecordDataset(f"{folder}/*.tfrecord").stream(buffer=8, **SHUFFLED)),
     "tokens": (write_tokens, lambda folder: TokenDataset(f"{folder}/*.bin", 2, labels=None).stream(**SHUFFLED)),
 }

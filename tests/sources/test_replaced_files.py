@@ -55,7 +55,7 @@ CASES: dict[str, tuple[str, Write, Read]] = {
     "copy of lines": (
         "a.jsonl.gz",
         packed_lines,
-        lambda path, to: list(JSONLines(path, unpack=to, cache=False)),
+        lambda path, folder: list(JSONLines(path, cache=folder)),
     ),
     "index of a shard": ("a.tar", shard, lambda path, folder: list(TarDataset(path, "__key__", cache=folder))),
     "row groups": ("a.parquet", table, lambda path, folder: list(ParquetDataset(path, cache=folder))),
@@ -64,7 +64,8 @@ CASES: dict[str, tuple[str, Write, Read]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_replaced_file_is_read_anew(tmp_path: Path, case: str) -> None:
+def test_a_replaced_file_is_read_anew(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.datasets.formats.lines.index.MOST_UNIT", 0)  # unpack small files, too
     name, write, read = CASES[case]
     path, other, folder = tmp_path / name, tmp_path / "other", tmp_path / "kept"
     write(path, 0)

@@ -97,7 +97,7 @@ RECIPES: dict[str, Recipe] = {
         lambda: Loader(TokenDataset("tokens.bin").documents, 4, shuffle=True, seed=3, collate_fn=collate.pad())
     ),
     "tokenized lines": Recipe(
-        lambda: _threads(tokenize(TextLines("part-*.jsonl", cache=False).stream(), encode, batch=6), 0, None), after=9
+        lambda: _threads(tokenize(TextLines("part-*.jsonl", cache=False).stream(), encode), 0, None), after=9
     ),
     "mixture": Recipe(lambda: Loader(mix([Drawing(20), Drawing(11)], [2, 1], size=30, seed=3), 4, seed=3)),
     "mixture of streams": Recipe(

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.errors import BadOption, SourceError
-from feedline.randomness.scope import Scope, enter
-from feedline.types import Draw
 from feedline.video import CenterClip, ClipSampler, EvenClips, EvenFrames, RandomClip, Timeline
+from tests.drawing import with_key
 
 
 def constant(count: int, rate: int = 30) -> Timeline:
@@ -20,13 +19,7 @@ def constant(count: int, rate: int = 30) -> Timeline:
 
 # Any: options of samplers.
 def drawn(sampler: ClipSampler, timeline: Timeline, key: int = 0) -> Any:
-    scope = Scope()
-    scope.begin(Draw(key))
-    before = enter(scope)
-    try:
-        return sampler.pick(timeline)
-    finally:
-        enter(before)
+    return with_key(key, lambda: sampler.pick(timeline))
 
 
 @given(st.integers(1, 40), st.integers(1, 20), st.integers(1, 5), st.sampled_from(["hold", "loop"]), st.integers(0, 99))
@@ -116,13 +109,8 @@ def test_even_frames_cover_the_whole_video() -> None:
         (lambda: RandomClip(4, fps="many"), "fps='many'"),  # type: ignore[arg-type]
         (lambda: RandomClip(4, short="pad"), "short='pad'"),
         (lambda: EvenClips(4, 0), "clips=0"),
-        (lambda: EvenFrames(4, random=1), "random=1"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_options_are_rejected(make: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         make()
-
-
-def test_the_repr() -> None:
-    assert repr(EvenClips(4, 2, fps=3)) == "EvenClips(frames=4, fps=3.0, short='hold', clips=2)"

@@ -47,6 +47,12 @@ def test_a_rotation_is_applied(matrix: Any, turns: int) -> None:
 
 
 def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="is a folder"):
+        len(Video(tmp_path))
+    with pytest.raises(BadOption, match="is an address"):
+        Video("https://host/a.mp4")
+    with pytest.raises(BadOption, match="threads"):
+        Video(b"", threads=-1)
     video = Video(tmp_path / "absent.mp4")
     assert "absent.mp4" in repr(video)
     again = pickle.loads(pickle.dumps(video))
@@ -83,15 +89,6 @@ def test_rejects_a_file_without_video(tmp_path: Path) -> None:
         container.mux(stream.encode())
     with pytest.raises(CorruptSource, match=r"sound\.mp4 has no video stream"):
         len(Video(path))
-
-
-def test_rejects_folders_addresses_and_bad_options(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="is a folder"):
-        len(Video(tmp_path))
-    with pytest.raises(BadOption, match="is an address"):
-        Video("https://host/a.mp4")
-    with pytest.raises(BadOption, match="threads=-1"):
-        Video(b"", threads=-1)
 
 
 def test_a_playlist_opens_no_other_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 pytest.importorskip("av")
 
 from feedline.errors import CorruptSource
-from feedline.video.frame_table import FrameTable, scan
+from feedline.video.frame_table import FrameTable, Timeline, scan
 from tests.video.files import encoded, options
 
 
@@ -31,11 +31,6 @@ def test_a_decoded_table_equals_the_encoded_one(first: int, steps: list[int], un
     assert np.array_equal(again.stamps, stamps)
     assert np.array_equal(again.keys, keys)
     assert (again.unit, again.is_counted) == (table.unit, is_counted)
-
-
-def test_a_constant_rate_takes_few_bytes() -> None:
-    table = FrameTable(np.arange(0, 512 * 10**6, 512), np.arange(0, 10**6, 250), Fraction(1, 12800))
-    assert len(table.encode()) < 17_000
 
 
 def test_what_a_scan_finds() -> None:
@@ -93,3 +88,29 @@ def test_a_damaged_avi_file_does_not_lose_frames() -> None:
 def test_rejects_data_that_is_not_a_video(data: bytes) -> None:
     with pytest.raises(CorruptSource, match=f"A video of {len(data)} bytes cannot be decoded as a video"):
         scan(data)
+
+
+steps = st.lists(st.integers(1, 10_000), min_size=1, max_size=50)
+
+
+@given(steps, st.integers(-(10**12), 10**12))
+def test_each_frame_is_shown_at_its_time(gaps: list[int], first: int) -> None:
+    stamps = first + np.cumsum(gaps)
+    timeline = Timeline(stamps, Fraction(1, 90_000))
+    assert timeline.at(timeline.times_s).tolist() == list(range(len(stamps)))
+    assert timeline.times_s[0] == 0
+
+
+@given(steps, st.floats(-5, 5))
+def test_the_frame_shown_is_the_last_one_that_started(gaps: list[int], second: float) -> None:
+    timeline = Timeline(np.cumsum(gaps), Fraction(1, 1000))
+    place = int(timeline.at(second))
+    began = [one for one in range(len(timeline)) if timeline.times_s[one] <= second + 1e-6]
+    assert place == (began[-1] if began else 0)
+
+
+def test_a_single_frame_has_no_rate() -> None:
+    timeline = Timeline(np.array([7]), Fraction(1, 10))
+    assert (len(timeline), timeline.duration_s, timeline.fps) == (1, 0.0, 0.0)
+    assert timeline.at([0, 3]).tolist() == [0, 0]
+    assert repr(timeline) == "Timeline(1 frames in 0.00 s)"

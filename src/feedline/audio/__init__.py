@@ -4,8 +4,7 @@ from feedline.audio.compose import Compose
 from feedline.audio.decoding import AudioInfo, decode_audio, info
 from feedline.audio.duration_index import durations
 from feedline.audio.folder import AudioFolder
-from feedline.audio.log_mel import LogMel
-from feedline.audio.masks import length_mask
+from feedline.audio.log_mel import LogMel, length_mask
 from feedline.audio.transforms import CenterClip, Mono, RandomClip, Resample
 
 __all__ = [

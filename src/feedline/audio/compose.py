@@ -7,22 +7,53 @@ of their own, which receive an array.
 
 from __future__ import annotations
 
-import copy
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from feedline.audio.clip import ArraySound, Clip, render
+from feedline.audio.containers import format_of
 from feedline.audio.decoding import AudioFile, Samples
-from feedline.audio.field import audio_field, is_stored
-from feedline.datasets.framework.source import checked_count
-from feedline.errors import BadOption, CorruptSource
-from feedline.images.fields import is_encoded, replaced
-from feedline.randomness.scope import TRANSFORM, stage
-from feedline.system.failures import add_note
+from feedline.errors import BadOption
+from feedline.images.medium import Medium, MediumPipeline, is_encoded
 from feedline.system.optional import is_tensor, require
+from feedline.system.options import checked_count
+
+_STORED = ({"bytes", "path"}, {"array", "sampling_rate"}, {"array", "sampling_rate", "path"})
+"""The keys of a sound as Hugging Face stores it: the file, or what it decoded to."""
+
+
+def is_file(value: object) -> bool:
+    """True for an audio file: its bytes, its path as an `os.PathLike`, or what Hugging Face stores of it."""
+    if is_encoded(value):
+        return format_of(bytes(value[:12])) is not None
+    return isinstance(value, os.PathLike) or is_stored(value)
+
+
+# Any: tensors are recognised without importing torch.
+def is_sound(value: Any) -> bool:
+    """True for an array or tensor of floats, which may be sound."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind == "f" and value.ndim > 0
+    return is_tensor(value) and value.is_floating_point() and value.ndim > 0
+
+
+def is_stored(value: object) -> bool:
+    """True for a sound as Hugging Face stores it."""
+    return isinstance(value, Mapping) and value.keys() in _STORED
+
+
+SOUND = Medium(
+    "sound",
+    "sound",
+    (is_file, is_sound),
+    is_stored,
+    "Choose the one to transform with .on(name), or leave out others with fields=. Text is not taken for a path unless "
+    ".on(name) says so.",
+)
 
 
 # Any, throughout: a sound is a file or an array; a sample has one among its fields.
@@ -61,7 +92,7 @@ class ArrayTransform(AudioTransform, ABC):
         """
 
 
-class Compose:
+class Compose(MediumPipeline):
     """A sequence of audio transforms.
 
     It takes an audio file (its bytes, its path, or a file object), or an array of floats with the axes channel and
@@ -91,34 +122,15 @@ class Compose:
         ((1, 8000), 'float32', 7)
     """
 
+    _medium = SOUND
+
     def __init__(self, transforms: Iterable[object], *, rate: int | None = None) -> None:
         self.transforms = tuple(_flat(transforms))
         self._stages = _stages_of(self.transforms)
-        self.rate = None if rate is None else checked_count("rate", rate, 1)
-        self.field: Hashable = None
-        """The field of a sample that holds the sound; None to look for it."""
+        self.rate = None if rate is None else checked_count("rate", rate)
 
-    def on(self, field: Hashable) -> Compose:
-        """Return a copy for samples whose sound is in this field, or at this index of a tuple."""
-        twin = copy.copy(self)
-        twin.field = field
-        return twin
-
-    def __call__(self, sample: object) -> Any:
-        field = audio_field(sample, self.field)
-        if field is None:
-            return self._sound(sample)
-        try:
-            return replaced(sample, field, self._sound)
-        except CorruptSource as exc:
-            if isinstance(sample, Mapping):
-                add_note(exc, f"in field {field!r} of sample {_place_of(sample)}")
-            raise
-
-    def _sound(self, sound: object) -> object:
-        if isinstance(sound, list):  # several samples at once, as Hugging Face passes them
-            return list(map(self._sound, sound))
-        return self.apply(sound)[0]
+    def _changed(self, value: object) -> object:
+        return self.apply(value)[0]
 
     def apply(self, sound: Any) -> tuple[Any, int | None]:
         """Return the transformed sound, and its rate; None for an array whose rate is not known.
@@ -130,15 +142,13 @@ class Compose:
         if is_stored(sound):
             rate = sound.get("sampling_rate", rate)
             sound = _floats(sound["array"]) if "array" in sound else sound["bytes"] or sound["path"]
-        with stage(TRANSFORM):
-            for one in self._stages:
-                sound, rate = one(sound, rate)
+        for one in self._stages:
+            sound, rate = one(sound, rate)
         return sound, rate
 
     def __repr__(self) -> str:
         rate = "" if self.rate is None else f", rate={self.rate}"
-        on = "" if self.field is None else f".on({self.field!r})"
-        return f"Compose([{', '.join(map(repr, self.transforms))}]{rate}){on}"
+        return f"Compose([{', '.join(map(repr, self.transforms))}]{rate}){self._shown_field()}"
 
 
 def audio_transform(transform: object) -> Compose | None:
@@ -240,9 +250,3 @@ def _floats(values: object) -> object:
 def array_of(sound: Any) -> object:
     """Return a tensor as an array, and anything else as it is."""
     return sound.numpy(force=True) if is_tensor(sound) else sound
-
-
-def _place_of(sample: Mapping[str, object]) -> str:
-    """Name a sample of a shard, for errors."""
-    key, url = sample.get("__key__"), sample.get("__url__")
-    return "" if key is None else repr(key) if url is None else f"{key!r} in {url}"

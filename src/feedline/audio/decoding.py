@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import os
 import stat
 from collections.abc import Iterator
@@ -18,9 +17,10 @@ from numpy.typing import NDArray
 from feedline.audio.containers import FORMATS, Read, check_complete, check_pages, format_of
 from feedline.datasets.framework.paths import checked_path
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
-from feedline.images.fields import FileBytes, is_encoded
+from feedline.images.medium import FileBytes, is_encoded
 from feedline.system.failures import words
 from feedline.system.optional import require
+from feedline.system.options import checked_number
 from feedline.system.sizes import check_size, most_bytes
 
 AudioSource = str | os.PathLike[str] | FileBytes | BinaryIO
@@ -111,21 +111,13 @@ def decode_audio(source: AudioSource, *, start: float = 0.0, seconds: float | No
         >>> sound.shape, rate
         ((2, 8000), 16000)
     """
-    start = checked_seconds("start", start)
-    seconds = None if seconds is None else checked_seconds("seconds", seconds)
+    start = checked_number("start", start, low=0)
+    seconds = None if seconds is None else checked_number("seconds", seconds, low=0)
     with AudioFile(source) as file:
         frames, rate = file.info.frames, file.info.rate
         first = min(round(start * rate), frames)
         last = frames if seconds is None else min(first + round(seconds * rate), frames)
         return np.ascontiguousarray(file.read(first, last).T), rate
-
-
-# object: whatever a user gives.
-def checked_seconds(name: str, value: object) -> float:
-    """Return an option that is a number of seconds. Raises BadOption: it is not, or is negative."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 <= float(value) < math.inf:
-        raise BadOption(f"{name}={value!r} is not a number of seconds from 0 up.")
-    return float(value)
 
 
 class AudioFile:

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline.abc.source import Selection
-from feedline.audio.decoding import checked_seconds, info
+from feedline.audio.decoding import info
 from feedline.datasets.formats.files.dataset import FileDataset
 from feedline.datasets.framework.progress import Bar
-from feedline.datasets.framework.source import checked_count
 from feedline.datasets.framework.store import Cache, Entry
 from feedline.errors import BadOption, CorruptSource, DataWarning, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.system.optional import require
+from feedline.system.options import checked_count, checked_number
 
 _VERSION = 2
 _WORTH_KEEPING = 1000
@@ -70,8 +70,8 @@ def durations(audio: object, *, cache: Cache = True, damaged: float | None = Non
         [1.0, 2.0, 3.0]
     """
     require("soundfile", extra="audio", purpose="Reading the headers of audio files")
-    checked_count("threads", threads, 1)
-    instead = np.nan if damaged is None else checked_seconds("damaged", damaged)
+    checked_count("threads", threads)
+    instead = np.nan if damaged is None else checked_number("damaged", damaged, low=0)
     audio, part = _origin_of(audio)
     paths = _paths_of(audio)
     places = np.arange(len(paths)) if part is None else np.arange(len(paths))[part]

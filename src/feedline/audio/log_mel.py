@@ -1,22 +1,20 @@
-"""Spectrograms on the mel scale, of one sound or of a batch, with NumPy or torch."""
+"""Spectrograms on the mel scale, of one sound or of a batch, with NumPy or torch; masks of padded batches."""
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.audio.compose import ArrayTransform, Compose
-from feedline.audio.field import audio_field, is_sound
+from feedline.audio.compose import SOUND, ArrayTransform, Compose, is_sound
 from feedline.errors import BadOption
-from feedline.images.fields import replaced
-from feedline.system.optional import is_tensor
+from feedline.images.medium import MediumPipeline
+from feedline.system.optional import is_tensor, require
+from feedline.system.options import checked_choice, checked_count, checked_number
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +28,7 @@ _BLOCK = 1 << 21
 
 # Any, throughout: arrays and tensors.
 @dataclass(frozen=True)
-class LogMel(ArrayTransform):
+class LogMel(MediumPipeline, ArrayTransform):
     """Turn sound into the logarithm of its spectrogram on the mel scale.
 
     The last axis of the sound is time; the result has the axes mel and step in its place. Windows are centred, and
@@ -80,14 +78,12 @@ class LogMel(ArrayTransform):
     norm: str | None = None
     log: str = "ln"
     floor: float = 1e-10
-    _field: Hashable = field(default=None, init=False, repr=False)
+    _medium = SOUND
 
     def __post_init__(self) -> None:
-        given: dict[str, object] = {name: getattr(self, name) for name in ("rate", "n_fft", "n_mels")}
-        given |= {"win_length": self._window, "hop_length": self.hop}
-        for name, value in given.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadOption(f"{name}={value!r} is not a positive integer.")
+        given = {"rate": self.rate, "n_fft": self.n_fft, "n_mels": self.n_mels}
+        for name, value in {**given, "win_length": self._window, "hop_length": self.hop}.items():
+            checked_count(name, value)
         if self._window > self.n_fft:
             raise BadOption(f"win_length={self.win_length} is longer than n_fft={self.n_fft}.")
         if not 0 <= self.f_min < self._highest <= self.rate / 2:
@@ -95,13 +91,11 @@ class LogMel(ArrayTransform):
                 f"f_min={self.f_min!r} and f_max={self.f_max!r} are not an interval of frequencies from 0 to "
                 f"{self.rate / 2:g} Hz, half of rate={self.rate}."
             )
-        if self.mel_scale not in _SCALES or self.norm not in (None, "slaney") or self.log not in _LOGS:
-            raise BadOption(
-                f"mel_scale={self.mel_scale!r}, norm={self.norm!r} and log={self.log!r}: one of these is unknown. "
-                f"mel_scale is one of {_SCALES}, norm is None or 'slaney', log is one of {tuple(_LOGS)}."
-            )
-        if not self.power > 0 or not self.floor > 0:
-            raise BadOption(f"power={self.power!r} and floor={self.floor!r} have to be above 0.")
+        checked_choice("mel_scale", self.mel_scale, _SCALES)
+        checked_choice("norm", self.norm, (None, "slaney"))
+        checked_choice("log", self.log, _LOGS)
+        checked_number("power", self.power, above=0)
+        checked_number("floor", self.floor, above=0)
 
     @property
     def _window(self) -> int:
@@ -120,22 +114,8 @@ class LogMel(ArrayTransform):
         """Return how many steps so many frames have: a number, or the lengths of a batch as an array or tensor."""
         return (frames - self.n_fft % 2) // self.hop + 1
 
-    def on(self, name: Hashable) -> LogMel:
-        """Return a copy for batches or samples whose sound is in this field, or at this index of a tuple."""
-        twin = copy.copy(self)
-        object.__setattr__(twin, "_field", name)
-        return twin
-
-    def __call__(self, sample: object) -> Any:
-        name = audio_field(sample, self._field)
-        if name is not None:
-            return replaced(sample, name, self._sound)
-        return self._sound(sample)
-
-    def _sound(self, sound: object) -> object:
-        if is_sound(sound):
-            return self.transform(sound, None)
-        return Compose([self])(sound)
+    def _changed(self, value: object) -> object:
+        return self.transform(value, None) if is_sound(value) else Compose([self])(value)
 
     def transform(self, samples: Any, rate: int | None) -> Any:
         if rate not in (None, self.rate):
@@ -193,6 +173,30 @@ class LogMel(ArrayTransform):
         return _window_of(self._window, self.n_fft), _bands_of(
             self.rate, self.n_fft, self.n_mels, (self.f_min, self._highest), self.mel_scale, self.norm
         )
+
+
+# Any: an array or a tensor, and the same of the result.
+def length_mask(lengths: Any, size: int | None = None) -> Any:
+    """Return a mask of a padded batch: True where a sequence has values, False where it is padded at its end.
+
+    Args:
+        lengths: the length of each sequence, as `feedline.collate.pad` returns them: an array, a tensor or a list.
+        size: the padded length; the longest of `lengths` if None.
+
+    Returns:
+        Booleans with the axes sequence and place: an array, or a tensor on the device of `lengths`.
+
+    Example:
+        >>> import numpy as np
+        >>> length_mask(np.array([3, 1])).tolist()
+        [[True, True, True], [True, False, False]]
+    """
+    if is_tensor(lengths):
+        torch = require("torch", extra="torch", purpose="Masks of tensors")
+        places = torch.arange(max(lengths.tolist(), default=0) if size is None else size, device=lengths.device)
+        return places < lengths[:, None]
+    lengths = np.asarray(lengths)
+    return np.arange(lengths.max(initial=0) if size is None else size) < lengths[:, None]
 
 
 @functools.lru_cache(16)

@@ -6,17 +6,26 @@ from dataclasses import dataclass
 
 from feedline.audio.clip import Clip
 from feedline.audio.compose import ClipTransform
-from feedline.audio.decoding import checked_seconds
-from feedline.datasets.framework.source import checked_count
-from feedline.errors import BadOption
 from feedline.randomness.scope import rng
+from feedline.system.options import checked_choice, checked_count, checked_number
 
 _SHORT = ("pad", "repeat", "keep")
 _QUALITIES = ("LQ", "MQ", "HQ", "VHQ")
 
 
 @dataclass(frozen=True)
-class RandomClip(ClipTransform):
+class _Cut(ClipTransform):
+    seconds: float
+    short: str = "pad"
+    cuts = True
+
+    def __post_init__(self) -> None:
+        checked_number("seconds", self.seconds, above=0)
+        checked_choice("short", self.short, _SHORT)
+
+
+@dataclass(frozen=True)
+class RandomClip(_Cut):
     """Cut a clip out of a random place of each sound. Of a file, only this clip is decoded.
 
     Args:
@@ -35,19 +44,12 @@ class RandomClip(ClipTransform):
         (1, 8000)
     """
 
-    seconds: float
-    short: str = "pad"
-    cuts = True
-
-    def __post_init__(self) -> None:
-        _check(self.seconds, self.short)
-
     def draw(self, clip: Clip) -> None:
         clip.seconds, clip.short, clip.position = self.seconds, self.short, rng().random()
 
 
 @dataclass(frozen=True)
-class CenterClip(ClipTransform):
+class CenterClip(_Cut):
     """Cut a clip out of the middle of each sound, as for validation.
 
     Args:
@@ -64,13 +66,6 @@ class CenterClip(ClipTransform):
         >>> middle(np.arange(6, dtype=np.float32)).tolist()
         [[2.0, 3.0]]
     """
-
-    seconds: float
-    short: str = "pad"
-    cuts = True
-
-    def __post_init__(self) -> None:
-        _check(self.seconds, self.short)
 
     def draw(self, clip: Clip) -> None:
         clip.seconds, clip.short, clip.position = self.seconds, self.short, 0.5
@@ -100,9 +95,8 @@ class Resample(ClipTransform):
     resamples = True
 
     def __post_init__(self) -> None:
-        checked_count("rate", self.rate, 1)
-        if self.quality not in _QUALITIES:
-            raise BadOption(f"quality={self.quality!r} is not one of {', '.join(map(repr, _QUALITIES))}.")
+        checked_count("rate", self.rate)
+        checked_choice("quality", self.quality, _QUALITIES)
 
     def draw(self, clip: Clip) -> None:
         clip.rate, clip.quality = self.rate, self.quality
@@ -122,10 +116,3 @@ class Mono(ClipTransform):
 
     def draw(self, clip: Clip) -> None:
         clip.mono = True
-
-
-def _check(seconds: object, short: str) -> None:
-    if checked_seconds("seconds", seconds) == 0:
-        raise BadOption("seconds=0 leaves nothing of the sound. Give a number above 0.")
-    if short not in _SHORT:
-        raise BadOption(f"short={short!r} is not one of {', '.join(map(repr, _SHORT))}.")

@@ -7,11 +7,26 @@ from feedline.images.targets.boxes import Boxes
 from feedline.images.targets.keypoints import Keypoints
 from feedline.images.targets.mask import Mask
 from feedline.images.transforms.choice import RandomApply, RandomChoice
-from feedline.images.transforms.color import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
-from feedline.images.transforms.erasing import RandomErasing
-from feedline.images.transforms.finish import IMAGENET_MEAN, IMAGENET_STD, Normalize, ToChannelsFirst
-from feedline.images.transforms.geometry import CenterCrop, HorizontalFlip, RandomResizedCrop, Resize, VerticalFlip
-from feedline.images.transforms.padding import Pad, RandomCrop
+from feedline.images.transforms.color import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    ColorJitter,
+    GaussianBlur,
+    Normalize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomSolarize,
+    ToChannelsFirst,
+)
+from feedline.images.transforms.geometry import (
+    CenterCrop,
+    HorizontalFlip,
+    Pad,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    VerticalFlip,
+)
 from feedline.images.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
 from feedline.images.transforms.warping import RandomAffine, RandomRotation
 from feedline.images.views import FiveCrop, Views

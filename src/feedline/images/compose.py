@@ -1,30 +1,62 @@
-"""Sequences of transforms, done in as few passes over the pixels as possible: see `stages.py`."""
+"""Sequences of transforms, fused into as few passes over the pixels as possible.
+
+A transform changes the `View` of an image and touches no pixels. Adjacent transforms form one stage: the image is
+decoded as small as the crop allows, cropped and resized once, and finished in one pass. A function from the user,
+torchvision or albumentations is a stage of its own, which receives pixels. The last pass of the last stage can be left
+to the collate function or the device (see `abc/deferred.py`); the random draws stay the same.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from feedline.abc.memory import Placement
 from feedline.errors import BadOption
-from feedline.images.decoding import check_mode
+from feedline.images.decoding import CHANNELS
+from feedline.images.deferred import DeferredImage
 from feedline.images.geometry import View
 from feedline.images.original import Original
 from feedline.images.pipeline import Pipeline
-from feedline.images.stages import Foreign, Fused, stages_of
-from feedline.images.targets.moving import Targets, check_size
-from feedline.images.transform import Rank, ViewTransform
+from feedline.images.rendering import cut, dtype_of, finished_grey, rounded
+from feedline.images.steps.step import GeometricStep
+from feedline.images.targets.target import Targets, check_size
+from feedline.randomness.scope import is_in_loader
+from feedline.system.optional import require
+from feedline.system.options import checked_choice
 
 
-class ImageTransform(ViewTransform):
+class ImageTransform(ABC):
     """An image transform that feedline can fuse with others.
 
     Called with an image, or with a sample that contains one, it returns the finished image as an array.
     """
 
+    adds_steps = True
+    """True if it may change pixels or move them, other than by a crop, a resize and a horizontal flip."""
+    resizes = False
+    """True if it resamples pixels: after another transform that does, or after steps, it starts a new stage."""
+    finishes = False
+    """True if it gives the image its final form; only transforms that are late may follow."""
+    is_late = False
+    """True if it may follow one that finishes."""
+    mode: str | None = None
+    """The mode that it chooses for the whole pipeline, if it does: see `decode_image`."""
+
+    @abstractmethod
+    def draw(self, view: View) -> None:
+        """Change the view of an image, with random numbers of `feedline.rng()`."""
+
     # Any: the form of the result depends on the sample and the transform.
     def __call__(self, image: object) -> Any:
         return Compose([self])(image)
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({options})"
 
 
 class Decode(ImageTransform):
@@ -45,11 +77,10 @@ class Decode(ImageTransform):
         np.float32(1.0)
     """
 
-    rank = Rank.GEOMETRY
+    adds_steps = False
 
     def __init__(self, mode: str = "RGB") -> None:
-        check_mode(mode)
-        self.mode: str = mode
+        self.mode: str = checked_choice("mode", mode, CHANNELS)
 
     def draw(self, view: View) -> None:
         pass
@@ -130,11 +161,10 @@ class Compose(Pipeline):
     def __repr__(self) -> str:
         decode = "" if self.decode == "auto" else f", decode={self.decode!r}"
         targets = f", targets={self.targets!r}" if self.targets else ""
-        on = "" if self.field is None else f".on({self.field!r})"
-        return f"Compose([{', '.join(map(repr, self.transforms))}]{decode}{targets}){on}"
+        return f"Compose([{', '.join(map(repr, self.transforms))}]{decode}{targets}){self._shown_field()}"
 
 
-def _flat(transforms: Iterable[object]) -> Iterable[Callable[..., object] | ViewTransform]:
+def _flat(transforms: Iterable[object]) -> Iterable[Callable[..., object] | ImageTransform]:
     if not isinstance(transforms, Iterable):
         raise BadOption(f"{transforms!r} is not a list of image transforms.")
     for transform in transforms:
@@ -156,10 +186,151 @@ def image_transform(transform: object) -> Any:
     return transform.deferring() if isinstance(transform, Pipeline) else transform
 
 
-def fused_groups(transforms: Iterable[object]) -> tuple[list[ViewTransform], list[list[ViewTransform] | Foreign]]:
-    """Return transforms as `Compose` fuses them: lists that are one step each, and functions between them.
+# -- stages ------------------------------------------------------------------------------------------------------------
 
-    The first list comes apart from the others; it may be empty. Raises BadOption: an order that cannot work.
+
+class Fused:
+    """Transforms that only change the view, fused into one stage.
+
+    Args:
+        mode: of the images, as for `decode_image`.
     """
-    first, others = stages_of(_flat(transforms))
-    return first.transforms, [one.transforms if isinstance(one, Fused) else one for one in others]
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.transforms: list[ImageTransform] = []
+
+    @property
+    def channels_first(self) -> bool:
+        """True if its images have the axes channel, height and width."""
+        view = View(1, 1)
+        for transform in self.transforms:
+            if transform.finishes:  # draws no random numbers
+                transform.draw(view)
+        return view.channels_first
+
+    def takes(self, transform: ImageTransform) -> bool:
+        """True if a transform can be fused with those before it.
+
+        Raises:
+            BadOption: it comes too late to be possible at all.
+        """
+        finished = any(one.finishes for one in self.transforms)
+        if finished and not transform.finishes and not transform.is_late:
+            raise BadOption(
+                f"{type(transform).__name__} comes after {self.transforms[-1]!r}, when the image is no longer a uint8 "
+                "array with the axes height, width and color. Put it before."
+            )
+        return not transform.resizes or not any(one.resizes or one.adds_steps for one in self.transforms)
+
+    def draw(self, original: Original) -> View:
+        """Return what the stage shows of an image, with random numbers of `feedline.rng()`."""
+        view = View(*original.size)
+        for transform in self.transforms:
+            transform.draw(view)
+            if CHANNELS[self.mode] > 1:
+                continue
+            if view.erasures or not all(isinstance(step, GeometricStep) for step in view.steps):
+                raise BadOption(
+                    f"{type(transform).__name__} changes colours, but Decode({self.mode!r}) leaves one channel. Leave "
+                    'it out, or use Decode("RGB"), where grey files have three equal channels.'
+                )
+        return view
+
+    def render(self, original: Original, view: View, where: Placement, decode: str) -> object:
+        """Return the image that a view shows: finished, or deferred if it is finished elsewhere."""
+        if decode == "gpu" and where is not Placement.DECODE and is_in_loader():
+            raise BadOption(
+                'decode="gpu" needs a device that decodes images, but none does here: pass device="cuda" to '
+                "feedline.DataLoader on a machine with a CUDA device, without collate_fn=, and the source itself "
+                'instead of a cache or a dataset around it. Or use decode="auto", which decodes wherever possible.'
+            )
+        finish = view.finish()
+        if CHANNELS[self.mode] == 1:
+            return rounded(finished_grey(*original.part(view), view), finish)
+        waiting = DeferredImage(finish, view.flip, tuple(view.steps), tuple(view.erasures))
+        if where is Placement.DECODE and original.is_for_gpu and decode != "cpu" and view.is_for_device:
+            waiting.data, waiting.size, waiting.box = original.data, original.size, view.box
+            return waiting
+        waiting.pixels = cut(*original.part(view), *view.cut_size)
+        if where is Placement.COLLATE:
+            return waiting
+        if where is not Placement.DATASET:
+            return waiting.for_device()
+        out = np.empty(finish.shape, dtype_of(finish))
+        waiting.finish_into(out)
+        return rounded(out, finish)
+
+
+class Foreign:
+    """A function from outside feedline, which receives pixels.
+
+    Args:
+        function: the function.
+        channels_first: True if arrays that it receives have the axes channel, height and width.
+
+    Raises:
+        BadOption: it does not take arrays with these axes.
+    """
+
+    # Any: what a library's function returns.
+    def __init__(self, function: Callable[..., Any], channels_first: bool = False) -> None:
+        self.function = function
+        self.channels_first = channels_first
+        self._library = type(function).__module__.partition(".")[0]
+        if channels_first and self._library == "albumentations":
+            raise BadOption(
+                f"{function!r} of albumentations takes images with the axes height, width and color, but Normalize or "
+                "ToChannelsFirst comes before it. Put it before these."
+            )
+
+    def __call__(self, image: object) -> object:
+        if self._library == "albumentations":
+            return self.function(image=image)["image"]  # the interface of albumentations
+        if self._library == "torchvision" and isinstance(image, np.ndarray):  # it leaves arrays unchanged
+            torch = require("torch", extra="torch", purpose="Transforms of torchvision")
+            planes = image if self.channels_first else np.moveaxis(image, -1, -3)  # of a clip, too
+            image = torch.from_numpy(np.ascontiguousarray(planes))
+        return self.function(image)
+
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+
+def stages_of(transforms: Iterable[object]) -> tuple[Fused, list[Fused | Foreign]]:
+    """Return the first stage, which decodes the image and may have no transforms, and the others.
+
+    Raises:
+        BadOption: something is not a transform, or they are in an order that cannot work.
+    """
+    flat = list(_flat(transforms))
+    mode = _mode(flat)
+    first = Fused(mode)
+    last: Fused | Foreign = first
+    others: list[Fused | Foreign] = []
+    for transform in flat:
+        if not isinstance(transform, ImageTransform):
+            last = Foreign(transform, last.channels_first)
+            others.append(last)
+            continue
+        if isinstance(last, Foreign) or not last.takes(transform):
+            last = Fused(mode)
+            others.append(last)
+        last.transforms.append(transform)
+    return first, others
+
+
+def _mode(transforms: Sequence[object]) -> str:
+    """Return the mode of the images of a pipeline."""
+    modes = [one.mode for one in transforms if isinstance(one, ImageTransform) and one.mode is not None]
+    mode = modes[0] if modes else "RGB"
+    if len(set(modes)) > 1 or (mode != "RGB" and getattr(transforms[0], "mode", None) != mode):
+        raise BadOption(f"Decode({modes[-1]!r}) is not the first transform. Its mode holds for the whole pipeline.")
+    for one in transforms:
+        channels = len(one.mean) if isinstance(one, ImageTransform) and hasattr(one, "mean") else CHANNELS[mode]
+        if channels != CHANNELS[mode]:
+            raise BadOption(
+                f"{one!r} is for {channels} channel(s), but images have {CHANNELS[mode]} with Decode({mode!r}). Pass a "
+                "mean= and std= of that length."
+            )
+    return mode

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import BadOption, CorruptSource, FeedlineError, MissingExtra
-from feedline.images.fields import FileBytes
+from feedline.errors import CorruptSource, FeedlineError, MissingExtra
 from feedline.images.header import Header, file_bytes, read_header
+from feedline.images.medium import FileBytes
 from feedline.images.parts import essential_png
 from feedline.images.pillow import converted, open_jxl, open_picture
 from feedline.system.failures import words
 from feedline.system.optional import require
+from feedline.system.options import checked_choice, checked_count
 from feedline.system.sizes import SampleSize
 
 Pixels = NDArray[Any]
@@ -89,28 +90,15 @@ def decode_image(
         >>> decode_image(file.getvalue(), mode="L").shape
         (375, 500, 1)
     """
-    check_mode(mode)
-    if factor not in _FACTORS:
-        raise BadOption(f"factor={factor!r} is not one of 1, 2, 4 and 8.")
-    given: object = rows
-    if rows is not None and (type(given) is bool or not isinstance(given, (int, np.integer)) or rows < 1):
-        raise BadOption(f"rows={rows!r} is not a number of rows, at least 1. Leave it out to decode all of them.")
+    checked_choice("mode", mode, CHANNELS)
+    checked_choice("factor", factor, _FACTORS)
+    rows = None if rows is None else checked_count("rows", rows)
     data = file_bytes(data)
     if header is None:
         header = read_header(data, total)
     if rows is not None and (upper := _upper_rows(data, header, rows, factor, mode)) is not None:
         return upper
     return _decoded(data, header, factor, mode)
-
-
-def check_mode(mode: object) -> None:
-    """Reject a mode that does not exist.
-
-    Raises:
-        BadOption: there is no such mode.
-    """
-    if mode not in CHANNELS:
-        raise BadOption(f"mode={mode!r} is not one of {', '.join(map(repr, CHANNELS))}.")
 
 
 def _upper_rows(data: bytes, header: Header, rows: int, factor: int, mode: str) -> Pixels | None:

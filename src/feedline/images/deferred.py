@@ -1,31 +1,27 @@
-"""Unfinished images: the data so far, and the steps that remain.
+"""An unfinished image of one sample: the data so far, and the steps that remain.
 
-A `DeferredImage` is the image of one sample, a `DeferredImages` those of a batch. Both describe the remaining steps
-with plain numbers, so crop, flip and colours come out the same on the CPU and on a GPU.
+These are plain numbers, so crop, flip and colours come out the same on the CPU and on a GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from feedline.abc import memory
-from feedline.abc.deferred import DeferredBatch, DeferredField, Sources
+from feedline.abc.deferred import DeferredField
 from feedline.abc.memory import Placement, on_this_thread
 from feedline.errors import CollateError
 from feedline.images.decoding import decode_image
-from feedline.images.finish import Finish
+from feedline.images.finishing import DeferredImages
+from feedline.images.geometry import Finish
 from feedline.images.rendering import cut, dtype_of, finish_into
-from feedline.images.steps.erasing import Erase
-from feedline.images.steps.sequence import apply_steps, moving_steps
+from feedline.images.steps.geometric import Erase
 from feedline.images.steps.step import Step
-
-if TYPE_CHECKING:
-    import torch
+from feedline.images.steps.tables import apply_steps, for_worker
 
 
 @dataclass(slots=True)
@@ -46,19 +42,20 @@ class DeferredImage(DeferredField):
     size: tuple[int, int] | None = None
     """Width and height of the decoded image."""
     box: tuple[float, float, float, float] | None = None
-    """Left, top, width and height of the part of the decoded image to crop and resize, in pixels."""
-    cut_size: tuple[int, int] | None = None
-    """Width and height to resize that part to, before the steps."""
+    """Left, top, width and height of the part of the decoded image to crop, in pixels; it gets the size in `finish`."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """The shape of the finished image, under the name that arrays have: messages show it if shapes differ."""
         return self.finish.shape
 
-    def moved(self) -> DeferredImage:
-        """Return the image with pixels of their final size: after the flip, and the steps that move pixels."""
+    def for_device(self) -> DeferredImage:
+        """Return the image with pixels of its final size, and steps that a device can do."""
         assert self.pixels is not None
-        count = moving_steps(self.steps)
+        resize = self.pixels.shape[:2] != (self.finish.height, self.finish.width)
+        count = for_worker(self.steps, resize=resize)
+        if not count:
+            return self
         pixels = apply_steps(self.pixels[:, ::-1] if self.flip else self.pixels, self.steps[:count])
         return DeferredImage(self.finish, False, self.steps[count:], self.erasures, pixels)
 
@@ -69,8 +66,7 @@ class DeferredImage(DeferredField):
         if pixels is None:
             assert self.data is not None
             assert self.box is not None
-            assert self.cut_size is not None
-            pixels = cut(decode_image(self.data), self.box, *self.cut_size)
+            pixels = cut(decode_image(self.data), self.box, self.finish.width, self.finish.height)
         finish_into(out, pixels, self.finish, flip=self.flip, steps=self.steps, erasures=self.erasures)
 
     @classmethod
@@ -94,47 +90,6 @@ class DeferredImage(DeferredField):
             return batch
         tensor = tensor_of(batch)
         return tensor.bfloat16() if items[0].finish.dtype == "bfloat16" else tensor
-
-
-@dataclass(slots=True)
-class DeferredImages(DeferredBatch):
-    """The images of a batch, in two groups: those with pixels, and those that are still encoded."""
-
-    finish: Finish
-    flips: NDArray[np.generic] | torch.Tensor
-    """For each image of the batch, 1 if it has to be flipped horizontally (uint8)."""
-    steps: list[tuple[Step, ...]] | None
-    """For each image, see `DeferredImage`; None if there are none."""
-    erasures: list[tuple[Erase, ...]] | None
-    """The same for what is erased after normalising."""
-    pixel_rows: NDArray[np.generic] | torch.Tensor
-    """The rows of the batch that `pixels` holds (int64)."""
-    pixels: NDArray[np.generic] | torch.Tensor
-    """uint8 with the axes image, height, width, color."""
-    encoded_rows: NDArray[np.generic] | torch.Tensor
-    """The rows of the batch that are encoded (int64)."""
-    data: NDArray[np.generic] | torch.Tensor
-    """The encoded files, concatenated (uint8)."""
-    offsets: NDArray[np.generic] | torch.Tensor
-    """The offset of each file in `data`, and the end of the last one (int64)."""
-    sizes: NDArray[np.generic] | torch.Tensor
-    """Width and height of each encoded image (int64)."""
-    boxes: NDArray[np.generic] | torch.Tensor
-    """Left, top, width and height for each encoded image (float32)."""
-    cut_sizes: list[tuple[int, int]] | None
-    """Width and height of the cut for each encoded image; None if all have the size in `finish`."""
-
-    def __len__(self) -> int:
-        return len(self.flips)
-
-    @property
-    def is_encoded(self) -> bool:
-        return len(self.encoded_rows) > 0
-
-    def finish_on(self, device: torch.device, sources: Sources) -> object:
-        from feedline.images.finishing import finish  # needs torch
-
-        return finish(self, device, sources)
 
 
 # object: arrays of any dtype.
@@ -170,8 +125,6 @@ def collate_images(images: Sequence[DeferredImage]) -> NDArray[np.generic] | Def
 def _together(images: Sequence[DeferredImage], finish: Finish) -> DeferredImages:
     pixels = {row: image.pixels for row, image in enumerate(images) if image.pixels is not None}
     encoded = {row: image for row, image in enumerate(images) if image.data is not None}
-    size = finish.width, finish.height
-    cut_sizes = [image.cut_size or size for image in encoded.values()]
     sizes = [len(image.data or b"") for image in encoded.values()]
     offsets = _array([0, *np.cumsum(sizes, dtype=np.int64)], np.int64)
     data = memory.empty((int(offsets[-1]),), np.dtype(np.uint8))
@@ -192,7 +145,6 @@ def _together(images: Sequence[DeferredImage], finish: Finish) -> DeferredImages
         offsets=offsets,
         sizes=_array([image.size for image in encoded.values()], np.int64).reshape(-1, 2),
         boxes=_array([image.box for image in encoded.values()], np.float32).reshape(-1, 4),
-        cut_sizes=cut_sizes if any(one != size for one in cut_sizes) else None,
     )
 
 

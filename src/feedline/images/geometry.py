@@ -6,20 +6,36 @@ pixel is decoded, and is the same wherever it is rendered.
 
 from __future__ import annotations
 
-import math
-from typing import Any, TypeGuard
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import numpy as np
-
-from feedline.errors import BadOption
-from feedline.images.finish import Finish
-from feedline.images.steps.erasing import Erase
-from feedline.images.steps.geometric import INTERPOLATIONS, Flip, Window
+from feedline.images.steps.geometric import Erase, Flip, Window
 from feedline.images.steps.step import GeometricStep, Matrix, Step, after
-from feedline.images.steps.tables import Lookup
+from feedline.images.steps.tables import Lookup, for_worker
 
 Box = tuple[float, float, float, float]
 """Left, top, width and height, in pixels."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The final form of the images of a batch, the same for all of them."""
+
+    height: int
+    width: int
+    mean: tuple[float, ...] | None = None
+    """Subtracted from each channel after scaling it to 0 to 1; None to keep the values as they are."""
+    std: tuple[float, ...] | None = None
+    """Divides each channel after the mean is subtracted."""
+    dtype: str = "uint8"
+    """"uint8", or, after normalising, "float32", "float16" or "bfloat16"."""
+    channels_first: bool = False
+    """True for the axes channel, height, width."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of a finished image."""
+        return (3, self.height, self.width) if self.channels_first else (self.height, self.width, 3)
 
 
 class View:
@@ -107,20 +123,23 @@ class View:
         else:
             self.steps.append(step)
 
-    @property
-    def matrix(self) -> Matrix:
-        """The map from coordinates of the image to coordinates of the result."""
+    def moves(self) -> Iterator[tuple[Matrix, int, int]]:
+        """Yield the map of each move of pixels, and width and height after it. What lies outside of them is lost."""
         left, top, across, down = self.box
         width, height = self.cut_size
         x, y = width / across, height / down
         matrix: Matrix = (x, 0.0, -left * x, 0.0, y, -top * y)
-        if self.flip:
-            matrix = after(matrix, Flip().matrix(width, height))
+        yield after(matrix, Flip().matrix(width, height)) if self.flip else matrix, width, height
         for step in self.steps:
             if isinstance(step, GeometricStep):
-                matrix = after(matrix, step.matrix(width, height))
+                matrix = step.matrix(width, height)
                 width, height = step.size(width, height)
-        return matrix
+                yield matrix, width, height
+
+    @property
+    def is_for_device(self) -> bool:
+        """True if a device can do all steps."""
+        return not for_worker(self.steps, resize=self.cut_size != (self.width, self.height))
 
     @property
     def factor(self) -> int:
@@ -132,84 +151,3 @@ class View:
     def finish(self) -> Finish:
         """Return the final form of the image."""
         return Finish(self.height, self.width, self.mean, self.std, self.dtype, self.channels_first)
-
-
-def checked_size(size: object) -> tuple[int, int]:
-    """Return `size=` as height and width.
-
-    Raises:
-        BadOption: it is not a size.
-    """
-    both = (size, size) if is_integer(size) else tuple(size) if isinstance(size, (tuple, list)) else ()
-    if len(both) != 2 or not all(is_integer(one) and one > 0 for one in both):
-        raise BadOption(f"size={size!r} is not a size. Pass the side of a square, or a tuple of height and width.")
-    return int(both[0]), int(both[1])
-
-
-def is_integer(value: object) -> TypeGuard[int]:
-    """True for integers, also of NumPy, but not for booleans."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-# Any: any value from the user.
-def checked_numbers(name: str, value: Any, count: int) -> tuple[float, ...]:
-    """Return an option that consists of several numbers.
-
-    Raises:
-        BadOption: it does not consist of `count` finite numbers.
-    """
-    try:
-        numbers = tuple(map(float, value))
-    except (TypeError, ValueError):
-        numbers = ()
-    if len(numbers) != count or not all(map(math.isfinite, numbers)):
-        raise BadOption(f"{name}={value!r} does not consist of {count} numbers.")
-    return numbers
-
-
-def checked_range(name: str, value: object) -> tuple[float, float]:
-    """Return an option that consists of a minimum and a maximum.
-
-    Raises:
-        BadOption: it does not consist of two numbers, or the first one is larger.
-    """
-    low, high = checked_numbers(name, value, 2)
-    if not low <= high:
-        raise BadOption(f"{name}={value!r} is not a range. Put the lower number first.")
-    return low, high
-
-
-def checked_probability(p: float) -> float:
-    """Return `p=`.
-
-    Raises:
-        BadOption: it is not from 0 to 1.
-    """
-    if not 0 <= p <= 1:
-        raise BadOption(f"p={p!r} is not a probability from 0 to 1.")
-    return p
-
-
-def checked_fill(fill: object) -> tuple[float, ...]:
-    """Return `fill=` as the values of the three channels.
-
-    Raises:
-        BadOption: these are not values from 0 to 255.
-    """
-    values = (fill or 0,) * 3 if fill is None or isinstance(fill, (int, float)) else fill
-    numbers = checked_numbers("fill", values, 3)
-    if not all(0 <= one <= 255 for one in numbers):
-        raise BadOption(f"fill={fill!r} is not a value from 0 to 255, or one for each channel.")
-    return numbers
-
-
-def checked_interpolation(interpolation: object) -> str:
-    """Return `interpolation=`, which may be torchvision's enum.
-
-    Raises:
-        BadOption: it is none that steps know.
-    """
-    name = str(getattr(interpolation, "value", interpolation))
-    if name not in INTERPOLATIONS:
-        raise BadOption(f"interpolation={interpolation!r} is not one of {', '.join(map(repr, INTERPOLATIONS))}.")
-    return name

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.errors import BadOption, CorruptSource, FeedlineError
-from feedline.images.fields import FileBytes
 from feedline.images.jxl import is_jxl, jxl_size
+from feedline.images.medium import FileBytes
 from feedline.images.parts import FRAMES, JPEG_MAGIC, PNG_MAGIC, check_scans, jpeg_segments, png_chunks
 from feedline.images.pillow import check_pixels, checked_picture
 from feedline.system.failures import words

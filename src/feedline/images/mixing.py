@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import BadOption
-from feedline.images.geometry import checked_numbers
-from feedline.images.transforms.choice import drawn_place
+from feedline.images.medium import replaced
+from feedline.images.transforms.choice import checked_weights, drawn_place
 from feedline.randomness.scope import rng
 from feedline.system.optional import is_tensor
+from feedline.system.options import checked_count, checked_number
 from feedline.types import CollateFunction
 
 
@@ -64,13 +65,8 @@ class _Mixing(BatchTransform):
         image: Hashable = None,
         label: Hashable = None,
     ) -> None:
-        if not alpha > 0:
-            raise BadOption(f"alpha={alpha!r} is not above 0.")
-        given: object = num_classes
-        if given is not None and (not isinstance(given, (int, np.integer)) or given < 1):
-            raise BadOption(f"num_classes={num_classes!r} is not a whole number from 1.")
-        self.alpha = float(alpha)
-        self.num_classes = None if num_classes is None else int(num_classes)
+        self.alpha = checked_number("alpha", alpha, above=0)
+        self.num_classes = None if num_classes is None else checked_count("num_classes", num_classes)
         self.image = image
         self.label = label
 
@@ -80,7 +76,8 @@ class _Mixing(BatchTransform):
         if len(pixels) != len(labels):
             raise BadOption(f"The batch has {len(pixels)} images, but {len(labels)} labels.")
         mixed, share = self._mixed(pixels)
-        return _replaced(batch, {image: mixed, label: _blended(self._soft(labels), share)})
+        batch = replaced(batch, image, lambda _: mixed)
+        return replaced(batch, label, lambda labels: _blended(self._soft(labels), share))
 
     @abstractmethod
     def _mixed(self, pixels: object) -> tuple[object, float]:
@@ -127,14 +124,16 @@ class _Mixing(BatchTransform):
                 f"{type(self).__name__} needs num_classes=: labels are numbers of classes, and mixed ones have a share "
                 "of each class."
             )
+        is_on_gpu = is_tensor(labels) and labels.device.type != "cpu"  # comparing there would wait for it
+        if len(labels) and not is_on_gpu and not 0 <= labels.min() <= labels.max() < self.num_classes:
+            wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
+            raise BadOption(
+                f"A label is {wrong}, but num_classes={self.num_classes} allows 0 to {self.num_classes - 1}."
+            )
         if not is_tensor(labels):
-            if len(labels) and not 0 <= labels.min() <= labels.max() < self.num_classes:
-                raise _no_class(labels, self.num_classes)
             return np.eye(self.num_classes, dtype=np.float32)[labels]
         import torch
 
-        if labels.device.type == "cpu" and len(labels) and not 0 <= labels.min() <= labels.max() < self.num_classes:
-            raise _no_class(labels, self.num_classes)
         return torch.nn.functional.one_hot(labels.long(), self.num_classes).float()
 
 
@@ -224,12 +223,10 @@ class RandomBatchChoice(BatchTransform):
         self.transforms = tuple(transforms)
         if not self.transforms or not all(map(callable, self.transforms)):
             raise BadOption(f"transforms={transforms!r} is not a sequence of functions of a batch.")
-        self.p = None if p is None else checked_numbers("p", p, len(self.transforms))
-        if self.p is not None and (min(self.p) < 0 or sum(self.p) <= 0):
-            raise BadOption(f"p={p!r} does not consist of a weight from 0 for each transform, with a sum above 0.")
+        self.p = checked_weights(p, len(self.transforms))
 
     def __call__(self, batch: object) -> Any:
-        return self.transforms[drawn_place(self.p or (1.0,) * len(self.transforms))](batch)
+        return self.transforms[drawn_place(self.p, len(self.transforms))](batch)
 
 
 def _may_be_labels(value: Any, num_classes: int | None) -> bool:
@@ -257,18 +254,3 @@ def _blended(values: Any, share: float) -> object:
     mixed *= 1 - share
     mixed += share * values
     return mixed
-
-
-def _replaced(batch: Any, fields: Mapping[Hashable, object]) -> object:
-    """Return a batch of the same kind with some fields replaced."""
-    if isinstance(batch, Mapping):
-        return {**batch, **fields}
-    values = [fields.get(place, value) for place, value in enumerate(batch)]
-    if isinstance(batch, list):
-        return values
-    return type(batch)(*values) if hasattr(batch, "_fields") else tuple(values)
-
-
-def _no_class(labels: Any, num_classes: int) -> BadOption:
-    wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
-    return BadOption(f"A label is {wrong}, but num_classes={num_classes} allows 0 to {num_classes - 1}.")

@@ -11,9 +11,9 @@ import numpy as np
 
 from feedline.errors import BadOption
 from feedline.images.decoding import CHANNELS, Pixels, decode_image
-from feedline.images.fields import is_encoded
 from feedline.images.geometry import Box, View
 from feedline.images.header import file_bytes, read_header
+from feedline.images.medium import is_encoded
 from feedline.images.pillow import converted
 from feedline.system.optional import is_tensor
 

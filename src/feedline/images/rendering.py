@@ -10,18 +10,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.images.finish import Finish
-from feedline.images.geometry import Box
-from feedline.images.opencv import opencv
-from feedline.images.steps.erasing import Erase
-from feedline.images.steps.sequence import apply_to_last_table
-from feedline.images.steps.step import Pixels, Step
-from feedline.images.steps.tables import looked_up
+from feedline.images.geometry import Box, Finish, View
+from feedline.images.steps.geometric import Erase, Warp, Window
+from feedline.images.steps.step import Pixels, Step, opencv
+from feedline.images.steps.tables import apply_to_last_table, looked_up
 from feedline.system.optional import require
 
 
@@ -96,6 +95,15 @@ def dtype_of(finish: Finish) -> np.dtype[np.generic]:
     return np.dtype("float32" if finish.dtype == "bfloat16" else finish.dtype)
 
 
+# object: a tensor of bfloat16, or the array.
+def rounded(out: NDArray[np.generic], finish: Finish) -> object:
+    """Return finished images in their final type: a tensor for bfloat16."""
+    if finish.dtype != "bfloat16":
+        return out
+    torch = require("torch", extra="torch", purpose='Normalize(dtype="bfloat16")')
+    return torch.from_numpy(out).bfloat16()
+
+
 # object: values of `dtype_of(finish)`.
 def finish_into(
     out: NDArray[np.generic],
@@ -140,3 +148,35 @@ def _tables(finish: Finish) -> list[NDArray[np.float32]]:
     assert finish.std is not None
     values = np.arange(256) / 255
     return [((values - mean) / std).astype(np.float32) for mean, std in zip(finish.mean, finish.std, strict=True)]
+
+
+# Any: uint8 or uint16; object: values of the dtype that the view has in the end.
+def finished_grey(pixels: NDArray[Any], box: Box, view: View) -> NDArray[np.generic]:
+    """Return the finished image that a view shows, whose steps only move pixels.
+
+    Args:
+        pixels: with one channel of uint8 or uint16.
+        box: the part of them that the view shows.
+        view: the view.
+    """
+    pixels = cut(pixels[..., 0], box, *view.cut_size)[..., None]
+    if view.flip:
+        pixels = pixels[:, ::-1]
+    for step in view.steps:
+        pixels = _filled(step, pixels.dtype).apply(pixels)
+    finish = view.finish()
+    if finish.channels_first:
+        pixels = pixels.transpose(2, 0, 1)
+    if finish.mean is None or finish.std is None:
+        return np.array(pixels)
+    out = np.empty(pixels.shape, dtype_of(finish))
+    white = np.iinfo(pixels.dtype).max
+    np.multiply(pixels - np.float32(white * finish.mean[0]), np.float32(1 / (white * finish.std[0])), out=out)
+    return out
+
+
+def _filled(step: Step, dtype: np.dtype[np.generic]) -> Step:
+    """Return a step whose `fill`, from 0 to 255, is widened as 8-bit files are."""
+    if dtype == np.uint16 and isinstance(step, (Warp, Window)):
+        return replace(step, fill=tuple(257 * one for one in step.fill))
+    return step

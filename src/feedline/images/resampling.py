@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from feedline.images.finish import Finish
+from feedline.images.geometry import Finish
 
 _ROWS = 4
 """Rows of the result that one program of the kernel computes."""
@@ -55,10 +55,6 @@ class RaggedImages:
 
     def __len__(self) -> int:
         return len(self.layout)
-
-    def chosen(self, numbers: list[int]) -> RaggedImages:
-        """Return some of the images, in the same memory."""
-        return RaggedImages(self.memory, self.layout[numbers])
 
     def image(self, number: int) -> torch.Tensor:
         """Return one image, with the axes color, height, width."""
@@ -104,6 +100,14 @@ def scales(finish: Finish | None) -> tuple[list[float], list[float]]:
     if finish is None or finish.mean is None or finish.std is None:
         return [1.0] * 3, [0.0] * 3
     return [1 / (255 * std) for std in finish.std], [-m / s for m, s in zip(finish.mean, finish.std, strict=True)]
+
+
+def normalised(images: torch.Tensor, finish: Finish, dtype: torch.dtype) -> torch.Tensor:
+    """Convert float images with values from 0 to 255 to their final form."""
+    if dtype is torch.uint8:
+        return images.round_().clamp_(0, 255).to(dtype)
+    scale, shift = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in scales(finish))
+    return images.mul_(scale).add_(shift).to(dtype)
 
 
 def _with_torch(

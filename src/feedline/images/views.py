@@ -64,8 +64,7 @@ class Views(Pipeline):
         return tuple(one.rendered(original, view, where)[0] for one, view in pairs), views
 
     def __repr__(self) -> str:
-        on = "" if self.field is None else f".on({self.field!r})"
-        return f"Views([{', '.join(map(repr, self.pipelines))}]){on}"
+        return f"Views([{', '.join(map(repr, self.pipelines))}]){self._shown_field()}"
 
 
 class FiveCrop(Views):

@@ -7,7 +7,9 @@ position consists of a few numbers: no sample is part of it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from feedline.pipes.lap import CursorState, Lap, Samples
 from feedline.system.failures import is_last
@@ -60,6 +62,26 @@ class Cursor(ABC):
     def try_again(self) -> bool:
         """Make the next `take` retry the sample that failed; False if that is impossible."""
         return False
+
+
+# Any: samples, or what they are made from.
+def up_to_failure(make: Callable[[Any], Samples], items: Any) -> tuple[Samples, Exception | None]:
+    """Return what several items become in one call; if that fails, those before the first that fails, and why.
+
+    Args:
+        make: returns a sample for each item.
+        items: a sequence that can be sliced.
+    """
+    try:
+        return make(items), None
+    except Exception:
+        made: Samples = []
+        for number in range(len(items)):
+            try:
+                made += make(items[number : number + 1])
+            except Exception as exc:
+                return made, exc
+        return made, None
 
 
 @dataclass

@@ -15,21 +15,20 @@ from feedline.datasets.derived.cache import CachedDataset
 from feedline.datasets.framework.kind import kind_of
 from feedline.datasets.framework.source import checked_count, checked_flag
 from feedline.errors import BadOption
-from feedline.pipes.operators.batch import BatchedSamples, BatchedStream, Collate
+from feedline.pipes.calling import Caller, checked_function, name_of
+from feedline.pipes.operators.batch import BatchedSamples, BatchedStream, BatchOptions, Collate
 from feedline.pipes.operators.concat import JoinedSamples, JoinedStream
-from feedline.pipes.operators.enumerate import NumberedSamples, NumberedStream
-from feedline.pipes.operators.filter import Filter
+from feedline.pipes.operators.each import Numbers, each
 from feedline.pipes.operators.flat_map import FlatMap, rows_of
 from feedline.pipes.operators.interleave import Interleaved
-from feedline.pipes.operators.map import MapSamples, MapStream
-from feedline.pipes.operators.mix import Measure, MixedSamples, MixedStream, Weights
+from feedline.pipes.operators.mix import Measure, MixedSamples, MixedStream, MixOptions, Weights
 from feedline.pipes.operators.pack import Packed, PackOptions, References
 from feedline.pipes.operators.repeat import RepeatedSamples, RepeatedStream
 from feedline.pipes.operators.shuffle import Shuffle, WindowShuffledSamples, WindowShuffledStream
 from feedline.pipes.operators.slice import PartStage, SlicedSamples, SlicedStream
 from feedline.pipes.operators.zip import ZippedSamples, ZippedStream
-from feedline.pipes.origins import InOrder, MapOrigin, StageDataset, StreamOrigin
-from feedline.pipes.stage import MapStage, Stage, StreamStage
+from feedline.pipes.origins import InOrder, MapOrigin, StreamOrigin, as_stream
+from feedline.pipes.stage import MapStage, Stage, StreamStage, depth_after
 from feedline.randomness.keys import checked_seed
 from feedline.text.packing.planning import Strategy, TooLong
 from feedline.types import DatasetKind
@@ -74,9 +73,9 @@ class Pipe(Described):
             9
         """
         threads = checked_count("num_threads", num_threads, 0)
-        return self._either(
-            lambda stage: MapSamples(stage, function, threads), lambda stage: MapStream(stage, function, threads)
-        )
+        checked_function("map", function)
+        label = f"map({name_of(function)}{f', num_threads={threads}' if threads else ''})"
+        return self._with(each(self.stage, label, Caller(label, function, depth_after(self.stage), threads)))
 
     def filter(self, function: Callable[[Any], object]) -> Pipe:
         """Keep the samples for which a function is true. The result is a stream.
@@ -86,7 +85,7 @@ class Pipe(Described):
             >>> list(feedline.pipe(range(6)).filter(lambda x: x % 2))
             [1, 3, 5]
         """
-        return self._with(Filter(self._stream(), function))
+        return self._with(FlatMap(self._stream(), function, filters=True))
 
     def flat_map(self, function: Callable[[Any], Iterable[object]]) -> Pipe:
         """Replace each sample by any number of others. The result is a stream.
@@ -121,10 +120,8 @@ class Pipe(Described):
         collate = default if collate_fn is None else collate_fn
         if not callable(collate):
             raise BadOption(f"collate_fn={collate_fn!r} is not a function that takes a list of samples.")
-        return self._either(
-            lambda stage: BatchedSamples(stage, count, collate, drop_last=drop),
-            lambda stage: BatchedStream(stage, count, collate, drop_last=drop),
-        )
+        options = BatchOptions(count, drop, collate)
+        return self._either(lambda stage: BatchedSamples(stage, options), lambda stage: BatchedStream(stage, options))
 
     def unbatch(self) -> Pipe:
         """Replace each batch by its samples. The result is a stream.
@@ -240,11 +237,12 @@ class Pipe(Described):
         stages, key = self._and(others), checked_seed(seed)
         count = None if size is None else checked_count("size", size, 1)
         maps = tuple(stage for stage in stages if isinstance(stage, MapStage))
+        options = MixOptions(stages, weights, count, key)
         if measure is None and len(maps) == len(stages):
-            return self._with(MixedSamples(maps, weights, count, key))
+            return self._with(MixedSamples(maps, options))
         if measure is not None and not callable(measure):
             raise BadOption(f"measure={measure!r} is not a function that returns the size of a sample.")
-        return self._with(MixedStream(_streams(stages), weights, count, key, measure))
+        return self._with(MixedStream(_streams(stages), options, measure))
 
     def set_weights(self, weights: Weights | None) -> None:
         """Mix in other proportions from now on, if the last operator is `mix`; in a stream, from the next epoch on.
@@ -326,7 +324,8 @@ class Pipe(Described):
             (2, 'c')
         """
         first = operator.index(start)
-        return self._either(lambda stage: NumberedSamples(stage, first), lambda stage: NumberedStream(stage, first))
+        label = f"enumerate({first})" if first else "enumerate()"
+        return self._with(each(self.stage, label, Numbers(first), {"start": first}))
 
     def pack(
         self,
@@ -402,7 +401,7 @@ class Pipe(Described):
                 f"{self!r} gives other samples in another epoch, so caching them by index would repeat those of the "
                 "first epoch. Call cache() before shuffle() and mix()."
             )
-        return self._with(MapOrigin(CachedDataset(StageDataset(self.stage), **options)))
+        return self._with(MapOrigin(CachedDataset(self._with(self.stage), **options)))
 
     def describe(self) -> Description:
         """Return the operators and the options that a saved state must be loaded with, in plain values.
@@ -438,7 +437,7 @@ class Pipe(Described):
         return [self.stage, *map(stage_of, others)]
 
     def _stream(self) -> StreamStage:
-        return _as_stream(self.stage)
+        return as_stream(self.stage)
 
     def _either(self, of_map: Callable[[MapStage], MapStage], of_stream: Callable[[StreamStage], StreamStage]) -> Pipe:
         """Return the operator for a map-style stage, or for a stream."""
@@ -472,16 +471,9 @@ def stage_of(dataset: Any, name: str = "dataset") -> Stage:
     return MapOrigin(dataset) if kind_of(dataset, name) is DatasetKind.MAP else StreamOrigin(dataset)
 
 
-def _as_stream(stage: Stage) -> StreamStage:
-    if isinstance(stage, MapStage):
-        return InOrder(stage)
-    assert isinstance(stage, StreamStage)
-    return stage
-
-
 def _streams(stages: list[Stage]) -> tuple[StreamStage, ...]:
     """Return stages as streams. If one splits itself over workers, so does each of them."""
-    streams = tuple(map(_as_stream, stages))
+    streams = tuple(map(as_stream, stages))
     if any(stream.is_sharded for stream in streams):
         return tuple(stream if stream.is_sharded else PartStage(stream) for stream in streams)
     return streams

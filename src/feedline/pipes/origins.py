@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feedline.abc.deferred import hands_on_images
-from feedline.abc.description import Described, Description, origin_of
+from feedline.abc.description import Description, origin_of
 from feedline.abc.source import (
     ColumnSource,
     IterableSource,
@@ -24,9 +24,9 @@ from feedline.abc.source import (
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState, SourceError
 from feedline.pipes.calling import Seeding, salted, warn_if_unequal
-from feedline.pipes.cursor import Cursor
+from feedline.pipes.cursor import Cursor, up_to_failure
 from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
-from feedline.pipes.stage import MapStage, StreamStage
+from feedline.pipes.stage import MapStage, Stage, StreamStage
 from feedline.randomness.global_states import seed_globals
 from feedline.randomness.scope import current_scope
 from feedline.system.failures import broke_generator, note_last
@@ -40,8 +40,8 @@ class MapOrigin(MapStage):
     """A map-style dataset."""
 
     def __init__(self, dataset: MapStyle[object]) -> None:
+        super().__init__(label=type(dataset).__name__)
         self.dataset = dataset
-        self.label = type(dataset).__name__
         self.depends_on_epoch = changes_with_epoch(dataset)
         self.has_columns = isinstance(dataset, ColumnSource)
         self.hands_on_images = hands_on_images(dataset)
@@ -95,28 +95,6 @@ class MapOrigin(MapStage):
         self._several = several if callable(several) else None
 
 
-class StageDataset(Described):
-    """A map-style stage as a plain dataset, for stages that do not depend on the epoch."""
-
-    def __init__(self, stage: MapStage) -> None:
-        self.stage = stage
-
-    def __len__(self) -> int:
-        return len(self.stage)
-
-    def describe(self) -> Description:
-        return self.stage.describe()
-
-    def __getitem__(self, index: int) -> object:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: list[int]) -> Samples:
-        return self.stage.read(np.array(indices, np.int64), 0, Draws(range(len(indices))))
-
-    def __repr__(self) -> str:
-        return self.stage.label
-
-
 class InOrder(StreamStage):
     """A map-style stage as a stream: its samples one after the other.
 
@@ -126,11 +104,10 @@ class InOrder(StreamStage):
     """
 
     def __init__(self, stage: MapStage, *, is_endless: bool = False) -> None:
+        super().__init__(label="repeat()" if is_endless else "", fixed={"times": None})
         self.stage = stage
         self.sources = (stage,)
         self.is_endless = is_endless
-        self.label = "repeat()" if is_endless else ""
-        self.fixed = {"times": None}
 
     @property
     def depth(self) -> int:
@@ -141,6 +118,11 @@ class InOrder(StreamStage):
 
     def open(self, lap: Lap) -> Cursor:
         return PlaceCursor(self.stage, lap, is_endless=self.is_endless)
+
+
+def as_stream(stage: Stage) -> StreamStage:
+    """Return a stage as a stream."""
+    return stage if isinstance(stage, StreamStage) else InOrder(stage)  # type: ignore[arg-type]  # or map-style
 
 
 class PlaceCursor(Cursor):
@@ -160,30 +142,16 @@ class PlaceCursor(Cursor):
         if count <= 0:
             return []
         first = self._base + self._at
-        places = np.arange(first, first + count)
-        try:
-            found = self._stage.read(places, self._lap.epoch, self._draws(first, count))
-        except Exception:
-            # Find the sample that fails: those before it come first, and those after it must not be lost.
-            found = self._read_up_to_failure(places)
+        found, failure = up_to_failure(self._read, range(first, first + count))
+        if failure is not None and not found:
+            self._at += 1
+            raise failure
         self._at += len(found)
         return found
 
-    def _draws(self, first: int, count: int) -> Draws:
-        return Draws(range(first, first + count), seeds=True, branch=self._lap.branch)
-
-    def _read_up_to_failure(self, places: Places) -> Samples:
-        found: Samples = []
-        for number in range(len(places)):
-            try:
-                one = places[number : number + 1]
-                found += self._stage.read(one, self._lap.epoch, self._draws(int(one[0]), 1))
-            except Exception:
-                if number == 0:
-                    self._at += 1
-                    raise
-                break
-        return found
+    def _read(self, places: range) -> Samples:
+        draws = Draws(places, seeds=True, branch=self._lap.branch)
+        return self._stage.read(np.arange(places.start, places.stop), self._lap.epoch, draws)
 
     def skip(self, count: int) -> int:
         if self._end is not None:
@@ -212,8 +180,8 @@ class StreamOrigin(StreamStage):
 
     # Any: a dataset is any object that fits.
     def __init__(self, dataset: Any) -> None:
+        super().__init__(label=type(dataset).__name__)
         self.dataset = dataset
-        self.label = type(dataset).__name__
         self.depends_on_epoch = changes_with_epoch(dataset)
         self.is_sharded = isinstance(dataset, ShardedSource)
 

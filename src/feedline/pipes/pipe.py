@@ -52,7 +52,7 @@ def pipe(dataset: object) -> Pipe:
         >>> even
         pipe(range).shuffle(seed=1).map(<lambda>).filter(<lambda>)
     """
-    return dataset if isinstance(dataset, Pipe) else _pipe_of(stage_of(dataset))
+    return dataset if isinstance(dataset, Pipe) else pipe_of(stage_of(dataset))
 
 
 def mix(
@@ -96,13 +96,14 @@ def mix(
     if not isinstance(datasets, (list, tuple)) or not datasets:
         raise BadOption(f"datasets={datasets!r:.80} is not a list of datasets. Pass them as in mix([speech, music]).")
     key, starts_again = checked_seed(seed), checked_flag("repeat", repeat)
-    parts = [_pipe_of(stage_of(dataset, f"datasets[{number}]")) for number, dataset in enumerate(datasets)]
+    parts = [pipe_of(stage_of(dataset, f"datasets[{number}]")) for number, dataset in enumerate(datasets)]
     parts = [part.shuffle(seed=key + n) if isinstance(part, MapPipe) else part for n, part in enumerate(parts)]
     first, *others = [part.repeat() for part in parts] if starts_again else parts
     return first.mix(*others, weights=weights, size=size, seed=seed, measure=measure)
 
 
-def _pipe_of(stage: Stage) -> Pipe:
+def pipe_of(stage: Stage) -> Pipe:
+    """Return the pipe whose last operator is a stage."""
     if isinstance(stage, MapStage):
         return ColumnPipe(stage) if stage.has_columns else MapPipe(stage)
     assert isinstance(stage, StreamStage)
@@ -118,7 +119,7 @@ class MapPipe(Pipe, EpochAware, Derived):
         self.changes_with_epoch = stage.changes_with_epoch()
 
     def _with(self, stage: Stage) -> Pipe:
-        return _pipe_of(stage)
+        return pipe_of(stage)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which shuffles depend on. feedline's loaders call this automatically."""
@@ -182,7 +183,7 @@ class _Streamed(Pipe, Stream):
         self.stage = stage
 
     def _with(self, stage: Stage) -> Pipe:
-        return _pipe_of(stage)
+        return pipe_of(stage)
 
     def __copy__(self) -> Self:
         own = copied_stream(self)

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+def depth_after(*sources: Stage) -> int:
+    """Return the depth of an operator after these."""
+    return 1 + max((source.depth for source in sources), default=-1)
+
+
 class Stage:
     """One operator of a pipe, or the dataset that it begins with."""
 
@@ -42,7 +47,7 @@ class Stage:
     @property
     def depth(self) -> int:
         """The number of operators up to this one: it keeps the random numbers of operators apart."""
-        return 1 + max((source.depth for source in self.sources), default=-1)
+        return depth_after(*self.sources)
 
     def changes_with_epoch(self) -> bool:
         """True if this operator, or one before it, gives other samples in another epoch."""
@@ -91,6 +96,10 @@ class Stage:
 class MapStage(Stage, ABC):
     """Samples at places."""
 
+    def __init__(self, *sources: MapStage, label: str = "", fixed: Mapping[str, Any] | None = None) -> None:
+        self.sources: tuple[MapStage, ...] = sources
+        self.label, self.fixed = label, fixed or {}
+
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of samples of a pass."""
@@ -124,10 +133,9 @@ class MapStage(Stage, ABC):
 class Reordered(MapStage):
     """Samples of another stage at other places: none is changed."""
 
-    def __init__(self, source: MapStage, label: str) -> None:
-        self.sources = (source,)
+    def __init__(self, source: MapStage, label: str, fixed: Mapping[str, Any]) -> None:
+        super().__init__(source, label=label, fixed=fixed)
         self._source = source
-        self.label = label
         self.has_columns = source.has_columns
         self.hands_on_images = source.hands_on_images
 
@@ -159,10 +167,14 @@ class Reordered(MapStage):
 class StreamStage(Stage, ABC):
     """Samples in one order."""
 
-    is_endless = False
-    """True if the stream never ends, so that samples can be skipped without checking that they exist."""
-    is_sharded = False
-    """True if the stream splits itself over workers and ranks."""
+    def __init__(self, *sources: StreamStage, label: str = "", fixed: Mapping[str, Any] | None = None) -> None:
+        self.sources: tuple[Stage, ...] = sources
+        self.parts = sources
+        self.label, self.fixed = label, fixed or {}
+        self.is_endless = bool(sources) and all(source.is_endless for source in sources)
+        """True if the stream never ends, so that samples can be skipped without checking that they exist."""
+        self.is_sharded = any(source.is_sharded for source in sources)
+        """True if the stream splits itself over workers and ranks."""
 
     _first: StreamStage | None = None
     """The stage that this is a copy of."""
@@ -175,10 +187,8 @@ class StreamStage(Stage, ABC):
     def copied(self) -> Self:
         """Return a copy that reads its own copies of the iterable datasets, for a worker that is a thread."""
         own = copy.copy(self)
-        copies = {id(one): one.copied() for one in self.sources if isinstance(one, StreamStage)}
-        several = tuple(copies.get(id(one), one) for one in self.sources)
-        for name, value in vars(self).items():
-            setattr(own, name, several if value is self.sources else copies.get(id(value), value))
+        own.parts = tuple(part.copied() for part in self.parts)
+        own.sources = own.parts or self.sources
         own._first = self._first or self
         return own
 
@@ -189,3 +199,8 @@ class StreamStage(Stage, ABC):
     def count(self) -> int | None:
         """Return the number of samples of a lap; None if that is unknown, or endless."""
         return None
+
+    def counts(self) -> list[int] | None:
+        """Return the counts of all sources; None if one is unknown."""
+        known = [count for part in self.parts if (count := part.count()) is not None]
+        return known if len(known) == len(self.parts) else None

@@ -6,11 +6,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from feedline.pipes.tokenizing import tokenize
     from feedline.text import packing
     from feedline.text.documents import TokenDocuments
     from feedline.text.token_dataset import TokenDataset
     from feedline.text.token_file import TokenFile, verify
-    from feedline.text.tokenizing import tokenize
     from feedline.text.writing import TokenWriter
     from feedline.tools.packing.tokens import write_tokens
 
@@ -31,7 +31,7 @@ _PLACES = {
     "TokenFile": "feedline.text.token_file",
     "TokenWriter": "feedline.text.writing",
     "packing": "feedline.text.packing",
-    "tokenize": "feedline.text.tokenizing",
+    "tokenize": "feedline.pipes.tokenizing",
     "verify": "feedline.text.token_file",
     "write_tokens": "feedline.tools.packing.tokens",
 }

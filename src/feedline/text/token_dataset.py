@@ -18,10 +18,9 @@ from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.errors import BadOption
 from feedline.system.sizes import byte_count
-from feedline.text.boundaries import Edges
 from feedline.text.documents import TokenDocuments
 from feedline.text.mapped import Tokens
-from feedline.text.sequence import TokenSequence
+from feedline.text.sequence import Edges, TokenSequence
 from feedline.text.token_file import TokenFile
 
 CACHE_BYTES = 128 << 20

@@ -4,7 +4,7 @@ from feedline.video.clips import CenterClip, ClipSampler, EvenClips, EvenFrames,
 from feedline.video.compose import Compose
 from feedline.video.file import Video
 from feedline.video.folder import VideoFolder
-from feedline.video.timeline import Timeline
+from feedline.video.frame_table import Timeline
 
 __all__ = [
     "CenterClip",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption, SourceError
 from feedline.randomness.scope import rng
-from feedline.video.timeline import Timeline
+from feedline.system.options import checked_choice, checked_count, checked_number
+from feedline.video.frame_table import Timeline
 
 Positions = NDArray[np.int64]
 """Positions of frames: one axis for a clip, two for several clips."""
@@ -45,12 +45,10 @@ class _Spaced(ClipSampler):
     ) -> None:
         if stride is not None and fps is not None:
             raise BadOption(f"stride={stride!r} and fps={fps!r} were both given. Each sets the distance: drop one.")
-        self.frames = _checked_count("frames", frames)
-        self.stride = None if stride is None else _checked_count("stride", stride)
-        self.fps = None if fps is None else _checked_rate(fps)
-        if short not in ("hold", "loop", "error"):
-            raise BadOption(f'short={short!r} is not one of "hold", "loop" and "error".')
-        self.short = short
+        self.frames = checked_count("frames", frames)
+        self.stride = None if stride is None else checked_count("stride", stride)
+        self.fps = None if fps is None else checked_number("fps", fps, above=0)
+        self.short = checked_choice("short", short, ("hold", "loop", "error"))
 
     def _clips(self, timeline: Timeline, shares: NDArray[np.float64]) -> Positions:
         """Return clips at these shares of the way from the first place where a clip fits to the last."""
@@ -149,7 +147,7 @@ class EvenClips(_Spaced):
         short: str = "hold",
     ) -> None:
         super().__init__(frames, stride=stride, fps=fps, short=short)
-        self.clips = _checked_count("clips", clips)
+        self.clips = checked_count("clips", clips)
 
     def pick(self, timeline: Timeline) -> Positions:
         return self._clips(timeline, np.linspace(0, 1, self.clips) if self.clips > 1 else np.array([0.5]))
@@ -168,28 +166,10 @@ class EvenFrames(ClipSampler):
     """
 
     def __init__(self, frames: int, *, random: bool = False) -> None:
-        self.frames = _checked_count("frames", frames)
-        if not isinstance(random, bool):
-            raise BadOption(f"random={random!r} is not True or False.")
-        self.random = random
+        self.frames = checked_count("frames", frames)
+        self.random = checked_choice("random", random, (False, True))
 
     def pick(self, timeline: Timeline) -> Positions:
         shares = rng().random(self.frames) if self.random else np.full(self.frames, 0.5)
         found = ((np.arange(self.frames) + shares) * (len(timeline) / self.frames)).astype(np.int64)
         return found.clip(0, len(timeline) - 1)
-
-
-def _checked_count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise BadOption(f"{name}={value!r} is not a positive integer.")
-    return int(value)
-
-
-def _checked_rate(fps: SupportsFloat | SupportsIndex) -> float:
-    try:
-        rate = float(fps)
-    except (TypeError, ValueError):
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise BadOption(f"fps={fps!r} is not a number of frames per second above 0.")
-    return rate

@@ -7,33 +7,26 @@ held at a time.
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption, SourceError
-from feedline.images.compose import fused_groups
-from feedline.images.fields import replaced
-from feedline.images.finish import Finish
-from feedline.images.geometry import View
-from feedline.images.rendering import cut, dtype_of, finish_into
-from feedline.images.stages import Foreign
+from feedline.images.compose import Foreign, Fused, ImageTransform, stages_of
+from feedline.images.geometry import Finish, View
+from feedline.images.medium import Medium, MediumPipeline, is_encoded, is_file
+from feedline.images.rendering import cut, dtype_of, finish_into, rounded
 from feedline.images.steps.step import Pixels
-from feedline.images.transform import ViewTransform
-from feedline.randomness.scope import TRANSFORM, stage
 from feedline.system.failures import add_note
-from feedline.system.optional import is_tensor, require
+from feedline.system.optional import is_tensor
+from feedline.system.options import checked_choice
 from feedline.system.sizes import check_size, most_bytes
 from feedline.video.clips import ClipSampler
-from feedline.video.field import video_field, video_of
-from feedline.video.file import checked_threads
-
-if TYPE_CHECKING:
-    import torch
+from feedline.video.file import Video, checked_threads
 
 AXES = ("THWC", "TCHW", "CTHW")
 
@@ -41,8 +34,58 @@ Clip = NDArray[np.generic]
 Frames = Iterator[tuple[tuple[NDArray[np.int64], ...], Pixels]]
 """Frames at full size, and the place of each in the clip: an index array for each axis before height."""
 
+_BEGINNINGS = (
+    b"\x1a\x45\xdf\xa3",  # Matroska, WebM
+    b"FLV\x01",
+    b"OggS",
+    b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",  # ASF
+    b"\x00\x00\x01\xba",  # MPEG
+    b"\x00\x00\x01\xb3",
+    b"\x00\x00\x00\x01",  # H.264, H.265
+    b"DKIF",  # IVF
+    b"GIF8",
+)
+_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp")
+"""The first box of MP4 and QuickTime files, after its length."""
+_TS_PACKET = 188
 
-class Compose:
+
+def is_video(value: object) -> bool:
+    """True for a `Video`, the bytes of a video file, or a video of Hugging Face with its bytes."""
+    if isinstance(value, Mapping):
+        return is_file(value) and value["bytes"] is not None
+    if not is_encoded(value):
+        return isinstance(value, Video)
+    head = bytes(value[:16])
+    if head.startswith(_BEGINNINGS) or head[4:8] in _BOXES or head[8:12] == b"AVI ":
+        return True
+    return len(value) > _TS_PACKET and head[:1] == bytes(value[_TS_PACKET : _TS_PACKET + 1]) == b"\x47"
+
+
+VIDEO = Medium(
+    "a video",
+    "videos",
+    (is_video,),
+    is_file,
+    "Choose the one to transform with Compose(...).on(name), which may also be the path of a file.",
+)
+
+
+def video_of(value: object) -> Video:
+    """Return a video. Raises BadOption: the value is not one."""
+    if isinstance(value, Video):
+        return value
+    if isinstance(value, Mapping) and is_file(value):
+        value = value["path"] if value["bytes"] is None else value["bytes"]
+    if isinstance(value, (str, os.PathLike)) or is_encoded(value):
+        return Video(value)
+    raise BadOption(
+        f"A transform of feedline.video was given {type(value).__name__}. It takes the path of a video file, the bytes "
+        "of one, or a feedline.video.Video."
+    )
+
+
+class Compose(MediumPipeline):
     """A clip of a video, and transforms of its frames. All frames get the same crop, flip and colours.
 
     It accepts the path of a video file, its bytes, or a `Video`; or a sample with bytes or a `Video` in one of its
@@ -65,6 +108,8 @@ class Compose:
         Compose([RandomClip(frames=16, stride=2, short='hold'), RandomResizedCrop(...), Normalize(...)])
     """
 
+    _medium = VIDEO
+
     def __init__(self, transforms: Iterable[object], *, axes: str | None = None, threads: int = 1) -> None:
         self.transforms = tuple(transforms)
         sampler = self.transforms[0] if self.transforms else None
@@ -74,34 +119,16 @@ class Compose:
                 f"The first transform must choose the frames of a clip, as RandomClip(16) does, but it is {first}."
             )
         self._sampler = sampler
-        if axes is not None and axes not in AXES:
-            raise BadOption(f"axes={axes!r} is not one of {', '.join(map(repr, AXES))}.")
-        self.axes = axes
+        self.axes = checked_choice("axes", axes, (None, *AXES))
         self.threads = checked_threads(threads)
-        self.field: Hashable = None
-        """The field of a sample that holds the video; None to look for it."""
-        self._first, self._others = _groups_of(self.transforms[1:])
+        self._first, self._others = _stages_of(self.transforms[1:])
         if axes is not None and self._others and isinstance(self._others[-1], Foreign):
             raise BadOption(
                 f"axes={axes!r} has no effect, because the last transform, {self.transforms[-1]!r}, is a function: the "
                 "result is what it returns. Leave out axes=, or put a transform of feedline.images after the function."
             )
 
-    def on(self, field: Hashable) -> Compose:
-        """Return a copy for samples whose video is in this field, or at this index of a tuple. It may be a path."""
-        twin = copy.copy(self)
-        twin.field = field
-        return twin
-
-    # Any: the sample of the user, whose form stays as it is.
-    def __call__(self, sample: object) -> Any:
-        field = video_field(sample, self.field)
-        with stage(TRANSFORM):
-            return self._clip(sample) if field is None else replaced(sample, field, self._clip)
-
-    def _clip(self, value: object) -> object:
-        if isinstance(value, list):  # several samples at once, as Hugging Face passes them
-            return list(map(self._clip, value))
+    def _changed(self, value: object) -> object:
         video = video_of(value)
         try:
             positions = _checked(np.asarray(self._sampler.pick(video.timeline)), self._sampler)
@@ -116,7 +143,7 @@ class Compose:
         )
         for place, group in enumerate(self._others, start=1):
             if isinstance(group, Foreign):
-                clip = _applied(group, clip)
+                clip = group(clip)
             else:
                 pixels = _pixels_of(clip)
                 axes = self.axes if place == len(self._others) else None
@@ -126,18 +153,19 @@ class Compose:
     def __repr__(self) -> str:
         axes = "" if self.axes is None else f", axes={self.axes!r}"
         threads = "" if self.threads == 1 else f", threads={self.threads}"
-        on = "" if self.field is None else f".on({self.field!r})"
-        return f"Compose([{', '.join(map(repr, self.transforms))}]{axes}{threads}){on}"
+        return f"Compose([{', '.join(map(repr, self.transforms))}]{axes}{threads}){self._shown_field()}"
 
 
-def _rendered(
-    frames: Frames, lead: tuple[int, ...], transforms: Sequence[ViewTransform], axes: str | None
-) -> Clip | torch.Tensor:
+def _rendered(frames: Frames, lead: tuple[int, ...], fused: Fused, axes: str | None) -> object:
     """Return a clip with these axes in front, given its frames at full size."""
     view: View | None = None
     for rows, pixels in frames:
         if view is None:
-            view = _drawn(transforms, pixels, axes)
+            view = View(pixels.shape[1], pixels.shape[0])
+            for transform in fused.transforms:
+                transform.draw(view)
+            if axes is not None:
+                view.channels_first = axes != "THWC"
             finish = view.finish()
             clip, by_frame = _allocated(lead, finish, axes)
         first, *others = zip(*rows, strict=True)
@@ -145,16 +173,7 @@ def _rendered(
         finish_into(by_frame[first], part, finish, flip=view.flip, steps=view.steps, erasures=view.erasures)
         for other in others:
             by_frame[other] = by_frame[first]
-    return clip if finish.dtype != "bfloat16" else _rounded(clip)
-
-
-def _drawn(transforms: Sequence[ViewTransform], pixels: Pixels, axes: str | None) -> View:
-    view = View(pixels.shape[1], pixels.shape[0])
-    for transform in transforms:
-        transform.draw(view)
-    if axes is not None:
-        view.channels_first = axes != "THWC"
-    return view
+    return rounded(clip, finish)
 
 
 def _allocated(lead: tuple[int, ...], finish: Finish, axes: str | None) -> tuple[Clip, Clip]:
@@ -177,12 +196,6 @@ def _checked(positions: NDArray[np.int64], sampler: object) -> NDArray[np.int64]
     return positions
 
 
-def _rounded(clip: Clip) -> torch.Tensor:
-    library = require("torch", extra="torch", purpose='Normalize(dtype="bfloat16")')
-    rounded: torch.Tensor = library.from_numpy(clip).bfloat16()
-    return rounded
-
-
 # Any: tensors are recognised without importing torch.
 def _pixels_of(clip: Any) -> NDArray[np.uint8]:
     """Return the clip that a function returned as an array that transforms of `feedline.images` can change."""
@@ -202,7 +215,7 @@ def _each(clip: NDArray[np.uint8]) -> Frames:
         yield tuple(np.array([place]) for place in row), clip[row]
 
 
-def _groups_of(transforms: Sequence[object]) -> tuple[list[ViewTransform], list[list[ViewTransform] | Foreign]]:
+def _stages_of(transforms: Sequence[object]) -> tuple[Fused, list[Fused | Foreign]]:
     for transform in transforms:
         if isinstance(transform, ClipSampler):
             raise BadOption(f"{transform!r} comes after another clip sampler. Choose frames once.")
@@ -211,16 +224,6 @@ def _groups_of(transforms: Sequence[object]) -> tuple[list[ViewTransform], list[
                 f"{transform!r} of albumentations takes single images, and would change each frame of a clip "
                 "differently. Use feedline.images or torchvision (v2), which change all frames alike."
             )
-        if isinstance(transform, ViewTransform) and transform.mode not in (None, "RGB"):
+        if isinstance(transform, ImageTransform) and transform.mode not in (None, "RGB"):
             raise BadOption(f"{transform!r} is for single images: frames of a video have three colours. Leave it out.")
-    return fused_groups(transforms)
-
-
-def _applied(foreign: Foreign, clip: object) -> object:
-    """Call a function from outside feedline with a clip."""
-    function = foreign.function
-    if type(function).__module__.partition(".")[0] == "torchvision" and isinstance(clip, np.ndarray):
-        torch = require("torch", extra="torch", purpose="Transforms of torchvision")
-        tensor = torch.from_numpy(clip)
-        clip = tensor if foreign.channels_first else tensor.movedim(-1, -3).contiguous()
-    return function(clip)
+    return stages_of(transforms)

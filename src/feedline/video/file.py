@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.framework.paths import checked_path
-from feedline.errors import BadOption, CorruptSource
-from feedline.images.fields import FileBytes
+from feedline.errors import CorruptSource
 from feedline.images.header import file_bytes
+from feedline.images.medium import FileBytes
+from feedline.system.options import checked_count, checked_number
 from feedline.system.sizes import check_size, most_bytes
 from feedline.video.container import opened, pyav, shown_name
 from feedline.video.decoding import FrameDecoder
-from feedline.video.frame_table import FrameTable, scan
-from feedline.video.timeline import Timeline
+from feedline.video.frame_table import FrameTable, Timeline, scan
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -146,10 +146,8 @@ class Video:
 
 
 def checked_threads(threads: object) -> int:
-    """Return the option `threads=`. Raises BadOption: it is not a valid number of threads."""
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= _MOST_THREADS:
-        raise BadOption(f"threads={threads!r} is not a number from 0, which lets FFmpeg choose, to {_MOST_THREADS}.")
-    return threads
+    """Return the option `threads=`, which is 0 to let FFmpeg choose."""
+    return int(checked_number("threads", checked_count("threads", threads, 0), high=_MOST_THREADS))
 
 
 def _rgb(converter: VideoReformatter, frame: VideoFrame) -> Pixels:

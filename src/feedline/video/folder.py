@@ -10,7 +10,6 @@ from feedline.datasets.framework.form import Fields
 from feedline.datasets.framework.source import Transform
 from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.errors import BadOption
-from feedline.video.compose import Compose
 from feedline.video.file import Video
 from feedline.video.index import VideoIndex
 
@@ -86,10 +85,6 @@ class VideoFolder(FileDataset):
             transform=transform,
             cache=cache,
         )
-        form = self._fields
-        if isinstance(transform, Compose) and transform.field is None and not form.is_one and self._value in form.names:
-            place = form.names.index(self._value)
-            self.transform = transform.on(place if form.keys is None else form.keys[place])
         self._index: VideoIndex | None = None
         if index is not False:
             assert self.root is not None  # a folder was given

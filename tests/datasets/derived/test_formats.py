@@ -1,10 +1,37 @@
-"""Formats recognised by name. Recognition by content is tested in test_recognition.py."""
+"""What the name or the content of a file says about its format; what is said about files that no source reads."""
 
 from __future__ import annotations
 
-import pytest
+import bz2
+import gzip
+import io
+import json
+import lzma
+import pickle
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
 
-from feedline.datasets.derived.formats import format_by_name
+import numpy as np
+import pytest
+import torch
+import zstandard
+
+from feedline import DataLoader
+from feedline.datasets import CSVDataset, JSONLines, TextLines, open_dataset
+from feedline.datasets.derived.formats import format_by_name, kind_of_file
+from feedline.datasets.derived.recognition import recognise
+from feedline.errors import CorruptSource, SourceError
+
+ROWS = [{"text": "lorem ipsum " * 60, "number": number} for number in range(300)]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.compress,
+}
 
 
 @pytest.mark.parametrize(
@@ -23,3 +50,145 @@ from feedline.datasets.derived.formats import format_by_name
 )
 def test_formats_by_name(path: str, name: str | None) -> None:
     assert format_by_name(path) == name
+
+
+def message_for(path: str | Path) -> str:
+    with pytest.raises(SourceError) as caught:
+        open_dataset(path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_compressed_json_lines_are_not_taken_for_a_tar_archive(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"train.json.{ending}"
+    path.write_bytes(PACK[ending](LINES))
+    message = message_for(path)
+    assert "looks like JSON lines compressed with" in message
+    assert "JSONLines(path) reads it" in message
+    assert "tar" not in message.replace(str(path), "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("a.tar", LINES, "JSON lines"),
+        ("a.tar.gz", gzip.compress(LINES), "JSON lines compressed with gzip"),
+        ("a.tgz", gzip.compress(b"hello\n" * 500), "lines of text compressed with gzip"),
+        ("a.tar.xz", lzma.compress(b"[1, 2]"), "JSON compressed with xz"),
+    ],
+)
+def test_text_in_a_file_named_like_a_tar_archive(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    message = message_for(path)
+    assert f"looks like {kind}. " in message
+    assert "(path) reads it" in message or "DataLoader(" in message
+
+
+def test_damaged_tar_archives_are_reported_by_their_reader(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(b"\0\1 nothing of a header" * 50)
+    with pytest.raises(CorruptSource, match=r"its size or checksum is not a number\. The shard is damaged"):
+        len(open_dataset(path))
+
+
+def test_a_pattern_without_a_known_suffix_says_what_its_first_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("0.json.gz").write_bytes(gzip.compress(LINES))
+    assert "0.json.gz: it looks like JSON lines compressed with gzip. feedline.datasets" in message_for("*.gz")
+    np.save("0.npy", np.arange(3))
+    Path("0.npy").rename("0.dat")
+    assert "ArrayDataset reads 0.dat" in message_for("*.dat")
+    assert message_for("*.json").startswith("No file matches *.json")
+
+
+def test_the_message_for_an_address_does_not_claim_that_it_is_empty() -> None:
+    assert message_for("s3://bucket/a.json.gz").startswith("The name s3://bucket/a.json.gz does not indicate")
+
+
+def torch_file() -> bytes:
+    out = io.BytesIO()
+    torch.save([1, 2], out)
+    return out.getvalue()
+
+
+def zip_file() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("a.txt", "a")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("a.json", b'[{"a": 1},\n {"a": 2}]', "JSON"),
+        ("a.json", json.dumps(ROWS).encode(), "JSON"),
+        ("a.json", LINES, "JSON lines"),
+        ("a", b'{"a": 1}\n{"a": 2}\n', "JSON lines"),
+        ("a.log", b"[2024-01-01] began\n[2024-01-02] ended\n", "lines of text"),
+        ("a.md", "ä".encode() * 70_000, "lines of text"),
+        ("a.md", b"x" + "ä".encode() * 70_000, "lines of text"),
+        ("a.md.gz", gzip.compress(b"hello\n"), "lines of text compressed with gzip"),
+        ("a.json.zst", zstandard.compress(b"[1, 2]"), "JSON compressed with zstd"),
+        ("a.gz", gzip.compress(LINES)[:20], "a damaged or empty file compressed with gzip"),
+        ("a.pkl", pickle.dumps([1]), "a pickle"),
+        ("a.pt", torch_file(), "a file of torch.save"),
+        ("a.zip", zip_file(), "a zip archive"),
+        ("a.png", b"\x89PNG\r\n\x1a\n", "an image"),
+        ("a.avif", b"\0\0\0 ftypavif\0\0\0\0", "an image"),
+        ("a.jxl", b"\0\0\0\x0cJXL \r\n\x87\n", "an image"),
+        ("a.mp4", b"\0\0\0\x20ftypisom", "a video"),
+        ("a.wav", b"RIFF\0\0\0\0WAVE", "a sound"),
+        ("train-images-idx3-ubyte", b"\0\0\x08\x03\0\0", "an IDX array, as in MNIST"),
+        ("a.bin", bytes(range(256)), "binary data of an unknown kind"),
+        ("a.xyz", b"", "an empty file"),
+    ],
+)
+def test_kinds(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert kind_of_file(str(path)).words == kind
+    assert f"looks like {kind}" in message_for(path)
+
+
+def test_archives_are_still_recognised_under_any_name(tmp_path: Path) -> None:
+    for form in (tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w", format=form) as archive:
+            archive.addfile(tarfile.TarInfo("a.txt"), io.BytesIO())
+        old = bytearray(out.getvalue())
+        for ending, pack in PACK.items():
+            (tmp_path / f"a.{ending}").write_bytes(pack(bytes(old)))
+            assert recognise(tmp_path / f"a.{ending}").format == "tar"
+    header = tarfile.TarInfo("a.txt").tobuf(tarfile.USTAR_FORMAT)
+    before_posix = bytearray(header[:257] + bytes(255))
+    before_posix[148:156] = b" " * 8
+    before_posix[148:156] = b"%06o\0 " % sum(before_posix)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(before_posix) + bytes(1024)))
+    assert recognise(tmp_path / "a.gz").format == "tar"
+
+
+# -- the advice in the messages works ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["", "gz", "bz2", "xz", "zst"])
+def test_the_advised_source_reads_json_lines(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "a.dat"
+    path.write_bytes(PACK.get(ending, bytes)(LINES))
+    assert kind_of_file(str(path)).advice == "feedline.datasets.JSONLines(path) reads it, under any name."
+    assert list(JSONLines(path, cache=False)) == ROWS
+
+
+def test_the_advice_for_text_and_json_works(tmp_path: Path) -> None:
+    text, table, values = tmp_path / "a.log.gz", tmp_path / "a.dat", tmp_path / "a.json"
+    text.write_bytes(gzip.compress(b"hello\nyou\n"))
+    assert "TextLines(path) reads it" in kind_of_file(str(text)).advice
+    assert list(TextLines(text, cache=False)) == ["hello", "you"]
+    table.write_text("a|b\n1|2\n")
+    assert CSVDataset(table, delimiter="|")[0] == {"a": 1, "b": 2}
+    values.write_text('[{"a": 1}, {"a": 2}]')
+    assert "DataLoader(json.load(open(path)))" in kind_of_file(str(values)).advice
+    assert [int(batch["a"]) for batch in DataLoader(json.loads(values.read_text()))] == [1, 2]

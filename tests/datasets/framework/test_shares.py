@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.datasets.framework.shares import ShardShare, read, resharded, shares_of, written
+from feedline.datasets.framework.shares import Entry, ShardShare, read, resharded, shares_of, written
 from feedline.errors import BadState
 
 SIZE = 12
@@ -50,7 +50,7 @@ def shares(draw: st.DrawFn, turn: int = 0) -> ShardShare:
     place, ordinal = draw(st.integers(0, every - 1)), draw(st.integers(0, SIZE))
     own = [number for number in range(ordinal, SIZE) if number % every == place]
     came = draw(st.sets(st.sampled_from(own))) if own else set()
-    return ShardShare(turn, place, every, 512 * ordinal, ordinal, frozenset(came))
+    return ShardShare(turn, place, every, Entry(*[512 * ordinal] * 3, ordinal), ordinal, frozenset(came))
 
 
 @given(shares(), st.integers(1, 5))
@@ -77,7 +77,7 @@ def test_the_rest_is_split_and_serialised(data: st.DataObject, kinds: list[str],
     for begin in json.loads(json.dumps(resharded(left, count))):
         own = read(begin["units"], len(kinds))
         assert written(own) == begin["units"]
-        assert not own or (own[0].offset, own[0].ordinal) == (begin["offset"], begin["ordinal"])
+        assert not own or ([*own[0].entry], own[0].ordinal) == (begin["entry"], begin["ordinal"])
         assert [share.is_whole for share in own if share.every == 1] == sorted(
             share.is_whole for share in own if share.every == 1
         )
@@ -90,8 +90,8 @@ def test_many_shards_are_serialised_as_few_numbers() -> None:
     begun = [ShardShare(turn, ordinal=3, came=frozenset({3, 5})) for turn in (0, 2)]
     units = [begin["units"] for begin in resharded([*whole, *begun], 3)]
     assert units == [
-        [[0, 0, 1, 0, 3, "5"], [6, 3, 3333]],
-        [[2, 0, 1, 0, 3, "5"], [7, 3, 3333]],
+        [[0, 0, 1, 3, "5"], [6, 3, 3333]],
+        [[2, 0, 1, 3, "5"], [7, 3, 3333]],
         [[5, 3, 3334]],
     ]
 

@@ -17,7 +17,7 @@ import torch  # noqa: F401  it keeps files open from its import on, which a test
 
 import feedline
 from feedline.datasets import JSONLines, ParquetDataset, Remote
-from feedline.datasets.formats.lines import blocks, index
+from feedline.datasets.formats.lines import index, source
 from feedline.datasets.formats.parquet import blob_file
 from feedline.datasets.storage import disk_cache, ranges
 from feedline.datasets.storage.disk_cache import CacheStats
@@ -44,7 +44,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "REMOTE_GAP", 64)
     monkeypatch.setattr(blob_file, "_GAP", 64)
     monkeypatch.setattr("feedline.datasets.storage.http._HEAD", 64)
-    for module in (index, blocks):
+    for module in (index, source):
         monkeypatch.setattr(module, "BLOCK_BYTES", PIECE // 20)
 
 
@@ -89,7 +89,7 @@ def opened(kind: str, server: WebServer, home: Path, parts: int = 5, **options: 
     if kind == "parquet":
         return ParquetDataset(addresses, ("x", "pad"), cache_bytes=parts * (LARGE * PIECE + 9000), **options)
     if kind == "lines":
-        return JSONLines(addresses, cache=home / "index", part_bytes=PIECE, cache_bytes=parts * 2 * PIECE, **options)
+        return JSONLines(addresses, cache=home / "index", part_bytes=PIECE, **options)
     return TokenDataset(addresses, PIECE // ROWS // 2, labels=None, cache_bytes=parts * PIECE, **options)
 
 

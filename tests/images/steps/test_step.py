@@ -1,4 +1,4 @@
-"""Every step gives the same result with OpenCV, with NumPy, and with torch for a batch."""
+"""Every step gives the same result with OpenCV, with NumPy, and with torch for a batch; sequences fuse tables."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from feedline.images.steps.colors import Hue, Saturation
-from feedline.images.steps.erasing import Erase
-from feedline.images.steps.filters import Blur, Sharpness
-from feedline.images.steps.geometric import Flip, Warp, Window
-from feedline.images.steps.step import Matrix, Step, after, inverse
+from feedline.images.steps import tables
+from feedline.images.steps.colors import Blur, Hue, Saturation, Sharpness
+from feedline.images.steps.geometric import Erase, Flip, Warp, Window
+from feedline.images.steps.step import Matrix, Pixels, Step, after, inverse
 from feedline.images.steps.tables import (
     AutoContrast,
     Contrast,
     Equalize,
+    Table,
+    apply_steps,
+    apply_steps_to_batch,
+    apply_to_last_table,
     brightness,
+    for_worker,
     invert,
+    looked_up,
     posterize,
     solarize,
 )
@@ -65,11 +72,13 @@ def name(step: Step) -> str:
 @pytest.mark.parametrize("step", STEPS, ids=name)
 @pytest.mark.parametrize("other", ["numpy", "batch"])
 def test_all_ways_to_apply_a_step_agree(step: Step, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if other == "batch" and not step.is_batched:
+        pytest.skip("it is left to the worker")
     pictures = [photo(seed=seed) for seed in range(2)]
     before = [pixels.copy() for pixels in pictures]
     first = [step.apply(pixels) for pixels in pictures]
     if other == "numpy":
-        monkeypatch.setattr("feedline.images.opencv._opencv_of", lambda process: None)
+        monkeypatch.setattr("feedline.images.steps.step._opencv_of", lambda process: None)
         second = [step.apply(pixels) for pixels in pictures]
     else:
         images = torch.from_numpy(np.stack(pictures).transpose(0, 3, 1, 2).astype(np.float32))
@@ -90,14 +99,9 @@ def test_all_ways_to_apply_a_step_agree(step: Step, other: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("step", STEPS, ids=name)
-def test_steps_can_be_pickled_and_are_small(step: Step) -> None:
-    sent = pickle.dumps(step)
-    assert len(sent) < 500
-    assert pickle.loads(sent) == step
-
-
-@pytest.mark.parametrize("step", STEPS, ids=name)
-def test_symmetric_steps_commute_with_a_flip(step: Step) -> None:
+def test_symmetric_steps_commute_with_a_flip_and_all_are_small(step: Step) -> None:
+    assert len(pickle.dumps(step)) < 500
+    assert pickle.loads(pickle.dumps(step)) == step
     pixels = photo()
     flipped_first = step.apply(np.ascontiguousarray(pixels[:, ::-1]))
     flipped_last = step.apply(pixels)[:, ::-1]
@@ -113,3 +117,53 @@ def test_maps_can_be_composed_and_inverted() -> None:
     a, b, c, d, e, f = after((2.0, 0.0, 1.0, 0.0, 3.0, 2.0), TURN)
     x, y = 2 * 5 + 1, 3 * 7 + 2
     assert np.allclose((a * 5 + b * 7 + c, d * 5 + e * 7 + f), (0.9 * x - 0.3 * y + 20.25, 0.3 * x + 0.8 * y - 6.5))
+
+
+TABLES: list[Step] = [brightness(1.4), posterize(4), solarize(90), invert(), AutoContrast(), Equalize(), Contrast(1.5)]
+OTHERS: list[Step] = [Saturation(0.5), Flip(), Window(-3, 4, 20, 22), Sharpness(1.5)]
+
+
+@given(st.lists(st.sampled_from(TABLES + OTHERS), max_size=6))
+def test_a_composed_table_equals_its_tables_in_sequence(steps: list[Step]) -> None:
+    pixels = photo(40, 30)
+    expected = pixels
+    for step in steps:
+        expected = step.apply(expected)
+    assert (apply_steps(pixels, steps) == expected).all()
+
+
+def test_consecutive_tables_take_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+
+    def counting(pixels: Pixels, table: Table) -> Pixels:
+        passes.append(1)
+        return looked_up(pixels, table)
+
+    monkeypatch.setattr(tables, "looked_up", counting)
+    apply_steps(photo(40, 30), TABLES[:4])
+    assert len(passes) == 1
+    _, table = apply_to_last_table(photo(40, 30), [*OTHERS, Equalize(), *TABLES[:4]])
+    assert len(passes) == 1  # left to the caller
+    assert table is not None
+    assert table.shape == (3, 256)
+
+
+def test_images_of_a_batch_may_differ_in_steps() -> None:
+    rows: list[list[Step]] = [
+        [],
+        [brightness(1.3), Flip(vertical=True)],
+        [Saturation(0.2), Flip()],
+        [Warp((1, 0, 1, 0, 1, 2), 30, 20), Equalize()],
+    ]
+    pictures = [photo(30, 20, seed=seed) for seed in range(len(rows))]
+    images = torch.from_numpy(np.stack(pictures).transpose(0, 3, 1, 2).astype(np.float32))
+    made = apply_steps_to_batch(images.clone(), rows).numpy().transpose(0, 2, 3, 1)
+    for pixels, steps, found in zip(pictures, rows, made, strict=True):
+        assert np.abs(found - apply_steps(pixels, steps)).max() <= 1
+
+
+def test_what_a_device_cannot_do_is_left_to_the_worker() -> None:
+    turned, window = Warp((0, 1, 0, 1, 0, 0), 90, 120), Window(0, 0, 4, 4)
+    assert for_worker([], resize=False) == for_worker([invert(), turned, Saturation(1)], resize=False) == 0
+    assert for_worker([invert(), turned, Saturation(1)], resize=True) == 2
+    assert for_worker([invert(), window, Saturation(1), Erase(0, 0, 1, 1), Flip()], resize=False) == 4

@@ -11,13 +11,12 @@ from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View
 from feedline.images.steps.geometric import Flip, Warp, Window
 from feedline.images.steps.step import Matrix, after
-from feedline.images.transform import Rank
 
 
 class Cropped(ImageTransform):
     """Crops a part, given as fractions of the image."""
 
-    rank = Rank.GEOMETRY
+    adds_steps = False
 
     def __init__(self, left: float, top: float, width: float, height: float) -> None:
         self.part = left, top, width, height
@@ -31,7 +30,7 @@ class Cropped(ImageTransform):
 class Resized(ImageTransform):
     """Resizes each side by its own factor."""
 
-    rank = Rank.GEOMETRY
+    adds_steps = False
     resizes = True
 
     def __init__(self, across: float, down: float) -> None:
@@ -42,22 +41,18 @@ class Resized(ImageTransform):
 
 
 class Mirrored(ImageTransform):
-    rank = Rank.GEOMETRY
+    adds_steps = False
 
     def draw(self, view: View) -> None:
         view.mirror()
 
 
 class Overturned(ImageTransform):
-    rank = Rank.STEP
-
     def draw(self, view: View) -> None:
         view.add(Flip(vertical=True))
 
 
 class Padded(ImageTransform):
-    rank = Rank.STEP
-
     def __init__(self, left: int, top: int, right: int, bottom: int, padding: str) -> None:
         self.edges, self.padding = (left, top, right, bottom), padding
 
@@ -69,8 +64,6 @@ class Padded(ImageTransform):
 
 class Warped(ImageTransform):
     """Rotates, scales and shears around the centre."""
-
-    rank = Rank.STEP
 
     def __init__(self, degrees: float, scale: float, shear: float) -> None:
         self.degrees, self.scale, self.shear = degrees, scale, shear

@@ -139,51 +139,24 @@ def test_a_part_that_was_cropped_away_does_not_come_back_with_padding() -> None:
 
 @pytest.mark.parametrize("none", [[], np.zeros((0, 4)), torch.zeros((0, 4))])
 def test_images_without_boxes(none: Any) -> None:
+    crop = images.Compose(CROP, targets={"boxes": images.Boxes()})
+    assert crop({"image": IMAGE, "boxes": [[0, 0, 5, 5]], "labels": None})["labels"] is None
     found = moved(none, [images.HorizontalFlip(1.0), images.Resize(10)])["boxes"]
     assert tuple(found.shape) == (0, 4)
     assert isinstance(found, torch.Tensor) == isinstance(none, torch.Tensor)
 
 
-def test_tensors_stay_tensors() -> None:
-    found = moved(torch.tensor([[10, 0, 30, 10]]), [images.HorizontalFlip(1.0)])["boxes"]
-    assert torch.equal(found, torch.tensor([[50.0, 0, 70, 10]]))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"format": "yxyx"}, "format='yxyx' is not one of 'xyxy'"),
-        ({"min_size": -1}, "min_size=-1"),
-        ({"min_visible": 2}, "min_visible=2"),
-    ],
-)
-def test_bad_options_are_rejected(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadOption, match=message):
-        images.Boxes(**options)
-
-
-@pytest.mark.parametrize("boxes", [[1, 2, 3, 4], [[1, 2, 3]], [["a", "b", "c", "d"]], np.zeros((2, 5))])
+@pytest.mark.parametrize("boxes", [[1, 2, 3, 4], [[1, 2, 3]], [["a", "b", "c", "d"]], np.zeros((2, 5)), [[0], [1, 2]]])
 def test_malformed_boxes_are_rejected(boxes: Any) -> None:
-    with pytest.raises(BadOption, match=r"Boxes have the shape .* rows of 4 numbers are needed"):
+    with pytest.raises(BadOption, match=r"Boxes .* rows of 4 numbers"):
         moved(boxes, [])
 
 
-def test_rejects_another_number_of_labels_than_boxes() -> None:
-    pipeline = images.Compose(CROP, targets={"boxes": images.Boxes()})
-    with pytest.raises(BadOption, match=r"'labels' \(list\) has 3 entries, but there are 1 boxes"):
-        pipeline({"image": IMAGE, "boxes": [[0, 0, 1, 1]], "labels": [1, 2, 3]})
-
-
-@pytest.mark.parametrize("labels", [3, np.int64(3), np.array(3), torch.tensor(3), "cat", [1], []])
+@pytest.mark.parametrize("labels", [3, np.int64(3), np.array(3), torch.tensor(3), "cat", [1], [], [1, 2, 3]])
 def test_labels_are_counted_even_if_all_boxes_remain(labels: object) -> None:
     pipeline = images.Compose([images.HorizontalFlip(1.0)], targets={"boxes": images.Boxes()})
     with pytest.raises(BadOption, match=r"'labels' \(\w+\) has \d entries, but there are 2 boxes"):
         pipeline({"image": IMAGE, "boxes": [[0, 0, 9, 9], [1, 1, 8, 8]], "labels": labels})
-
-
-def test_the_repr() -> None:
-    text = "Boxes(format='xywh', normalized=False, min_size=1, min_visible=0, fields=('labels',))"
-    assert repr(images.Boxes("xywh")) == text
 
 
 def test_boxes_equal_those_of_torchvision() -> None:

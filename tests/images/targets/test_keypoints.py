@@ -86,11 +86,5 @@ def test_arrays_of_any_shape_and_tensors(shape: tuple[int, ...]) -> None:
 def test_malformed_points_are_rejected() -> None:
     with pytest.raises(BadOption, match="rows of 2 or 3 numbers"):
         moved([[1, 2, 3, 4]], [])
-    with pytest.raises(BadOption, match="names a point twice"):
-        images.Keypoints(flip_pairs=[(0, 1), (1, 2)])
     with pytest.raises(BadOption, match="names point 9, but a set has 2 points"):
         moved([[1, 2], [3, 4]], [images.HorizontalFlip(1.0)], flip_pairs=[(0, 9)])
-
-
-def test_the_repr() -> None:
-    assert repr(images.Keypoints(flip_pairs=[(1, 2)])) == "Keypoints(flip_pairs=((1, 2),))"

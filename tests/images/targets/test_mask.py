@@ -140,10 +140,6 @@ def test_malformed_masks_are_rejected() -> None:
         moved("mask.png", [])
 
 
-def test_the_repr() -> None:
-    assert repr(images.Mask(fill=255)) == "Mask(fill=255)"
-
-
 def test_masks_equal_those_of_torchvision() -> None:
     v2 = pytest.importorskip("torchvision.transforms.v2")
     from torchvision import tv_tensors

@@ -133,21 +133,6 @@ def test_documents_of_different_types() -> None:
     assert batch["tokens"].dtype == np.int64
 
 
-def test_tokens_of_several_codebooks() -> None:
-    batch = build(plan([2, 1], 4), [np.array([[1, 2], [3, 4]]), np.array([[5, 6]])], labels=True)
-    assert batch["tokens"].tolist() == [[[1, 2], [3, 4], [5, 6], [0, 0]]]
-    assert batch["labels"].tolist() == [[[-100, -100], [3, 4], [-100, -100], [-100, -100]]]
-    assert batch["segment_ids"].tolist() == [[1, 1, 2, 0]]
-
-
-def test_documents_are_neither_changed_nor_shared() -> None:
-    document = np.arange(1, 5)
-    batch = build(plan([4], 4), [document], labels=True)
-    batch["tokens"][:] = 0
-    assert document.tolist() == [1, 2, 3, 4]
-    assert batch["labels"].tolist() == [[-100, 2, 3, 4]]
-
-
 @pytest.mark.parametrize(
     ("documents", "options", "error", "message"),
     [

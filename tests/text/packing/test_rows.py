@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.text.packing import Plan, plan
+from feedline.text.packing.rows import Layout
 from tests.text.packing.reference import STRATEGIES, length_lists, row_lengths, rows_of
 
 
@@ -51,16 +52,16 @@ def test_statistics_agree_with_the_pieces(lengths: list[int], length: int, strat
     assert made.fill == (sum(tokens) / (len(tokens) * length) if tokens else 1.0)
 
 
-def test_plan_without_rows() -> None:
-    for strategy in STRATEGIES:
-        made = plan([0, 0], 4, strategy)  # type: ignore[arg-type]  # the names are constants elsewhere
-        assert (len(made), made.tokens, made.fill, list(made)) == (0, 0, 1.0, [])
-        assert len(made[0:3]) == 0
-        assert repr(made) == "Plan(0 rows of 4 tokens, 0 pieces, 100.0 % full)"
-
-
 def test_a_plan_has_a_repr_and_can_be_pickled() -> None:
     made = plan([3, 2, 1], 4)
     assert repr(made) == "Plan(2 rows of 4 tokens, 3 pieces, 75.0 % full)"
     again: Plan = pickle.loads(pickle.dumps(made))
     assert rows_of(again) == rows_of(made)
+
+
+@given(length_lists, row_lengths)
+def test_segments_start_where_positions_are_zero(lengths: list[int], length: int) -> None:
+    made = plan(lengths, length)
+    layout = Layout(made.counts, made.row_starts, made.length)
+    first = (layout.positions() == 0) & (layout.segment_ids() > 0)
+    assert layout.starts().tolist() == np.flatnonzero(first).tolist()

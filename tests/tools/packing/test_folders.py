@@ -7,7 +7,6 @@ import pytest
 
 import feedline
 from feedline.datasets import ImageFolder
-from feedline.datasets.derived.formats import is_picture_name
 from feedline.datasets.formats.files.labels import numbers_in
 from feedline.errors import SourceError
 from feedline.tools.packing.inspection import inspect
@@ -55,11 +54,6 @@ def test_files_that_are_not_pictures_are_samples_too(tmp_path: Path) -> None:
 def test_rejects_a_folder_without_files(tmp_path: Path) -> None:
     with pytest.raises(SourceError):
         open_folder(tmp_path)
-
-
-@pytest.mark.parametrize(("name", "is_one"), [("a.jpg", True), ("a.JPEG", True), ("jpg", False), ("a.txt", False)])
-def test_names_of_pictures(name: str, is_one: bool) -> None:
-    assert is_picture_name(name) == is_one
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,6 @@ from feedline.datasets.derived.cache.sample_store import (
     FILE,
     Encoded,
     Head,
-    Kind,
-    drop_other,
     head_of,
     read_store,
     write_store,
@@ -212,8 +210,7 @@ class Overtaken(Squares):
 
     def __getitem__(self, index: int) -> Any:
         if index == 0:
-            drop_other(self.out, self.other)
-            write_store(self.out, 0).open(self.other)
+            write_store(self.out, self.other, 0)[0].close()
         return super().__getitem__(index)
 
 
@@ -290,10 +287,8 @@ def test_an_empty_folder_is_reported(tmp_path: Path) -> None:
 
 
 def test_an_invalid_record_is_reported_with_the_path_of_the_store(tmp_path: Path) -> None:
-    head = Head(bytes(32), 1)
-    store = write_store(tmp_path / "out", 1 << 20)
-    store.open(head)
-    store.put(0, Encoded(Kind.RECORD, b"FDL1\x04\0\0\0[[[["))
+    store, _ = write_store(tmp_path / "out", Head(bytes(32), 1), 1 << 20)
+    store.put(0, Encoded(b"FDL1\x04\0\0\0[[[["))
     store.note_whole()
     store.close()
     dataset = PrecomputedDataset(tmp_path / "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import tempfile
 from functools import partial
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.datasets.derived.formats import SOURCES
+from feedline.datasets.derived.formats import READABLE
 from feedline.errors import BadOption, CorruptSource, PackError
 from feedline.tools.packing.schema import Schema
 from feedline.tools.packing.writers import tar
@@ -139,7 +140,7 @@ def test_only_damaged_data_is_blamed_on_the_machine(
     def fail(*arguments: Any, **options: Any) -> Any:
         raise failure
 
-    monkeypatch.setitem(SOURCES, "lmdb", fail)
+    monkeypatch.setitem(READABLE, "lmdb", dataclasses.replace(READABLE["lmdb"], source=fail))
     with pytest.raises(PackError, match=str(failure).rstrip(".")) as caught:
         pack([mixed(0)], tmp_path / "out.lmdb")
     assert ("may be faulty" in str(caught.value)) == blamed

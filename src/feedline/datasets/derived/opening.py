@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import zipfile
@@ -11,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from feedline.datasets.derived.cache.sample_store import FILE as SAMPLES
-from feedline.datasets.derived.formats import SOURCES, format_by_name
+from feedline.datasets.derived.formats import READABLE, format_by_name
 from feedline.datasets.derived.recognition import ENVIRONMENT, Recognised, recognise
 from feedline.datasets.formats.array_file import opened_zip
 from feedline.datasets.formats.sql import SQLDataset
@@ -77,7 +78,7 @@ def open_found(found: Recognised, /, **options: Any) -> Any:
         place = os.path.dirname(os.path.abspath(found.path))
     if found.format == "npz":
         place = _unpacked(found.path, options.get("fields")) or found.path
-    dataset = SOURCES[found.format](place, **{**found.options(), **options})
+    dataset = READABLE[found.format].source(place, **{**found.options(), **options})
     return dataset.stream() if found.format in ("tar", "tfrecord") and found.is_compressed else dataset
 
 
@@ -121,37 +122,23 @@ def _table_in(path: str) -> dict[str, object]:
     """Return `query=` and `key=` for the only table of a database."""
     listing = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     try:
-        database = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True)
-        try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True)) as database:
             names = [name for (name,) in database.execute(listing)]
             columns = database.execute("SELECT name, pk FROM pragma_table_info(?)", names[:1]).fetchall()
-            quoted = '"' + "".join(names[:1]).replace('"', '""') + '"'
-            is_taken = any(name.lower() == "rowid" for name, _ in columns)
-            has_rowid = len(names) == 1 and not is_taken and _has_rowid(database, quoted)
-        finally:
-            database.close()
     except sqlite3.Error as exc:
         raise CorruptSource(f"{path} cannot be read: {words(exc)}. It is damaged or cut off.") from exc
     keys = [name for name, is_key in columns if is_key]
-    if len(names) == 1 and len(keys) == 1:
+    quoted = '"' + "".join(names[:1]).replace('"', '""') + '"'
+    if len(names) == len(keys) == 1:
         return {"query": f"SELECT * FROM {quoted}", "key": keys[0]}
-    if has_rowid:
+    if len(names) == 1 and not keys and "rowid" not in (name.lower() for name, _ in columns):
         return {"query": f"SELECT rowid, * FROM {quoted}", "key": "rowid"}
     found = f"the tables {', '.join(map(repr, names))}" if names else "no tables"
     raise BadOption(
-        f"{path} is a SQLite database with {found}, so feedline does not know which rows are samples. It opens a "
-        "database by itself only if there is one table with a rowid or a primary key of one column. In Python, use "
-        "open_dataset(path, query='SELECT ...', key='...'). For `feedline pack`, put that into a function of a file, "
-        "such as data.py, and name it: data:function."
+        f"{path} is a SQLite database with {found}. It is opened by itself only if there is one table, with a primary "
+        "key of one column or none. Otherwise, use open_dataset(path, query='SELECT ...', key='...'); for `feedline "
+        "pack`, put that into a function of a file, such as data.py, and name it: data:function."
     )
-
-
-def _has_rowid(database: sqlite3.Connection, table: str) -> bool:
-    try:
-        database.execute(f"SELECT rowid FROM {table} LIMIT 1")
-    except sqlite3.OperationalError:  # a table WITHOUT ROWID
-        return False
-    return True
 
 
 __all__ = ["open_dataset"]

@@ -10,21 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from feedline.datasets.derived.cache.sample_store import FILE as SAMPLES
-from feedline.datasets.derived.formats import (
-    COMPRESSED,
-    SHARDED,
-    SOURCES,
-    SUFFIXES,
-    ending_of,
-    format_by_content,
-    format_by_name,
-    is_picture_name,
-    store_of,
-    usual_suffix,
-)
-from feedline.datasets.derived.unread import described, guess_kind
-from feedline.datasets.formats.csv.dataset import PACKED
-from feedline.datasets.formats.csv.rows import delimiter_of
+from feedline.datasets.derived.formats import COMPRESSED, READABLE, format_by_content, format_by_name, kind_of_file
+from feedline.datasets.formats.csv.parsing import delimiter_of
+from feedline.datasets.formats.files.image_folder import IMAGES
 from feedline.datasets.formats.indexed_shards import INDEX
 from feedline.datasets.formats.tfrecord.framing import is_record
 from feedline.datasets.framework.manifest import FACTS, Manifest, folder_of, manifest_in, refuse_unfinished
@@ -42,6 +30,9 @@ ENVIRONMENT = "data.mdb"
 """The file that makes its folder an LMDB environment."""
 _BESIDE = (".json", ".md", ".txt", ".yaml", ".yml")
 """Suffixes of files that describe the shards beside them."""
+_KNOWN = "feedline reads folders, SQLite, and files that end in " + ", ".join(
+    suffix for known in READABLE.values() for suffix in known.suffixes if suffix.count(".") == 1
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +42,7 @@ class Recognised:
     path: str
     """As given."""
     format: str
-    """A key of `SOURCES`; "stores" for a folder of several stores that are not read as one dataset."""
+    """A key of `READABLE`; "stores" for a folder of several stores that are not read as one dataset."""
     files: list[Path] = field(default_factory=list)
     """The shards of a folder, or the stores in it, in order."""
     beside: list[Path] = field(default_factory=list)
@@ -71,7 +62,7 @@ class Recognised:
 
     def options(self) -> dict[str, object]:
         """Return options for the source that users need not set themselves."""
-        if self.format == "csv" and os.path.isfile(self.path) and not self.path.lower().endswith(PACKED):
+        if self.format == "csv" and self.path.lower().endswith((".csv", ".tsv")) and os.path.isfile(self.path):
             with open(self.path, encoding="utf-8-sig", errors="replace") as file:
                 delimiter = delimiter_of(file.readline())
             usual = "\t" if self.path.lower().endswith(".tsv") else ","
@@ -79,7 +70,7 @@ class Recognised:
         if self.format == "pictures":
             root = self.path.rstrip(os.sep)
             folders = (names for folder, _, names in os.walk(root) if folder != root)
-            return {} if any(any(map(is_picture_name, names)) for names in folders) else {"labels": None}
+            return {} if any(any(map(_is_picture, names)) for names in folders) else {"labels": None}
         return {}
 
 
@@ -95,27 +86,34 @@ def recognise(path: str | os.PathLike[str], remote: Remote | None = None) -> Rec
         return Recognised(text, listed)
     if all(map(os.path.isfile, _pair_of(text))):
         return Recognised(text, "megatron", [Path(_pair_of(text)[0])])
-    found = format_by_content(text) if os.path.isfile(text) else None
-    found = found or _by_name(text)
-    is_pattern = "://" in text or "{" in text or "::" in text or glob.has_magic(text)
-    if found is not None and (os.path.isfile(text) or is_pattern):
-        return Recognised(text, found)
-    known = f"{', '.join(one for suffixes in SUFFIXES.values() for one in suffixes)}, .txt, .csv, .tsv and SQLite"
-    known = f"feedline reads folders, and files of {known}."
     if os.path.isfile(text):
-        guess = guess_kind(text)
-        raise SourceError(f"feedline cannot read {text}: it looks like {guess.kind}. {guess.advice or known}")
+        return _file(text)
     if os.path.exists(text):
         raise SourceError(f"{text} is neither a file nor a folder, but a device or a pipe.")
+    shown, is_pattern = shown_address(text), "{" in text or "::" in text or glob.has_magic(text)
+    named = format_by_name(text)
+    if named is not None and (is_pattern or "://" in text):
+        return Recognised(text, named)
     if "://" in text:
         raise SourceError(
-            f"The name {shown_address(text)} does not indicate a format, and there is no manifest of `feedline pack`. "
-            f"{known}"
+            f"The name {shown} does not indicate a format, and there is no manifest of `feedline pack`. {_KNOWN}."
         )
     if matched := sorted(filter(os.path.isfile, glob.glob(text, recursive=True))):
-        raise _unread(text, matched, known)
-    nothing = "No file matches" if glob.has_magic(text) else "There is nothing at"
-    raise SourceError(f"{nothing} {shown_address(text)}. {known}")
+        first = _file(matched[0])  # raises an error, unless it can be read
+        raise SourceError(
+            f"The name {text} does not indicate the format of its {counted(len(matched), 'file')}. By content, "
+            f"{READABLE[first.format].source.__name__} reads {matched[0]}: open them with it."
+        )
+    raise SourceError(f"{'No file matches' if is_pattern else 'There is nothing at'} {shown}. {_KNOWN}.")
+
+
+def _file(path: str) -> Recognised:
+    kind, found = kind_of_file(path), format_by_content(path)
+    if found is None and not (kind.is_text and path.lower().endswith((".tar", *COMPRESSED))):
+        found = format_by_name(path)
+    if found is None:
+        raise SourceError(f"feedline cannot read {path}: it looks like {kind.words}. {kind.advice or f'{_KNOWN}.'}")
+    return Recognised(path, found)
 
 
 def _packed_at(address: str, remote: Remote | None) -> Manifest | None:
@@ -131,27 +129,7 @@ def _packed_at(address: str, remote: Remote | None) -> Manifest | None:
             refuse_unfinished(folder or address, storage)
     finally:
         storage.close()
-    return found if found is not None and found.format in SOURCES else None
-
-
-def _unread(pattern: str, paths: list[str], known: str) -> SourceError:
-    """Return the error for files that match a pattern whose suffix belongs to no format."""
-    (first, *others) = {format_by_content(path) for path in paths}
-    if first is not None and not others:
-        return SourceError(
-            f"The name {pattern} does not indicate the format of its {counted(len(paths), 'file')}. By content, "
-            f"{SOURCES[first].__name__} reads them: open them with it, or give them the suffix {usual_suffix(first)}."
-        )
-    kinds, advice = described(paths)
-    return SourceError(
-        f"feedline cannot read the {counted(len(paths), 'file')} of {pattern}: {kinds}. {advice or known}"
-    )
-
-
-def _by_name(path: str) -> str | None:
-    """Return the format that a name indicates; None if, for example, a file named .tar.gz holds text."""
-    named = format_by_name(path)
-    return None if named == "tar" and os.path.isfile(path) and guess_kind(path).is_text else named
+    return found if found is not None and found.format in READABLE else None
 
 
 def _folder(path: str) -> Recognised:
@@ -168,30 +146,38 @@ def _folder(path: str) -> Recognised:
     pairs = [file for file in files if file.endswith(_PAIR[0]) and f"{file[:-4]}{_PAIR[1]}" in files]
     if 2 * len(pairs) >= max(2, len(files) - 1):
         return Recognised(path, "megatron" if len(pairs) == 1 else "stores", list(map(Path, pairs)))
-    fallback = "pictures" if any(map(is_picture_name, files)) else "files"
+    fallback = "pictures" if any(map(_is_picture, files)) else "files"
     return _shards(path, files) or _stores(path, files) or Recognised(path, fallback)
 
 
 def _shards(path: str, files: list[str]) -> Recognised | None:
     """Return what a folder holds if its files are one dataset."""
-    formats = {file: store_of(file) for file in files}
-    others = [file for file in files if formats[file] is None]
-    shards = [file for file in files if formats[file] is not None]
+    shards = [file for file in files if _store_of(file) is not None]
+    others = [file for file in files if _store_of(file) is None]
     # A few texts beside shards describe them and are not samples. If there are as many texts as shards, they are
     # samples.
-    few = len(others) <= max(1, len(shards) // 2) and {ending_of(one) for one in others} <= set(_BESIDE)
-    found = {formats[file] for file in shards}
+    few = len(others) <= max(1, len(shards) // 2) and all(one.lower().endswith(_BESIDE) for one in others)
+    found = {(_store_of(file), file.lower().endswith(COMPRESSED)) for file in shards}
     if not few or len(found) != 1:
         return None
-    (one,) = found
+    ((one, _),) = found
     assert one is not None
     beside = list(map(Path, others))
-    is_same = one == "tfrecord" or len({ending_of(file) for file in shards}) == 1
-    if one in SHARDED and is_same:
+    if READABLE[one].is_sharded:
         return Recognised(path, one, list(map(Path, shards)), beside)
     if one == "npy" and all(os.path.dirname(file) == path.rstrip(os.sep) for file in files):
         return Recognised(path, one, beside=beside)
     return None
+
+
+def _store_of(path: str) -> str | None:
+    """Return the format of a store by its name; None for tables and texts, which may be samples or describe them."""
+    found = format_by_name(path)
+    return found if found is not None and READABLE[found].is_store else None
+
+
+def _is_picture(path: str) -> bool:
+    return os.path.splitext(path)[1].lower() in IMAGES
 
 
 def _stores(path: str, files: list[str]) -> Recognised | None:
@@ -201,11 +187,11 @@ def _stores(path: str, files: list[str]) -> Recognised | None:
     stores = [
         file
         for file in files
-        if store_of(file) not in (None, "npy")
-        or ending_of(file) in _DATABASES
+        if _store_of(file) not in (None, "npy")
+        or file.lower().endswith(_DATABASES)
         or os.path.basename(file) in (ENVIRONMENT, SAMPLES)
     ]
-    pictures = sum(map(is_picture_name, files))
+    pictures = sum(map(_is_picture, files))
     if not 4 * len(stores) >= len(files) > 2 * pictures:
         return None
     return Recognised(path, "stores", list(map(Path, stores)), [Path(one) for one in files if one not in stores])

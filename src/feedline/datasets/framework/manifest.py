@@ -64,7 +64,7 @@ class Manifest:
     folder: str
     """The path or address, without a slash at the end."""
     format: str
-    """A key of `feedline.datasets.derived.formats.SOURCES`."""
+    """A key of `feedline.datasets.derived.formats.READABLE`."""
     shards: tuple[Shard, ...]
     stored: JsonObject = field(repr=False)
     """Everything in the file: the number of samples, the fields, metadata."""

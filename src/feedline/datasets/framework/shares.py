@@ -9,15 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.framework.passes import Part
+from feedline.datasets.storage.content import Place
 from feedline.errors import BadState
 
 T = TypeVar("T")
+
+
+class Entry(NamedTuple):
+    """Where to begin to read a shard: a place, and what is known there."""
+
+    at: int = 0
+    base: int = 0
+    offset: int = 0
+    """As in `Place`."""
+    ordinal: int = 0
+    """The number of the sample at the place."""
+    line: int = 1
+    """The number of the line there, for formats of lines."""
+    size: int = -1
+    """The bytes of the shard; -1 if it was not opened yet."""
+    packing: str = ""
+    """The compression of the shard; empty if it has none, or was not opened yet."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.at, self.base, self.offset)
+
+
+BEGINNING = Entry()
 
 
 @dataclass(frozen=True)
@@ -29,9 +54,9 @@ class ShardShare:
     place: int = 0
     every: int = 1
     """How many parts read the shard. Each takes every n-th sample, starting with `place`."""
-    offset: int = 0
+    entry: Entry = BEGINNING
     ordinal: int = 0
-    """Where reading starts: the byte, and the number of the sample there."""
+    """The number of the first sample that is wanted."""
     came: frozenset[int] = frozenset()
     """Numbers of the samples from there on that were already returned."""
 
@@ -39,6 +64,10 @@ class ShardShare:
     def is_whole(self) -> bool:
         """True if no part has started the shard, and only one reads it."""
         return self == ShardShare(self.turn)
+
+    def wants(self, ordinal: int) -> bool:
+        """True if a sample is still to be returned by this part."""
+        return ordinal >= self.ordinal and ordinal % self.every == self.place and ordinal not in self.came
 
     def part(self, place: int, every: int) -> ShardShare:
         """Return the share of one of several parts in this."""
@@ -86,7 +115,7 @@ def resharded(left: Iterable[ShardShare], count: int) -> list[dict[str, object]]
         own, shared = shared_out(whole, (number, count))
         shares = [*own] if shared is None else [*own, shared[0].part(*shared[1:])]
         begin = shares[0] if shares else ShardShare(0)
-        found.append({"offset": begin.offset, "ordinal": begin.ordinal, "units": written(shares)})
+        found.append({"entry": list(begin.entry), "ordinal": begin.ordinal, "units": written(shares)})
     return found
 
 
@@ -97,7 +126,8 @@ def written(shares: Sequence[ShardShare]) -> list[list[object]]:
         if not share.is_whole:
             first = share.ordinal + (share.place - share.ordinal) % share.every
             came = sum(1 << (ordinal - first) // share.every for ordinal in share.came)
-            lines.append([share.turn, share.place, share.every, share.offset, share.ordinal, f"{came:x}"])
+            entry = [] if share.entry == BEGINNING else share.entry
+            lines.append([share.turn, share.place, share.every, share.ordinal, f"{came:x}", *entry])
         elif lines and len(lines[-1]) == 3 and lines[-1][2] == 1:
             lines[-1][1:] = [share.turn - lines[-1][0], 2]
         elif lines and len(lines[-1]) == 3 and lines[-1][0] + lines[-1][1] * lines[-1][2] == share.turn:
@@ -116,10 +146,10 @@ def read(lines: Any, shard_count: int) -> list[ShardShare]:
                 step, count = line
                 shares += [ShardShare(turn + step * number) for number in range(min(count, shard_count))]
                 continue
-            place, every, offset, ordinal, text = line
+            place, every, ordinal, text, *entry = line
             first, bits = ordinal + (place - ordinal) % every, int(text, 16)
             came = frozenset(first + number * every for number, bit in enumerate(f"{bits:b}"[::-1]) if bit == "1")
-            shares.append(ShardShare(turn, place, every, offset, ordinal, came))
+            shares.append(ShardShare(turn, place, every, Entry(*entry), ordinal, came))
         if not all(0 <= share.turn < shard_count for share in shares):
             raise ValueError
     except (TypeError, ValueError, ArithmeticError) as exc:

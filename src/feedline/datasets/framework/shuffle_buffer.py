@@ -37,6 +37,8 @@ class ShuffleBuffer(Generic[T]):
         self.number = first
         """Number of the next sample to add."""
         self.last = last
+        self.taken = last, first
+        """The last release before the last sample was taken, and the number of that sample."""
         self._heap: list[Release] = []
         self._held: dict[int, T] = {}
         """Samples by number, in the order in which they were added."""
@@ -46,7 +48,8 @@ class ShuffleBuffer(Generic[T]):
 
     def add(self, item: T) -> None:
         """Add the next sample."""
-        release = self.number + mix(self._key, self.number) % self._width, self.number
+        delay = mix(self._key, self.number) % self._width if self._width > 1 else 0
+        release = self.number + delay, self.number
         self.number += 1
         if release > self.last:
             heapq.heappush(self._heap, release)
@@ -59,8 +62,17 @@ class ShuffleBuffer(Generic[T]):
     def take(self, *, ended: bool) -> T:
         """Release the next sample; only call this if `is_ready`."""
         assert self.is_ready(ended=ended)
-        self.last = heapq.heappop(self._heap)
+        before, self.last = self.last, heapq.heappop(self._heap)
+        self.taken = before, self.last[1]
         return self._held.pop(self.last[1])
+
+    def pass_by(self, count: int) -> None:
+        """Count samples as added and released; only call this if the width is 1 and no sample is held."""
+        assert self._width == 1
+        assert not self._held
+        self.number += count
+        self.last = self.number - 1, self.number - 1
+        self.taken = (self.number - 2, self.number - 2), self.number - 1
 
     def came(self, first: int, end: int | None) -> NDArray[np.bool_]:
         """Return whether each sample from `first` to `end` was released; `end` defaults to the last release."""

@@ -1,15 +1,17 @@
-"""Steps that mix the channels of a pixel: saturation and hue."""
+"""Steps that change colours or sharpness: they mix the channels of a pixel, or a pixel with its neighbours."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from feedline.images.opencv import opencv
-from feedline.images.steps.step import Pixels, Step
+from feedline.images.steps.geometric import Window, inside
+from feedline.images.steps.step import Pixels, Step, column, opencv
 from feedline.images.steps.tables import GREY, grey
 
 if TYPE_CHECKING:
@@ -39,9 +41,7 @@ class Saturation(Step):
 
     @classmethod
     def apply_batch(cls, steps: Sequence[Self], images: Tensor) -> Tensor:
-        import torch
-
-        factor = torch.tensor([step.factor for step in steps]).view(-1, 1, 1, 1).to(images.device, non_blocking=True)
+        factor = column([step.factor for step in steps], images)
         return (images * factor).add_((1 - factor) * grey(images).floor_()).clamp_(0, 255).floor_()
 
 
@@ -82,7 +82,7 @@ class Hue(Step):
     def apply_batch(cls, steps: Sequence[Self], images: Tensor) -> Tensor:
         import torch
 
-        turn = torch.tensor([step.turn for step in steps]).view(-1, 1, 1).to(images.device, non_blocking=True)
+        turn = column([step.turn for step in steps], images)[:, 0]
         red, green, blue = images.unbind(1)
         most = images.amax(1)
         spread = most - images.amin(1)
@@ -97,3 +97,115 @@ class Hue(Step):
             sixth = torch.remainder(hue + offset, 6)
             planes.append(most - torch.minimum(sixth, 4 - sixth).clamp_(0, 1) * spread)
         return torch.stack(planes, 1).round_()
+
+
+_CENTER = 5 / 13
+_NEIGHBOUR = 1 / 13
+"""Shares of a pixel and of its neighbours in a smoothed one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharpness(Step):
+    """Multiplies the distance from a smoothed image. The outermost pixels stay."""
+
+    factor: float
+
+    def apply(self, pixels: Pixels) -> Pixels:
+        if min(pixels.shape[:2]) < 3:
+            return pixels
+        center = self.factor + (1 - self.factor) * _CENTER
+        neighbour = (1 - self.factor) * _NEIGHBOUR
+        cv2 = opencv()
+        if cv2 is not None:
+            # Nine times the mean of nine pixels is the sum of the neighbours and the pixel itself.
+            made: Pixels = cv2.addWeighted(
+                pixels, center - neighbour, cv2.blur(pixels, (3, 3)), 9 * neighbour, _ROUND_DOWN
+            )
+        else:
+            wide = pixels.astype(np.float32)
+            made = np.empty_like(pixels)
+            rows = wide[:-2] + wide[1:-1] + wide[2:]
+            total = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
+            sharp = (center - neighbour) * wide[1:-1, 1:-1] + neighbour * total
+            made[1:-1, 1:-1] = np.clip(sharp, 0, 255)
+        for edge in (np.s_[0], np.s_[-1], np.s_[:, 0], np.s_[:, -1]):
+            made[edge] = pixels[edge]
+        return made
+
+    @classmethod
+    def apply_batch(cls, steps: Sequence[Self], images: Tensor) -> Tensor:
+        from torch.nn.functional import avg_pool2d
+
+        if min(images.shape[-2:]) < 3:
+            return images
+        factor = column([step.factor for step in steps], images)
+        inner = images[:, :, 1:-1, 1:-1]
+        smooth = (avg_pool2d(images, 3, 1) * (9 * _NEIGHBOUR)).add_(inner, alpha=_CENTER - _NEIGHBOUR).round_()
+        made = images.clone()
+        made[:, :, 1:-1, 1:-1] = (inner * factor).add_((1 - factor) * smooth).clamp_(0, 255).floor_()
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Blur(Step):
+    """Smooths an image with a Gaussian."""
+
+    taps_x: int
+    """Number of pixels across, which is odd; likewise `taps_y`."""
+    taps_y: int
+    sigma_x: float
+    sigma_y: float
+
+    @property
+    def group(self) -> Hashable:
+        return self.taps_x, self.taps_y
+
+    def apply(self, pixels: Pixels) -> Pixels:
+        cv2 = opencv()
+        if cv2 is not None:
+            size = _needed(self.taps_x, self.sigma_x), _needed(self.taps_y, self.sigma_y)
+            return cv2.GaussianBlur(pixels, size, self.sigma_x, None, self.sigma_y, cv2.BORDER_REFLECT_101)  # type: ignore[no-any-return]
+        height, width = pixels.shape[:2]
+        x, y = self.taps_x // 2, self.taps_y // 2
+        wide = Window(-x, -y, width + 2 * x, height + 2 * y, "reflect").apply(pixels).astype(np.float32)
+        down = sum(weight * wide[row : row + height] for row, weight in enumerate(taps(self.taps_y, self.sigma_y)))
+        both = sum(weight * down[:, x : x + width] for x, weight in enumerate(taps(self.taps_x, self.sigma_x)))
+        made: Pixels = np.rint(both).astype(np.uint8)
+        return made
+
+    @classmethod
+    def apply_batch(cls, steps: Sequence[Self], images: Tensor) -> Tensor:
+        import torch
+        from torch.nn.functional import conv2d
+
+        count, colors, height, width = images.shape
+        x, y = steps[0].taps_x // 2, steps[0].taps_y // 2
+        wide = images
+        for axis, size, more in ((2, height, y), (3, width, x)):  # torch cannot reflect an image more than once
+            places = torch.from_numpy(inside(np.arange(-more, size + more), size, "reflect"))
+            wide = wide.index_select(axis, places.to(images.device, non_blocking=True))
+        wide = wide.view(1, count * colors, height + 2 * y, width + 2 * x)
+        for axis, name in ((2, "y"), (3, "x")):
+            rows = [taps(getattr(step, f"taps_{name}"), getattr(step, f"sigma_{name}")) for step in steps]
+            weights = torch.tensor(np.stack(rows)).to(images.device, non_blocking=True).repeat_interleave(colors, 0)
+            shape = (count * colors, 1, -1, 1) if axis == 2 else (count * colors, 1, 1, -1)
+            wide = conv2d(wide, weights.view(shape), groups=count * colors)
+        return wide.view(count, colors, height, width).round_()
+
+
+def _needed(count: int, sigma: float) -> int:
+    """Return how many taps matter: those outside of four sigmas are less than a hundredth of a value together."""
+    return min(count, 2 * math.ceil(4 * sigma) + 1)
+
+
+def taps(count: int, sigma: float) -> NDArray[np.float32]:
+    """Return the weights of so many neighbouring pixels.
+
+    Example:
+        >>> taps(3, 1.0).round(3).tolist()
+        [0.27399998903274536, 0.4519999921321869, 0.27399998903274536]
+    """
+    distances = np.arange(count) - (count - 1) / 2
+    weights = np.exp(-0.5 * (distances / sigma) ** 2)
+    shares: NDArray[np.float32] = (weights / weights.sum()).astype(np.float32)
+    return shares

@@ -1,24 +1,24 @@
-"""Steps that move pixels: an affine map, a window that may reach beyond the image, a flip.
+"""Steps that know places: an affine map, a window that may reach beyond the image, a flip, an erased rectangle.
 
-`apply` takes any number of channels, so the same steps serve masks: replace `fill` and `interpolation` before.
+`apply` takes any number of channels, so those that move pixels serve masks, too: replace `fill` and `interpolation`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.images.opencv import opencv
-from feedline.images.steps.step import GeometricStep, Matrix, Pixels, Places, inverse
+from feedline.images.steps.step import GeometricStep, Matrix, Pixels, Places, Step, column, inverse, opencv
 
 if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
+Values = TypeVar("Values", NDArray[np.generic], "Tensor")
 Fill = tuple[float, ...]
 """The colour of what lies outside of an image."""
 BLACK: Fill = (0.0, 0.0, 0.0)
@@ -79,11 +79,7 @@ class Warp(GeometricStep):
         grid = affine_grid(maps, [len(steps), 3, height, width], align_corners=False)
         inside = torch.ones_like(images[:, :1])
         made = grid_sample(torch.cat([images, inside], 1), grid, kind, "zeros", align_corners=False)
-        fill = (
-            torch.tensor([step.fill for step in steps], dtype=torch.float32)
-            .view(-1, 3, 1, 1)
-            .to(images.device, non_blocking=True)
-        )
+        fill = column([step.fill for step in steps], images).view(-1, 3, 1, 1)
         return made[:, :3].addcmul_(1 - made[:, 3:], fill).round_()
 
 
@@ -126,6 +122,8 @@ def _warped(pixels: Pixels, step: Warp) -> Pixels:
 class Window(GeometricStep):
     """A crop that may reach beyond the image, which is padded there."""
 
+    is_batched: ClassVar[bool] = False
+
     left: int
     top: int
     width: int
@@ -134,10 +132,6 @@ class Window(GeometricStep):
     """See `PADDINGS`."""
     fill: Fill = BLACK
 
-    @property
-    def group(self) -> Hashable:
-        return self.width, self.height
-
     def size(self, width: int, height: int) -> tuple[int, int]:
         return self.width, self.height
 
@@ -145,12 +139,13 @@ class Window(GeometricStep):
         return (1.0, 0.0, -float(self.left), 0.0, 1.0, -float(self.top))
 
     def apply(self, pixels: Pixels) -> Pixels:
-        (rows, above), (columns, before) = self._parts(pixels.shape[1], pixels.shape[0])
+        height, width = pixels.shape[:2]
+        (rows, above), (columns, before) = _part(self.top, self.height, height), _part(self.left, self.width, width)
         part = pixels[rows, columns]
         if part.shape[:2] == (self.height, self.width):
             return part
         if self.padding != "constant":
-            lines, places = self._sources(pixels.shape[1], pixels.shape[0])
+            places, lines = self.sources(np.arange(self.width), np.arange(self.height), width, height)
             return pixels[lines][:, places]
         made = np.empty((self.height, self.width, pixels.shape[2]), pixels.dtype)
         below, behind = above + part.shape[0], before + part.shape[1]
@@ -160,43 +155,11 @@ class Window(GeometricStep):
         made[above:below, before:behind] = part
         return made
 
-    def _parts(self, width: int, height: int) -> tuple[tuple[slice, int], tuple[slice, int]]:
-        """Return the rows of the image that are in the window and where they begin there; likewise the columns."""
-        return _part(self.top, self.height, height), _part(self.left, self.width, width)
-
-    def _sources(self, width: int, height: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return which row and column of the image each row and column of the window shows."""
-        return (
-            _inside(np.arange(self.top, self.top + self.height), height, self.padding),
-            _inside(np.arange(self.left, self.left + self.width), width, self.padding),
-        )
-
     def sources(self, columns: Places, rows: Places, width: int, height: int) -> tuple[Places, Places]:
         columns, rows = columns + self.left, rows + self.top
         if self.padding == "constant":
             return columns, rows
-        return _inside(columns, width, self.padding), _inside(rows, height, self.padding)
-
-    @classmethod
-    def apply_batch(cls, steps: Sequence[Self], images: Tensor) -> Tensor:
-        import torch
-
-        fills = (
-            torch.tensor([step.fill for step in steps], dtype=torch.float32)
-            .view(-1, 3, 1, 1)
-            .to(images.device, non_blocking=True)
-        )
-        made = fills.expand(-1, -1, steps[0].height, steps[0].width).clone()
-        for step, image, out in zip(steps, images, made, strict=True):
-            if step.padding == "constant":
-                (rows, above), (columns, before) = step._parts(image.shape[2], image.shape[1])
-                part = image[:, rows, columns]
-                out[:, above : above + part.shape[1], before : before + part.shape[2]] = part
-            else:
-                sources = step._sources(image.shape[2], image.shape[1])
-                lines, places = (torch.from_numpy(one).to(image.device, non_blocking=True) for one in sources)
-                out[...] = image.index_select(1, lines).index_select(2, places)
-        return made
+        return inside(columns, width, self.padding), inside(rows, height, self.padding)
 
 
 def _part(start: int, length: int, count: int) -> tuple[slice, int]:
@@ -204,7 +167,7 @@ def _part(start: int, length: int, count: int) -> tuple[slice, int]:
     return slice(first, last), first - start if last > first else 0
 
 
-def _inside(places: NDArray[np.intp], count: int, padding: str) -> NDArray[np.intp]:
+def inside(places: NDArray[np.intp], count: int, padding: str) -> NDArray[np.intp]:
     """Return the place inside an axis of this length that each place shows."""
     if padding == "edge" or count == 1:
         return places.clip(0, count - 1)
@@ -239,5 +202,57 @@ class Flip(GeometricStep):
     def apply_batch(cls, steps: Sequence[Self], images: Tensor) -> Tensor:
         import torch
 
-        vertical = torch.tensor([step.vertical for step in steps]).view(-1, 1, 1, 1).to(images.device)
+        vertical = column([step.vertical for step in steps], images) > 0
         return torch.where(vertical, images.flip(2), images.flip(3))
+
+
+@dataclass(frozen=True, slots=True)
+class Erase(Step):
+    """Replaces a rectangle, before an image is normalised or after it."""
+
+    is_symmetric: ClassVar[bool] = False
+    is_batched: ClassVar[bool] = False
+
+    left: int
+    top: int
+    width: int
+    height: int
+    value: tuple[float, ...] | None = (0.0, 0.0, 0.0)
+    """Of each channel; None for random values."""
+    seed: int = 0
+    """Decides the random values: the same wherever the image is finished."""
+
+    def mirrored(self, width: int) -> Erase:
+        """Return the step for an image of this width that is flipped horizontally afterwards."""
+        return replace(self, left=width - self.left - self.width)
+
+    def apply(self, pixels: Pixels) -> Pixels:
+        made = pixels.copy()
+        self._part(made)[...] = self._bytes()
+        return made
+
+    def apply_finished(self, image: NDArray[np.generic] | Tensor) -> None:
+        """Change a normalised image (height, width, color) in place. Random values have a normal distribution."""
+        values = self._floats()
+        if isinstance(image, np.ndarray):
+            self._part(image)[...] = values
+            return
+        import torch
+
+        self._part(image)[...] = torch.from_numpy(values).to(image.device, image.dtype, non_blocking=True)
+
+    def _part(self, image: Values) -> Values:
+        return image[self.top : self.top + self.height, self.left : self.left + self.width]
+
+    def _floats(self) -> NDArray[np.float32]:
+        if self.value is not None:
+            return np.array(self.value, np.float32)
+        return self._dice().standard_normal((self.height, self.width, 3), np.float32)
+
+    def _bytes(self) -> Pixels:
+        if self.value is not None:
+            return np.array(self.value, np.uint8)
+        return self._dice().integers(0, 256, (self.height, self.width, 3), np.uint8)
+
+    def _dice(self) -> np.random.Generator:
+        return np.random.Generator(np.random.PCG64(self.seed))

@@ -9,12 +9,19 @@ Values are rounded after every step as torchvision rounds those of uint8 images,
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from feedline.errors import MissingExtra
+from feedline.system.optional import require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +46,8 @@ class Step(ABC):
 
     is_symmetric: ClassVar[bool] = True
     """True if a flip may as well happen before the step as after it."""
+    is_batched: ClassVar[bool] = True
+    """True if a device can do it: it has `apply_batch`. Others are left to the worker, with all steps before them."""
 
     @property
     def group(self) -> Hashable:
@@ -50,7 +59,6 @@ class Step(ABC):
         """Return the changed image, on the CPU. The image that was passed stays as it is."""
 
     @classmethod
-    @abstractmethod
     def apply_batch(cls, steps: Sequence[Self], images: Tensor) -> Tensor:
         """Return the changed images of a batch, each changed by its own step, on their device.
 
@@ -58,10 +66,11 @@ class Step(ABC):
             steps: one for each image, all of this class and of one `group`.
             images: float32 with whole numbers from 0 to 255, and the axes image, color, height, width.
         """
+        raise NotImplementedError
 
 
 class GeometricStep(Step):
-    """A step that moves pixels. `View.matrix` includes it."""
+    """A step that moves pixels."""
 
     __slots__ = ()
 
@@ -114,3 +123,26 @@ def inverse(matrix: Matrix) -> Matrix:
     scale = 1 / (a * e - b * d)
     p, q, s, t = e * scale, -b * scale + 0.0, -d * scale + 0.0, a * scale
     return (p, q, -(p * c + q * f), s, t, -(s * c + t * f))
+
+
+def column(values: Sequence[object], images: Tensor) -> Tensor:
+    """Return a number for each image, on their device, in a shape that broadcasts with them."""
+    import torch
+
+    return torch.tensor(values, dtype=torch.float32).view(-1, 1, 1, 1).to(images.device, non_blocking=True)
+
+
+def opencv() -> ModuleType | None:
+    """Return OpenCV's module, or None if it is not installed."""
+    return _opencv_of(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _opencv_of(process: int) -> ModuleType | None:
+    try:
+        cv2 = require("cv2", extra="images", purpose="Resizing images")
+    except MissingExtra:
+        return None
+    if multiprocessing.parent_process() is not None:
+        cv2.setNumThreads(0)  # the workers provide the parallelism, and a fork has no threads of OpenCV
+    return cv2

@@ -1,4 +1,4 @@
-"""Steps that map each value of a channel to another one: tables of 256 values.
+"""Steps that map each value of a channel to another one, tables of 256 values; and sequences of steps of all kinds.
 
 Adjacent tables are composed, so that several steps are one pass over the pixels.
 """
@@ -6,15 +6,15 @@ Adjacent tables are composed, so that several steps are one pass over the pixels
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.images.opencv import opencv
-from feedline.images.steps.step import Pixels, Step
+from feedline.images.steps.step import GeometricStep, Pixels, Step, column, opencv
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -127,9 +127,7 @@ class Contrast(MeasuredTable):
 
     @classmethod
     def apply_batch(cls, steps: Sequence[Self], images: Tensor) -> Tensor:
-        import torch
-
-        factor = torch.tensor([step.factor for step in steps]).view(-1, 1, 1, 1).to(images.device, non_blocking=True)
+        factor = column([step.factor for step in steps], images)
         mean = grey(images).floor_().mean((2, 3), keepdim=True)
         return (images * factor).add_((1 - factor) * mean).clamp_(0, 255).floor_()
 
@@ -227,3 +225,62 @@ def _gathered(images: Tensor, tables: Tensor) -> Tensor:
     first = torch.arange(0, tables.numel(), 256, device=images.device, dtype=torch.int32)
     places = images.int().add_(first.view(*images.shape[:2], 1, 1))
     return tables.reshape(-1).index_select(0, places.reshape(-1)).view(images.shape)
+
+
+# -- sequences ---------------------------------------------------------------------------------------------------------
+
+
+def apply_steps(pixels: Pixels, steps: Sequence[Step]) -> Pixels:
+    """Return an image after all steps."""
+    pixels, table = apply_to_last_table(pixels, steps)
+    return pixels if table is None else looked_up(pixels, table)
+
+
+def apply_to_last_table(pixels: Pixels, steps: Sequence[Step]) -> tuple[Pixels, Table | None]:
+    """Return an image after its steps, and the table of the last ones, which is still to be applied; None for none."""
+    table: Table | None = None
+    for step in steps:
+        if isinstance(step, Lookup):
+            table = composed(table, step.table())
+            continue
+        if table is not None:
+            pixels, table = looked_up(pixels, table), None
+        if isinstance(step, MeasuredTable):
+            table = step.table(pixels)
+        else:
+            pixels = step.apply(pixels)
+    return pixels, table
+
+
+def for_worker(steps: Sequence[Step], *, resize: bool) -> int:
+    """Return how many steps are left to the worker: up to the last one that a device cannot do.
+
+    A device needs images of one size. If steps change it, all that move pixels are left to the worker.
+    """
+    own = (not step.is_batched or (resize and isinstance(step, GeometricStep)) for step in steps)
+    return max((place + 1 for place, is_own in enumerate(own) if is_own), default=0)
+
+
+def apply_steps_to_batch(images: Tensor, rows: Sequence[Sequence[Step]]) -> Tensor:
+    """Return the images of a batch after the steps of each, on their device.
+
+    The first steps of all images are done before the second ones; those of one kind are done together.
+
+    Args:
+        images: float32 with whole numbers from 0 to 255, and the axes image, color, height, width.
+        rows: the steps of each image. They keep the size, and all have `is_batched`.
+    """
+    import torch
+
+    made = list(images)
+    for place in range(max(map(len, rows), default=0)):
+        groups: dict[Hashable, list[int]] = defaultdict(list)
+        for row, steps in enumerate(rows):
+            if place < len(steps):
+                groups[type(steps[place]), steps[place].group].append(row)
+        for chosen in groups.values():
+            alike = [rows[row][place] for row in chosen]
+            changed = type(alike[0]).apply_batch(alike, torch.stack([made[row] for row in chosen]))
+            for row, image in zip(chosen, changed, strict=True):
+                made[row] = image
+    return torch.stack(made)

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import BadOption
 from feedline.images.geometry import View
 from feedline.images.steps.step import Matrix, after
-from feedline.images.targets.path import IDENTITY, parts_of
 from feedline.images.targets.target import Target, as_given, numbers
+from feedline.system.options import checked_choice, checked_number
 
 Corners = NDArray[np.float64]
 """Left, top, right and bottom of each box."""
 
 FORMATS = ("xyxy", "xywh", "cxcywh")
+_IDENTITY: Matrix = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 _SLACK = 1e-6
 """Share of an area that rounding may cost."""
 
@@ -61,16 +61,10 @@ class Boxes(Target):
         min_visible: float = 0,
         fields: str | Iterable[str] = ("labels",),
     ) -> None:
-        if format not in FORMATS:
-            raise BadOption(f"format={format!r} is not one of {', '.join(map(repr, FORMATS))}.")
-        if not min_size >= 0:
-            raise BadOption(f"min_size={min_size!r} is not a number of pixels, at least 0.")
-        if not 0 <= min_visible <= 1:
-            raise BadOption(f"min_visible={min_visible!r} is not a share from 0 to 1.")
-        self.format = format
+        self.format = checked_choice("format", format, FORMATS)
         self.normalized = bool(normalized)
-        self.min_size = min_size
-        self.min_visible = min_visible
+        self.min_size = checked_number("min_size", min_size, low=0)
+        self.min_visible = checked_number("min_visible", min_visible, low=0, high=1)
         self.fields = (fields,) if isinstance(fields, str) else tuple(fields)
 
     def moved(self, value: object, views: Sequence[View]) -> tuple[object, NDArray[np.bool_]]:
@@ -112,15 +106,15 @@ def _formatted(corners: Corners, format_: str) -> NDArray[np.float64]:
 def _moved(boxes: Corners, views: Sequence[View]) -> tuple[Corners, Corners]:
     """Return boxes after all moves of an image, and what is visible of them."""
     whole = part = visible = boxes
-    matrix = IDENTITY
-    for move, width, height in parts_of(views):
+    matrix = _IDENTITY
+    for move, width, height in (move for view in views for move in view.moves()):
         # A box around a box grows with each rotation. So boxes move by all rotations at once; what each of them leaves
         # of a box moves on its own, because pixels that have left the image do not come back.
         matrix = after(matrix, move)
         visible = _common(_around(visible, move), _around(part, matrix))
         visible = _clipped(visible, width, height)
         if matrix[1] == matrix[3] == 0:
-            whole, part, matrix = _around(whole, matrix), visible, IDENTITY
+            whole, part, matrix = _around(whole, matrix), visible, _IDENTITY
     return _around(whole, matrix), visible
 
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from feedline.errors import BadOption
 from feedline.images.geometry import View
-from feedline.images.targets.path import parts_of
 from feedline.images.targets.target import Target, as_given, numbers
 
 
@@ -52,7 +51,7 @@ class Keypoints(Target):
         given = numbers(value, (2, 3), "Keypoints")
         points = given[..., :2]
         inside, mirrored = np.ones(points.shape[:-1], bool), False
-        for (a, b, c, d, e, f), width, height in parts_of(views):
+        for (a, b, c, d, e, f), width, height in (move for view in views for move in view.moves()):
             points = points @ np.array([[a, d], [b, e]]) + (c, f)
             inside &= ((points >= 0) & (points <= (width, height))).all(-1)
             mirrored ^= a * e - b * d < 0

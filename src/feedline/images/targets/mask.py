@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.images.decoding import turned
-from feedline.images.fields import is_encoded
 from feedline.images.geometry import View
 from feedline.images.header import file_bytes, read_header
+from feedline.images.medium import is_encoded
 from feedline.images.pillow import checked_picture
 from feedline.images.steps.step import GeometricStep, Places
 from feedline.images.targets.target import Target

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from feedline.errors import BadOption
 from feedline.images.compose import ImageTransform
-from feedline.images.geometry import View, checked_numbers, checked_probability
-from feedline.images.transform import Rank
+from feedline.images.geometry import View
 from feedline.randomness.scope import rng
+from feedline.system.options import checked_number, checked_numbers
 
 
 class RandomApply(ImageTransform):
@@ -28,11 +28,9 @@ class RandomApply(ImageTransform):
         [[[0, 0, 0], [76, 76, 76]]]
     """
 
-    rank = Rank.STEP
-
     def __init__(self, transforms: Sequence[ImageTransform], p: float = 0.5) -> None:
         self.transforms = _checked(transforms)
-        self.p = checked_probability(p)
+        self.p = checked_number("p", p, low=0, high=1)
 
     def draw(self, view: View) -> None:
         if rng().random() < self.p:
@@ -50,24 +48,32 @@ class RandomChoice(ImageTransform):
     Example:
         >>> from feedline import images
         >>> images.RandomChoice([images.RandomSolarize(128, 1.0), images.RandomGrayscale(1.0)], p=[0.3, 0.7])
-        RandomChoice(transforms=(RandomSolarize(threshold=128, p=1.0), RandomGrayscale(p=1.0)), p=(0.3, 0.7))
+        RandomChoice(transforms=(RandomSolarize(threshold=128.0, p=1.0), RandomGrayscale(p=1.0)), p=(0.3, 0.7))
     """
-
-    rank = Rank.STEP
 
     def __init__(self, transforms: Sequence[ImageTransform], p: Sequence[float] | None = None) -> None:
         self.transforms = _checked(transforms)
-        self.p = None if p is None else checked_numbers("p", p, len(self.transforms))
-        if self.p is not None and (min(self.p) < 0 or sum(self.p) <= 0):
-            raise BadOption(f"p={p!r} does not consist of weights from 0 with a sum above 0.")
+        self.p = checked_weights(p, len(self.transforms))
 
     def draw(self, view: View) -> None:
-        self.transforms[drawn_place(self.p or (1.0,) * len(self.transforms))].draw(view)
+        self.transforms[drawn_place(self.p, len(self.transforms))].draw(view)
 
 
-def drawn_place(weights: Sequence[float]) -> int:
-    """Draw a place of a sequence of weights: the larger the weight, the more likely."""
-    ends = list(itertools.accumulate(weights))
+def checked_weights(p: Sequence[float] | None, count: int) -> tuple[float, ...] | None:
+    """Return `p=`, a weight for each of several transforms; None for equal ones.
+
+    Raises:
+        BadOption: it has another length, or negative weights, or only zeros.
+    """
+    weights = None if p is None else checked_numbers("p", p, count, low=0)
+    if weights is not None and not sum(weights):
+        raise BadOption(f"p={p!r} has no weight above 0.")
+    return weights
+
+
+def drawn_place(weights: tuple[float, ...] | None, count: int) -> int:
+    """Draw one of several places: the larger its weight, the more likely."""
+    ends = list(itertools.accumulate(weights or (1.0,) * count))
     return bisect.bisect_right(ends, rng().random() * ends[-1], hi=len(ends) - 1)
 
 
@@ -77,7 +83,7 @@ def _checked(transforms: Sequence[object]) -> tuple[ImageTransform, ...]:
         raise BadOption(f"transforms={transforms!r} is not a list of at least one transform.")
     found: list[ImageTransform] = []
     for transform in transforms:
-        if not isinstance(transform, ImageTransform) or transform.resizes or transform.rank is Rank.FINISH:
+        if not isinstance(transform, ImageTransform) or transform.resizes or transform.finishes:
             raise BadOption(
                 f"{transform!r} cannot be applied to some images only: here belong transforms of feedline.images that "
                 "neither resize nor finish an image. Put it into the Compose itself."

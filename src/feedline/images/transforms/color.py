@@ -1,18 +1,25 @@
-"""Transforms that change the colours of an image, or blur it."""
+"""Transforms that change the values of pixels: colours, blur, an erased rectangle, the final form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 from feedline.errors import BadOption
 from feedline.images.compose import ImageTransform
-from feedline.images.geometry import View, checked_numbers, checked_probability, checked_range
-from feedline.images.steps.colors import Hue, Saturation
-from feedline.images.steps.filters import Blur
+from feedline.images.geometry import View
+from feedline.images.steps.colors import Blur, Hue, Saturation
+from feedline.images.steps.geometric import Erase
 from feedline.images.steps.step import Step
 from feedline.images.steps.tables import Contrast, brightness, solarize
-from feedline.images.transform import Rank
 from feedline.randomness.scope import rng
+from feedline.system.options import checked_choice, checked_number, checked_numbers, checked_range
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""Mean of red, green and blue in ImageNet, for values from 0 to 1."""
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+_DTYPES = ("float32", "float16", "bfloat16")
 
 Range = float | tuple[float, float]
 
@@ -23,6 +30,9 @@ _CHANGES: tuple[tuple[Callable[[float], Step], float], ...] = (
     (Hue, 0.0),
 )
 """The changes of `ColorJitter`, each with the factor that changes nothing."""
+
+
+_TRIES = 10
 
 
 class ColorJitter(ImageTransform):
@@ -43,8 +53,6 @@ class ColorJitter(ImageTransform):
         [[[200, 200, 200]]]
     """
 
-    rank = Rank.STEP
-
     def __init__(self, brightness: Range = 0, contrast: Range = 0, saturation: Range = 0, hue: Range = 0) -> None:
         self.brightness = _checked("brightness", brightness, 1.0)
         self.contrast = _checked("contrast", contrast, 1.0)
@@ -64,16 +72,9 @@ class ColorJitter(ImageTransform):
 
 def _checked(name: str, value: object, neutral: float) -> tuple[float, float]:
     if isinstance(value, (int, float)):
-        if value < 0:
-            raise BadOption(f"{name}={value!r} is below 0.")
-        value = (neutral - value, neutral + value)
-        if neutral:
-            value = (max(0.0, value[0]), value[1])
-    low, high = checked_numbers(name, value, 2)
-    least, most = (0.0, float("inf")) if neutral else (-0.5, 0.5)
-    if not least <= low <= high <= most:
-        raise BadOption(f"{name}={value!r} is not a range within {least} to {most}. Put the lower number first.")
-    return low, high
+        checked_number(name, value, low=0)
+        value = (max(0.0, neutral - value) if neutral else -value, neutral + value)
+    return checked_range(name, value, low=0) if neutral else checked_range(name, value, low=-0.5, high=0.5)
 
 
 class RandomGrayscale(ImageTransform):
@@ -88,10 +89,8 @@ class RandomGrayscale(ImageTransform):
         [[[76, 76, 76]]]
     """
 
-    rank = Rank.STEP
-
     def __init__(self, p: float = 0.1) -> None:
-        self.p = checked_probability(p)
+        self.p = checked_number("p", p, low=0, high=1)
 
     def draw(self, view: View) -> None:
         if rng().random() < self.p:
@@ -111,13 +110,9 @@ class RandomSolarize(ImageTransform):
         [[[100, 127, 0]]]
     """
 
-    rank = Rank.STEP
-
     def __init__(self, threshold: float, p: float = 0.5) -> None:
-        if not 0 <= threshold <= 255:
-            raise BadOption(f"threshold={threshold!r} is not a value from 0 to 255.")
-        self.threshold = threshold
-        self.p = checked_probability(p)
+        self.threshold = checked_number("threshold", threshold, low=0, high=255)
+        self.p = checked_number("p", p, low=0, high=1)
 
     def draw(self, view: View) -> None:
         if rng().random() < self.p:
@@ -140,18 +135,133 @@ class GaussianBlur(ImageTransform):
         [0, 32, 52, 32, 0]
     """
 
-    rank = Rank.STEP
-
     def __init__(self, kernel_size: int | tuple[int, int], sigma: float | tuple[float, float] = (0.1, 2.0)) -> None:
         both = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
         if len(both) != 2 or not all(type(one) is int and one > 0 and one % 2 for one in both):
             raise BadOption(f"kernel_size={kernel_size!r} is not an odd number above 0, or two of them.")
         self.kernel_size = both
-        self.sigma = checked_range("sigma", (sigma, sigma) if isinstance(sigma, (int, float)) else sigma)
-        if self.sigma[0] <= 0:
-            raise BadOption(f"sigma={sigma!r} is not above 0.")
+        self.sigma = checked_range("sigma", (sigma, sigma) if isinstance(sigma, (int, float)) else sigma, above=0)
 
     def draw(self, view: View) -> None:
         low, high = self.sigma
         sigma = low + (high - low) * rng().random()
         view.add(Blur(*self.kernel_size, sigma, sigma))
+
+
+class RandomErasing(ImageTransform):
+    """Erase a rectangle of random size, shape and position in some images. It usually follows `Normalize`.
+
+    The distribution is the same as in torchvision: ten attempts to find a rectangle that fits, then none.
+
+    Args:
+        p: the probability.
+        scale: minimum and maximum share of the image's area.
+        ratio: minimum and maximum ratio of height to width.
+        value: the value to write, or one for each channel; "random" for a value of its own for each pixel and channel.
+            After `Normalize`, values are normalised ones: 0 is the mean colour, and random ones are normally
+            distributed. Before it, they range from 0 to 255, and random ones are uniformly distributed.
+
+    Example:
+        >>> import numpy as np
+        >>> erased = RandomErasing(1.0, scale=(0.25, 0.25), ratio=(1, 1))(np.ones((8, 8, 3), np.uint8))
+        >>> int((erased == 0).sum()) // 3
+        16
+    """
+
+    is_late = True
+
+    def __init__(
+        self,
+        p: float = 0.5,
+        scale: Sequence[float] = (0.02, 0.33),
+        ratio: Sequence[float] = (0.3, 3.3),
+        value: float | Sequence[float] | str = 0,
+    ) -> None:
+        self.p = checked_number("p", p, low=0, high=1)
+        self.scale = checked_range("scale", scale, low=0, high=1)
+        self.ratio = checked_range("ratio", ratio, above=0)
+        values = (value,) * 3 if isinstance(value, (int, float)) else value
+        self.value = "random" if value == "random" else checked_numbers("value", values, 3)
+
+    def draw(self, view: View) -> None:
+        random = rng().random
+        if random() >= self.p:
+            return
+        (least, most), (flat, tall) = self.scale, self.ratio
+        for _ in range(_TRIES):
+            area = view.width * view.height * (least + (most - least) * random())
+            shape = flat * (tall / flat) ** random()
+            height, width = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+            if height < view.height and width < view.width:
+                left, top = int(random() * (view.width - width + 1)), int(random() * (view.height - height + 1))
+                self._erase(view, left, top, width, height)
+                return
+
+    def _erase(self, view: View, left: int, top: int, width: int, height: int) -> None:
+        if isinstance(self.value, tuple):
+            step = Erase(left, top, width, height, self.value)
+        else:
+            step = Erase(left, top, width, height, None, int(rng().integers(1 << 62)))
+        if view.mean is not None:
+            view.erasures.append(step)
+            return
+        if step.value is not None and not all(0 <= one <= 255 for one in step.value):
+            raise BadOption(
+                f"RandomErasing(value={self.value!r}) comes before Normalize, where values range from 0 to 255. Put it "
+                "after Normalize, or use a value in this range."
+            )
+        view.add(step)
+
+
+class Normalize(ImageTransform):
+    """Convert the values of an image to floats: divide by 255, subtract the mean, divide by the standard deviation.
+
+    The axes become channel, height and width, as torch's networks expect. This is the last step, done as late as
+    possible: when the batch is collated, or on the device.
+
+    Args:
+        mean: of each channel, from 0 to 1; ImageNet's by default. A mean of 0 and a `std` of 1 for all channels give
+            values from 0 to 1. One number after `Decode("L")` and `Decode("I;16")`.
+        std: of each channel.
+        dtype: "float32", "float16" or, for torch batches, "bfloat16".
+        channels_first: False to keep the channel as the last axis.
+
+    Example:
+        >>> import numpy as np
+        >>> Normalize(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))(np.full((1, 1, 3), 255, np.uint8)).tolist()
+        [[[1.0]], [[1.0]], [[1.0]]]
+    """
+
+    finishes = True
+
+    def __init__(
+        self,
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+        *,
+        dtype: str = "float32",
+        channels_first: bool = True,
+    ) -> None:
+        channels = 1 if all(hasattr(one, "__len__") and len(one) == 1 for one in (mean, std)) else 3
+        self.mean = checked_numbers("mean", mean, channels)
+        self.std = checked_numbers("std", std, channels, above=0)
+        self.dtype = checked_choice("dtype", dtype, _DTYPES)
+        self.channels_first = bool(channels_first)
+
+    def draw(self, view: View) -> None:
+        view.mean, view.std, view.dtype, view.channels_first = self.mean, self.std, self.dtype, self.channels_first
+
+
+class ToChannelsFirst(ImageTransform):
+    """Change the axes height, width and channel to channel, height and width; values stay as they are.
+
+    Example:
+        >>> import numpy as np
+        >>> ToChannelsFirst()(np.zeros((30, 40, 3), np.uint8)).shape
+        (3, 30, 40)
+    """
+
+    finishes = True
+
+    def draw(self, view: View) -> None:
+        view.channels_first = True

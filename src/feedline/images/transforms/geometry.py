@@ -1,15 +1,21 @@
-"""Transforms that change the visible part of an image: resize, crop, flip."""
+"""Transforms that change the visible part of an image: resize, crop, pad, flip."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from feedline.errors import BadOption
 from feedline.images.compose import ImageTransform
-from feedline.images.geometry import View, checked_numbers, checked_probability, checked_size, is_integer
-from feedline.images.steps.geometric import Flip
-from feedline.images.transform import Rank
+from feedline.images.geometry import View
+from feedline.images.steps.geometric import PADDINGS, Flip, Window
 from feedline.randomness.scope import rng
+from feedline.system.options import checked_choice, checked_count, checked_number, checked_numbers, checked_range
+
+Color = float | Sequence[float] | None
+Sides = int | Sequence[int]
+_TRIES = 10
+"""Attempts of torchvision to find a random part that fits."""
 
 
 class Resize(ImageTransform):
@@ -24,13 +30,11 @@ class Resize(ImageTransform):
         (8, 12, 3)
     """
 
-    rank = Rank.GEOMETRY
+    adds_steps = False
     resizes = True
 
     def __init__(self, size: int | tuple[int, int]) -> None:
-        if not isinstance(size, (tuple, list)) and (not is_integer(size) or size < 1):
-            raise BadOption(f"size={size!r} is not a length for the shorter side. Pass 1 or more.")
-        self.size = checked_size(size) if isinstance(size, (tuple, list)) else int(size)
+        self.size = checked_size(size) if isinstance(size, (tuple, list)) else checked_count("size", size)
 
     def draw(self, view: View) -> None:
         if isinstance(self.size, tuple):
@@ -53,17 +57,27 @@ class CenterCrop(ImageTransform):
         (8, 8, 3)
     """
 
-    rank = Rank.GEOMETRY
+    adds_steps = False
+
+    _place: tuple[float, float] = 0.5, 0.5
+    """Share of the free room that is left of the crop, and above it."""
 
     def __init__(self, size: int | tuple[int, int]) -> None:
         self.size = checked_size(size)
 
     def draw(self, view: View) -> None:
-        across, down = _spare(self, self.size, view)
-        view.crop(round(across / 2), round(down / 2), self.size[1], self.size[0])
+        height, width = self.size
+        if height > view.height or width > view.width:
+            raise BadOption(
+                f"{type(self).__name__}({self.size}) cannot cut {height} x {width} pixels out of {view.height} x "
+                f"{view.width} (height x width). Put Resize({max(self.size)}) or a larger one before it."
+            )
+        across, down = self._place
+        left, top = round(across * (view.width - width)), round(down * (view.height - height))
+        view.crop(left, top, width, height)
 
 
-class CornerCrop(ImageTransform):
+class CornerCrop(CenterCrop):
     """Crop a corner of an image: see `FiveCrop`.
 
     Args:
@@ -72,33 +86,9 @@ class CornerCrop(ImageTransform):
         bottom: 1 for a corner at the bottom.
     """
 
-    rank = Rank.GEOMETRY
-
     def __init__(self, size: int | tuple[int, int], *, right: int, bottom: int) -> None:
-        self.size = checked_size(size)
-        self.right, self.bottom = right, bottom
-
-    def draw(self, view: View) -> None:
-        across, down = _spare(self, self.size, view)
-        view.crop(across * self.right, down * self.bottom, self.size[1], self.size[0])
-
-
-def _spare(transform: ImageTransform, size: tuple[int, int], view: View) -> tuple[int, int]:
-    """Return by how many pixels an image is wider and higher than a crop.
-
-    Raises:
-        BadOption: it is smaller.
-    """
-    height, width = size
-    if height > view.height or width > view.width:
-        raise BadOption(
-            f"{type(transform).__name__}({size}) cannot cut {height} x {width} pixels out of {view.height} x "
-            f"{view.width} (height x width). Put Resize({max(size)}) or a larger one before it."
-        )
-    return view.width - width, view.height - height
-
-
-_TRIES = 10
+        super().__init__(size)
+        self._place = right, bottom
 
 
 class RandomResizedCrop(ImageTransform):
@@ -117,7 +107,7 @@ class RandomResizedCrop(ImageTransform):
         (8, 8, 3)
     """
 
-    rank = Rank.GEOMETRY
+    adds_steps = False
     resizes = True
 
     def __init__(
@@ -128,11 +118,8 @@ class RandomResizedCrop(ImageTransform):
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
     ) -> None:
         self.size = checked_size(size)
-        self.scale = checked_numbers("scale", scale, 2)
-        self.ratio = checked_numbers("ratio", ratio, 2)
-        for name, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
-            if not 0 < low <= high:
-                raise BadOption(f"{name}={(low, high)} is not a range of numbers above 0. Put the lower one first.")
+        self.scale = checked_range("scale", scale, above=0)
+        self.ratio = checked_range("ratio", ratio, above=0)
 
     def draw(self, view: View) -> None:
         view.crop(*self._part(view.width, view.height))
@@ -167,11 +154,11 @@ class HorizontalFlip(ImageTransform):
         [[[3, 4, 5], [0, 1, 2]]]
     """
 
-    rank = Rank.GEOMETRY
+    adds_steps = False
     is_late = True
 
     def __init__(self, p: float = 0.5) -> None:
-        self.p = checked_probability(p)
+        self.p = checked_number("p", p, low=0, high=1)
 
     def draw(self, view: View) -> None:
         if rng().random() < self.p:
@@ -190,11 +177,119 @@ class VerticalFlip(ImageTransform):
         [[[3, 4, 5]], [[0, 1, 2]]]
     """
 
-    rank = Rank.STEP
-
     def __init__(self, p: float = 0.5) -> None:
-        self.p = checked_probability(p)
+        self.p = checked_number("p", p, low=0, high=1)
 
     def draw(self, view: View) -> None:
         if rng().random() < self.p:
             view.add(Flip(vertical=True))
+
+
+class Pad(ImageTransform):
+    """Pad an image.
+
+    Args:
+        padding: pixels to add on all sides; or left and right, and above and below; or left, above, right and below.
+        fill: the value to pad with, or one for each channel.
+        padding_mode: "constant" for `fill`, "edge" to repeat the outermost pixels, "reflect" to mirror the image
+            without repeating them, "symmetric" to mirror it with them.
+
+    Example:
+        >>> import numpy as np
+        >>> Pad((1, 0), padding_mode="edge")(np.arange(6, dtype=np.uint8).reshape(1, 2, 3))[:, :, 0].tolist()
+        [[0, 0, 3, 3]]
+    """
+
+    def __init__(self, padding: Sides, fill: Color = 0, padding_mode: str = "constant") -> None:
+        self.padding = _sides(padding)
+        self.fill = checked_fill(fill)
+        self.padding_mode = checked_choice("padding_mode", padding_mode, PADDINGS)
+
+    def draw(self, view: View) -> None:
+        left, top, right, bottom = self.padding
+        width, height = view.width + left + right, view.height + top + bottom
+        view.add(Window(-left, -top, width, height, self.padding_mode, self.fill))
+
+
+class RandomCrop(ImageTransform):
+    """Crop a part at a random position out of an image, which may be padded before.
+
+    Args:
+        size: of the result: the side of a square, or height and width.
+        padding: see `Pad`; None for none.
+        pad_if_needed: True to pad images that are too small.
+        fill: the value to pad with, or one for each channel.
+        padding_mode: see `Pad`.
+
+    Example:
+        >>> import numpy as np
+        >>> RandomCrop(32, padding=4)(np.zeros((32, 32, 3), np.uint8)).shape
+        (32, 32, 3)
+    """
+
+    def __init__(
+        self,
+        size: int | tuple[int, int],
+        padding: Sides | None = None,
+        pad_if_needed: bool = False,
+        fill: Color = 0,
+        padding_mode: str = "constant",
+    ) -> None:
+        self.size = checked_size(size)
+        self.padding = None if padding is None else _sides(padding)
+        self.pad_if_needed = bool(pad_if_needed)
+        self.fill = checked_fill(fill)
+        self.padding_mode = checked_choice("padding_mode", padding_mode, PADDINGS)
+
+    def draw(self, view: View) -> None:
+        height, width = self.size
+        left, top, right, bottom = self.padding or (0, 0, 0, 0)
+        across, down = view.width + left + right, view.height + top + bottom
+        if self.pad_if_needed:  # torchvision pads by what is missing on both sides
+            x, y = max(0, width - across), max(0, height - down)
+            left, top, across, down = left + x, top + y, across + 2 * x, down + 2 * y
+        if across < width or down < height:
+            raise BadOption(
+                f"RandomCrop({self.size}) cannot cut {height} x {width} pixels out of {down} x {across} "
+                "(height x width). Use pad_if_needed=True, or put a Resize before it."
+            )
+        random = rng().random
+        left = int(random() * (across - width + 1)) - left
+        top = int(random() * (down - height + 1)) - top
+        if left >= 0 and top >= 0 and left + width <= view.width and top + height <= view.height:
+            view.crop(left, top, width, height)
+        else:
+            view.add(Window(left, top, width, height, self.padding_mode, self.fill))
+
+
+def _sides(padding: object) -> tuple[int, ...]:
+    """Return the pixels to add left, above, right and below."""
+    sides = (padding,) if isinstance(padding, int) else tuple(padding) if isinstance(padding, (tuple, list)) else ()
+    if len(sides) not in (1, 2, 4) or not all(type(side) is int and side >= 0 for side in sides):
+        raise BadOption(f"padding={padding!r} is not a number of pixels from 0, or two or four of them.")
+    return sides * (4 // len(sides))
+
+
+def checked_size(size: object) -> tuple[int, int]:
+    """Return `size=` as height and width.
+
+    Raises:
+        BadOption: it is not a size.
+    """
+    height, width = size if isinstance(size, (tuple, list)) and len(size) == 2 else (size, size)
+    try:
+        return checked_count("size", height), checked_count("size", width)
+    except BadOption:
+        raise BadOption(
+            f"size={size!r} is not a size. Pass the side of a square, or a tuple of height and width."
+        ) from None
+
+
+def checked_fill(fill: object) -> tuple[float, ...]:
+    """Return `fill=` as the values of the three channels.
+
+    Raises:
+        BadOption: these are not values from 0 to 255.
+    """
+    values = (fill or 0,) * 3 if fill is None or isinstance(fill, (int, float)) else fill
+    return checked_numbers("fill", values, 3, low=0, high=255)

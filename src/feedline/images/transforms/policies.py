@@ -2,92 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
 from feedline.errors import BadOption
 from feedline.images.compose import ImageTransform
-from feedline.images.geometry import View, checked_fill, checked_interpolation
-from feedline.images.steps.colors import Saturation
-from feedline.images.steps.filters import Sharpness
+from feedline.images.geometry import View
+from feedline.images.steps.colors import Saturation, Sharpness
 from feedline.images.steps.geometric import Fill, Warp
+from feedline.images.steps.step import Matrix, Step
 from feedline.images.steps.tables import AutoContrast, Contrast, Equalize, brightness, invert, posterize, solarize
-from feedline.images.transform import Rank
-from feedline.images.transforms.learned import POLICIES
-from feedline.images.transforms.warping import Color, rotate
+from feedline.images.transforms.geometry import Color, checked_fill
+from feedline.images.transforms.warping import checked_interpolation, rotate
 from feedline.randomness.scope import rng
+from feedline.system.options import checked_choice, checked_count
+
+Magnitude = Callable[[float, View], float]
+"""Returns the magnitude at a share of its range, from 0 to 1."""
+Act = Callable[[View, float, str, Fill], None]
+"""Adds an operation to a view, given its magnitude, the interpolation and the fill; no step if it changes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One of several values between two ends."""
+class Operation(NamedTuple):
+    """An operation of the policies."""
 
-    index: int
-    count: int
-
-    def between(self, start: float, end: float) -> float:
-        """Return the value, rounded so that whole numbers are exact: translations are cut off to whole pixels."""
-        return round(start + (end - start) * self.index / (self.count - 1), 9)
-
-    def bits(self, most: int) -> int:
-        """Return how many bits to keep, if as many as `most` may be removed."""
-        return round(8 - self.index / ((self.count - 1) / most))
-
-
-Magnitude = Callable[[Level, int, int], float]
-"""Returns the magnitude of an operation for a level, and an image's width and height."""
+    act: Act
+    magnitude: Magnitude | None = None
+    """None if it has none."""
+    wide: Magnitude | None = None
+    """The same for `TrivialAugmentWide`."""
+    is_signed: bool = False
+    """True if its magnitude is negative half of the time."""
 
 
 def _up_to(most: float) -> Magnitude:
-    return lambda level, width, height: level.between(0, most)
+    return lambda share, view: round(most * share, 9)  # so that translations by whole pixels are exact
 
 
-_SIGNED = frozenset(
-    ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast", "Sharpness")
-)
-"""Operations whose magnitude is negative half of the time."""
+def _bits(most: int) -> Magnitude:
+    return lambda share, view: round(8 - most * share)
 
-_COLORS = ("Brightness", "Color", "Contrast", "Sharpness")
 
-# None: an operation without magnitude.
-_SPACE: Mapping[str, Magnitude | None] = {
-    "Identity": None,
-    "ShearX": _up_to(0.3),
-    "ShearY": _up_to(0.3),
-    "TranslateX": lambda level, width, height: level.between(0, 150 / 331 * width),
-    "TranslateY": lambda level, width, height: level.between(0, 150 / 331 * height),
-    "Rotate": _up_to(30),
-    **dict.fromkeys(_COLORS, _up_to(0.9)),
-    "Posterize": lambda level, width, height: level.bits(4),
-    "Solarize": lambda level, width, height: 255 * level.between(1, 0),
-    "AutoContrast": None,
-    "Equalize": None,
+def _plain(step: Callable[[], Step]) -> Operation:
+    return Operation(lambda view, value, *_: view.add(step()))
+
+
+def _enhancing(step: Callable[[float], Step]) -> Operation:
+    def act(view: View, value: float, *_: object) -> None:
+        if value:
+            view.add(step(1 + value))
+
+    return Operation(act, _up_to(0.9), _up_to(0.99), True)
+
+
+def _moving(matrix: Callable[[float], Matrix], magnitude: Magnitude, wide: float) -> Operation:
+    def act(view: View, value: float, interpolation: str, fill: Fill) -> None:
+        if matrix(value) != (1, 0, 0, 0, 1, 0):
+            view.add(Warp(matrix(value), view.width, view.height, interpolation, fill))
+
+    return Operation(act, magnitude, _up_to(wide), True)
+
+
+def _posterize(view: View, value: float, *_: object) -> None:
+    if value < 8:
+        view.add(posterize(int(value)))
+
+
+def _solarized(share: float, view: View) -> float:
+    return 255 * round(1 - share, 9)
+
+
+OPERATIONS = {
+    "Identity": Operation(lambda *_: None),
+    "ShearX": _moving(lambda value: (1.0, -value, 0.0, 0.0, 1.0, 0.0), _up_to(0.3), 0.99),
+    "ShearY": _moving(lambda value: (1.0, 0.0, 0.0, -value, 1.0, 0.0), _up_to(0.3), 0.99),
+    "TranslateX": _moving(
+        lambda value: (1.0, 0.0, float(int(value)), 0.0, 1.0, 0.0),
+        lambda share, view: round(150 / 331 * view.width * share, 9),
+        32,
+    ),
+    "TranslateY": _moving(
+        lambda value: (1.0, 0.0, 0.0, 0.0, 1.0, float(int(value))),
+        lambda share, view: round(150 / 331 * view.height * share, 9),
+        32,
+    ),
+    "Rotate": Operation(rotate, _up_to(30), _up_to(135), True),
+    "Brightness": _enhancing(brightness),
+    "Color": _enhancing(Saturation),
+    "Contrast": _enhancing(Contrast),
+    "Sharpness": _enhancing(Sharpness),
+    "Posterize": Operation(_posterize, _bits(4), _bits(6)),
+    "Solarize": Operation(lambda view, value, *_: view.add(solarize(value)), _solarized, _solarized),
+    "AutoContrast": _plain(AutoContrast),
+    "Equalize": _plain(Equalize),
+    "Invert": _plain(invert),
 }
-_WIDE_SPACE: Mapping[str, Magnitude | None] = {
-    **_SPACE,
-    **dict.fromkeys(("ShearX", "ShearY"), _up_to(0.99)),
-    **dict.fromkeys(("TranslateX", "TranslateY"), _up_to(32)),
-    "Rotate": _up_to(135),
-    **dict.fromkeys(_COLORS, _up_to(0.99)),
-    "Posterize": lambda level, width, height: level.bits(6),
-}
-_LEARNED_SPACE: Mapping[str, Magnitude | None] = {**_SPACE, "Invert": None}
+_NAMES = tuple(OPERATIONS)[:-1]
+"""Those of RandAugment and TrivialAugmentWide."""
 
 
 class _Policy(ImageTransform):
-    rank = Rank.STEP
-
     def __init__(self, interpolation: str, fill: Color) -> None:
         self.interpolation = checked_interpolation(interpolation)
         self.fill = checked_fill(fill)
 
-    def _apply(self, view: View, name: str, magnitude: Magnitude | None, level: Level) -> None:
-        value = 0.0
-        if magnitude is not None:
-            value = magnitude(level, view.width, view.height)
-            if name in _SIGNED and rng().random() <= 0.5:
-                value = -value
-        apply_operation(view, name, value, self.interpolation, self.fill)
+    def _apply(self, view: View, name: str, share: float, *, is_wide: bool = False) -> None:
+        operation = OPERATIONS[name]
+        magnitude = operation.wide if is_wide else operation.magnitude
+        value = 0.0 if magnitude is None else magnitude(share, view)
+        if operation.is_signed and rng().random() <= 0.5:
+            value = -value
+        operation.act(view, value, self.interpolation, self.fill)
 
 
 class RandAugment(_Policy):
@@ -116,27 +141,17 @@ class RandAugment(_Policy):
         interpolation: str = "nearest",
         fill: Color = None,
     ) -> None:
-        if num_ops < 0:
-            raise BadOption(f"num_ops={num_ops!r} is below 0.")
-        _check_bins(num_magnitude_bins)
-        if not 0 <= magnitude < num_magnitude_bins:
-            raise BadOption(
-                f"magnitude={magnitude!r} is not from 0 to {num_magnitude_bins - 1}, the range that "
-                f"num_magnitude_bins={num_magnitude_bins} stands for."
-            )
-        self.num_ops = num_ops
-        self.magnitude = magnitude
-        self.num_magnitude_bins = num_magnitude_bins
+        self.num_ops = checked_count("num_ops", num_ops, 0)
+        self.magnitude = checked_count("magnitude", magnitude, 0)
+        self.num_magnitude_bins = checked_count("num_magnitude_bins", num_magnitude_bins, 2)
+        if magnitude >= num_magnitude_bins:
+            raise BadOption(f"magnitude={magnitude} is not below num_magnitude_bins={num_magnitude_bins}.")
         super().__init__(interpolation, fill)
 
     def draw(self, view: View) -> None:
-        level = Level(self.magnitude, self.num_magnitude_bins)
         for _ in range(self.num_ops):
             name = _NAMES[int(rng().random() * len(_NAMES))]
-            self._apply(view, name, _SPACE[name], level)
-
-
-_NAMES = tuple(_SPACE)
+            self._apply(view, name, self.magnitude / (self.num_magnitude_bins - 1))
 
 
 class TrivialAugmentWide(_Policy):
@@ -156,14 +171,13 @@ class TrivialAugmentWide(_Policy):
     """
 
     def __init__(self, num_magnitude_bins: int = 31, interpolation: str = "nearest", fill: Color = None) -> None:
-        _check_bins(num_magnitude_bins)
-        self.num_magnitude_bins = num_magnitude_bins
+        self.num_magnitude_bins = checked_count("num_magnitude_bins", num_magnitude_bins, 2)
         super().__init__(interpolation, fill)
 
     def draw(self, view: View) -> None:
         name = _NAMES[int(rng().random() * len(_NAMES))]
         bins = self.num_magnitude_bins
-        self._apply(view, name, _WIDE_SPACE[name], Level(int(rng().random() * bins), bins))
+        self._apply(view, name, int(rng().random() * bins) / (bins - 1), is_wide=True)
 
 
 class AutoAugment(_Policy):
@@ -183,45 +197,100 @@ class AutoAugment(_Policy):
     """
 
     def __init__(self, policy: str = "imagenet", interpolation: str = "nearest", fill: Color = None) -> None:
-        self.policy = str(getattr(policy, "value", policy))  # torchvision has an enum
-        if self.policy not in POLICIES:
-            raise BadOption(f"policy={policy!r} is not one of {', '.join(map(repr, POLICIES))}.")
+        name = str(getattr(policy, "value", policy))  # torchvision has an enum
+        self.policy = checked_choice("policy", name, POLICIES)
         super().__init__(interpolation, fill)
 
     def draw(self, view: View) -> None:
         pairs = POLICIES[self.policy]
         for name, chance, index in pairs[int(rng().random() * len(pairs))]:
             if rng().random() <= chance:
-                self._apply(view, name, _LEARNED_SPACE[name], Level(index or 0, 10))
+                self._apply(view, name, (index or 0) / 9)
 
 
-def _check_bins(num_magnitude_bins: int) -> None:
-    if num_magnitude_bins < 2:
-        raise BadOption(f"num_magnitude_bins={num_magnitude_bins!r} is below 2.")
+_Learned = tuple[str, float, int | None]
+"""Name, probability, and level from 0 to 9 of an operation that AutoAugment learned."""
 
-
-def apply_operation(view: View, name: str, value: float, interpolation: str, fill: Fill) -> None:
-    """Apply an operation to the current view. Those that would change nothing add no step."""
-    if name in ("ShearX", "ShearY", "TranslateX", "TranslateY"):
-        moved = int(value)
-        matrix = {
-            "ShearX": (1.0, -value, 0.0, 0.0, 1.0, 0.0),
-            "ShearY": (1.0, 0.0, 0.0, -value, 1.0, 0.0),
-            "TranslateX": (1.0, 0.0, float(moved), 0.0, 1.0, 0.0),
-            "TranslateY": (1.0, 0.0, 0.0, 0.0, 1.0, float(moved)),
-        }[name]
-        if matrix != (1, 0, 0, 0, 1, 0):
-            view.add(Warp(matrix, view.width, view.height, interpolation, fill))
-    elif name == "Rotate":
-        rotate(view, value, interpolation, fill)
-    elif name in _COLORS:
-        if value:
-            change = {"Brightness": brightness, "Color": Saturation, "Contrast": Contrast, "Sharpness": Sharpness}[name]
-            view.add(change(1 + value))
-    elif name == "Posterize":
-        if value < 8:
-            view.add(posterize(int(value)))
-    elif name == "Solarize":
-        view.add(solarize(value))
-    elif name != "Identity":
-        view.add({"AutoContrast": AutoContrast, "Equalize": Equalize, "Invert": invert}[name]())
+POLICIES: dict[str, list[tuple[_Learned, _Learned]]] = {
+    "imagenet": [
+        (("Posterize", 0.4, 8), ("Rotate", 0.6, 9)),
+        (("Solarize", 0.6, 5), ("AutoContrast", 0.6, None)),
+        (("Equalize", 0.8, None), ("Equalize", 0.6, None)),
+        (("Posterize", 0.6, 7), ("Posterize", 0.6, 6)),
+        (("Equalize", 0.4, None), ("Solarize", 0.2, 4)),
+        (("Equalize", 0.4, None), ("Rotate", 0.8, 8)),
+        (("Solarize", 0.6, 3), ("Equalize", 0.6, None)),
+        (("Posterize", 0.8, 5), ("Equalize", 1.0, None)),
+        (("Rotate", 0.2, 3), ("Solarize", 0.6, 8)),
+        (("Equalize", 0.6, None), ("Posterize", 0.4, 6)),
+        (("Rotate", 0.8, 8), ("Color", 0.4, 0)),
+        (("Rotate", 0.4, 9), ("Equalize", 0.6, None)),
+        (("Equalize", 0.0, None), ("Equalize", 0.8, None)),
+        (("Invert", 0.6, None), ("Equalize", 1.0, None)),
+        (("Color", 0.6, 4), ("Contrast", 1.0, 8)),
+        (("Rotate", 0.8, 8), ("Color", 1.0, 2)),
+        (("Color", 0.8, 8), ("Solarize", 0.8, 7)),
+        (("Sharpness", 0.4, 7), ("Invert", 0.6, None)),
+        (("ShearX", 0.6, 5), ("Equalize", 1.0, None)),
+        (("Color", 0.4, 0), ("Equalize", 0.6, None)),
+        (("Equalize", 0.4, None), ("Solarize", 0.2, 4)),
+        (("Solarize", 0.6, 5), ("AutoContrast", 0.6, None)),
+        (("Invert", 0.6, None), ("Equalize", 1.0, None)),
+        (("Color", 0.6, 4), ("Contrast", 1.0, 8)),
+        (("Equalize", 0.8, None), ("Equalize", 0.6, None)),
+    ],
+    "cifar10": [
+        (("Invert", 0.1, None), ("Contrast", 0.2, 6)),
+        (("Rotate", 0.7, 2), ("TranslateX", 0.3, 9)),
+        (("Sharpness", 0.8, 1), ("Sharpness", 0.9, 3)),
+        (("ShearY", 0.5, 8), ("TranslateY", 0.7, 9)),
+        (("AutoContrast", 0.5, None), ("Equalize", 0.9, None)),
+        (("ShearY", 0.2, 7), ("Posterize", 0.3, 7)),
+        (("Color", 0.4, 3), ("Brightness", 0.6, 7)),
+        (("Sharpness", 0.3, 9), ("Brightness", 0.7, 9)),
+        (("Equalize", 0.6, None), ("Equalize", 0.5, None)),
+        (("Contrast", 0.6, 7), ("Sharpness", 0.6, 5)),
+        (("Color", 0.7, 7), ("TranslateX", 0.5, 8)),
+        (("Equalize", 0.3, None), ("AutoContrast", 0.4, None)),
+        (("TranslateY", 0.4, 3), ("Sharpness", 0.2, 6)),
+        (("Brightness", 0.9, 6), ("Color", 0.2, 8)),
+        (("Solarize", 0.5, 2), ("Invert", 0.0, None)),
+        (("Equalize", 0.2, None), ("AutoContrast", 0.6, None)),
+        (("Equalize", 0.2, None), ("Equalize", 0.6, None)),
+        (("Color", 0.9, 9), ("Equalize", 0.6, None)),
+        (("AutoContrast", 0.8, None), ("Solarize", 0.2, 8)),
+        (("Brightness", 0.1, 3), ("Color", 0.7, 0)),
+        (("Solarize", 0.4, 5), ("AutoContrast", 0.9, None)),
+        (("TranslateY", 0.9, 9), ("TranslateY", 0.7, 9)),
+        (("AutoContrast", 0.9, None), ("Solarize", 0.8, 3)),
+        (("Equalize", 0.8, None), ("Invert", 0.1, None)),
+        (("TranslateY", 0.7, 9), ("AutoContrast", 0.9, None)),
+    ],
+    "svhn": [
+        (("ShearX", 0.9, 4), ("Invert", 0.2, None)),
+        (("ShearY", 0.9, 8), ("Invert", 0.7, None)),
+        (("Equalize", 0.6, None), ("Solarize", 0.6, 6)),
+        (("Invert", 0.9, None), ("Equalize", 0.6, None)),
+        (("Equalize", 0.6, None), ("Rotate", 0.9, 3)),
+        (("ShearX", 0.9, 4), ("AutoContrast", 0.8, None)),
+        (("ShearY", 0.9, 8), ("Invert", 0.4, None)),
+        (("ShearY", 0.9, 5), ("Solarize", 0.2, 6)),
+        (("Invert", 0.9, None), ("AutoContrast", 0.8, None)),
+        (("Equalize", 0.6, None), ("Rotate", 0.9, 3)),
+        (("ShearX", 0.9, 4), ("Solarize", 0.3, 3)),
+        (("ShearY", 0.8, 8), ("Invert", 0.7, None)),
+        (("Equalize", 0.9, None), ("TranslateY", 0.6, 6)),
+        (("Invert", 0.9, None), ("Equalize", 0.6, None)),
+        (("Contrast", 0.3, 3), ("Rotate", 0.8, 4)),
+        (("Invert", 0.8, None), ("TranslateY", 0.0, 2)),
+        (("ShearY", 0.7, 6), ("Solarize", 0.4, 8)),
+        (("Invert", 0.6, None), ("Rotate", 0.8, 4)),
+        (("ShearY", 0.3, 7), ("TranslateX", 0.9, 3)),
+        (("ShearX", 0.1, 6), ("Invert", 0.6, None)),
+        (("Solarize", 0.7, 2), ("TranslateY", 0.6, 7)),
+        (("ShearY", 0.8, 4), ("Invert", 0.8, None)),
+        (("ShearX", 0.7, 9), ("TranslateY", 0.8, 3)),
+        (("ShearY", 0.8, 5), ("AutoContrast", 0.7, None)),
+        (("ShearX", 0.7, 2), ("Invert", 0.1, None)),
+    ],
+}

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from feedline.errors import BadOption
 from feedline.images.compose import ImageTransform
-from feedline.images.geometry import View, checked_fill, checked_interpolation, checked_numbers, checked_range
-from feedline.images.steps.geometric import Warp
+from feedline.images.geometry import View
+from feedline.images.steps.geometric import INTERPOLATIONS, Fill, Warp
 from feedline.images.steps.step import Matrix
-from feedline.images.transform import Rank
+from feedline.images.transforms.geometry import Color, checked_fill
 from feedline.randomness.scope import rng
+from feedline.system.options import checked_choice, checked_number, checked_numbers, checked_range
 
 Point = tuple[float, ...]
-Color = float | Sequence[float] | None
 
 
 class RandomRotation(ImageTransform):
@@ -33,8 +32,6 @@ class RandomRotation(ImageTransform):
         >>> RandomRotation((90, 90))(np.arange(12, dtype=np.uint8).reshape(2, 2, 3))[:, :, 0].tolist()
         [[3, 9], [0, 6]]
     """
-
-    rank = Rank.STEP
 
     def __init__(
         self,
@@ -74,8 +71,6 @@ class RandomAffine(ImageTransform):
         (8, 8, 3)
     """
 
-    rank = Rank.STEP
-
     def __init__(
         self,
         degrees: float | Sequence[float],
@@ -87,12 +82,8 @@ class RandomAffine(ImageTransform):
         center: Sequence[float] | None = None,
     ) -> None:
         self.degrees = _angles("degrees", degrees)
-        self.translate = None if translate is None else checked_numbers("translate", translate, 2)
-        if self.translate is not None and not all(0 <= share <= 1 for share in self.translate):
-            raise BadOption(f"translate={translate!r} does not consist of shares from 0 to 1.")
-        self.scale = None if scale is None else checked_range("scale", scale)
-        if self.scale is not None and self.scale[0] <= 0:
-            raise BadOption(f"scale={scale!r} contains a factor that is not above 0.")
+        self.translate = None if translate is None else checked_numbers("translate", translate, 2, low=0, high=1)
+        self.scale = None if scale is None else checked_range("scale", scale, above=0)
         self.shear = None if shear is None else _shears(shear)
         self.interpolation = checked_interpolation(interpolation)
         self.fill = checked_fill(fill)
@@ -118,7 +109,7 @@ def rotate(
     view: View,
     angle: float,
     interpolation: str,
-    fill: tuple[float, ...],
+    fill: Fill,
     center: Point | None = None,
     expand: bool = False,
 ) -> None:
@@ -148,7 +139,7 @@ def affine(
     return (a, b, x + move[0] - a * x - b * y, d, e, y + move[1] - d * x - e * y)
 
 
-def _expanded(matrix: Matrix, width: int, height: int, interpolation: str, fill: tuple[float, ...]) -> Warp:
+def _expanded(matrix: Matrix, width: int, height: int, interpolation: str, fill: Fill) -> Warp:
     """Return the step with a result as large as the rotated image. The centres of both coincide."""
     a, b, _, d, e, _ = matrix
     new = []
@@ -169,14 +160,20 @@ def _between(ends: Sequence[float], share: float) -> float:
 def _angles(name: str, value: float | Sequence[float]) -> tuple[float, float]:
     if not isinstance(value, (int, float)):
         return checked_range(name, value)
-    if not 0 <= value < math.inf:
-        raise BadOption(
-            f"{name}={value!r} is not an angle from 0. Pass the largest angle, or the smallest and the largest one."
-        )
-    return -float(value), float(value)
+    largest = checked_number(name, value, low=0)
+    return -largest, largest
 
 
 def _shears(value: float | Sequence[float]) -> tuple[float, ...]:
     if isinstance(value, Sequence) and len(value) == 4:
         return (*checked_range("shear", value[:2]), *checked_range("shear", value[2:]))
     return (*_angles("shear", value), 0.0, 0.0)
+
+
+def checked_interpolation(interpolation: object) -> str:
+    """Return `interpolation=`, which may be torchvision's enum.
+
+    Raises:
+        BadOption: it is none that steps know.
+    """
+    return checked_choice("interpolation", str(getattr(interpolation, "value", interpolation)), INTERPOLATIONS)

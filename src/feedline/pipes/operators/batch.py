@@ -3,44 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from feedline.pipes.calling import Caller, name_of
 from feedline.pipes.cursor import Cursor, OperatorCursor, Stopped
 from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
-from feedline.pipes.stage import MapStage, Stage, StreamStage
+from feedline.pipes.stage import MapStage, Stage, StreamStage, depth_after
 
 Collate = Callable[[Samples], object]
 
 
-class _Batch(Stage):
-    def __init__(self, source: Stage, size: int, collate: Collate, *, drop_last: bool) -> None:
-        self.sources = (source,)
-        self.size = size
-        self.drop_last = drop_last
-        self.fixed = {"size": size, "drop_last": drop_last}
-        shown = "" if getattr(collate, "is_default", False) else f", collate_fn={name_of(collate)}"
-        self.label = f"batch({size}{', drop_last=True' if drop_last else ''}{shown})"
-        self.collate = Caller(self.label, collate, self.depth)
+@dataclass(frozen=True)
+class BatchOptions:
+    """How batches are made; see `Pipe.batch`."""
 
-    def _batches(self, samples: int) -> int:
+    size: int
+    drop_last: bool
+    function: Collate
+
+    @property
+    def fixed(self) -> dict[str, object]:
+        return {"size": self.size, "drop_last": self.drop_last}
+
+    def __str__(self) -> str:
+        shown = "" if getattr(self.function, "is_default", False) else f", collate_fn={name_of(self.function)}"
+        return f"batch({self.size}{', drop_last=True' if self.drop_last else ''}{shown})"
+
+    def collate(self, source: Stage) -> Caller:
+        """Return what makes the batches."""
+        return Caller(str(self), self.function, depth_after(source))
+
+    def count(self, samples: int) -> int:
+        """Return the number of batches."""
         return samples // self.size if self.drop_last else -(-samples // self.size)
 
 
-class BatchedSamples(_Batch, MapStage):
+class BatchedSamples(MapStage):
     """Batches of a map-style stage. Batch i is that of the samples from i * size on."""
 
-    def __init__(self, source: MapStage, size: int, collate: Collate, *, drop_last: bool) -> None:
-        super().__init__(source, size, collate, drop_last=drop_last)
+    def __init__(self, source: MapStage, options: BatchOptions) -> None:
+        super().__init__(source, label=str(options), fixed=options.fixed)
         self._source = source
+        self._options = options
+        self.collate = options.collate(source)
 
     def __len__(self) -> int:
-        return self._batches(len(self._source))
+        return self._options.count(len(self._source))
 
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
-        count, size, own = len(self._source), self.size, max(len(self), 1)
+        count, size, own = len(self._source), self._options.size, max(len(self), 1)
         passes, numbers = np.divmod(places, own)
         starts = passes * count + numbers * size
         lengths = np.minimum(size, count - numbers * size)
@@ -58,21 +71,20 @@ class BatchedSamples(_Batch, MapStage):
             raise stop.reason  # noqa: B904  its context is itself
 
 
-class BatchedStream(_Batch, StreamStage):
+class BatchedStream(StreamStage):
     """Batches of a stream."""
 
-    def __init__(self, source: StreamStage, size: int, collate: Collate, *, drop_last: bool) -> None:
-        super().__init__(source, size, collate, drop_last=drop_last)
-        self._source = source
-        self.is_endless = source.is_endless
-        self.is_sharded = source.is_sharded
+    def __init__(self, source: StreamStage, options: BatchOptions) -> None:
+        super().__init__(source, label=str(options), fixed=options.fixed)
+        self.options, self.size = options, options.size
+        self.collate = options.collate(source)
 
     def count(self) -> int | None:
-        count = self._source.count()
-        return None if count is None else self._batches(count)
+        count = self.parts[0].count()
+        return None if count is None else self.options.count(count)
 
     def open(self, lap: Lap) -> Cursor:
-        return _BatchCursor(self._source.open(lap), lap, self)
+        return _BatchCursor(self.parts[0].open(lap), lap, self)
 
 
 class _BatchCursor(OperatorCursor):
@@ -134,7 +146,7 @@ class _BatchCursor(OperatorCursor):
 
     def _finish(self) -> Samples:
         group, self._group = self._group, []
-        if not group or self._stage.drop_last:
+        if not group or self._stage.options.drop_last:
             return []
         return self._collated([group], self._number - len(group))
 
@@ -165,7 +177,7 @@ class _BatchCursor(OperatorCursor):
         past = self._source.skip(count * size)
         self._number += past
         self._mark()
-        return past // size if self._stage.drop_last else -(-past // size)
+        return self._stage.options.count(past)
 
     def restore(self, state: CursorState) -> None:
         super().restore(state)

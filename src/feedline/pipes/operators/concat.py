@@ -14,8 +14,9 @@ from feedline.pipes.stage import MapStage, StreamStage
 class Gathered(MapStage):
     """Samples of several map-style stages. Each is read with one call, however many of its samples there are."""
 
-    def __init__(self, sources: tuple[MapStage, ...]) -> None:
-        self.sources = self._parts = sources
+    def __init__(self, sources: tuple[MapStage, ...], label: str = "concat") -> None:
+        super().__init__(*sources, label=label)
+        self._parts = sources
         self.hands_on_images = all(part.hands_on_images for part in sources)
 
     @abstractmethod
@@ -40,8 +41,6 @@ class Gathered(MapStage):
 class JoinedSamples(Gathered):
     """Map-style stages, one after the other."""
 
-    label = "concat"
-
     def __len__(self) -> int:
         return sum(map(len, self._parts))
 
@@ -56,16 +55,13 @@ class JoinedSamples(Gathered):
 class JoinedStream(StreamStage):
     """Streams, one after the other."""
 
-    label = "concat"
-
-    def __init__(self, sources: tuple[StreamStage, ...]) -> None:
-        self.sources = self.parts = sources
+    def __init__(self, sources: tuple[StreamStage, ...], label: str = "concat") -> None:
+        super().__init__(*sources, label=label)
         self.is_endless = any(part.is_endless for part in sources)
-        self.is_sharded = all(part.is_sharded for part in sources)
 
     def count(self) -> int | None:
-        counts = [part.count() for part in self.parts]
-        return None if None in counts else sum(count or 0 for count in counts)
+        counts = self.counts()
+        return None if counts is None else sum(counts)
 
     def open(self, lap: Lap) -> Cursor:
         return _JoinedCursor(self.parts, lap)

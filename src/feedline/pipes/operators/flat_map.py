@@ -1,9 +1,10 @@
-"""`flat_map`: any number of samples from each one; `unbatch`: the samples of batches."""
+"""`flat_map`: any number of samples from each one; `filter`: some of them; `unbatch`: the samples of batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, compress
 from typing import Any
 
 from feedline.errors import BadOption
@@ -12,20 +13,23 @@ from feedline.pipes.cursor import Cursor, OperatorCursor, Stopped
 from feedline.pipes.lap import Lap, Samples
 from feedline.pipes.stage import StreamStage
 
+_MOST = 256
+"""The most samples to try at a time if only one is needed: few of them may pass a filter."""
+
 
 class FlatMap(StreamStage):
-    """The samples that a function makes from each sample of a stream."""
+    """The samples that a function makes from each sample of a stream; or, for a filter, those for which it is true."""
 
-    def __init__(self, source: StreamStage, function: Function, label: str | None = None) -> None:
-        self.sources = (source,)
-        self._source = source
-        self.label = label or f"flat_map({name_of(function)})"
-        self.is_endless = source.is_endless
-        self.is_sharded = source.is_sharded
-        self.call = Caller(self.label, _Lists(checked_function("flat_map", function), self.label), self.depth)
+    def __init__(self, source: StreamStage, function: Function, label: str = "", *, filters: bool = False) -> None:
+        name = "filter" if filters else "flat_map"
+        super().__init__(source, label=label or f"{name}({name_of(function)})")
+        checked_function(name, function)
+        self.filters = filters
+        called = function if filters else _Lists(function, self.label)
+        self.call = Caller(self.label, called, self.depth, filters=filters)
 
     def open(self, lap: Lap) -> Cursor:
-        return _FlatCursor(self._source.open(lap), lap, self)
+        return _FlatCursor(self.parts[0].open(lap), lap, self)
 
 
 @dataclass(frozen=True)
@@ -52,17 +56,25 @@ class _FlatCursor(OperatorCursor):
     def __init__(self, source: Cursor, lap: Lap, stage: FlatMap) -> None:
         super().__init__(source, lap)
         self._stage = stage
+        self._chunk = 1
+
+    def _need(self, count: int) -> int:
+        if not self._stage.filters:
+            return count
+        self._chunk = min(2 * self._chunk, _MOST)  # begins with few, so that the first sample comes soon
+        return max(count, self._chunk)
 
     def _process(self, items: Samples, first: int) -> Samples:
+        draws, numbers = self._lap.draws(first, len(items)), range(first, first + len(items))
         try:
-            lists = self._stage.call(items, self._lap.draws(first, len(items)), range(first, first + len(items)))
-            return self._joined(lists, first)
+            return self._joined(items, self._stage.call(items, draws, numbers), first)
         except Stopped as stop:
-            raise Stopped(stop.reason, self._joined(stop.made, first), stop.items, stop.rest) from None
+            raise Stopped(stop.reason, self._joined(items, stop.made, first), stop.items, stop.rest) from None
 
-    def _joined(self, lists: list[Samples], first: int) -> Samples:
-        agree((self._stage.identity, self._lap), self._stage.label, first, list(map(len, lists)))
-        return [sample for samples in lists for sample in samples]
+    def _joined(self, items: Samples, results: Samples, first: int) -> Samples:
+        counts = results if self._stage.filters else list(map(len, results))
+        agree((self._stage.identity, self._lap), self._stage.label, first, counts)
+        return list(compress(items, results)) if self._stage.filters else list(chain.from_iterable(results))
 
 
 # Any: a batch of any structure.

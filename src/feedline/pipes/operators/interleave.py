@@ -6,23 +6,16 @@ import numpy as np
 
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import CursorState, Lap, Places
+from feedline.pipes.operators.concat import JoinedStream
 from feedline.pipes.stage import StreamStage
 from feedline.pipes.weaving import TurnsCursor
 
 
-class Interleaved(StreamStage):
+class Interleaved(JoinedStream):
     """Streams that take turns; one that has ended is left out from then on."""
 
-    label = "interleave"
-
     def __init__(self, sources: tuple[StreamStage, ...]) -> None:
-        self.sources = self.parts = sources
-        self.is_endless = any(part.is_endless for part in sources)
-        self.is_sharded = all(part.is_sharded for part in sources)
-
-    def count(self) -> int | None:
-        counts = [part.count() for part in self.parts]
-        return None if None in counts else sum(count or 0 for count in counts)
+        super().__init__(sources, "interleave")
 
     def open(self, lap: Lap) -> Cursor:
         return _InterleaveCursor(self.parts, lap)

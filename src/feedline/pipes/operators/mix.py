@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import bisect
-import copy
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +18,10 @@ from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import CursorState, Lap, Places, Samples
 from feedline.pipes.operators.concat import Gathered
 from feedline.pipes.operators.slice import SliceCursor, own_slice
-from feedline.pipes.origins import InOrder
 from feedline.pipes.stage import MapStage, Stage, StreamStage
 from feedline.pipes.weaving import TurnsCursor, buffers
 from feedline.randomness.keys import epoch_key, mix
 from feedline.randomness.turns import Turns
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # Any: a sample of any kind.
 Measure = Callable[[Any], int]
@@ -112,32 +109,33 @@ class Order:
         return members, numbers
 
 
-class _Mixed(Stage):
-    """What both kinds of mixtures are made of."""
+@dataclass(frozen=True, eq=False)
+class MixOptions:
+    """How datasets are mixed; see `Pipe.mix`. Raises BadOption: the weights do not fit the datasets."""
 
-    def __init__(self, sources: tuple[Stage, ...], weights: Weights | None, size: int | None, seed: int) -> None:
-        self.sources = sources
-        self.size = size
-        self.seed = seed
-        self.set_weights(weights)
+    sources: Sequence[Stage]
+    weights: Weights | None
+    size: int | None
+    seed: int
 
-    def set_weights(self, weights: Weights | None) -> None:
-        """Mix in other proportions; called while a pipe is made only. Raises BadOption: they do not fit."""
-        self.schedule = Schedule(weights, len(self.sources))
-        for number, (source, *own) in enumerate(zip(self.sources, *self.schedule.weights, strict=True)):
-            inner = source.sources[0] if isinstance(source, InOrder) else source
-            if isinstance(inner, MapStage) and not len(inner) and any(own):
+    @functools.cached_property
+    def schedule(self) -> Schedule:
+        schedule = Schedule(self.weights, len(self.sources))
+        for number, (source, *own) in enumerate(zip(self.sources, *schedule.weights, strict=True)):
+            if isinstance(source, MapStage) and not len(source) and any(own):
                 raise BadOption(f"datasets[{number}] of mix() is empty, but has a weight. Leave it out.")
-        self.order = Order(self.schedule, self.seed)
+        return schedule
 
-    def with_weights(self, weights: Weights | None) -> Self:
-        """Return the same mixture with other weights."""
-        own = copy.copy(self)
-        own.set_weights(weights)
-        return own
+    @functools.cached_property
+    def order(self) -> Order:
+        return Order(self.schedule, self.seed)
+
+    def label(self, more: str = "") -> str:
+        """Return the operator as code."""
+        return f"mix(weights={self.schedule}{more}, seed={self.seed})"
 
 
-class MixedSamples(_Mixed, Gathered):
+class MixedSamples(Gathered):
     """Map-style stages in given proportions.
 
     Each one is read in its own order, and again once it is used up. An epoch continues where the previous one ended.
@@ -145,63 +143,56 @@ class MixedSamples(_Mixed, Gathered):
 
     depends_on_epoch = True
 
-    def __init__(self, sources: tuple[MapStage, ...], weights: Weights | None, size: int | None, seed: int) -> None:
-        Gathered.__init__(self, sources)
-        _Mixed.__init__(self, sources, weights, sum(map(len, sources)) if size is None else size, seed)
+    def __init__(self, sources: tuple[MapStage, ...], options: MixOptions) -> None:
+        super().__init__(sources, options.label())
+        self.options = options
+        self._size = sum(map(len, sources)) if options.size is None else options.size
+        self.fixed = {"weights": str(options.schedule), "size": self._size, "seed": options.seed}
 
-    def set_weights(self, weights: Weights | None) -> None:
-        super().set_weights(weights)
-        self.label = f"mix(weights={self.schedule}, seed={self.seed})"
-        self.fixed = {"weights": str(self.schedule), "size": self.size, "seed": self.seed}
+    def with_weights(self, weights: Weights | None) -> MixedSamples:
+        """Return the same mixture with other weights."""
+        return MixedSamples(self.sources, replace(self.options, weights=weights))
 
     def __len__(self) -> int:
-        assert self.size is not None
-        return self.size
+        return self._size
 
     def _located(self, places: Places, epoch: int) -> tuple[Places, Places, int]:
         # A place of a source is its turn, which continues after a pass, so that the source is shuffled again.
-        return *self.order.at(places + epoch * len(self)), 0
+        return *self.options.order.at(places + epoch * self._size), 0
 
 
-class MixedStream(_Mixed, StreamStage):
+class MixedStream(StreamStage):
     """Streams in given proportions; ends when it is the turn of one that has ended."""
 
-    def __init__(
-        self,
-        sources: tuple[StreamStage, ...],
-        weights: Weights | None,
-        size: int | None,
-        seed: int,
-        measure: Measure | None,
-    ) -> None:
-        self.parts = sources
-        self.measure = measure
-        super().__init__(sources, weights, size, seed)
+    def __init__(self, sources: tuple[StreamStage, ...], options: MixOptions, measure: Measure | None) -> None:
+        size = "" if options.size is None else f", size={options.size}"
+        label = options.label(size if measure is None else f"{size}, measure={name_of(measure)}")
         # Weights may change: every stream has its place.
-        self.fixed = {"measure": measure is not None, "size": size, "seed": seed}
-        self.is_endless = size is None and all(part.is_endless for part in sources)
-        self.is_sharded = all(part.is_sharded for part in sources)
+        fixed = {"measure": measure is not None, "size": options.size, "seed": options.seed}
+        super().__init__(*sources, label=label, fixed=fixed)
+        self.options, self.measure = options, measure
+        self.is_endless = self.is_endless and options.size is None
 
-    def set_weights(self, weights: Weights | None) -> None:
-        super().set_weights(weights)
-        measured = "" if self.measure is None else f", measure={name_of(self.measure)}"
-        size = "" if self.size is None else f", size={self.size}"
-        self.label = f"mix(weights={self.schedule}{size}{measured}, seed={self.seed})"
+    def with_weights(self, weights: Weights | None) -> MixedStream:
+        """Return the same mixture with other weights."""
+        own = MixedStream(self.parts, replace(self.options, weights=weights), self.measure)
+        own._first = self._first or self
+        return own
 
     def count(self) -> int | None:
-        return self.size if all(part.is_endless for part in self.parts) else None
+        return self.options.size if all(part.is_endless for part in self.parts) else None
 
     def open(self, lap: Lap) -> Cursor:
         cursor = _MixCursor(self, lap) if self.measure is None else _MeasuredCursor(self, self.measure, lap)
-        if self.size is None:
+        if self.options.size is None:
             return cursor
-        return SliceCursor(cursor, *own_slice(lap.part if self.is_sharded else (0, 1), 0, self.size))
+        return SliceCursor(cursor, *own_slice(lap.part if self.is_sharded else (0, 1), 0, self.options.size))
 
 
 class _MixCursor(TurnsCursor):
     def __init__(self, stage: MixedStream, lap: Lap) -> None:
         super().__init__(stage.parts, lap)
-        self._order = stage.order
+        self._order = stage.options.order
 
     def _turns(self, start: int, count: int) -> Places:
         return self._order.at(np.arange(start, start + count))[0]
@@ -230,7 +221,7 @@ class _MeasuredCursor(Cursor):
     def take(self, count: int) -> Samples:
         if self._ended:
             return []
-        weights = self._stage.schedule.at(self._total)
+        weights = self._stage.options.schedule.at(self._total)
         number = max(range(len(weights)), key=lambda one: (weights[one] > 0, self._credits[one], weights[one]))
         self._last = number
         try:

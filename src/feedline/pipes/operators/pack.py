@@ -21,14 +21,14 @@ import numpy as np
 
 from feedline.errors import CollateError
 from feedline.pipes.calling import agree
-from feedline.pipes.cursor import Cursor
+from feedline.pipes.cursor import Cursor, up_to_failure
 from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, StreamStage
 from feedline.randomness.scope import current_scope
 from feedline.randomness.scope import stage as timed
 from feedline.system.failures import is_last
 from feedline.text.packing import Plan, build, document_lengths, plan
-from feedline.text.packing.document import Document
+from feedline.text.packing.documents import Document
 from feedline.text.packing.planning import Strategy, TooLong
 
 _EXACT = 1 << 16
@@ -86,15 +86,11 @@ class Reference(NamedTuple):
 class References(MapStage):
     """The documents of a map-style stage whose lengths are known, as references."""
 
-    def __init__(self, source: MapStage) -> None:
-        self.sources = (source,)
-        self.source = source
-
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.sources[0])
 
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
-        lengths = self.source.lengths(places, epoch)
+        lengths = self.sources[0].lengths(places, epoch)
         assert lengths is not None
         return list(map(Reference, places.tolist(), lengths.tolist()))
 
@@ -109,18 +105,13 @@ class Packed(StreamStage):
     """
 
     def __init__(self, source: StreamStage, options: PackOptions, documents: MapStage | None = None) -> None:
-        self.sources = (source,)
-        self.source = source
+        names = ("length", "strategy", "window", "too_long", "tokens")
+        super().__init__(source, label=str(options), fixed={name: getattr(options, name) for name in names})
         self.options = options
         self.documents = documents
-        self.label = str(options)
-        names = ("length", "strategy", "window", "too_long", "tokens")
-        self.fixed = {name: getattr(options, name) for name in names}
-        self.is_endless = source.is_endless
-        self.is_sharded = source.is_sharded
 
     def count(self) -> int | None:
-        documents, total = self.documents, self.source.count()
+        documents, total = self.documents, self.parts[0].count()
         if documents is None or total is None:
             return None
         some = documents.lengths(np.arange(min(total, _EXACT)), 0)
@@ -135,7 +126,7 @@ class Packed(StreamStage):
         return -(-rows * total // len(some))
 
     def open(self, lap: Lap) -> Cursor:
-        return _PackCursor(self.source.open(lap), self, lap)
+        return _PackCursor(self.parts[0].open(lap), self, lap)
 
 
 class _Document(NamedTuple):
@@ -273,23 +264,11 @@ class _PackCursor(Cursor):
     def _rows(self, planned: Plan, count: int) -> Samples:
         first = self._given
         last = min(first + count, len(planned))
-        try:
-            made = self._built(planned[first:last])
-        except Exception:
-            made = self._built_up_to_failure(planned, first, last)
+        made, failure = up_to_failure(self._built, planned[first:last])
+        if failure is not None and not made:
+            self._given += 1
+            raise failure
         self._given += len(made)
-        return made
-
-    def _built_up_to_failure(self, planned: Plan, first: int, last: int) -> Samples:
-        made: Samples = []
-        for number in range(first, last):
-            try:
-                made += self._built(planned[number])
-            except Exception:
-                if made:
-                    break
-                self._given += 1
-                raise
         return made
 
     def _built(self, rows: Plan) -> Samples:

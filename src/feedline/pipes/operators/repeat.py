@@ -18,9 +18,8 @@ class RepeatedSamples(Reordered):
     """A map-style stage several times over. Its places are those of the source, which continue after a pass."""
 
     def __init__(self, source: MapStage, times: int) -> None:
-        super().__init__(source, f"repeat({times})")
+        super().__init__(source, f"repeat({times})", {"times": times})
         self.times = times
-        self.fixed = {"times": times}
 
     def __len__(self) -> int:
         return self.times * len(self._source)
@@ -37,16 +36,12 @@ class RepeatedStream(StreamStage):
     """A stream several times over, or forever."""
 
     def __init__(self, source: StreamStage, times: int | None) -> None:
-        self.sources = (source,)
-        self.source = source
+        super().__init__(source, label=f"repeat({'' if times is None else times})", fixed={"times": times})
         self.times = times
-        self.fixed = {"times": times}
-        self.label = f"repeat({'' if times is None else times})"
         self.is_endless = times is None
-        self.is_sharded = source.is_sharded
 
     def count(self) -> int | None:
-        count = self.source.count()
+        count = self.parts[0].count()
         return None if count is None or self.times is None else count * self.times
 
     def open(self, lap: Lap) -> Cursor:
@@ -64,7 +59,7 @@ class _RepeatCursor(Cursor):
 
     def _opened(self) -> Cursor:
         number = self._lap.number * (self._stage.times or 1) + self._turn
-        return self._stage.source.open(replace(self._lap, number=number))
+        return self._stage.parts[0].open(replace(self._lap, number=number))
 
     def _next_turn(self) -> bool:
         times = self._stage.times
@@ -72,7 +67,7 @@ class _RepeatCursor(Cursor):
             return False
         if times is None and self._empty >= _MOST_EMPTY:
             exc = SourceError(
-                f"{self._stage.source.label} yields no samples, even when it is repeated. Check that the data is "
+                f"{self._stage.parts[0].label} yields no samples, even when it is repeated. Check that the data is "
                 "there, and that filters let some samples pass."
             )
             note_last(exc)

@@ -26,9 +26,8 @@ class Shuffle(Reordered):
     depends_on_epoch = True
 
     def __init__(self, source: MapStage, seed: int) -> None:
-        super().__init__(source, f"shuffle(seed={seed})")
+        super().__init__(source, f"shuffle(seed={seed})", {"seed": seed})
         self.seed = seed
-        self.fixed = {"seed": seed}
         self._block: tuple[int, int, Places] | None = None
         """The last block of an order: epoch, number and contents."""
 
@@ -73,10 +72,9 @@ class WindowShuffledSamples(Reordered):
     depends_on_epoch = True
 
     def __init__(self, source: MapStage, size: int, seed: int) -> None:
-        super().__init__(source, f"window_shuffle({size}, seed={seed})")
+        super().__init__(source, f"window_shuffle({size}, seed={seed})", {"size": size, "seed": seed})
         self.size = size
         self.seed = seed
-        self.fixed = {"size": size, "seed": seed}
 
     def _inner(self, places: Places, epoch: int) -> Places:
         count, size = len(self._source), self.size
@@ -100,20 +98,15 @@ class WindowShuffledStream(StreamStage):
     depends_on_epoch = True
 
     def __init__(self, source: StreamStage, size: int, seed: int) -> None:
-        self.sources = (source,)
-        self._source = source
+        super().__init__(source, label=f"window_shuffle({size}, seed={seed})", fixed={"size": size, "seed": seed})
         self.size = size
         self.seed = seed
-        self.fixed = {"size": size, "seed": seed}
-        self.label = f"window_shuffle({size}, seed={seed})"
-        self.is_endless = source.is_endless
-        self.is_sharded = source.is_sharded
 
     def count(self) -> int | None:
-        return self._source.count()
+        return self.parts[0].count()
 
     def open(self, lap: Lap) -> Cursor:
-        return _WindowCursor(self._source.open(lap), self, lap)
+        return _WindowCursor(self.parts[0].open(lap), self, lap)
 
 
 def _order(size: int, seed: int, lap: Lap, window: int) -> Bijection:

@@ -20,9 +20,8 @@ class SlicedSamples(Reordered):
     """Some samples of a map-style stage; `chosen` has their numbers."""
 
     def __init__(self, source: MapStage, chosen: range, label: str, options: Mapping[str, object]) -> None:
-        super().__init__(source, label)
+        super().__init__(source, label, options)
         self._chosen = chosen
-        self.fixed = options
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -54,18 +53,14 @@ class SlicedStream(StreamStage):
         label: str,
         options: Mapping[str, object],
     ) -> None:
-        self.sources = (source,)
-        self.source = source
+        super().__init__(source, label=label, fixed=options)
         self.start, self.stop, self.step = start, stop, step
-        self.fixed = options
-        self.label = label
         self.is_endless = source.is_endless and stop is None
-        self.is_sharded = source.is_sharded
 
     def count(self) -> int | None:
-        count = self.source.count()
+        count = self.parts[0].count()
         if count is None:
-            if not self.source.is_endless or self.stop is None:
+            if not self.parts[0].is_endless or self.stop is None:
                 return None
             count = self.stop
         stop = count if self.stop is None else min(count, self.stop)
@@ -73,7 +68,7 @@ class SlicedStream(StreamStage):
 
     def open(self, lap: Lap) -> Cursor:
         part = lap.part if self.is_sharded else (0, 1)
-        return SliceCursor(self.source.open(lap), *own_slice(part, self.start, self.stop, self.step))
+        return SliceCursor(self.parts[0].open(lap), *own_slice(part, self.start, self.stop, self.step))
 
 
 def own_slice(own: tuple[int, int], start: int, stop: int | None, step: int = 1) -> tuple[int, int | None, int]:
@@ -90,23 +85,20 @@ def own_slice(own: tuple[int, int], start: int, stop: int | None, step: int = 1)
 class PartStage(StreamStage):
     """A stream that every worker of every rank reads, beside others that split themselves: each keeps its share."""
 
-    is_sharded = True
-
     def __init__(self, source: StreamStage) -> None:
-        self.sources = (source,)
-        self.source = source
-        self.is_endless = source.is_endless
+        super().__init__(source)
+        self.is_sharded = True
 
     @property
     def depth(self) -> int:
-        return self.source.depth
+        return self.parts[0].depth
 
     def count(self) -> int | None:
-        return self.source.count()
+        return self.parts[0].count()
 
     def open(self, lap: Lap) -> Cursor:
         part, parts = lap.part
-        return SliceCursor(self.source.open(replace(lap, worker=None, part=(0, 1))), part, None, parts)
+        return SliceCursor(self.parts[0].open(replace(lap, worker=None, part=(0, 1))), part, None, parts)
 
 
 class SliceCursor(Cursor):

@@ -15,19 +15,17 @@ from feedline.pipes.weaving import buffers
 class ZippedSamples(MapStage):
     """Tuples of the samples of map-style stages at the same place; as many as the shortest has."""
 
-    label = "zip"
-
     def __init__(self, sources: tuple[MapStage, ...]) -> None:
-        self.sources = self._parts = sources
+        super().__init__(*sources, label="zip")
 
     def __len__(self) -> int:
-        return min(builtins.map(len, self._parts))
+        return min(builtins.map(len, self.sources))
 
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
         passes, indices = np.divmod(places, max(len(self), 1))
         columns = [
             part.read(passes * len(part) + indices, epoch, draws.in_branch(number))
-            for number, part in builtins.enumerate(self._parts)
+            for number, part in builtins.enumerate(self.sources)
         ]
         return list(builtins.zip(*columns, strict=True))
 
@@ -35,12 +33,8 @@ class ZippedSamples(MapStage):
 class ZippedStream(StreamStage):
     """Tuples of the samples of streams; ends with the first one that ends."""
 
-    label = "zip"
-
     def __init__(self, sources: tuple[StreamStage, ...]) -> None:
-        self.sources = self.parts = sources
-        self.is_endless = all(part.is_endless for part in sources)
-        self.is_sharded = all(part.is_sharded for part in sources)
+        super().__init__(*sources, label="zip")
 
     def count(self) -> int | None:
         counts = [part.count() for part in self.parts if not part.is_endless]

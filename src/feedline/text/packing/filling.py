@@ -10,9 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from feedline.errors import BadOption, CollateError
-from feedline.text.packing.document import LABELS, LOSS_MASK, SEGMENT, TOKENS, Document, Documents, Field
-from feedline.text.packing.layout import Array, Layout
-from feedline.text.packing.rows import Plan
+from feedline.text.packing.documents import LABELS, LOSS_MASK, SEGMENT, TOKENS, Document, Documents, Field
+from feedline.text.packing.rows import Array, Layout, Plan
 
 IGNORED = -100
 """The label without loss: the default `ignore_index` of torch's cross-entropy and of Hugging Face's models."""

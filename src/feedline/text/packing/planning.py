@@ -1,11 +1,14 @@
 """Plan the rows of packed documents, given only their lengths.
 
-Two ways: cut the concatenated documents at every `length` tokens, or fit whole documents into rows (bin packing).
-Everything here is a function of its arguments, the same on every machine.
+Two ways: cut the concatenated documents at every `length` tokens, or fit whole documents into rows (bin packing): the
+longest first, each into the row where it leaves the least space, or the first where it fits. Everything here is a
+function of its arguments, the same on every machine.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
@@ -13,13 +16,10 @@ from numpy.typing import NDArray
 
 from feedline.errors import BadOption, CollateError
 from feedline.randomness.bijection import Bijection
-from feedline.text.packing.fitting import Fit, best_fit, first_fit
-from feedline.text.packing.options import check_choice, check_count
 from feedline.text.packing.rows import Numbers, Plan
 
 Strategy = Literal["concat", "first_fit", "best_fit"]
 TooLong = Literal["cut", "truncate", "drop", "raise"]
-_FITS: dict[str, Fit] = {"first_fit": first_fit, "best_fit": best_fit}
 
 
 # object: an array, a list or a tensor of integers.
@@ -62,7 +62,8 @@ def plan(
     if key is not None and not isinstance(key, (int, np.integer)):
         raise BadOption(f"key={key!r} is not an integer. It decides the order of the rows.")
     kept = _without_too_long(_checked(lengths), length, too_long)
-    made = _concatenated(kept, length) if strategy == "concat" else _fitted(kept, length, _FITS[strategy])
+    fit = first_fit if strategy == "first_fit" else best_fit
+    made = _concatenated(kept, length) if strategy == "concat" else _fitted(kept, length, fit)
     return made if key is None else made[Bijection(len(made), int(key))(np.arange(len(made)))]
 
 
@@ -141,3 +142,123 @@ def _checked(lengths: object) -> NDArray[np.int64]:
     if array.size and array.min() < 0:
         raise BadOption(f"lengths[{array.argmin()}]={array.min()} is not a number of tokens: it is negative.")
     return array.astype(np.int64, copy=False)
+
+
+# object: what a user passes may be of any type.
+def check_count(name: str, value: object) -> int:
+    """Return a count as an int; reject anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise BadOption(f"{name}={value!r} is not a positive integer.")
+    return int(value)
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Reject a value that is not one of these."""
+    if value not in choices:
+        raise BadOption(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}.")
+
+
+# -- fitting ---
+
+# All documents of one length are placed together, into one row after the other. The result has two arrays: rows, in the
+# order in which they were opened, and how many documents go into each in turn, the longest documents first.
+Placed = tuple[NDArray[np.int64], NDArray[np.int64]]
+Fit = Callable[[list[int], list[int], int], Placed]
+
+
+def best_fit(needs: list[int], counts: list[int], capacity: int) -> Placed:
+    """Put each document into the row where it leaves the least space: best-fit decreasing.
+
+    Rows with equal free space are interchangeable too, so a whole stack of them is filled in one step. The number of
+    steps is at most the number of documents, and far lower if there are many more documents than lengths.
+
+    Args:
+        needs: the lengths that occur, in descending order, from 1 to `capacity`.
+        counts: the number of documents of each length.
+        capacity: the tokens that fit into a row.
+
+    Example:
+        >>> [array.tolist() for array in best_fit([4, 2, 1], [1, 3, 1], 5)]
+        [[0, 2, 1, 2], [1, 2, 1, 1]]
+    """
+    stacks: dict[int, list[int]] = {}  # the rows with this much free space, more than 0
+    spaces: list[int] = []  # the keys of `stacks`, ascending
+    rows: list[int] = []
+    repeats: list[int] = []
+    opened = 0
+    for need, count in zip(needs, counts, strict=True):
+        at = bisect_left(spaces, need)
+        while count:
+            if at == len(spaces):
+                more = -(-count // (capacity // need))
+                stacks[capacity] = list(range(opened, opened + more))
+                spaces.append(capacity)
+                opened += more
+            space = spaces[at]
+            stack = stacks[space]
+            each = min(space // need, count)
+            chosen = stack[-(count // each) :]
+            if len(chosen) == len(stack):
+                del stacks[space], spaces[at]
+            else:
+                del stack[-len(chosen) :]
+            rows += chosen
+            repeats += [each] * len(chosen)
+            count -= each * len(chosen)
+            space -= each * need
+            if space in stacks:
+                stacks[space] += chosen
+            elif space:
+                # Below `need`, and so before `at`, unless no document is left and `at` is not used again.
+                stacks[space] = chosen
+                spaces.insert(bisect_left(spaces, space), space)
+                at += 1
+    return np.array(rows, np.int64), np.array(repeats, np.int64)
+
+
+def first_fit(needs: list[int], counts: list[int], capacity: int) -> Placed:
+    """Put each document into the first row where it fits: first-fit decreasing.
+
+    A segment tree has the largest free space of the rows below each node. Rows that are not open yet are empty rows.
+
+    Args:
+        needs: the lengths that occur, in descending order, from 1 to `capacity`.
+        counts: the number of documents of each length.
+        capacity: the tokens that fit into a row.
+
+    Example:
+        >>> [array.tolist() for array in first_fit([4, 2, 1], [1, 3, 1], 5)]
+        [[0, 1, 2, 0], [1, 2, 1, 1]]
+    """
+    total = sum(need * count for need, count in zip(needs, counts, strict=True))
+    # Two neighbouring rows together hold more than `capacity`; otherwise the second would have gone into the first.
+    most = min(sum(counts), 2 * total // capacity + 1)
+    size = 1 << most.bit_length()
+    tree = [capacity] * (2 * size)
+    rows: list[int] = []
+    repeats: list[int] = []
+    for need, count in zip(needs, counts, strict=True):
+        while count:
+            node = 1
+            while node < size:
+                node *= 2
+                if tree[node] < need:
+                    node += 1
+            each = min(tree[node] // need, count)
+            rows.append(node - size)
+            repeats.append(each)
+            count -= each
+            tree[node] -= each * need
+            _update(tree, node)
+    return np.array(rows, np.int64), np.array(repeats, np.int64)
+
+
+def _update(tree: list[int], node: int) -> None:
+    """Set the nodes above a changed one to the larger of their two children."""
+    while node > 1:
+        node >>= 1
+        left, right = tree[2 * node], tree[2 * node + 1]
+        largest = left if left >= right else right
+        if tree[node] == largest:
+            return
+        tree[node] = largest

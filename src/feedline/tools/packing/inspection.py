@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.datasets.derived.formats import SOURCES
+from feedline.datasets.derived.formats import READABLE
 from feedline.datasets.derived.recognition import Recognised, recognise
 from feedline.datasets.framework.manifest import Manifest
 from feedline.datasets.storage.addresses import shown_url
@@ -91,7 +91,7 @@ def _described(
         "path": shown_url(path),
         "format": found.format,
         "form": "map-style",
-        "source": SOURCES[found.format].__name__,
+        "source": READABLE[found.format].source.__name__,
         "samples": stored["count"],
         "bytes": sum(shard.bytes for shard in manifest.shards),
         "files": len(manifest.shards),

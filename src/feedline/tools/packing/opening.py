@@ -18,7 +18,7 @@ from feedline.datasets.derived.cache.fingerprint import fingerprint as fingerpri
 from feedline.datasets.derived.objects import open_object
 from feedline.datasets.derived.opening import open_found
 from feedline.datasets.derived.recognition import Recognised, recognise
-from feedline.datasets.formats.tar import TarDataset, TarStream
+from feedline.datasets.formats.tar import TarDataset
 from feedline.datasets.framework.manifest import FACTS
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import local_path, protocol_of
@@ -151,7 +151,7 @@ def _open_store(found: Recognised, wanted: list[str] | None, remote: Remote | No
 
 
 def _local_files(source: str, dataset: object) -> list[Path]:
-    if isinstance(dataset, (TarDataset, TarStream)):  # its patterns are richer than those of `glob`
+    if isinstance(dataset, TarDataset):  # its patterns are richer than those of `glob`
         return [Path(local_path(shard)) for shard in dataset.shards if not protocol_of(shard)]
     path = Path(source)
     if path.is_dir():

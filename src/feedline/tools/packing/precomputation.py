@@ -103,9 +103,8 @@ def _begun(path: Path, head: Head, *, overwrite: bool) -> SampleStore:
             f"{path} holds samples of another dataset, transform or version, or is damaged. Choose another folder, or "
             "pass overwrite=True to drop them."
         )
-    sample_store.drop_other(path, head)
-    store = sample_store.write_store(path, _LIMIT)
-    if not store.open(head):
+    store, _ = sample_store.write_store(path, head, _LIMIT)
+    if not store.is_current():
         raise _overtaken(path)
     return store
 

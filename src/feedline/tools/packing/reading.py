@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from feedline.datasets.derived.formats import SOURCES
+from feedline.datasets.derived.formats import READABLE
 from feedline.system.process import core_count
 from feedline.tools.packing.schema import Schema
 from feedline.tools.packing.writers.tar import member_names
@@ -33,7 +33,7 @@ def fields_for(format_name: str, schema: Schema, form: str) -> object:
 def dataset_text(format_name: str, place: str, schema: Schema, form: str) -> str:
     """Return the `feedline.datasets` call that opens an output."""
     fields = fields_for(format_name, schema, form)
-    return f"{SOURCES[format_name].__name__}({place!r}{'' if fields is None else f', fields={fields!r}'})"
+    return f"{READABLE[format_name].source.__name__}({place!r}{'' if fields is None else f', fields={fields!r}'})"
 
 
 def loader_text(dataset: str, schema: Schema, *, is_stream: bool = False) -> str:
@@ -61,7 +61,7 @@ def open_packed(format_name: str, files: list[Path], schema: Schema, form: str) 
     if format_name == "tar":
         options["cache"] = False
     # A path, not a string: the file's name may look like a pattern.
-    return SOURCES[format_name](files[0] if len(files) == 1 else files, **options)
+    return READABLE[format_name].source(files[0] if len(files) == 1 else files, **options)
 
 
 def count_samples(dataset: object, size: int, report: Callable[[int], object]) -> int:

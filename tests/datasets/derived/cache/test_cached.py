@@ -4,18 +4,17 @@ import asyncio
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 import feedline
-from feedline.datasets import ArrayDataset, ParquetDataset
+from feedline.datasets import ArrayDataset
 from feedline.datasets.derived.cache import CachedDataset, PrecomputedDataset
 from feedline.datasets.derived.cache.sample_store import FILE
 from feedline.datasets.derived.cache.shared_bytes import SharedMemory
@@ -153,14 +152,6 @@ def test_torchs_loader_shares_the_cache_too() -> None:
     assert cached.dataset.made == 60
 
 
-@pytest.mark.slow
-def test_workers_that_are_not_forked_share_the_memory() -> None:
-    cached = CachedDataset(Numbers(), memory="1MB")
-    for _ in range(2):
-        go_through(cached, workers=2, start_method="spawn")
-    assert cached.dataset.made == 60
-
-
 def test_cached_samples_equal_the_originals() -> None:
     torch = pytest.importorskip("torch")
     values = [
@@ -181,15 +172,20 @@ def test_cached_samples_equal_the_originals() -> None:
     assert cached.stats()["hits"] == 3
 
 
-def test_each_caller_gets_its_own_arrays() -> None:
+def test_what_a_record_cannot_tell_apart_is_lost_at_once() -> None:
+    torch = pytest.importorskip("torch")
+    cached = CachedDataset([(bytearray(b"a"), memoryview(b"b"), torch.ones(2, requires_grad=True))], memory="1MB")
+    for _ in range(2):
+        one, other, tensor = cached[0]
+        assert (one, other, tensor.requires_grad) == (b"a", b"b", False)
+
+
+def test_callers_get_arrays_of_their_own_or_read_only_views() -> None:
     cached = CachedDataset([np.zeros(3)], memory="1MB")
     for _ in range(3):
         array = cached[0]
         assert array.tolist() == [0, 0, 0]
         array[:] = 7
-
-
-def test_without_copies_arrays_are_read_only() -> None:
     cached = CachedDataset([np.zeros(3)], memory="1MB", copy=False)
     cached[0]
     array = cached[0]
@@ -199,25 +195,20 @@ def test_without_copies_arrays_are_read_only() -> None:
     assert array.tolist() == [0, 0, 0]  # it keeps the memory alive
 
 
-def test_a_full_cache_keeps_the_first_samples() -> None:
-    cached = CachedDataset([np.full(100, index) for index in range(100)], memory=8192 + 30 * 1000)
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_a_full_cache_keeps_the_first_samples(where: str, tmp_path: Path) -> None:
+    limit = 8192 + 30 * 1000
+    room: dict[str, Any] = {"memory": limit} if where == "memory" else {"disk": tmp_path, "disk_limit": limit}
+    cached = CachedDataset([np.full(100, index) for index in range(100)], **room)
     for _ in range(4):
         for index in random.Random(3).sample(range(100), 100):
             assert cached[index][50] == index
     stats = cached.stats()
-    assert 25 <= stats["memory_samples"] <= 40
-    assert stats["hits"] == 3 * stats["memory_samples"]  # with LRU and random order there would be far fewer
-    assert stats["memory_bytes"] <= stats["memory_limit"]
-
-
-def test_the_disk_cache_is_limited_too(tmp_path: Path) -> None:
-    cached = CachedDataset([np.full(100, index) for index in range(100)], disk=tmp_path, disk_limit="40KB")
-    for _ in range(2):
-        for index in range(100):
-            assert cached[index][50] == index
-    assert (tmp_path / FILE).stat().st_size <= 40_000
-    assert 0 < cached.stats()["disk_samples"] < 50
+    assert 25 <= stats[f"{where}_samples"] <= 40
+    assert stats["hits"] == 3 * stats[f"{where}_samples"]  # with LRU and random order there would be far fewer
+    assert stats[f"{where}_bytes"] <= stats[f"{where}_limit"] == limit
     cached.close()
+    assert where == "memory" or (tmp_path / FILE).stat().st_size <= limit
 
 
 def test_a_full_disk_counts_as_a_full_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,14 +228,6 @@ def test_a_full_disk_counts_as_a_full_cache(tmp_path: Path, monkeypatch: pytest.
     assert cached[0]["index"] == 0
     assert cached.stats()["disk_hits"] == 2
     cached.close()
-
-
-def test_the_next_run_reuses_the_disk_cache(tmp_path: Path) -> None:
-    for run in range(3):
-        cached = CachedDataset(Numbers(), disk=tmp_path)
-        go_through(cached)
-        assert cached.dataset.made == (0 if run else 60)
-        cached.close()
 
 
 def test_samples_on_disk_move_to_memory(tmp_path: Path) -> None:
@@ -274,19 +257,16 @@ def test_damaged_and_truncated_samples_are_made_again(tmp_path: Path) -> None:
     cached.close()
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda path: CachedDataset(Numbers(shift=1), disk=path),
-        lambda path: CachedDataset(Numbers(count=59), disk=path),
-        lambda path: CachedDataset(Numbers(), disk=path, version=2),
-    ],
-    ids=["transform", "length", "version"],
-)
-def test_another_dataset_drops_the_disk_cache(other: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["transform", "length", "version", "damaged head"])
+def test_another_dataset_drops_the_disk_cache(change: str, tmp_path: Path) -> None:
     old = CachedDataset(Numbers(), disk=tmp_path)
     go_through(old)
-    cached = other(tmp_path)
+    other = Numbers(59 if change == "length" else 60, shift=int(change == "transform"))
+    if change == "damaged head":
+        os.replace(shutil.copy(tmp_path / FILE, tmp_path / f"{FILE}.copy"), tmp_path / FILE)
+        with open(tmp_path / FILE, "r+b") as file:
+            file.write(b"nonsense")
+    cached = CachedDataset(other, disk=tmp_path, version=2 if change == "version" else None)
     with pytest.warns(PerformanceWarning, match="damaged, or belonged to another version, or to a dataset"):
         go_through(cached)
     assert cached.dataset.made == len(cached)
@@ -294,34 +274,9 @@ def test_another_dataset_drops_the_disk_cache(other: Any, tmp_path: Path) -> Non
     assert old.dataset.made == 60
     cached.close()
     old.close()
-
-
-class Lines:
-    """Reads a file that may change."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> str:
-        return Path(self.path).read_text().splitlines()[index]
-
-
-def test_a_changed_file_behind_a_cache_is_detected(tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
-    path.write_text("a\nb\nc\n")
-    cached = CachedDataset(Lines(path), memory="1MB", disk=tmp_path / "cache")
-    assert next(iter(feedline.Loader(cached, 3))) == ["a", "b", "c"]
-    path.write_text("d\ne\nlonger\n")
-    with pytest.warns(PerformanceWarning):
-        assert next(iter(feedline.Loader(cached, 3))) == ["d", "e", "longer"]
-    cached.close()
-    path.write_text("f\ng\nh\n")
-    again = CachedDataset(Lines(path), disk=tmp_path / "cache")
-    with pytest.warns(PerformanceWarning):
-        assert next(iter(feedline.Loader(again, 3))) == ["f", "g", "h"]
+    again = CachedDataset(other, disk=tmp_path, version=2 if change == "version" else None)
+    go_through(again)
+    assert again.stats()["misses"] == 0
     again.close()
 
 
@@ -337,32 +292,6 @@ def test_two_datasets_that_share_a_folder_by_mistake_stay_apart(start: str, tmp_
     assert [other[index]["x"][0] for index in range(20)] == list(range(100, 120))
     one.close()
     other.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_source_that_loads_metadata_while_reading_stays_the_same_dataset(workers: int, tmp_path: Path) -> None:
-    parquet.write_table(pyarrow.table({"x": list(range(20))}), tmp_path / "a.parquet")
-    for run in range(2):
-        dataset = ParquetDataset(tmp_path / "a.parquet")
-        cached = CachedDataset(dataset, memory="1MB", disk=tmp_path / "cache")
-        loader = feedline.Loader(cached, 5, workers=workers, engine="process" if workers else "auto")
-        for _ in range(3):  # a warning that the cache was dropped is an error
-            assert [batch["x"].tolist() for batch in loader] == [list(range(low, low + 5)) for low in (0, 5, 10, 15)]
-        assert cached.stats()["misses"] == (0 if run else 20)
-        cached.close()
-        dataset.close()
-
-
-def test_a_damaged_header_drops_the_disk_cache(tmp_path: Path) -> None:
-    cached = CachedDataset(Numbers(), disk=tmp_path)
-    go_through(cached)
-    cached.close()
-    (tmp_path / FILE).write_bytes(b"nonsense")
-    again = CachedDataset(Numbers(), disk=tmp_path)
-    with pytest.warns(PerformanceWarning):
-        go_through(again)
-    again.close()
 
 
 def test_a_dataset_that_changes_between_epochs_drops_the_cache(tmp_path: Path) -> None:
@@ -612,17 +541,13 @@ def test_a_dataset_that_outgrows_its_memory_is_rejected() -> None:
         cached.set_epoch(1)
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+def test_folders_that_are_not_for_a_cache(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(SourceError, match="Choose a folder that you can write to"):
         CachedDataset([1], disk=tmp_path / "file")[0]
-
-
-def test_rejects_a_folder_with_other_files(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(BadOption, match=r"contains other files.*new or empty"):
+    with pytest.raises(BadOption, match=r"contains other files, such as 'file'"):
         CachedDataset([1], disk=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_other_files_in_a_cache_folder_are_kept(tmp_path: Path) -> None:

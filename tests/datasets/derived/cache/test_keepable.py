@@ -3,32 +3,14 @@
 import asyncio
 import random
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import feedline
 from feedline.datasets.derived.cache.keepable import RandomWatch
 
 pytestmark = pytest.mark.sample(4)
-
-DRAWS: dict[str, Callable[[], Any]] = {
-    "feedline.rng()": lambda: feedline.rng().random(),
-    "random": random.random,
-    "numpy.random": np.random.rand,
-    "torch": lambda: torch.rand(1),
-}
-
-
-@pytest.mark.parametrize("name", DRAWS)
-def test_each_generator_is_watched(name: str) -> None:
-    watch = RandomWatch()
-    with watch.watching():
-        DRAWS[name]()
-    assert watch.generators == [name]
 
 
 def test_nothing_is_reported_if_nothing_is_drawn() -> None:

@@ -17,10 +17,11 @@ import pytest
 
 import feedline
 from feedline.datasets import JSONLines, ParquetDataset, Remote, TextLines, open_dataset
-from feedline.datasets.formats.lines import blocks, index
+from feedline.datasets.formats.lines import index
+from feedline.datasets.formats.lines import source as source_module
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import CorruptSource, MissingExtra, SourceChanged, SourceError
-from tests.datasets.formats.lines.writing import FORMS, all_of, lines_of, write
+from tests.datasets.formats.lines.writing import FORMS, all_of, lines_of, taken, write
 from tests.datasets.storage.servers import Request, WebServer, web_server
 
 COUNT = 300
@@ -29,13 +30,14 @@ COUNT = 300
 @pytest.fixture(autouse=True)
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a small file need many blocks and many requests."""
-    for module in (index, blocks):
+    for module in (index, source_module):
         monkeypatch.setattr(module, "BLOCK_BYTES", 100)
         monkeypatch.setattr(module, "PACKED_BYTES", 300)
     monkeypatch.setattr(index, "_LEAST_UNIT", 50)
-    monkeypatch.setattr(index, "_REMOTE_CHUNK", 200)
+    monkeypatch.setattr("feedline.datasets.storage.content.REMOTE_CHUNK", 200)
+    monkeypatch.setattr(source_module, "CACHE_BYTES", 0)
     monkeypatch.setattr("feedline.datasets.storage.ranges.REMOTE_GAP", 50)
-    monkeypatch.setattr("feedline.datasets.formats.lines.sections.SECTION_BYTES", 250)
+    monkeypatch.setattr("feedline.datasets.formats.lines.format.SECTION_BYTES", 250)
     monkeypatch.setattr("feedline.datasets.storage.ahead.REMOTE_CHUNK", 200)
     monkeypatch.setattr("feedline.datasets.storage.http._HEAD", 100)
     monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
@@ -55,7 +57,7 @@ def check(dataset: Any, expected: list[Any]) -> None:
     assert dataset.__getitems__(order) == [expected[i] for i in order]
     for stream in (dataset.stream(), pickle.loads(pickle.dumps(dataset)).stream()):
         iterator = iter(stream)
-        assert iterator.take(40) == expected[:40]
+        assert taken(iterator, 40) == expected[:40]
         again = iter(stream)
         again.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
         assert list(again) == expected[40:]
@@ -143,7 +145,7 @@ def test_a_server_that_goes_down_for_good(server: WebServer) -> None:
 
 def test_a_file_replaced_on_the_server_is_detected(server: WebServer) -> None:
     write(server.folder / "a.jsonl", lines_of(range(COUNT)))
-    dataset = JSONLines(f"{server.address}/a.jsonl", cache=False, cache_bytes=0)
+    dataset = JSONLines(f"{server.address}/a.jsonl", cache=False)
     assert dataset[3] == 3
     server.tags["a.jsonl"] = '"another"'
     with pytest.raises(SourceChanged, match=r"a\.jsonl was changed"):
@@ -196,7 +198,7 @@ def test_files_in_a_store(memory: Any, tmp_path: Path) -> None:
 
 def test_an_object_that_changes_is_detected(memory: Any) -> None:
     memory.pipe("/bucket/a.jsonl", lines_of(range(COUNT)))
-    dataset = JSONLines("memory://bucket/a.jsonl", cache_bytes=0)
+    dataset = JSONLines("memory://bucket/a.jsonl")
     assert dataset[0] == 0
     memory.pipe("/bucket/a.jsonl", lines_of(range(COUNT + 1)))
     with pytest.raises(SourceChanged, match=r"a\.jsonl was changed"):
@@ -248,10 +250,10 @@ def test_lines_on_the_hub(hub: Path, tmp_path: Path) -> None:
         values = range(number * 40, number * 40 + 40)
         write(hub / f"part-{number}.jsonl.gz", lines_of(values), is_split=True)
     check(JSONLines("hf://datasets/ada/poems/*.jsonl.gz", cache=tmp_path / "cache"), list(range(120)))
-    assert len(list((tmp_path / "cache").iterdir())) == 3, "an object has a tag, so its index is kept"
+    assert len(list((tmp_path / "cache").glob("*.line-index"))) == 3, "an object has a tag, so its index is kept"
     check(JSONLines("hf://datasets/ada/poems"), list(range(120)))
     assert {cache for _, cache in Hub.opened} == {"none"}, "only the requested lines are read"
-    dataset = JSONLines("hf://datasets/ada/poems/part-0.jsonl.gz", cache_bytes=0)
+    dataset = JSONLines("hf://datasets/ada/poems/part-0.jsonl.gz")
     assert dataset[0] == 0
     write(hub / "part-0.jsonl.gz", lines_of(range(41)))
     with pytest.raises(SourceChanged, match=r"hf://datasets/ada/poems/part-0\.jsonl\.gz was changed"):
@@ -287,7 +289,7 @@ def test_a_damaged_piece_of_the_disk_cache_is_requested_again(
     monkeypatch.setattr("feedline.datasets.storage.disk_cache.PIECE_BYTES", 200)
     write(server.folder / f"a.jsonl{ending}", lines_of(range(COUNT)))
     address, pieces = f"{server.address}/a.jsonl{ending}", tmp_path / "pieces"
-    dataset = JSONLines(address, cache=False, remote=Remote(cache=pieces), cache_bytes=0)
+    dataset = JSONLines(address, cache=False, remote=Remote(cache=pieces))
 
     def values() -> list[Any]:
         if is_stream:

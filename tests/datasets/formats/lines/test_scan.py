@@ -5,7 +5,7 @@ import itertools
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from feedline.datasets.formats.lines.scan import Scan
+from feedline.datasets.formats.lines.index import Scan
 from tests.sampling import examples
 
 

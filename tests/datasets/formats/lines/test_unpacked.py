@@ -1,4 +1,4 @@
-"""Decompressed copies hold every line of the file, or are made again."""
+"""Unpacked copies of compressed files: every line is in them, or they are made again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,23 @@ import pytest
 
 import feedline
 from feedline.datasets import JSONLines
-from feedline.datasets.framework.kept_file import BLOCK_BYTES, kept_bytes
-from feedline.errors import DataWarning, SourceChanged
-from tests.datasets.formats.lines.writing import lines_of, touch_later
+from feedline.datasets.formats.lines import index
+from feedline.datasets.formats.lines import source as source_module
+from feedline.datasets.framework.store import BLOCK_BYTES, read_stored, stored_bytes
+from feedline.errors import BadOption, CorruptSource, DataWarning, PerformanceWarning, SourceChanged, SourceError
+from tests.datasets.formats.lines.writing import lines_of, rows, touch_later, write
 from tests.tools.packing.stores import in_child
 
 COUNT = 1000
 LINES = lines_of({"number": number, "text": "x" * 90} for number in range(COUNT))
+
+
+@pytest.fixture(autouse=True)
+def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "MOST_UNIT", 1000)
+    for module in (index, source_module):
+        monkeypatch.setattr(module, "PACKED_BYTES", 500)
+    monkeypatch.setattr(source_module, "CACHE_BYTES", 0)
 
 
 @pytest.fixture
@@ -28,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path) -> JSONLines:
-    return JSONLines(path, "number", unpack=path.parent / "copies", cache=path.parent / "indexes", cache_bytes=0)
+    return JSONLines(path, "number", cache=path.parent / "copies")
 
 
 def copy_of(path: Path) -> Path:
@@ -41,21 +51,23 @@ def check(path: Path) -> None:
     assert len(dataset) == COUNT
     assert dataset.__getitems__(range(COUNT)) == list(range(COUNT))
     dataset.close()
-    assert os.stat(copy_of(path)).st_size == kept_bytes(len(LINES))
+    assert read_stored(copy_of(path)) == LINES
 
 
-@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, len(LINES) // 2, len(LINES), kept_bytes(len(LINES)) - 1])
+@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, len(LINES) // 2, len(LINES), stored_bytes(len(LINES)) - 1])
 def test_a_copy_that_was_cut_off_is_made_again(path: Path, size: int) -> None:
     check(path)
     os.truncate(copy_of(path), size)
-    check(path)
+    with pytest.warns(DataWarning, match="is damaged or cut off"):
+        check(path)
 
 
-@pytest.mark.parametrize("content", [LINES[:501], LINES, bytes(kept_bytes(len(LINES)))])
+@pytest.mark.parametrize("content", [LINES[:501], LINES, bytes(stored_bytes(len(LINES)))])
 def test_a_file_that_feedline_did_not_complete_is_no_copy(path: Path, content: bytes) -> None:
     check(path)
     copy_of(path).write_bytes(content)
-    check(path)
+    with pytest.warns(DataWarning, match="is damaged or cut off"):
+        check(path)
 
 
 def test_a_pipe_or_link_in_place_of_a_copy_is_replaced(path: Path) -> None:
@@ -87,7 +99,7 @@ def test_a_damaged_copy_is_made_again_when_the_damage_is_read(path: Path, is_ope
     if not is_open:
         dataset = opened(path)
     assert dataset[0] == 0
-    with pytest.warns(DataWarning, match=r"a\.jsonl-.*\.lines, a decompressed copy, is damaged"):
+    with pytest.warns(DataWarning, match=r"\.lines is damaged"):
         assert dataset[COUNT // 2] == COUNT // 2
     other = opened(path)
     assert other.__getitems__(range(COUNT)) == dataset.__getitems__(range(COUNT)) == list(range(COUNT))
@@ -121,12 +133,12 @@ def test_a_lost_copy_is_made_again_unless_the_file_has_changed(path: Path) -> No
 
 def test_a_damaged_copy_of_a_file_that_has_changed_is_an_error(path: Path) -> None:
     dataset = opened(path)
-    assert len(dataset) == COUNT
+    assert dataset[0] == 0
     damage(copy_of(path), len(LINES) // 2)
     before = os.stat(path)
     damage(path, before.st_size - 6)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.warns(DataWarning, match="is damaged"), pytest.raises(SourceChanged, match=r"a\.jsonl\.gz"):
+    with pytest.warns(DataWarning, match="is damaged"), pytest.raises(SourceError, match=r"a\.jsonl\.gz"):
         dataset[COUNT // 2]
     dataset.close()
 
@@ -141,12 +153,31 @@ def test_a_run_killed_at_any_step_leaves_a_whole_copy_or_none(path: Path) -> Non
     assert point > 3
 
 
-def test_what_killed_processes_left_is_removed(path: Path) -> None:
-    check(path)
-    copy = copy_of(path)
-    left = copy.with_name(f".{copy.name}.0123456789abcdef.part")
-    left.write_bytes(b"half")
-    os.utime(left, (1, 1))
-    touch_later(path)
-    check(path)
-    assert not left.exists()
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_lines_are_numbered_as_in_the_file(tmp_path: Path, ending: str) -> None:
+    path = write(tmp_path / f"a.jsonl{ending}", b"\n" + lines_of(rows(60)) + b"?\n")
+    dataset = JSONLines(path, "number", cache=tmp_path / "copies")
+    assert dataset.__getitems__([40, 3]) == [40, 3]
+    with pytest.raises(CorruptSource, match=rf"a\.jsonl{ending}, line 62: "):
+        dataset[60]
+    dataset.close()
+
+
+def test_small_parts_are_read_in_place(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl.gz", lines_of(range(60)), is_split=True)
+    dataset = JSONLines(path, cache=tmp_path / "copies")
+    assert dataset.__getitems__([40, 3]) == [40, 3]
+    assert not [*(tmp_path / "copies").glob("*.lines")]
+    assert JSONLines(path, cache=False)[59] == 59
+    dataset.close()
+
+
+def test_without_a_place_for_the_copy_the_error_says_what_to_do(path: Path) -> None:
+    with pytest.raises(BadOption, match=r"a\.jsonl\.gz is compressed as a whole.*cache=False"):
+        len(JSONLines(path, cache=False))
+    with (
+        pytest.warns(PerformanceWarning, match="cannot be kept in"),
+        pytest.raises(SourceError, match=r"a\.jsonl\.gz is compressed as a whole.*Give cache= a folder"),
+    ):
+        len(JSONLines(path, cache=path / "below a file"))
+    assert list(JSONLines(path, "number", cache=False).stream()) == list(range(COUNT))

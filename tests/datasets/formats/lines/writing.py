@@ -70,3 +70,12 @@ def touch_later(path: Path) -> None:
     """Move the modification time of a file."""
     now = path.stat()
     os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns + 10**9))
+
+
+# Any: an iterator of a stream, and its samples.
+def taken(iterator: Any, count: int) -> list[Any]:
+    """Take `count` samples, which may come in several parts."""
+    found: list[Any] = []
+    while len(found) < count and (made := iterator.take(count - len(found))):
+        found += made
+    return found

@@ -40,7 +40,7 @@ def test_bad_options_of_streams_are_rejected(options: dict[str, Any]) -> None:
 def test_construction_and_repr_open_nothing() -> None:
     dataset = TarDataset(["none.tar", "s3://none/none.tar", "http://none.invalid/x.tar"], "cls")
     assert repr(dataset) == "TarDataset(3 shards, each sample cls)"
-    assert repr(dataset.stream()) == "TarStream(3 shards, each sample cls)"
+    assert repr(dataset.stream()) == "ShardStream(3 tar shards, each sample cls)"
 
 
 def test_a_stream_has_neither_length_nor_indices() -> None:

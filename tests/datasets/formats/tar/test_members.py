@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.datasets.formats.tar.members import BadHeader, Bytes, Header, Members
+from feedline.datasets.formats.tar.members import BadHeader, Header, Members
+from feedline.datasets.storage.content import ByteReader
 from feedline.errors import CorruptSource
 from tests.datasets.formats.tar.writing import tar_bytes
 
@@ -20,7 +21,7 @@ def members_of(data: bytes, chunk: int = 1000, *, packed: bool = False, limit: i
         start = next(places, None)
         return b"" if start is None else data[start : start + chunk]
 
-    return Members(Bytes(next_chunk), "a.tar", size=None if packed else len(data), limit=limit)
+    return Members(ByteReader(next_chunk), "a.tar", size=None if packed else len(data), limit=limit)
 
 
 def read_all(data: bytes, chunk: int = 1000, *, every: int = 1) -> list[tuple[str, bytes]]:
@@ -175,7 +176,7 @@ def test_any_bytes_give_files_or_an_error(data: bytes, chunk: int) -> None:
 @given(st.binary(max_size=60), st.integers(1, 20), st.lists(st.tuples(st.booleans(), st.integers(0, 25))))
 def test_bytes_can_be_taken_and_skipped(data: bytes, chunk: int, steps: list[tuple[bool, int]]) -> None:
     places = iter(range(0, len(data), chunk))
-    stream = Bytes(lambda: data[place : place + chunk] if (place := next(places, None)) is not None else b"", 100)
+    stream = ByteReader(lambda: data[place : place + chunk] if (place := next(places, None)) is not None else b"", 100)
     at = 0
     for takes, count in steps:
         expected = data[at : at + count]

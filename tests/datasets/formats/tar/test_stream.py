@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import Remote, TarDataset
 from feedline.datasets.formats.tar import arrays, members
-from feedline.datasets.formats.tar.stream import TarPass
+from feedline.datasets.framework.shard_stream import ShardPass
 from feedline.datasets.framework.shares import shares_of
 from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError, WorkerWarning
 from feedline.types import EngineName
@@ -182,17 +182,17 @@ def test_a_state_saved_anywhere_resumes_with_the_next_sample(
                 Path(path).write_bytes(gzip.compress(Path(path).read_bytes()))
     dataset = stream(sorted(map(str, folder.iterdir())), shuffle=True, buffer=buffer, seed=1)
     dataset.set_epoch(2)
-    expected = list(TarPass(dataset, part))
-    first = TarPass(dataset, part)
+    expected = list(ShardPass(dataset, part))
+    first = ShardPass(dataset, part)
     assert list(itertools.islice(first, taken)) == expected[:taken]
     state = json.loads(json.dumps(first.state_dict()))
     assert len(json.dumps(state)) < 400
     dataset.set_epoch(0)  # the state contains its own
-    second = TarPass(dataset, part)
+    second = ShardPass(dataset, part)
     second.load_state_dict(state)
     assert second.state_dict() == state
     middle = list(itertools.islice(second, again))
-    third = TarPass(dataset, part)
+    third = ShardPass(dataset, part)
     third.load_state_dict(second.state_dict())
     assert [*expected[:taken], *middle, *third] == expected
     assert list(first) == expected[taken:]
@@ -274,7 +274,7 @@ def test_states_of_other_options_shards_and_parts_are_rejected(shards: list[str]
     with pytest.raises(BadState, match=f"{len(SIZES)} files, and now there are {len(SIZES) - 1}"):
         iter(stream(shards[1:], shuffle=True)).load_state_dict(state)
     with pytest.raises(BadState, match="part"):
-        TarPass(stream(shards, shuffle=True), (0, 2)).load_state_dict(state)
+        ShardPass(stream(shards, shuffle=True), (0, 2)).load_state_dict(state)
     for wrong in (None, {}, {"epoch": 1}, [1]):
         with pytest.raises(BadState, match="not the state of a pass"):
             iter(stream(shards)).load_state_dict(wrong)
@@ -393,7 +393,7 @@ def test_transforms_and_their_errors(shards: list[str]) -> None:
 
 
 def test_the_repr(shards: list[str]) -> None:
-    assert repr(stream(shards)) == "TarStream(7 shards, each sample cls)"
+    assert repr(stream(shards)) == "ShardStream(7 tar shards, each sample cls)"
     text = repr(stream(shards, shuffle=True, fields=("txt;text", "cls"), transform=len))
     assert "(txt;text, cls)" in text
     assert "shuffle=True, buffer=1000, seed=0" in text

@@ -13,7 +13,7 @@ import torch
 
 import feedline
 from feedline.datasets import TFRecordDataset
-from feedline.datasets.storage.unpacking import Bytes
+from feedline.datasets.storage.content import ByteReader
 from feedline.errors import BadOption, BadState, CorruptSource
 from tests.datasets.formats.tfrecord.records import file_of
 
@@ -53,7 +53,7 @@ def test_orders(tmp_path: Path) -> None:
     stream.set_epoch(1)
     assert list(stream) not in (first, sorted(first))
     assert "buffer=16" in repr(stream)
-    assert "3 files" in repr(pickle.loads(pickle.dumps(stream)))
+    assert "3 TFRecord files" in repr(pickle.loads(pickle.dumps(stream)))
     with pytest.raises(BadOption):
         write(tmp_path, 1).stream(shuffle=3)  # type: ignore[arg-type]
 
@@ -127,12 +127,12 @@ def test_an_interrupt_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         whole, samples = list(stream), iter(stream)
         found = [next(samples) for _ in range(4)]
         with monkeypatch.context() as patch:
-            patch.setattr(Bytes, "take", interrupted)
+            patch.setattr(ByteReader, "take", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 found.extend(samples)  # as far as the buffer reaches
         assert 4 <= len(found) < len(whole)
         assert found + list(samples) == whole
 
 
-def interrupted(self: Bytes, count: int) -> bytes:
+def interrupted(self: ByteReader, count: int) -> bytes:
     raise KeyboardInterrupt

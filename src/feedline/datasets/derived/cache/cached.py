@@ -144,15 +144,14 @@ class CachedDataset(Source, EpochAware, Derived, Described):
     def _open_disk(self, place: Path, head: Head) -> None:
         if sample_store.head_of(place) != head:
             sample_store.refuse_whole(place)
-        if sample_store.drop_other(place, head):
+        self._disk, dropped = sample_store.write_store(place, head, self._disk_limit)
+        if dropped:
             warn_user(
                 f"The cache in {place} was dropped and will be filled again: it was damaged, or belonged to another "
                 "version, or to a dataset or transform that has changed. If two datasets share the folder by mistake, "
                 "give each its own.",
                 PerformanceWarning,
             )
-        self._disk = sample_store.write_store(place, self._disk_limit)
-        self._disk.open(head)
 
     def describe(self) -> Description | None:
         return description_of(self.dataset)  # a cache may be added and left out
@@ -195,8 +194,8 @@ class CachedDataset(Source, EpochAware, Derived, Described):
         self._open()
         if self._folder is not None and self._disk is not None:
             sample_store.refuse_whole(self._folder)
-            sample_store.write_store(self._folder, 0)  # the folder may have been removed
             self._disk.close()
+            sample_store.write_store(self._folder, self._open(), 0)[0].close()  # the folder may have been removed
         head = self._head_now()
         for store in (self._memory, self._disk):
             if store is not None:
@@ -299,7 +298,8 @@ class CachedDataset(Source, EpochAware, Derived, Described):
             for store in (self._memory, self._disk):
                 if store is not None and not store.is_full:
                     store.put(index, encoded)
-            kept.append(decode(Encoded(encoded.kind, bytearray(encoded.data)), pickles=self._pickles))
+            own = Encoded(bytearray(encoded.data), encoded.is_pickle)
+            kept.append(decode(own, pickles=self._pickles))
         return kept
 
     def stats(self) -> dict[str, int]:

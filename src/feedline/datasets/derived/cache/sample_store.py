@@ -15,10 +15,6 @@ disk, where the checksum is compared every time, it does so only to distinguish 
 
 The file may be replaced by another store of the same name. Programs that have the old one open keep using it; processes
 that open the name again, such as workers, see another generation.
-
-Why the first samples are kept, and not the latest: an epoch in random order requests every sample once, so the most
-recently used sample is needed last. Evicting by age drops what is needed next and hits almost nothing; keeping a fixed
-part hits that part in every epoch, which is the best possible.
 """
 
 from __future__ import annotations
@@ -31,7 +27,6 @@ import struct
 import zlib
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,43 +45,29 @@ _HEAD = struct.Struct("<8sIIQ32s")
 _MAGIC = b"FDLVAULT"
 _NEXT, _STORED, _GENERATION, _WHOLE = 128, 136, 144, 152
 _ENTRY = struct.Struct("<QQII8x")
-"""Place, size, kind, checksum."""
+"""Place, size, 1 for a record or 2 for a pickle, checksum."""
 _NO_ENTRY = bytes(_ENTRY.size)
 _HEAD_BYTES = 4096
 _OWN = struct.Struct("<QQQI")
 
 
-class Kind(Enum):
-    """How a sample was encoded as bytes."""
-
-    RECORD = 1
-    PICKLE = 2
-
-
-_KINDS = {kind.value: kind for kind in Kind}
-
-
 class Encoded(NamedTuple):
-    """A sample as bytes."""
+    """A sample as bytes: a record, or a pickle."""
 
-    kind: Kind
     data: bytes | bytearray | memoryview
+    is_pickle: bool = False
 
 
 def encode(sample: object, *, pickles: bool) -> Encoded:
-    """Return a sample as bytes.
-
-    Raises NotARecord: a record cannot hold it, and `pickles` is False.
-    """
+    """Return a sample as bytes. Raises NotARecord: a record cannot hold it, and `pickles` is False."""
     try:
-        return Encoded(Kind.RECORD, records.encode(sample))
+        return Encoded(records.encode(sample))
     except records.NotARecord as exc:
         if not pickles:
             raise records.NotARecord(
-                f"{exc} Or pass pickle=True: samples are then stored with pickle, which runs code when they are read. "
-                "Anyone who can write to the store can then run code in your program."
+                f"{exc} Or pass pickle=True: anyone who can write to the store can then run code in your program."
             ) from None
-    return Encoded(Kind.PICKLE, pickle.dumps(sample, pickle.HIGHEST_PROTOCOL))
+    return Encoded(pickle.dumps(sample, pickle.HIGHEST_PROTOCOL), is_pickle=True)
 
 
 # Any: a sample of any form.
@@ -96,7 +77,7 @@ def decode(encoded: Encoded, *, pickles: bool) -> Any:
     Arrays are writable if the bytes are a bytearray, which the caller owns; otherwise they are read-only views. Raises
     CorruptSource: these bytes are not a sample, or it was pickled and `pickles` is False.
     """
-    if encoded.kind is Kind.RECORD:
+    if not encoded.is_pickle:
         return records.decode(encoded.data)
     if not pickles:
         raise CorruptSource("It was stored with pickle. If you trust the store, pass pickle=True.")
@@ -220,7 +201,7 @@ class SampleStore:
             return None
         place, size, number, checksum = _ENTRY.unpack(entry)
         end = place + size
-        if number not in _KINDS or (end > self.limit and end > self._shared.number(_NEXT)):
+        if number not in (1, 2) or (end > self.limit and end > self._shared.number(_NEXT)):
             return None
         data: bytearray | memoryview
         if viewed is not None:
@@ -235,11 +216,11 @@ class SampleStore:
                 if self._checked is None:
                     self._checked = np.zeros(self._head.count, np.bool_)
                 self._checked[index] = True
-        return Encoded(_KINDS[number], data)
+        return Encoded(data, number == 2)
 
     def put(self, index: int, encoded: Encoded) -> bool:
         """Store a sample; False if there is no room. Samples that others have stored meanwhile stay."""
-        shared, data, number = self._shared, bytes(encoded.data), encoded.kind.value
+        shared, data, number = self._shared, bytes(encoded.data), 1 + encoded.is_pickle
         again = index in self.damaged
         with self.locked():
             if self._head is None or index >= self._head.count or not self.is_current():
@@ -345,29 +326,24 @@ def refuse_whole(folder: Path) -> None:
             )
 
 
-def drop_other(folder: Path, head: Head) -> bool:
-    """Replace a store that is damaged, or of another dataset, with an empty file; True if there was one.
+def write_store(folder: Path, head: Head, limit: int | None) -> tuple[SampleStore, bool]:
+    """Return the open store in a folder, which is created if needed, and whether that of another dataset was dropped.
 
-    Programs that have it open keep using it. If several programs do this at the same time, only one succeeds.
-    """
-    if not has_store(folder) or head_of(folder) == head:
-        return False
-    with closing(read_store(folder)) as store, store.locked():
-        if not has_store(folder) or head_of(folder) == head:
-            return False  # another program was first
-        empty = folder / f"{FILE}.new"
-        empty.touch()
-        os.replace(empty, folder / FILE)  # not removed: this file marks the folder
-        return True
-
-
-def write_store(folder: Path, limit: int | None) -> SampleStore:
-    """Return the store in a folder, readable and writable; create the folder if needed.
-
+    Programs that have the other one open keep using it. If several programs drop it at the same time, only one does.
     Raises BadOption: the folder holds other files; SourceError: it cannot be written to.
 
-    Without a limit in bytes, it may use its current size plus half of the free disk space.
+    Args:
+        folder: where.
+        head: of the dataset.
+        limit: in bytes; None for the current size plus half of the free disk space.
     """
+    dropped = False
+    if has_store(folder) and head_of(folder) != head:
+        with closing(read_store(folder)) as store, store.locked():
+            if head_of(folder) != head:  # otherwise another program was first
+                (empty := folder / f"{FILE}.new").touch()
+                os.replace(empty, folder / FILE)  # not removed: this file marks the folder
+                dropped = True
     check_own(folder, FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -379,4 +355,6 @@ def write_store(folder: Path, limit: int | None) -> SampleStore:
             f"A store of samples cannot be created in {folder}: {exc.strerror or exc}. Choose a folder that you can "
             "write to."
         ) from exc
-    return SampleStore(SharedFile(folder / FILE), limit=limit)
+    store = SampleStore(SharedFile(folder / FILE), limit=limit)
+    store.open(head)
+    return store, dropped

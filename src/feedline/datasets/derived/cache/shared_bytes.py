@@ -6,7 +6,7 @@ writes, and must detect them by a checksum. Only `locked` excludes others.
 The lock is `flock` on a descriptor that each process has opened for itself, so it ends with the process: a killed
 process holds no lock. Within a process a mutex excludes threads, and prevents a fork inside the locked section:
 otherwise a forked process would inherit the locked descriptor.
-Test: tests/datasets/derived/cache/test_shared_bytes.py::test_a_killed_process_leaves_no_lock_behind
+Test: tests/datasets/derived/cache/test_sample_store.py::test_a_killed_process_leaves_no_lock_behind
 """
 
 from __future__ import annotations

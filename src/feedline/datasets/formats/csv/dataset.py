@@ -2,71 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from feedline.datasets.formats.csv.rows import (
-    LONGEST_ROW,
-    UTF16,
-    Unclosed,
-    checked_columns,
-    checked_types,
-    named_rows,
-    parts,
-    wider,
-)
-from feedline.datasets.formats.parquet.layout import Footer
-from feedline.datasets.formats.parquet.mapped import Unpacked
-from feedline.datasets.formats.parquet.table import CACHE_BYTES, RowGroupSource, types_of
+from feedline.datasets.formats.csv.parsing import Misfit, Parser, kind_at
+from feedline.datasets.formats.parquet.dataset import MappedSource
+from feedline.datasets.formats.parquet.mapped import Mapped, MappedEntries, file_of, temporary
+from feedline.datasets.formats.parquet.table import CACHE_BYTES, reading, together, types_of
 from feedline.datasets.formats.parquet.values import pyarrow
-from feedline.datasets.framework.form import VectorFields, names_in
-from feedline.datasets.framework.paths import File, Paths
+from feedline.datasets.framework.form import Form, VectorFields, names_in
+from feedline.datasets.framework.paths import File, Paths, found_files
 from feedline.datasets.framework.source import Transform
-from feedline.datasets.framework.store import Cache
-from feedline.datasets.storage.unpacking import Bytes, packing_of, unpacked_file
-from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.system.handle import Handle
-from feedline.system.sizes import byte_count
+from feedline.datasets.framework.store import Cache, Entry, checked_cache
+from feedline.errors import BadOption
 
 if TYPE_CHECKING:
-    from pyarrow import Schema, Table
-
-PART_BYTES = 1 << 20
-"""Default number of bytes to parse at a time, the same as in pyarrow."""
+    from pyarrow import DataType, RecordBatch, Schema
 
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in ("", *PACKED))
 
-_LARGEST_PART = 1 << 28
-"""Maximum size in bytes of a part: it is parsed at once, and pyarrow counts bytes in 31 bits."""
+_PART_ROWS = 1 << 15
+"""Rows of a part: what a stream shuffles, and what a worker of torch's loader reads, as a whole. A guess."""
 
 
-@dataclass(frozen=True)
-class Text:
-    """The layout of one file, found on its first read."""
-
-    columns: tuple[str, ...]
-    packing: str | None
-    """The compression of the file, or None."""
-    starts: NDArray[np.int64]
-    """Offset of each part in the uncompressed file, and the end of the last part."""
-    rows: NDArray[np.int64]
-    """The number of the first row of each part, and the number after the last row. The first row of the file is row 1.
-    """
-
-
-class CSVDataset(RowGroupSource):
+class CSVDataset(MappedSource):
     r"""The rows of CSV files as a map-style dataset; `stream()` makes an iterable one.
 
-    A file is read once when you first ask for the length or a sample, to count rows, infer types and check all cells.
-    After that, parts of it are read and parsed as samples need them, and each process keeps up to `cache_bytes` of
-    them. For long use in random order, `feedline pack` the file or set `cache`.
+    When you first ask for the length or a sample, each file is read to infer types, and to check and convert all cells.
+    The result is kept as an Arrow file in `cache`, which all processes and later programs map, as `ArrowDataset` does:
+    after that, CSV is as fast as Arrow, and a file is read again only if it has changed.
 
     Cells are in UTF-8. A cell that contains delimiters, line ends or quotes is quoted with `"`, and quotes inside it
     are doubled. A missing number is NaN in a column of floats, and None in a column of integers; a missing string is
@@ -74,8 +41,7 @@ class CSVDataset(RowGroupSource):
 
     Args:
         paths: a file, a folder (all `.csv` and `.tsv` files below it), a pattern such as `data/part-*.csv`, or a list
-            of these. To reach a row, files compressed with gzip, bzip2, xz or zstd are read from the beginning: use
-            them for streams in order, or with `cache`.
+            of these. Files may be compressed with gzip, bzip2, xz or zstd.
         fields: as for `ParquetDataset`: a column for the value itself, a tuple of names for tuples, a list of names for
             dicts, a dict that maps new names to columns; None for dicts of all columns. In a dict or tuple, a list of
             columns is one vector.
@@ -86,9 +52,8 @@ class CSVDataset(RowGroupSource):
         delimiter: the character between cells; None for tabs in `.tsv` files and commas in all others.
         filters: as for `ParquetDataset`.
         transform: applied to each sample.
-        cache_bytes: how much parsed data each process keeps.
-        part_bytes: how much of a file is read and parsed at a time. `stream(window=...)` counts such parts.
-        cache: a folder where parsed parts are kept as Arrow files, as for `ParquetDataset`.
+        cache: the folder for the Arrow files, which take about as much space as the CSV files do uncompressed; True for
+            the user's cache folder (`$FEEDLINE_CACHE`); False for temporary files of each process.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -103,14 +68,14 @@ class CSVDataset(RowGroupSource):
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder, "people.csv")
         ...     _ = path.write_text('name,born\n"Lovelace, Ada",1815\nAlan,1912\n')
-        ...     dataset = CSVDataset(path, types={"born": "int16"})
+        ...     dataset = CSVDataset(path, types={"born": "int16"}, cache=False)
         ...     dataset[0]
         ...     dataset
         {'name': 'Lovelace, Ada', 'born': np.int16(1815)}
         CSVDataset(2 samples of {'name': string, 'born': int16[]})
     """
 
-    _lazy = (*RowGroupSource._lazy, "_texts", "_kinds", "_unsure", "_unzipped_once", "_unzipping")
+    _lazy = (*MappedSource._lazy, "_kinds", "_entries")
     _endings = ENDINGS
     _module = "pyarrow.csv"
 
@@ -124,223 +89,117 @@ class CSVDataset(RowGroupSource):
         delimiter: str | None = None,
         filters: object = None,
         transform: Transform | None = None,
-        cache_bytes: int | str = CACHE_BYTES,
-        part_bytes: int | str = PART_BYTES,
-        cache: Cache = False,
+        cache: Cache = True,
     ) -> None:
-        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
-        self.types = checked_types(types)
-        self.columns = checked_columns(columns)
+        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=CACHE_BYTES)
+        self.types = _checked_types(types)
+        if isinstance(columns, str):
+            raise BadOption(f"columns={columns!r} is not a list of names.")
+        self.columns = None if columns is None else tuple(columns)
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii()):
             raise BadOption(f"delimiter={delimiter!r} is not a single ASCII character that can separate cells.")
         self.delimiter = delimiter
-        self.part_bytes = min(byte_count("part_bytes", part_bytes, least=1), _LARGEST_PART)
-        self._texts: dict[str, Text] = {}
-        self._kinds: dict[str, object] = {}
-        """The type of each column, in all files."""
-        self._unsure: set[str] = set()
-        """Columns whose parts differ in type, so the common type may not fit all cells."""
-        self._unzipped_once: set[str] = set()
-        """Compressed files all of whose parts this process has put into `cache`."""
-        self._unzipping: Handle[dict[str, Bytes]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
+        self.cache = checked_cache(cache)
+        self._part_rows = _PART_ROWS
+        self._kinds: dict[str, DataType] = {}
+        """The type of each column in use, in all files."""
+        self._entries = MappedEntries()
 
-    def _schema_and_counts(self, file: File) -> tuple[object, list[int]]:
-        with open(file.path, "rb") as opened:
-            packing = packing_of(opened.read(8))
-        columns, starts, counts = self.columns, [0], list[int]()
-        first_row = 1 if columns is not None else 2
-        kinds: dict[str, object] = {}
-        with open(file.path, "rb") as opened:
-            read = opened.read if packing is None else unpacked_file(file.path, packing).take
+    def _found(self) -> Sequence[str | File]:
+        """Return the files, and map all of them: their cells decide about the types."""
+        files = [File.at(path) for path in found_files(self.paths, ENDINGS)]
+        about = [[file.identity for file in files], self.delimiter, self.columns, self._given(), self._wanted()]
+        entry = Entry.within(self.cache, "types", about, " ".join(file.stamp for file in files))
+        places: dict[str, int] | None = None if entry is None else entry.load(dict)
+        if places is None:
+            places = {}
+            for found in together(self._inferred, files, self._inspected_at_once):
+                places.update({name: max(place, places.get(name, -1)) for name, place in found.items()})
+        self._kinds = {name: self.types.get(name) or kind_at(place) for name, place in places.items()}
+        while misfits := set(together(self._misfit, files, self._inspected_at_once)) - {""}:
+            places.update(dict.fromkeys(misfits, -1))
+            self._kinds.update(dict.fromkeys(misfits, kind_at(-1)))
+            self._opened.clear()
+        if entry is not None:
+            entry.save(places)
+        return files
+
+    def _given(self) -> list[list[str]]:
+        return [[name, str(kind)] for name, kind in self.types.items()]
+
+    def _wanted(self) -> list[str] | None:
+        """Return the columns to convert; None for all."""
+        names = None if self.filters is not None else names_in(self.fields)
+        return None if names is None else sorted(set(names))
+
+    def _parser(self, file: File) -> Parser:
+        suffixes = Path(file.path.lower()).suffixes[-2:]
+        return Parser.of(file, self.columns, self.delimiter or ("\t" if ".tsv" in suffixes else ","))
+
+    def _inferred(self, number: int, file: File) -> dict[str, int]:
+        """Return places in `KINDS` for the columns in use."""
+        with reading(file, f"reading {file.path!r}"):
+            parser, wanted = self._parser(file), self._wanted()
+            types_of(pyarrow().schema([(name, pyarrow().null()) for name in parser.columns]), file)
+            if number == 0:
+                Form.of(self.fields, parser.columns, repr(file.path), has_vectors=True)
+                Form.of(list(self.types) or None, parser.columns, repr(file.path))
+            names = [name for name in parser.columns if wanted is None or name in wanted]
+            free = [name for name in names if name not in self.types]
+            return dict.fromkeys(names, -1) | (parser.inferred(free) if free else {})
+
+    def _misfit(self, _: int, file: File) -> str:
+        """Return a column of a file whose inferred type does not fit it; "" if there is none."""
+        with reading(file, f"reading {file.path!r}"):
             try:
-                for part in parts(read, self._delimiter(file), self.part_bytes):
-                    content, ends, start = part.content, part.ends, part.start
-                    if columns is None:
-                        head = int(ends[0])
-                        columns = self._header(content[:head], file)
-                        content, ends, start = content[head:], ends[1:] - head, start + head
-                    if not counts:
-                        starts = [start]
-                    if len(ends):
-                        row = first_row + sum(counts)
-                        table = self._parsed(content, file, columns, row, len(ends), self._columns_to_parse(columns))
-                        self._check_texts(table.schema, content, file, columns, row)
-                        kinds = self._widened(kinds, {field.name: field.type for field in table.schema})
-                        counts.append(len(ends))
-                        starts.append(start + len(content))
-            except UTF16 as exc:
-                raise CorruptSource(
-                    f"{file.path!r} is in UTF-16, but CSVDataset reads UTF-8. Convert it, for example with "
-                    f'`iconv -f UTF-16 -t UTF-8`, or write it as "CSV UTF-8" from Excel.'
-                ) from exc
-            except Unclosed as exc:
-                raise CorruptSource(
-                    f"{file.path!r}: a quote that is opened in row {first_row + sum(counts) + exc.args[0]} or later "
-                    f"is never closed, or the row has more than {LONGEST_ROW >> 20} MiB, the maximum that CSVDataset "
-                    "reads as one row. Correct that row."
-                ) from exc
-        if columns is None:
-            raise SourceError(f"{file.path!r} is empty: it does not even have a header.")
-        rows = first_row + np.cumsum([0, *counts])
-        self._texts[file.path] = Text(columns, packing, np.array(starts, np.int64), rows)
-        return pyarrow().schema([(name, kinds.get(name, pyarrow().null())) for name in columns]), counts
+                self._mapped(file)
+            except Misfit as exc:
+                return str(exc.args[0])
+        return ""
 
-    def _header(self, content: bytes, file: File) -> tuple[str, ...]:
-        if b"\0" in content:
-            raise CorruptSource(
-                f"{file.path!r}: the header contains zero bytes. The file is damaged, or in UTF-16, which you can "
-                "convert to UTF-8 (`iconv -f UTF-16 -t UTF-8`)."
-            )
-        with named_rows(file, (), 1):
-            schema = self._table(content, file).schema
-        types_of(schema, file)
-        return tuple(schema.names)
+    def _map(self, file: File) -> Mapped:
+        parser = self._parser(file)
+        kinds = {name: self._kinds[name] for name in parser.columns if name in self._kinds}
+        types = [[name, str(kind)] for name, kind in kinds.items()]
+        about = [file.identity, parser.delimiter, self.columns, types, self._part_rows]
+        entry = Entry.within(self.cache, "csv", about, file.stamp)
+        make = partial(self._pieces, parser, kinds)
+        return (None if entry is None else self._entries.get(entry, make)) or temporary(make(), file.path)
 
-    def _check_texts(self, schema: Schema, content: bytes, file: File, columns: tuple[str, ...], row: int) -> None:
-        """Raise CorruptSource for cells that are not UTF-8, unless their column is read as bytes."""
+    def _pieces(self, parser: Parser, kinds: dict[str, DataType]) -> Iterator[bytes]:
+        schema = pyarrow().schema(list(kinds.items()))
+        yield from file_of(schema, self._parts(parser, schema, kinds))
+        parser.file.check()  # a write in the meantime could have mixed old and new rows
+
+    def _parts(self, parser: Parser, schema: Schema, kinds: dict[str, DataType]) -> Iterator[RecordBatch]:
         pa = pyarrow()
-        odd = [one.name for one in schema if pa.types.is_binary(one.type) and one.name not in self.types]
-        if odd:
-            with named_rows(file, columns, row):
-                self._table(content, file, columns, odd, dict.fromkeys(odd, pa.string()))
-
-    def _columns_to_parse(self, columns: tuple[str, ...]) -> list[str]:
-        """Return the columns that have to be parsed on the first read."""
-        names = names_in(self.fields) if self.filters is None else None
-        return [name for name in columns if names is None or name in names] or list(columns)
-
-    def _widened(self, kinds: dict[str, object], others: dict[str, object]) -> dict[str, object]:
-        """Return types that hold the cells of both, and record the columns where that has to be verified."""
-        pa = pyarrow()
-        widened: dict[str, object] = {}
-        for name, other in others.items():
-            kind = kinds.get(name, pa.null())
-            widened[name] = wider(kind, other)
-            if kind != other and pa.null() not in (kind, other):
-                self._unsure.add(name)
-        return widened
-
-    def _agreed(self, footers: list[Footer]) -> list[Footer]:
-        pa = pyarrow()
-        kinds: dict[str, object] = {}
-        for footer in footers:
-            kinds |= self._widened(kinds, footer.types)
-        unknown = next((name for name in self.types if name not in kinds), None)
-        if unknown is not None:
-            raise BadOption(f"types= names {unknown!r}, but {footers[0].file.path!r} has {list(footers[0].types)}.")
-        # A column without any value becomes one of missing strings.
-        self._kinds = {name: pa.string() if pa.types.is_null(kind) else kind for name, kind in kinds.items()}
-        for name in sorted(self._unsure):
-            if self._kinds[name] not in (pa.string(), pa.float64()) and not self._fits(name, footers):
-                self._kinds[name] = pa.string()
-        found = [replace(footer, types={name: self._kinds[name] for name in footer.types}) for footer in footers]
-        if (unpacked := self._unpacked_to()) is not None:
-            about = repr([self.delimiter, self.columns, self.part_bytes, sorted(map(str, self._kinds.items()))])
-            self._unpacked = Unpacked(unpacked.folder, about)
-        return found
-
-    def _fits(self, name: str, footers: list[Footer]) -> bool:
-        """True if all cells of a column are of its type."""
-        try:
-            for footer in footers:
-                for group in footer.groups if name in footer.types else ():
-                    self._decoded(footer.file, group.number, [name])
-        except CorruptSource:
-            return False
-        finally:
-            self._unzipping.close()  # so that reading samples next does not count as going back
-        return True
-
-    def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> object:
-        text = self._texts[file.path]
-        if text.packing is None or file.path in self._unzipped_once:
-            return self._decoded(file, number, names)
-        self._unzipped_once.add(file.path)
-        for part in range(len(text.starts) - 1):  # all, in order: a part can only be reached from the beginning
-            if part == number:
-                wanted = self._decoded(file, part, names)
-            else:
-                unpacked.columns(file, part, names, partial(self._decoded, file, part, names))
-        return wanted
-
-    def _decoded(self, file: File, number: int, names: list[str]) -> Table:
-        """Parse a part of a file into a pyarrow table."""
-        text = self._texts[file.path]
-        start, stop = text.starts[number : number + 2].tolist()
-        row, end = text.rows[number : number + 2].tolist()
-        file.check()
-        if text.packing is not None:
-            content = self._unzipped(file, text.packing, start, stop)
-        else:
-            with open(file.path, "rb") as opened:
-                opened.seek(start)
-                content = opened.read(stop - start)
-        file.check()  # if the file was written to meanwhile, the content may mix two versions
-        table = self._parsed(content, file, text.columns, row, end - row, names)
-        pa = pyarrow()
-        for place, field in enumerate(table.schema):
-            if pa.types.is_floating(field.type) and table.column(place).null_count:
-                table = table.set_column(place, field, table.column(place).fill_null(pa.scalar(np.nan, field.type)))
-        return table
-
-    def _unzipped(self, file: File, packing: str, start: int, stop: int) -> bytes:
-        opened = self._unzipping.get()
-        unzipped = opened.get(file.path)
-        if unzipped is None or unzipped.offset > start:
-            if unzipped is not None:
-                self._waste.went_back = True
-            unzipped = opened[file.path] = unpacked_file(file.path, packing)
-        unzipped.skip(start - unzipped.offset)
-        return unzipped.take(stop - start)
-
-    def _parsed(
-        self, content: bytes, file: File, columns: tuple[str, ...], row: int, count: int, names: list[str]
-    ) -> Table:
-        """Parse rows. Raises CorruptSource if pyarrow finds another number of rows."""
-        known = self._kinds or self.types
-        with named_rows(file, columns, row):
-            table = self._table(content, file, columns, names, {name: known[name] for name in names if name in known})
-        if table.num_rows != count:
-            raise CorruptSource(
-                f"{file.path!r}: pyarrow reads rows {row} to {row + count - 1} as {table.num_rows} rows. They have "
-                "misplaced quotes: quotes belong around whole cells, and are doubled inside them."
-            )
-        return table
-
-    def _table(
-        self,
-        content: bytes,
-        file: File,
-        columns: tuple[str, ...] | None = None,
-        names: list[str] | None = None,
-        types: dict[str, object] | None = None,
-    ) -> Table:
-        csv = pyarrow("pyarrow.csv")
-        # Not read_csv, which changes signal handlers and leaves a pipe open.
-        reader = csv.open_csv(
-            pyarrow().BufferReader(content),
-            # One thread and one block: only then do errors contain the row number.
-            csv.ReadOptions(use_threads=False, column_names=columns, block_size=len(content) + 1),
-            csv.ParseOptions(delimiter=self._delimiter(file), newlines_in_values=True),
-            csv.ConvertOptions(include_columns=names, column_types=types),
-        )
-        return reader.read_all()
-
-    def _delimiter(self, file: File) -> str:
-        if self.delimiter is not None:
-            return self.delimiter
-        return "\t" if ".tsv" in Path(file.path.lower()).suffixes[-2:] else ","
-
-    def _advice(self) -> str:
-        packed = next((path for path, text in self._texts.items() if text.packing is not None), None)
-        why = "" if packed is None else f"{packed!r} is compressed, so rows can only be reached from its start. "
-        return f"{why if self._unpacked is None else ''}{super()._advice()}"
-
-    def close(self) -> None:
-        super().close()
-        self._unzipping.close()
+        for batch in parser.batches(kinds, self.types):
+            columns = [
+                column.fill_null(pa.scalar(float("nan"), column.type)) if pa.types.is_floating(column.type) else column
+                for column in batch.columns
+            ]
+            whole = pa.RecordBatch.from_arrays(columns, schema=schema)
+            for start in range(0, whole.num_rows, self._part_rows):
+                yield whole.slice(start, self._part_rows)
 
     def __repr__(self) -> str:
-        if self._known is not None:
-            return super().__repr__()
-        return f"CSVDataset({self.paths!r}, not read yet)"
+        return super().__repr__() if self._known is not None else f"CSVDataset({self.paths!r}, not read yet)"
+
+
+def _checked_types(types: Mapping[str, object] | None) -> dict[str, DataType]:
+    """Convert the given types to pyarrow's. Raises BadOption: one of them is not a type."""
+    pa = pyarrow()
+    found: dict[str, DataType] = {}
+    for name, kind in dict(types or {}).items():
+        try:
+            if isinstance(kind, str):
+                kind = pa.type_for_alias(kind)
+            elif not isinstance(kind, pa.DataType):
+                kind = pa.string() if kind is str else pa.from_numpy_dtype(kind)
+        except (ValueError, TypeError, AttributeError, NotImplementedError, pa.ArrowException) as exc:
+            raise BadOption(
+                f"types={{{name!r}: {kind!r}}} is not a pyarrow type. Pass its name, such as 'float32', 'int64', "
+                "'string', 'bool' or 'timestamp[s]'."
+            ) from exc
+        found[name] = kind
+    return found

@@ -19,6 +19,7 @@ from feedline.datasets.framework.paths import checked_path
 from feedline.datasets.framework.source import Indices, Source, Transform
 from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.errors import BadOption, SourceError
+from feedline.images.medium import MediumPipeline
 from feedline.memory.sharing.packed import Packed
 
 Path = str | os.PathLike[str]
@@ -93,7 +94,11 @@ class FileDataset(Source):
         if unlabelled not in ("error", "skip"):
             raise BadOption(f'unlabelled={unlabelled!r} is neither "error" nor "skip".')
         available = [self._value, *self._further, *(() if labels is None else ("label",)), "path"]
-        self._fields = Form.of(fields, available, f"a dataset of files with labels={labels!r}")
+        self._fields = form = Form.of(fields, available, f"a dataset of files with labels={labels!r}")
+        pipeline, is_field = self.transform, self._value in form.names and not form.is_one
+        if is_field and isinstance(pipeline, MediumPipeline) and pipeline.field is None:
+            place = form.names.index(self._value)
+            self.transform = pipeline.on(place if form.keys is None else form.keys[place])
         self._reads = reader(read)
         choice = Choice(_endings(extensions), pattern)
         checked_cache(cache)

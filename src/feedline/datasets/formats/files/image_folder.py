@@ -98,16 +98,8 @@ class ImageFolder(FileDataset):
             cache=cache,
         )
         self._reads = reads
-        if defers:
-            self.transform = self._on_image(pipeline, decode)
-
-    def _on_image(self, pipeline: Pipeline, decode: object) -> Pipeline:
-        """Return a pipeline that knows which field of a sample is the image, even if the image is damaged."""
-        form = self._fields
-        if pipeline.field is None and self._value in form.names and not form.is_one:
-            place = form.names.index(self._value)
-            pipeline = pipeline.on(place if form.keys is None else form.keys[place])
-        return pipeline.decoding(decode) if decode in ("cpu", "gpu") else pipeline
+        if isinstance(self.transform, Pipeline) and decode in ("cpu", "gpu"):
+            self.transform = self.transform.decoding(decode)
 
     def _several(self, indices: Iterable[object]) -> list[object]:
         if not isinstance(self.transform, Pipeline):

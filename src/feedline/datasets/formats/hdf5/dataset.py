@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import mmap
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.formats.hdf5.files import OpenFile, OpenFiles
-from feedline.datasets.formats.hdf5.part import NUMBERS, UNREADABLE, Part, Parts, inspect, reading
-from feedline.datasets.framework.form import Fields
+from feedline.datasets.formats.hdf5.fields import (
+    NUMBERS,
+    UNREADABLE,
+    Field,
+    Part,
+    dataset_of,
+    inspect,
+    open_file,
+    stored_in,
+)
+from feedline.datasets.formats.hdf5.rows import ChunkCache, Rows, checked_rows, rows_of
+from feedline.datasets.framework.bounded_cache import BoundedCache
+from feedline.datasets.framework.form import Fields, fields_with_sums
 from feedline.datasets.framework.paths import Paths, found_files
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform
-from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
+from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.system.failures import words
 from feedline.system.handle import Handle
 from feedline.system.sizes import byte_count
+
+if TYPE_CHECKING:
+    from h5py import File
+
+_OPEN_AT_ONCE = 64
+"""Maximum number of open files. Each takes up to three descriptors, and processes often have 1,024 in all. A guess."""
 
 
 class HDF5Dataset(TableSource):
@@ -35,13 +52,11 @@ class HDF5Dataset(TableSource):
         fields: which datasets to read; "group/x" names one in a group. A name gives its values; a tuple of names gives
             tuples; a list gives dicts; a dict {"image": "group/x"} gives dicts with other names. All by default.
         transform: applied to each sample; batches are then made sample by sample.
-        swmr: read while another process writes in SWMR mode. `refresh` counts samples that were added.
         cache_bytes: how much memory a process may use to cache decompressed chunks: bytes, or a text such as "64MB".
-        external: True to also read data stored in other files: external links, external storage, virtual datasets. The
-            author of the file decides which files these are, so set it only for files that you trust.
 
     Raises:
-        BadOption: there is no such field, fields differ in length, or files differ in their fields.
+        BadOption: there is no such field, its data is in another file, fields differ in length, or files differ in
+            their fields.
         CorruptSource: a file is not an HDF5 file, or is incomplete.
         SourceError: a file does not exist or cannot be opened.
         MissingExtra: h5py is not installed.
@@ -70,24 +85,22 @@ class HDF5Dataset(TableSource):
         fields: Fields = None,
         *,
         transform: Transform | None = None,
-        swmr: bool = False,
         cache_bytes: int | str = 64 << 20,
-        external: bool = False,
     ) -> None:
         super().__init__(transform)
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
-        self.swmr = bool(swmr)
-        self.external = bool(external)
         first, *others = found_files(paths, (".h5", ".hdf5"))
-        part, self._shape, self._fields = inspect(first, fields, swmr=swmr, external=self.external)
-        # Threads have copies of the dataset; all share this object, so each sees samples that `refresh` adds.
-        self._parts = Parts([part, *(self._part(other, first) for other in others)])
-        opener = partial(OpenFiles, self._parts, self._fields, self.cache_bytes, swmr=self.swmr)
-        self._files = Handle(opener, OpenFiles.close, close_inherited=True)
+        part, self._shape, self._fields = inspect(first, fields)
+        self._parts = [part, *(self._part(other, first) for other in others)]
+        self._ends = np.cumsum([part.length for part in self._parts], dtype=np.int64)
+        """Index after the last sample of each file."""
+        self._chunks = ChunkCache(self.cache_bytes)
+        opener: Callable[[], BoundedCache[int, _OpenFile]] = partial(BoundedCache, _OPEN_AT_ONCE)
+        self._files = Handle(opener, BoundedCache.clear, close_inherited=True)
 
     def _part(self, path: str, first: str) -> Part:
         """Return the metadata of another file, whose fields must match those of the first."""
-        part, _, fields = inspect(path, self._shape.names, swmr=self.swmr, external=self.external)
+        part, _, fields = inspect(path, self._shape.names)
         for field, other in zip(self._fields, fields, strict=True):
             if field != other:
                 raise BadOption(
@@ -99,7 +112,7 @@ class HDF5Dataset(TableSource):
     @property
     def files(self) -> list[str]:
         """The paths of the files, in order."""
-        return [part.path for part in self._parts.parts]
+        return [part.path for part in self._parts]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -112,42 +125,11 @@ class HDF5Dataset(TableSource):
 
         These are the chunks of the field with the largest rows. Rows that are not chunked count as chunks of 1 MiB.
         """
-        parts = [
-            (np.arange(0, part.length, part.chunk_rows, dtype=np.int64), part.length) for part in self._parts.parts
-        ]
-        return np.concatenate([np.diff(starts, append=length) for starts, length in parts])
+        starts = [(np.arange(0, part.length, part.chunk_rows, dtype=np.int64), part.length) for part in self._parts]
+        return np.concatenate([np.diff(first, append=length) for first, length in starts])
 
     def __len__(self) -> int:
-        return int(self._parts.ends[-1])
-
-    def refresh(self) -> int:
-        """Count the samples of the last file again, and return the total number of samples.
-
-        For files that grow. Call it where the order is made, before an epoch. With `swmr`, a worker process refreshes
-        its own copy of the dataset when it receives the index of a sample that the copy does not have yet.
-
-        Raises:
-            SourceChanged: the file has fewer samples than before, or samples of another form.
-        """
-        before = self._parts.parts[-1]
-        with reading(swmr=self.swmr):
-            self.close()
-            part, _, fields = inspect(before.path, self._shape.names, swmr=self.swmr, external=self.external)
-        if fields != self._fields or part.length < before.length:
-            raise SourceChanged(
-                f"{part.path} has changed, not just grown: it had {before.length} samples of {self._form()} and now "
-                f"has {part.length}. Create the dataset again."
-            )
-        self._parts.replace_last(part)
-        return len(self)
-
-    def _checked(self, indices: Iterable[Any]) -> Indices:
-        try:
-            return super()._checked(indices if isinstance(indices, np.ndarray) else (indices := list(indices)))
-        except IndexError:
-            if not self.swmr or self.refresh() <= max(indices):
-                raise
-            return super()._checked(indices)
+        return int(self._ends[-1])
 
     # Any: a loader's batch.
     def read_columns(self, indices: Indices) -> Any:
@@ -163,43 +145,72 @@ class HDF5Dataset(TableSource):
             for field in self._fields
         ]
         for number, rows, places in self._split(indices):
-            with reading(swmr=self.swmr):
-                self._fill(self._files.get().get(number), columns, rows, places)
+            part = self._parts[number]
+            file = self._files.get().load(number, partial(self._opened, number))
+            part.file.check()
+            for field, stored, out in zip(self._fields, file.fields, columns, strict=True):
+                try:
+                    stored.fill(out, rows, places)
+                except FeedlineError:
+                    raise
+                except UNREADABLE as exc:
+                    raise CorruptSource(
+                        f"Rows {rows.min()} to {rows.max()} of field {field.name!r} of {part.path} cannot be read: "
+                        f"{words(exc)}."
+                    ) from exc
         return columns
 
-    def _fill(self, file: OpenFile, columns: list[object], rows: Indices, places: Indices | None) -> None:
-        for field, stored, out in zip(self._fields, file.fields, columns, strict=True):
-            try:
-                stored.fill(out, rows, places)
-            except FeedlineError:
-                raise
-            except UNREADABLE as exc:
-                raise CorruptSource(
-                    f"Rows {rows.min()} to {rows.max()} of field {field.name!r} of {file.part.path} cannot be read: "
-                    f"{words(exc)}."
-                ) from exc
+    def _opened(self, number: int) -> tuple[_OpenFile, int]:
+        return _OpenFile(self._parts[number], self._fields, self._chunks, number), 1
 
     def _split(self, indices: Indices) -> Iterator[tuple[int, Indices, Indices | None]]:
         """Yield for each file its number, the rows to read, and their places in the batch (None for all places)."""
-        if len(indices) == 0:
-            return
-        ends = self._parts.ends
-        if len(ends) == 1:
+        if len(self._parts) == 1 and len(indices):
             yield 0, indices, None
             return
-        owners = np.searchsorted(ends, indices, side="right")
+        owners = np.searchsorted(self._ends, indices, side="right")
         for number in np.unique(owners).tolist():
             places = np.flatnonzero(owners == number)
-            start = int(ends[number - 1]) if number else 0
+            start = int(self._ends[number - 1]) if number else 0
             yield number, indices[places] - start, None if len(places) == len(indices) else places
 
     def close(self) -> None:
         self._files.close()
+        self._chunks.clear()
 
     def _form(self) -> str:
         return self._shape.describe([field.describe() for field in self._fields])
 
     def __repr__(self) -> str:
         text = super().__repr__()
-        count = len(self._parts.parts)
-        return text if count == 1 else f"{text[:-1]}, in {count} files)"
+        return text if len(self._parts) == 1 else f"{text[:-1]}, in {len(self._parts)} files)"
+
+
+class _OpenFile:
+    """One open file, and the rows of its fields. It is closed when nothing refers to it any more."""
+
+    def __init__(self, part: Part, fields: tuple[Field, ...], cache: ChunkCache, number: int) -> None:
+        self.fields: list[Rows] = []
+        part.file.check()
+        file: File = open_file(part.path)
+        mapped = _mapped(part.path)
+        part.file.check()  # it was not replaced meanwhile
+        with_sums = fields_with_sums(stored_in(file, part.path))
+        try:
+            for field in fields:
+                dataset = dataset_of(file, field.name, part.path)
+                rows = rows_of(dataset, field, mapped, cache, (number, field.name))
+                self.fields.append(checked_rows(rows, field, dataset) if field.name in with_sums else rows)
+        except FeedlineError:
+            raise
+        except UNREADABLE as exc:
+            raise CorruptSource(f"The contents of {part.path} cannot be read: {words(exc)}.") from exc
+
+
+def _mapped(path: str) -> NDArray[np.uint8] | None:
+    """Return the bytes of a file, mapped; None if the file system has no mmap: HDF5 then reads the file."""
+    try:
+        with open(path, "rb") as file:
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except (OSError, ValueError):
+        return None

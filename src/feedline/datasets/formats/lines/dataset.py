@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from feedline.datasets.formats.lines.format import JSONFormat, TextFormat
 from feedline.datasets.formats.lines.places import JSON_ENDINGS, TEXT_ENDINGS
-from feedline.datasets.formats.lines.source import CACHE_BYTES, PART_BYTES, LineSource, limit_of
-from feedline.datasets.framework.cache_file import Cache
+from feedline.datasets.formats.lines.source import PART_BYTES, LineSource, limit_of
 from feedline.datasets.framework.form import Fields, check_fields
 from feedline.datasets.framework.paths import Paths
 from feedline.datasets.framework.source import Transform
+from feedline.datasets.framework.store import Cache
 from feedline.datasets.storage.remote import Remote
 
 
@@ -19,23 +19,20 @@ class JSONLines(LineSource):
     it is installed. Blank lines are no samples. Lines end with \n or \r\n, and the last one may lack its end.
 
     For random access, an index records where blocks of lines begin. It is built when the length or a sample is first
-    requested, by reading all files once, and cached on disk. `stream()` needs no index.
+    requested, by reading all files once, and kept on disk. `stream()` needs neither an index nor disk.
 
     Args:
         paths: a file, a folder (all `.jsonl`, `.ndjson` and `.jsonlines` files below it, also compressed ones), a
             pattern such as `data/part-*.jsonl.gz`, an address (`https://...`, `s3://...`, `gs://...`, `hf://...`), or a
             list of these. Files of a folder or pattern come in natural order. Files may be compressed with gzip, zstd,
-            bzip2 or xz. Such a file is read from the beginning of a gzip member or zstd frame: random access is fast if
-            it has many of them, as files of bgzip have.
+            bzip2 or xz. For random access, such a file is unpacked to disk once, unless it consists of small parts
+            that can be unpacked by themselves, as files of bgzip do.
         fields: which fields of the objects to return, and in which form: a name for the value itself, a tuple of names
             for tuples, a list of names for dicts, a dict from your own names to fields; None for the whole value. Every
             line must have these fields.
         transform: applied to each sample.
-        cache: True to cache indices in the user's cache folder (`$FEEDLINE_CACHE`), False to disable caching, or a
-            folder to cache them in.
-        unpack: a folder for decompressed copies of compressed files, which all processes use for random access, or True
-            for the user's cache folder. They are made with the index.
-        cache_bytes: how much content each process keeps.
+        cache: where indices and unpacked copies are kept: True for the user's cache folder (`$FEEDLINE_CACHE`), a
+            folder, or False to keep none. All processes of a machine share them.
         part_bytes: how much content of a file is one part of a shuffled stream. `stream(window=...)` counts such parts.
             With a disk cache, parts have at least 2 MB, the size of its pieces.
         max_line_bytes: the most bytes of a line. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or 2 GiB.
@@ -72,8 +69,6 @@ class JSONLines(LineSource):
         *,
         transform: Transform | None = None,
         cache: Cache = True,
-        unpack: Cache = False,
-        cache_bytes: int | str = CACHE_BYTES,
         part_bytes: int | str = PART_BYTES,
         max_line_bytes: int | str | None = None,
         remote: Remote | None = None,
@@ -85,8 +80,6 @@ class JSONLines(LineSource):
             JSONFormat(limit_of(max_line_bytes), fields),
             transform=transform,
             cache=cache,
-            unpack=unpack,
-            cache_bytes=cache_bytes,
             part_bytes=part_bytes,
             remote=remote,
         )
@@ -102,8 +95,6 @@ class TextLines(LineSource):
         paths: as for `JSONLines`; of a folder, all `.txt` files below it, also compressed ones.
         transform: applied to each sample.
         cache: as for `JSONLines`, and so are all other options.
-        unpack: a folder for decompressed copies of compressed files.
-        cache_bytes: how much content each process keeps.
         part_bytes: how much content of a file is one part of a shuffled stream.
         max_line_bytes: the most bytes of a line.
         remote: how remote files are read.
@@ -134,8 +125,6 @@ class TextLines(LineSource):
         *,
         transform: Transform | None = None,
         cache: Cache = True,
-        unpack: Cache = False,
-        cache_bytes: int | str = CACHE_BYTES,
         part_bytes: int | str = PART_BYTES,
         max_line_bytes: int | str | None = None,
         remote: Remote | None = None,
@@ -145,8 +134,6 @@ class TextLines(LineSource):
             TextFormat(limit_of(max_line_bytes)),
             transform=transform,
             cache=cache,
-            unpack=unpack,
-            cache_bytes=cache_bytes,
             part_bytes=part_bytes,
             remote=remote,
         )

@@ -1,35 +1,131 @@
-"""Where the lines of files are: found by reading each file once, and cached on disk.
+"""Where the lines of files are: found by reading each file once, and kept on disk.
 
-An index belongs to a file with a certain name, size and tag (modification time, entity tag). If one of these differs,
-or the index file is damaged, the index is rebuilt. It holds a few numbers per block of lines, not per line.
+An index holds a few numbers per block of lines, not per line.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from feedline.datasets.formats.lines.inflating import Inflating, Point, packing_in
-from feedline.datasets.formats.lines.scan import Numbers, Scan
-from feedline.datasets.formats.lines.sections import without_mark
-from feedline.datasets.framework.cache_file import Cache, CacheFile
+from feedline.datasets.formats.lines.format import SPACE, mark_bytes
+from feedline.datasets.framework.store import Cache, Entry, StoredFile
 from feedline.datasets.storage.addresses import identity_of
-from feedline.datasets.storage.blob import Blob, LocalBlob
+from feedline.datasets.storage.blob import Blob
+from feedline.datasets.storage.content import Place, content_of
+from feedline.errors import BadOption, SourceChanged, SourceError
+from feedline.system.handle import ClosedWhenDeleted
 from feedline.types import JsonObject
 
-_FORMAT = 1
+_FORMAT = 2
 BLOCK_BYTES = 1 << 15
 """Content of a block: it is read to reach any line in it. A guess: reading 32 KB takes little longer than 1 KB."""
 PACKED_BYTES = 1 << 20
 """Content of a block of a compressed file, unless a unit begins earlier: decompressing up to it takes longer."""
 _LEAST_UNIT = 1 << 15
 """Units with less content than this are joined with the next ones. A guess: an entry takes 40 bytes."""
-_LOCAL_CHUNK = 1 << 20
-_REMOTE_CHUNK = 1 << 23
+MOST_UNIT = 1 << 22
+"""Files with larger units are unpacked: to reach a line, half a unit would be decompressed. A guess."""
+_LF, _CR = b"\n\r"
+Numbers = NDArray[np.int64]
+
+
+class Blocks(NamedTuple):
+    """Blocks of whole lines: three numbers for each, and those of the end of the file."""
+
+    starts: Numbers
+    """Offset in the content."""
+    lines: Numbers
+    """Number of lines before it."""
+    filled: Numbers
+    """Number of lines before it that are not blank."""
+
+
+class Scan:
+    r"""Counts lines, and cuts a file into blocks of about `block_bytes`.
+
+    Lines that begin within the same `block_bytes` are one block, so that only the last line of a block can be longer.
+
+    Example:
+        >>> scan = Scan(4)
+        >>> for chunk in (b"ab\nc", b"d\n \nef\n\ngh"):
+        ...     scan.add(chunk)
+        >>> [numbers.tolist() for numbers in scan.blocks()]
+        [[0, 6, 11, 14], [0, 2, 4, 6], [0, 2, 3, 4]]
+    """
+
+    def __init__(self, block_bytes: int, start: int = 0) -> None:
+        self._block_bytes = block_bytes
+        self.offset = start
+        """Bytes seen so far."""
+        self._found: list[tuple[int, int, int]] = [(start, 0, 0)]
+        self._cut = start + block_bytes
+        """A block begins at the first line that begins here or later."""
+        self._lines = self._blank = 0
+        """Lines that have ended, and how many of them are blank."""
+        self._is_open = False
+        """True if the last line has no end yet."""
+        self._is_blank = True
+        """True if the line without an end is blank so far."""
+
+    def cut(self) -> None:
+        """Let a block begin with the next line that begins."""
+        self._cut = min(self._cut, self.offset)
+
+    def add(self, chunk: bytes) -> None:
+        """Look at more bytes of the file."""
+        if not chunk:
+            return
+        codes = np.frombuffer(chunk, np.uint8)
+        ends = np.flatnonzero(codes == _LF)
+        if len(ends):
+            blank = self._blank_lines(chunk, codes, ends)
+            self._add_blocks(ends, blank)
+            self._lines += len(ends)
+            self._blank += len(blank)
+            self._is_blank = True
+        tail = chunk[int(ends[-1]) + 1 :] if len(ends) else chunk
+        self._is_open = bool(tail) or (self._is_open and not len(ends))
+        self._is_blank = self._is_blank and not tail.strip(SPACE)
+        self.offset += len(chunk)
+
+    def _blank_lines(self, chunk: bytes, codes: NDArray[np.uint8], ends: Numbers) -> Numbers:
+        """Return which of the lines that end in a chunk are blank."""
+        firsts = codes[ends[:-1] + 1]
+        blank = np.flatnonzero(firsts <= 32) + 1
+        if len(blank):
+            starts, stops = ends[blank - 1] + 1, ends[blank]
+            is_empty = (stops == starts) | ((stops == starts + 1) & (codes[starts] == _CR))
+            for place in np.flatnonzero(~is_empty).tolist():
+                is_empty[place] = not chunk[int(starts[place]) : int(stops[place])].strip(SPACE)
+            blank = blank[is_empty]
+        if self._is_blank and not chunk[: int(ends[0])].strip(SPACE):
+            blank = np.concatenate([[0], blank])
+        return blank
+
+    def _add_blocks(self, ends: Numbers, blank: Numbers) -> None:
+        while True:
+            place = int(np.searchsorted(ends, self._cut - 1 - self.offset))
+            if place == len(ends):
+                return
+            start = self.offset + int(ends[place]) + 1
+            before = int(np.searchsorted(blank, place, side="right"))
+            lines = self._lines + place + 1
+            self._found.append((start, lines, lines - self._blank - before))
+            self._cut = start + self._block_bytes
+
+    def blocks(self) -> Blocks:
+        """Return the blocks, after the last chunk."""
+        lines, blank = self._lines + self._is_open, self._blank + (self._is_open and self._is_blank)
+        found = [one for one in self._found if one[0] < self.offset]
+        starts, before, filled = np.array([*found, (self.offset, lines, lines - blank)], np.int64).T
+        return Blocks(*map(np.ascontiguousarray, (starts, before, filled)))
 
 
 @dataclass(frozen=True)
@@ -49,6 +145,12 @@ class FileIndex:
     unit_offset: Numbers
     """The offsets of these places in the content."""
 
+    @property
+    def is_unpacked(self) -> bool:
+        """True if lines are read from an unpacked copy: the file has large units."""
+        units = np.append(self.unit_offset, self.starts[-1])
+        return bool(self.packing) and int(np.diff(units).max()) > MOST_UNIT
+
     @classmethod
     def of(cls, kept: JsonObject) -> FileIndex:
         """Return the index whose `vars` were cached. Raises TypeError or ValueError: they are damaged."""
@@ -67,66 +169,129 @@ class FileIndex:
             raise ValueError("it is of another file")
         return found
 
-    def before(self, offset: int) -> Point:
-        """Return the last place at or before an offset where decompression can start."""
+    def place(self, offset: int) -> Place:
+        """Return where to begin to read an offset of the content."""
+        if not self.packing or self.is_unpacked:
+            return Place(offset, offset, offset)
         unit = max(0, int(np.searchsorted(self.unit_offset, offset, side="right")) - 1)
-        return Point(int(self.unit_at[unit]), int(self.unit_offset[unit]))
-
-
-def chunks_of(blob: Blob, start: int = 0, size: int | None = None) -> Callable[[], bytes]:
-    """Return a function that returns the bytes of a blob in chunks of some size, and none at its end."""
-    size = size or (_LOCAL_CHUNK if blob.is_local else _REMOTE_CHUNK)
-    places = itertools.count(start, size)
-
-    def next_chunk() -> bytes:
-        at = next(places)
-        stop = min(at + size, blob.size)
-        if isinstance(blob, LocalBlob):
-            blob.hint(stop, stop + size)
-        return blob.read(at, stop) if at < stop else b""
-
-    return next_chunk
+        return Place(int(self.unit_at[unit]), int(self.unit_offset[unit]), offset)
 
 
 def scan(blob: Blob) -> FileIndex:
     """Build the index of a file by reading it once. Raises CorruptSource: it is damaged."""
-    head = blob.read(0, min(8, blob.size))
-    packing = packing_in(head)
-    pieces = Inflating(packing, chunks_of(blob), blob.name)
-    first = b""
-    while len(first) < 3 and (piece := pieces.next_piece()):
-        first += piece
-    mark = without_mark(first, blob.name)
-    found = Scan(BLOCK_BYTES if packing is None else PACKED_BYTES, mark)
+    content = content_of(blob)
+    first = content.take(3)
+    mark = mark_bytes(first, blob.name)
+    found = Scan(PACKED_BYTES if content.packing else BLOCK_BYTES, mark)
     found.add(first[mark:])
-    units = [Point(0, 0)]
-    while piece := pieces.next_piece():
-        if packing is not None and pieces.point.offset >= units[-1].offset + _LEAST_UNIT:
-            units.append(pieces.point)
+    units = [Place()]
+    while piece := content.take_some():
+        unit = content.place(content.offset - len(piece))
+        if content.packing and unit.base >= units[-1].base + _LEAST_UNIT:
+            units.append(unit)
             found.cut()
         found.add(piece)
     blob.check()
-    at, offsets = np.array(units, np.int64).T
+    at, offsets = np.array([unit[:2] for unit in units], np.int64).T
     blocks = found.blocks()
-    return FileIndex(blob.size, blob.tag, packing or "", *blocks, np.ascontiguousarray(at), offsets.copy())
+    return FileIndex(blob.size, blob.tag, content.packing or "", *blocks, np.ascontiguousarray(at), offsets.copy())
 
 
 def index_of(blob: Blob, cache: Cache) -> FileIndex:
-    """Return the index of a file: the cached one if it is still valid, or a new one, which is then cached.
+    """Return the index of a file: the one that is kept, or a new one, which is then kept.
 
     Raises CorruptSource: the file is damaged.
     """
-    name = os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
-    about = {"lines": name, "block": [BLOCK_BYTES, PACKED_BYTES], "format": _FORMAT}
-    file = CacheFile.at(cache, "line-index", about) if blob.tag else None
-    if file is None:  # without a tag, a stale cached index could not be detected
+    about = [_name_of(blob), BLOCK_BYTES, PACKED_BYTES, _FORMAT]
+    entry = Entry.within(cache, "line-index", about, blob.stamp) if blob.tag else None
+    if entry is None:  # without a tag, an outdated index could not be detected
         return scan(blob)
-    kept = file.read_as(FileIndex.of, blob.stamp)
+    kept = entry.load(FileIndex.of)
     if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
         return kept
     made = scan(blob)
-    file.write(vars(made), blob.stamp)
+    entry.save(vars(made))
     return made
+
+
+def _name_of(blob: Blob) -> str:
+    return os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
+
+
+class UnpackedBlob(ClosedWhenDeleted, Blob):
+    """A compressed file as if it were not, read from an unpacked copy that is kept on disk.
+
+    Args:
+        open_blob: opens the compressed file.
+        cache: where copies are kept.
+
+    Raises:
+        BadOption: nothing may be kept.
+        SourceError: there is no room; also while reading: the copy is damaged, and cannot be made again.
+        SourceChanged: while reading, in the same case: the file is another one now.
+    """
+
+    is_local = True
+
+    def __init__(self, open_blob: Callable[[], Blob], cache: Cache) -> None:
+        self._open_blob = open_blob
+        with closing(open_blob()) as blob:
+            self.name, self.address = blob.name, blob.address
+            self._version = blob.size, blob.tag
+            entry = Entry.within(cache, "lines", _name_of(blob), blob.stamp) if blob.tag else None
+            if entry is None:
+                raise BadOption(
+                    f"{blob.name} is compressed as a whole, so that random access needs an unpacked copy of it on "
+                    "disk, which cache=False forbids. Give cache= a folder, read .stream(), or compress the file in "
+                    "small parts, as bgzip does."
+                )
+            self._entry = entry
+            self._file = entry.open() or self._made(blob)
+        self.size, self.tag = self._version  # of the file, whose index this belongs to
+
+    def _made(self, blob: Blob) -> StoredFile:
+        file = self._entry.open() if self._entry.write(iter(content_of(blob).take_some, b"")) else None
+        blob.check()
+        if file is None:
+            raise SourceError(
+                f"{blob.name} is compressed as a whole, and cannot be unpacked to {self._entry.path.parent}. Give "
+                "cache= a folder with room for all of its content, or read .stream()."
+            )
+        return file
+
+    def read(self, start: int, stop: int) -> bytes:
+        data = self._file.read(start, stop)
+        if data is None:
+            data = self._read_again(start, stop)
+        return data
+
+    def _read_again(self, start: int, stop: int) -> bytes:
+        """Read from a new copy, which may be that of another process."""
+        file = self._entry.open()
+        data = None if file is None else file.read(start, stop)
+        if file is None or data is None:
+            if file is not None:
+                file.close()
+                self._entry.warn_damaged()
+            with closing(self._open_blob()) as blob:
+                if (blob.size, blob.tag) != self._version:
+                    raise SourceChanged(
+                        f"{blob.name} has changed, and the unpacked copy of what it was is damaged. Create the dataset "
+                        "again."
+                    )
+                file = self._made(blob)
+            data = file.read(start, stop)
+        before, self._file = self._file, file
+        before.close()
+        if data is None:
+            raise SourceError(f"{self._entry.path} was just written, and cannot be read. Is the disk failing?")
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _needs_closing(self) -> bool:
+        return "_file" in self.__dict__
 
 
 class LineIndex:

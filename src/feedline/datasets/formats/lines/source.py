@@ -5,42 +5,51 @@ from __future__ import annotations
 import functools
 import os
 import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
+from contextlib import closing
 from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.formats.lines.blocks import Block, BlockReader
-from feedline.datasets.formats.lines.format import LineFormat
-from feedline.datasets.formats.lines.index import FileIndex, LineIndex, index_of
+from feedline.datasets.formats.lines.format import SPACE, LineFormat
+from feedline.datasets.formats.lines.index import (
+    BLOCK_BYTES,
+    PACKED_BYTES,
+    FileIndex,
+    LineIndex,
+    Numbers,
+    UnpackedBlob,
+    index_of,
+)
 from feedline.datasets.formats.lines.places import Place, found_places, given_paths
-from feedline.datasets.formats.lines.stream import LineStream, ShuffledLines
-from feedline.datasets.formats.lines.unpacked import Unpacked, UnpackedFiles
-from feedline.datasets.formats.parquet.table import Waste
 from feedline.datasets.framework import upcoming
+from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
-from feedline.datasets.framework.cache_file import Cache, checked_cache
 from feedline.datasets.framework.paths import Paths, found_files
 from feedline.datasets.framework.remote_files import is_remote
+from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
+from feedline.datasets.framework.shard_stream import CommonShardStream, Shards
 from feedline.datasets.framework.source import Indices, Source, Transform
+from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob
+from feedline.datasets.storage.content import content_of
+from feedline.datasets.storage.ranges import side_by_side
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage
-from feedline.errors import BadOption, CorruptSource
+from feedline.errors import CorruptSource, SourceChanged
 from feedline.system.handle import Handle
 from feedline.system.shown import counted
 from feedline.system.sizes import byte_count, most_bytes
 
 CACHE_BYTES = 64 << 20
-"""Default limit for blocks in memory, per process: the operating system keeps plain files in memory anyway."""
+"""The most content that a process holds: the operating system keeps plain files in memory anyway."""
 PART_BYTES = 1 << 20
 _SCANNERS = 8
+_CHUNK = 1 << 17
+"""Bytes of a compressed file to read at a time: a block often needs no more. A guess."""
 
 
 def limit_of(max_line_bytes: int | str | None) -> int:
@@ -51,7 +60,7 @@ def limit_of(max_line_bytes: int | str | None) -> int:
 class LineSource(Source):
     """Lines of files as samples. Subclasses choose the format."""
 
-    _lazy = ("_indexed", "_files", "_waste")
+    _lazy = ("_known", "_files")
     _groups_at_once = upcoming.AT_ONCE
     """Parts that a stream reads ahead at the same time. Each thread opens files and decompresses them for itself."""
     _endings: tuple[str, ...] = ()
@@ -63,8 +72,6 @@ class LineSource(Source):
         *,
         transform: Transform | None,
         cache: Cache,
-        unpack: Cache,
-        cache_bytes: int | str,
         part_bytes: int | str,
         remote: Remote | None,
     ) -> None:
@@ -74,67 +81,46 @@ class LineSource(Source):
         self.remote = checked_remote(remote)
         self.is_remote = any(map(is_remote, self.paths))
         self.cache = checked_cache(cache)
-        self.unpack = None
-        if not isinstance(unpack, (bool, str, os.PathLike)):
-            raise BadOption(f"unpack={unpack!r} is neither True, False nor the path of a folder.")
-        if unpack is not False:
-            self.unpack = UnpackedFiles(None if isinstance(unpack, bool) else unpack)
-        self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
         self.part_bytes = byte_count("part_bytes", part_bytes)
-        self._blocks = BoundedCache[int, Block](self.cache_bytes)
+        self._blocks = BoundedCache[int, Block](CACHE_BYTES)
         self._files: list[Place] | None = None
-        self._indexed: _Indexed | None = None
-        self._waste = Waste()
+        self._known: _Reader | None = None
         self._lock = Handle(threading.Lock, bool)
 
     @property
     def files(self) -> list[Place]:
         """The files, found at first use."""
         if self._files is None:
-            storage = Storage(self.remote)
-            try:
+            with closing(Storage(self.remote)) as storage:
                 self._files = found_places(self.paths, storage, self._endings)
-            finally:
-                storage.close()
         return self._files
 
     @property
     def index(self) -> LineIndex:
         """Where the lines are. The first access reads the index from disk, or reads all files once."""
-        return self._known.index
+        return self._reader().index
 
-    @property
-    def _known(self) -> _Indexed:
-        if self._indexed is None:
+    def _reader(self) -> _Reader:
+        if self._known is None:
             with self._lock.get():
-                if self._indexed is None:
-                    self._indexed = self._make_index()
-        return self._indexed
+                if self._known is None:
+                    self._known = self._found_lines()
+        return self._known
 
-    def _make_index(self) -> _Indexed:
-        files = self.files
-        storage = Storage(self.remote, [file.address for file in files])
-        try:
-            get = functools.partial(self._index_of, storage)
-            if len(files) == 1:
-                found = [get(files[0])]
-            else:
-                with ThreadPoolExecutor(min(_SCANNERS, len(files)), "feedline-index") as threads:
-                    found = list(threads.map(get, files))
-        finally:
-            storage.close()
-        index = LineIndex([one for _, one in found], skips_blank=self.format.skips_blank)
-        unpacked = {number: copy for number, (copy, _) in enumerate(found) if copy is not None}
-        return _Indexed([file.address for file in files], unpacked, index, self.remote, self.format.limit)
+    def _found_lines(self) -> _Reader:
+        places, remote, cache = self.files, self.remote, self.cache
+        with closing(Storage(remote, self._addresses())) as storage:
 
-    def _index_of(self, storage: Storage, place: Place) -> tuple[Unpacked | None, FileIndex]:
-        with closing(storage.open(place.address, place.version)) as blob:
-            reopen = functools.partial(_reopened, self.remote, place)
-            unpacked = None if self.unpack is None else self.unpack.unpacked(blob, reopen)
-            if unpacked is None:
-                return None, index_of(blob, self.cache)
-        with closing(unpacked.open()) as copy:
-            return unpacked, index_of(copy, self.cache)
+            def find(place: Place) -> FileIndex:
+                open_file = functools.partial(storage.open, place.address, place.version)
+                with closing(open_file()) as blob:
+                    found = index_of(blob, cache)
+                if found.is_unpacked:
+                    UnpackedBlob(open_file, cache).close()  # which makes the copy now
+                return found
+
+            found = side_by_side(find, places, _SCANNERS)
+        return _Reader(places, LineIndex(found, skips_blank=self.format.skips_blank), remote, cache)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -151,29 +137,30 @@ class LineSource(Source):
         return max(self.part_bytes, disk_cache.PIECE_BYTES) if is_cached else self.part_bytes
 
     @overload
-    def stream(self, *, shuffle: Literal[False] = False, seed: int = 0, window: int = 4) -> LineStream: ...
+    def stream(self, *, shuffle: Literal[False] = False, seed: int = 0, window: int = 4) -> CommonShardStream: ...
 
     @overload
-    def stream(self, *, shuffle: Literal[True], seed: int = 0, window: int = 4) -> ShuffledLines: ...
+    def stream(self, *, shuffle: Literal[True], seed: int = 0, window: int = 4) -> BlockStream: ...
 
     @overload
-    def stream(self, *, shuffle: bool, seed: int = 0, window: int = 4) -> LineStream | ShuffledLines: ...
+    def stream(self, *, shuffle: bool, seed: int = 0, window: int = 4) -> CommonShardStream | BlockStream: ...
 
-    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> LineStream | ShuffledLines:
+    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> CommonShardStream | BlockStream:
         """Return an iterable dataset of the same samples.
 
-        In order, it reads the files from beginning to end, without an index. With `shuffle`, parts of about
-        `part_bytes` come in a new random order in every epoch, and the samples of each `window` of parts are shuffled
-        together; `window` parts are held in memory. Raises BadOption: an option has an invalid value.
+        In order, it reads the files from beginning to end, decompresses them as it goes, and needs neither index nor
+        disk. With `shuffle`, parts of about `part_bytes` come in a new random order in every epoch, and the samples of
+        each `window` of parts are shuffled together; `window` parts are held in memory. Raises BadOption: an option has
+        an invalid value.
         """
-        shuffled = ShuffledLines(self, shuffle=shuffle, seed=seed, window=window)
+        shuffled = BlockStream(self, shuffle=shuffle, seed=seed, window=window)
         if shuffle:
             return shuffled
-        return LineStream(self.files, self.format, self.remote, transform=self.transform)
+        versions = {place.address: place.version for place in self.files if place.version is not None}
+        return CommonShardStream(Shards(self._addresses(), self.format, self.remote, versions), self.transform)
 
     def _read(self, indices: Indices) -> list[object]:
         blocks, places = self.index.find(indices)
-        self._waste.used += len(indices)
         found = self._several_blocks(np.unique(blocks).tolist())
         own = list(zip(blocks.tolist(), places.tolist(), strict=True))
         lines = [found[block].line(place) for block, place in own]
@@ -191,7 +178,7 @@ class LineSource(Source):
 
     def _groups_in_memory(self) -> int:
         """Return about how many parts can be in memory at a time."""
-        return self.cache_bytes // (2 * self._part_bytes)  # with where their lines begin
+        return self._blocks.limit // (2 * self._part_bytes)  # with where their lines begin
 
     def _line(self, block: int, number: int) -> tuple[str, int]:
         """Return the name of the file and the number of a line of a block, for errors."""
@@ -203,9 +190,7 @@ class LineSource(Source):
         missing = [block for block in wanted if block not in found]
         if not missing:
             return found
-        began = time.perf_counter()
-        contents, self._waste.went_back = self._known.readers.get().read(missing)
-        seconds, starts = time.perf_counter() - began, self.index.starts
+        contents, starts = self._reader().blocks(missing, self.format.limit), self.index.starts
         for block, content in zip(missing, contents, strict=True):
             made = found[block] = Block(content, skips_blank=self.format.skips_blank)
             count = int(starts[block + 1] - starts[block])
@@ -216,22 +201,10 @@ class LineSource(Source):
                     "while it was read, or the index is wrong: give cache=False to do without."
                 )
             self._blocks.put(block, made, made.held_bytes)
-            if self.index.files[self.index.place(block)[0]].packing:
-                seconds_each = seconds / len(missing)
-                self._waste.note_decoded(block, len(starts) - 1, count, seconds_each, advice=self._advice())
         return found
 
-    def _advice(self) -> str:
-        packed = next(place.name for place, one in zip(self.files, self.index.files, strict=True) if one.packing)
-        return (
-            f"{packed!r} is compressed, so lines are reached from the beginning of their member or frame. Give "
-            "unpack=, a folder for decompressed copies that all processes read, or: "
-            f"Raise cache_bytes={self.cache_bytes}, which each process may take, read .stream(), or compress the file "
-            "in many members or frames (bgzip, or parts that are concatenated)."
-        )
-
     def _addresses(self) -> list[str]:
-        """Return the paths and addresses of all files, for states of streams."""
+        """Return the paths and addresses of all files."""
         return [place.address for place in self.files]
 
     def _stored_in(self) -> Iterable[str]:
@@ -239,18 +212,17 @@ class LineSource(Source):
         return found_files(local, self._endings) if local else ()
 
     def close(self) -> None:
-        """Close the files of this process, and drop the blocks that it has cached."""
+        """Close the files of this process, and drop the blocks that it holds."""
         self._upcoming.close()
-        if self._indexed is not None:
-            self._indexed.readers.close()
+        if self._known is not None:
+            self._known.close()
         self._blocks.clear()
-        self._waste = Waste()
 
     def _form(self) -> str:
         return self.format.describe()
 
     def __repr__(self) -> str:
-        if self._indexed is not None:
+        if self._known is not None:
             return super().__repr__()
         shown = [shown_address(os.fspath(path)) for path in self.paths]
         transform = "" if self.transform is None else f", transform={self.transform!r}"
@@ -258,40 +230,114 @@ class LineSource(Source):
         return f"{type(self).__name__}({what}, each sample {self._form()}, not read yet{transform})"
 
 
-@contextmanager
-def _reopened(remote: Remote, place: Place) -> Iterator[Blob]:
-    storage = Storage(remote, [place.address])
-    try:
-        with closing(storage.open(place.address, place.version)) as blob:
-            yield blob
-    finally:
-        storage.close()
+class _Reader:
+    """Reads blocks of files whose lines were found."""
 
-
-class _Indexed:
-    """Files whose lines were found.
-
-    Args:
-        addresses: the files.
-        unpacked: those that are read from decompressed copies, by number.
-        index: where their lines are.
-        remote: how remote ones are read.
-        limit: the most bytes of a line.
-    """
-
-    def __init__(
-        self, addresses: list[str], unpacked: Mapping[int, Unpacked], index: LineIndex, remote: Remote, limit: int
-    ) -> None:
-        self.addresses = addresses
-        self.unpacked = unpacked
+    def __init__(self, places: list[Place], index: LineIndex, remote: Remote, cache: Cache) -> None:
         self.index = index
-        opener = functools.partial(
-            BlockReader,
-            functools.partial(Storage, remote, addresses, is_common=True),
-            addresses,
-            unpacked,
-            index,
-            limit=limit,
-            request_count=remote.requests,
+        addresses = [place.address for place in places]
+        self._request_count = remote.requests
+        self._storage: Handle[Storage] = Handle(
+            functools.partial(Storage, remote, addresses, is_common=True), Storage.close
         )
-        self.readers: Handle[BlockReader] = Handle(opener, BlockReader.close, per_thread=True)
+        opener = functools.partial(_open, self._storage, addresses, index.files, cache)
+        self._files: Handle[ShardFiles] = Handle(
+            functools.partial(ShardFiles, opener, remote.requests), ShardFiles.close, per_thread=True
+        )
+
+    def blocks(self, blocks: list[int], limit: int) -> list[bytes]:
+        """Return the contents of blocks; of a line that is longer than the limit, only the beginning.
+
+        Raises SourceChanged: a file has changed since its index was made; SourceError: it cannot be read.
+        """
+        files = self._files.get()
+        wanted = [self._range(block, limit) for block in blocks]
+        try:
+            contents = self._contents(files, wanted)
+        finally:
+            for number in {one.shard for one in wanted}:
+                files.blob(number).check()  # what was read, or could not be read, may be from another version
+        return [contents[one] for one in wanted]
+
+    def _contents(self, files: ShardFiles, wanted: list[ByteRange]) -> dict[ByteRange, bytes]:
+        plain = [one for one in wanted if not self._is_packed(one)]
+        contents = dict(zip(plain, map(bytes, files.read(plain)), strict=True))
+        packed = [one for one in wanted if self._is_packed(one)]
+        blobs = [files.blob(one.shard) for one in packed]
+
+        def unpacked(place: int) -> bytes:
+            one = packed[place]
+            found = self.index.files[one.shard]
+            return content_of(blobs[place], found.place(one.start), found.packing, _CHUNK).take(one.stop - one.start)
+
+        count = 1 if all(blob.is_local for blob in blobs) else self._request_count
+        contents |= zip(packed, side_by_side(unpacked, range(len(packed)), count), strict=True)
+        return contents
+
+    def _is_packed(self, one: ByteRange) -> bool:
+        found = self.index.files[one.shard]
+        return bool(found.packing) and not found.is_unpacked
+
+    def _range(self, block: int, limit: int) -> ByteRange:
+        file, number = self.index.place(block)
+        start, stop = self.index.files[file].starts[number : number + 2].tolist()
+        most = limit + 1 + (PACKED_BYTES if self.index.files[file].packing else BLOCK_BYTES)
+        return ByteRange(file, start, min(stop, start + most))
+
+    def close(self) -> None:
+        self._files.close()
+        self._storage.close()
+
+
+def _open(storage: Handle[Storage], addresses: list[str], files: list[FileIndex], cache: Cache, number: int) -> Blob:
+    """Open a file, or its unpacked copy. Raises SourceChanged: it is not the one that was indexed."""
+    index, open_file = files[number], functools.partial(storage.get().open, addresses[number])
+    blob = UnpackedBlob(open_file, cache) if index.is_unpacked else open_file()
+    if (blob.size, blob.tag) != (index.size, index.tag):
+        blob.close()
+        raise SourceChanged(
+            f"{blob.name} has changed since its index was made: it had {index.size} bytes and the tag {index.tag}, and "
+            f"has {blob.size} and {blob.tag}. Make the dataset again: the index will be, too."
+        )
+    return blob
+
+
+class Block:
+    """The lines of a block that are samples."""
+
+    def __init__(self, content: bytes, *, skips_blank: bool) -> None:
+        self.content = content
+        codes = np.frombuffer(content, np.uint8)
+        ends = np.flatnonzero(codes == 10)
+        has_end = content.endswith(b"\n")
+        stops = ends if has_end or not content else np.append(ends, len(content))
+        starts = np.concatenate([[0], ends + 1])[: len(stops)]
+        self._open = -1 if has_end else len(stops) - 1
+        """The line that has no end, -1 if all have."""
+        self._numbers: Numbers | None = None
+        """Which lines are samples; None for all."""
+        if skips_blank and (codes[starts] <= 32).any():
+            spans = zip(starts.tolist(), stops.tolist(), strict=True)
+            self._numbers = np.array([n for n, (a, b) in enumerate(spans) if content[a:b].strip(SPACE)], np.int64)
+        self._starts = starts
+        self._stops = stops
+
+    def line(self, place: int) -> bytes:
+        """Return a line without its end."""
+        number = self.number(place)
+        line = self.content[int(self._starts[number]) : int(self._stops[number])]
+        return line[:-1] if line.endswith(b"\r") and number != self._open else line
+
+    def number(self, place: int) -> int:
+        """Return how many lines of the block precede a sample."""
+        return place if self._numbers is None else int(self._numbers[place])
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return len(self._starts) if self._numbers is None else len(self._numbers)
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that it takes."""
+        return len(self.content) + 16 * len(self._starts) + 512

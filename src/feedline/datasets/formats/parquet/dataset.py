@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from feedline.datasets.formats.parquet.blob_file import REQUESTS, BlobFile, chunks_of
 from feedline.datasets.formats.parquet.layout import Footer
-from feedline.datasets.formats.parquet.mapped import Mapped, validate
+from feedline.datasets.formats.parquet.mapped import Mapped, MappedEntries, file_of, validate
 from feedline.datasets.formats.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.formats.parquet.values import pyarrow, shape_of
 from feedline.datasets.framework.block_stream import BlockStream
@@ -19,7 +19,7 @@ from feedline.datasets.framework.form import VectorFields, check_count, check_sh
 from feedline.datasets.framework.paths import File, Paths, found_files
 from feedline.datasets.framework.remote_files import RemoteFile, found_remote, is_remote
 from feedline.datasets.framework.source import Transform
-from feedline.datasets.framework.store import Cache
+from feedline.datasets.framework.store import Cache, Entry, cache_home, checked_cache
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import CorruptSource
@@ -77,7 +77,7 @@ class ParquetDataset(RowGroupSource):
         {'name': 'Alan', 'born': np.int64(1912)}
     """
 
-    _lazy = (*RowGroupSource._lazy, "_remote_addresses")
+    _lazy = (*RowGroupSource._lazy, "_remote_addresses", "_entries")
     _endings = (".parquet",)
     _module = "pyarrow.parquet"
     _most_open = 64 << 20
@@ -93,7 +93,9 @@ class ParquetDataset(RowGroupSource):
         cache: Cache = False,
         remote: Remote | None = None,
     ) -> None:
-        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
+        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
+        self.cache = checked_cache(cache)
+        self._entries = MappedEntries()
         self.is_remote = any(map(is_remote, self._given()))
         self._inspected_at_once = REQUESTS if self.is_remote else self._inspected_at_once
         self.remote = checked_remote(remote)
@@ -201,8 +203,60 @@ class ParquetDataset(RowGroupSource):
         file.check()  # a write in the meantime could have mixed old and new data
         return table
 
+    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[object], tuple[int, int]]:
+        if self.cache is not False:
+            file.check()
+            folder = cache_home() if self.cache is True else self.cache
+            entry = Entry.at(folder, "arrow", file.identity, file.stamp, part=[number, sorted(names)])
+            mapped = self._entries.get(entry, partial(self._unpacked, file, number, names))
+            if mapped is not None:
+                table = pyarrow().Table.from_batches(map(mapped.batch, range(mapped.count)), mapped.schema)
+                return [table.column(name) for name in names], mapped.addresses
+        return super()._load(file, number, names)
 
-class ArrowDataset(RowGroupSource):
+    def _unpacked(self, file: File, number: int, names: list[str]) -> Iterator[bytes]:
+        table = self._decoded(file, number, names).combine_chunks()
+        yield from file_of(table.schema, table.to_batches())
+
+    def _advice(self) -> str:
+        kept = "Give cache=, a folder where they are kept decoded for all processes, or: "
+        return ("" if self.cache is not False else kept) + super()._advice()
+
+
+class MappedSource(RowGroupSource):
+    """Base of datasets of mapped Arrow files, whose record batches are row groups."""
+
+    _most_open = 1 << 16
+
+    def _map(self, file: File) -> Mapped:
+        """Map a file, or what was derived from it."""
+        return Mapped.of(file)
+
+    def _mapped(self, file: File) -> Mapped:
+        def make() -> tuple[Mapped, int]:
+            file.check()
+            return self._map(file), 1
+
+        mapped: Mapped = self._opened.load(file.path, make)
+        return mapped
+
+    def _schema_and_counts(self, file: File) -> tuple[object, list[int]]:
+        mapped = self._mapped(file)
+        return mapped.schema, [mapped.row_count(batch) for batch in range(mapped.count)]
+
+    def _decoded(self, file: File, number: int, names: list[str]) -> Table:
+        return pyarrow().Table.from_batches([self._mapped(file).batch(number, names)])
+
+    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[object], tuple[int, int]]:
+        mapped = self._mapped(file)
+        return mapped.batch(number, names).columns, mapped.addresses
+
+    def _touch(self, files: set[int]) -> None:
+        for number in files:  # mapped data would change or vanish under us
+            self._layout.files[number].check()
+
+
+class ArrowDataset(MappedSource):
     """The rows of Arrow IPC or Feather files as a map-style dataset.
 
     Files are memory-mapped: all workers share the pages that the system has read, and samples come from there without
@@ -236,7 +290,6 @@ class ArrowDataset(RowGroupSource):
     """
 
     _endings = (".arrow", ".feather", ".ipc")
-    _most_open = 1 << 16
 
     def __init__(
         self,
@@ -248,26 +301,3 @@ class ArrowDataset(RowGroupSource):
         cache_bytes: int | str = CACHE_BYTES,
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
-
-    def _schema_and_counts(self, file: File) -> tuple[object, list[int]]:
-        mapped = Mapped.of(file)
-        return mapped.schema, [mapped.row_count(batch) for batch in range(mapped.count)]
-
-    def _decoded(self, file: File, number: int, names: list[str]) -> Table:
-        return pyarrow().Table.from_batches([self._mapped(file).batch(number, names)])
-
-    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[object], tuple[int, int]]:
-        mapped = self._mapped(file)
-        return mapped.batch(number, names).columns, mapped.addresses
-
-    def _mapped(self, file: File) -> Mapped:
-        def make() -> tuple[Mapped, int]:
-            file.check()
-            return Mapped.of(file), 1
-
-        mapped: Mapped = self._opened.load(file.path, make)
-        return mapped
-
-    def _touch(self, files: set[int]) -> None:
-        for number in files:  # mapped data would change or vanish under us
-            self._layout.files[number].check()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,10 +15,11 @@ import numpy as np
 from feedline.datasets.formats.parquet.values import pyarrow
 from feedline.datasets.framework.paths import File
 from feedline.datasets.framework.store import Entry
-from feedline.errors import CorruptSource
+from feedline.errors import CorruptSource, SourceError
 from feedline.system.failures import words
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
     from pyarrow import Buffer, ChunkedArray, RecordBatch, RecordBatchFileReader, Schema, Table
 
 _END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -140,45 +142,26 @@ def buffer_of(file: File) -> Buffer:
 
 
 _SLOTS = 1 << 16
-"""Files remembered as checked. A guess; two files that share a slot are checked again in turns."""
+"""Entries remembered as checked. A guess; two that share a slot are checked again in turns."""
 
 
-class Unpacked:
-    """Decoded row groups, kept as Arrow files that every process maps: entries of `framework/store.py`.
+class MappedEntries:
+    """Arrow files that feedline derived and keeps, which every process maps: entries of `framework/store.py`.
 
-    Two processes that write the same row group at once write the same bytes twice. Mapped memory cannot be checked at
-    each use, so checksums are verified when a row group is first mapped. Processes forked from one that has the dataset
-    verify it once between them, others once each.
-
-    Args:
-        folder: where.
-        options: what else than file and columns decides how a row group is decoded.
+    Two processes that make the same entry at once write the same bytes twice. Mapped memory cannot be checked at each
+    use, so checksums are verified when an entry is first mapped. Processes forked from one that has the dataset verify
+    it once between them, others once each.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], options: str = "") -> None:
-        self.folder = Path(folder)
-        self.options = options
+    def __init__(self) -> None:
         self._checked = np.frombuffer(mmap.mmap(-1, 8 * _SLOTS), np.int64)
-        """Files whose checksums were verified by this process or one of its forked relatives."""
+        """Entries whose checksums were verified by this process or one of its forked relatives."""
 
-    def columns(
-        self, file: File, number: int, names: Sequence[str], decode: Callable[[], Table]
-    ) -> tuple[list[ChunkedArray], tuple[int, int]]:
-        """Return columns of a row group, and the addresses between which they are mapped."""
-        about = [file.identity, number, sorted(names), self.options]
-        entry = Entry.at(self.folder, "arrow", about, file.stamp)
-        mapped = self._mapped(entry)
-        if mapped is None:
-            table = decode()
-            mapped = self._mapped(entry) if entry.write(_as_file(table)) else None
-            if mapped is None:
-                return [table.column(name) for name in names], (0, 0)
-        batches = [mapped.batch(batch) for batch in range(mapped.count)]
-        table = pyarrow().Table.from_batches(batches, mapped.schema)
-        return [table.column(name) for name in names], mapped.addresses
+    def get(self, entry: Entry, make: Callable[[], Iterable[bytes]]) -> Mapped | None:
+        """Map an entry; if it is missing or damaged, `make` returns its pieces. None if it cannot be kept."""
+        return self._mapped(entry) or (self._mapped(entry) if entry.write(make()) else None)
 
     def _mapped(self, entry: Entry) -> Mapped | None:
-        """Map a kept row group; return None if it is missing or damaged."""
         kept = entry.open()
         if kept is None:
             return None
@@ -192,27 +175,55 @@ class Unpacked:
                 entry.warn_damaged()
                 return None
             mapped = Mapped.within(content, file)
-            if was_checked:
-                mapped.validated.update(range(mapped.count))
-            for batch in range(mapped.count):
-                mapped.batch(batch)
         except (CorruptSource, pa.ArrowException, OSError):
             return None
         finally:
             kept.close()
+        mapped.validated.update(range(mapped.count))  # feedline wrote it, and its checksums are right
         self._checked[key % _SLOTS] = key
         return mapped
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Unpacked, (self.folder, self.options)
+        return MappedEntries, ()
 
 
-def _as_file(table: Table) -> Iterator[Buffer]:
-    sink = pyarrow().BufferOutputStream()
-    with pyarrow("pyarrow.ipc").new_file(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    yield sink.getvalue()
+def temporary(pieces: Iterable[bytes], name: str) -> Mapped:
+    """Map an Arrow file that is kept for this process only. Raises SourceError: there is no room for it."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except SourceError:
+        raise
+    except OSError as exc:
+        raise SourceError(
+            f"There is no room in {tempfile.gettempdir()} for what {name!r} holds ({exc.strerror or exc}). Set cache= "
+            "to a folder that has it."
+        ) from exc
+    return Mapped.within(pyarrow().py_buffer(content), File(name, len(content), 0))
 
 
 def _key(file: os.stat_result) -> int:
     return hash((file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns)) or 1  # 0 is an empty slot
+
+
+def file_of(schema: Schema, batches: Iterable[RecordBatch]) -> Iterator[bytes]:
+    """Yield the pieces of an Arrow file."""
+    pieces: list[bytes] = []
+
+    class Pieces(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, piece: ReadableBuffer) -> int:
+            pieces.append(bytes(piece))
+            return len(pieces[-1])
+
+    with pyarrow("pyarrow.ipc").new_file(Pieces(), schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            yield from pieces
+            pieces.clear()
+    yield from pieces

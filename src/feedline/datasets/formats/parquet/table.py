@@ -25,7 +25,6 @@ from feedline.datasets.formats.parquet.layout import (
     kept_groups,
     mask_of,
 )
-from feedline.datasets.formats.parquet.mapped import Unpacked
 from feedline.datasets.formats.parquet.values import prepared, pyarrow, text_of, vectors, whole
 from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.block_stream import BlockStream
@@ -33,64 +32,17 @@ from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Form, VectorFields, check_fields
 from feedline.datasets.framework.paths import File, Paths, found_files
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform
-from feedline.datasets.framework.store import Cache, cache_home, checked_cache
+from feedline.datasets.framework.waste import Waste
 from feedline.datasets.storage.ranges import side_by_side
-from feedline.errors import CorruptSource, FeedlineError, PerformanceWarning, SourceError, warn_user
+from feedline.errors import CorruptSource, FeedlineError, SourceError
 from feedline.system.failures import words
 from feedline.system.sizes import byte_count
 
 if TYPE_CHECKING:
     from pyarrow import DataType, Schema, Table
 
-LATEST_S = 5.0
-"""Seconds spent on repeated decoding before a warning is given."""
-
-SHARE = 1.5
-"""Warn if rows decoded exceed rows used by this factor. Workers that divide small row groups in order, each taking
-different ones in every epoch, decode as many rows as they use."""
-
-_PASS = 0.9
-"""Fraction of all row groups. Once a process has needed this many, the next repeated one begins a new pass. A guess:
-shuffled batches of several workers need most row groups in each epoch, not all of them."""
-
-
-class Waste:
-    """How many rows one process has decoded, and how many of them it used.
-
-    A process that reads the data in order, or window by window, needs each row group once per pass. Decoding it again
-    in the next pass is unavoidable, so only repeats within the same pass count.
-    """
-
-    def __init__(self) -> None:
-        self.went_back = False
-        """True if the next row group was reached by reading its file from the beginning again."""
-        self._in_pass: set[int] = set()
-        self._seconds = 0.0
-        self._decoded = 0
-        self.used = 0
-        self._has_warned = False
-
-    def note_decoded(self, group: int, group_count: int, rows: int, seconds: float, *, advice: str) -> None:
-        """Record a decoded row group; warn, once, if most of the work is wasted."""
-        if group in self._in_pass and len(self._in_pass) >= _PASS * group_count:
-            self._in_pass.clear()
-        is_again = group in self._in_pass or self.went_back
-        self._in_pass.add(group)
-        self.went_back = False
-        self._decoded += rows
-        self._seconds += seconds if is_again else 0
-        if self._has_warned or not is_again or self._seconds < LATEST_S or self._decoded < SHARE * self.used:
-            return
-        self._has_warned = True
-        warn_user(
-            f"Row groups are decoded again and again: {self._decoded:,} rows for {self.used:,} samples, and "
-            f"{self._seconds:.0f} s for what was decoded before. They do not fit into what is kept, and samples are "
-            f"asked for in random order. {advice}",
-            PerformanceWarning,
-        )
-
-
 T = TypeVar("T")
+R = TypeVar("R")
 
 CACHE_BYTES = 256 << 20
 """Default limit for row groups in memory, per process."""
@@ -109,7 +61,7 @@ class RowGroupSource(TableSource):
     Subclasses implement how to inspect a file and read one of its row groups.
     """
 
-    _lazy: tuple[str, ...] = ("_known", "_opened", "_waste", "_unpacked")
+    _lazy: tuple[str, ...] = ("_known", "_opened", "_waste")
     _endings: tuple[str, ...] = ()
     _module = "pyarrow"
     """The module that must be installed."""
@@ -128,7 +80,6 @@ class RowGroupSource(TableSource):
         filters: object = None,
         transform: Transform | None = None,
         cache_bytes: int | str = CACHE_BYTES,
-        cache: Cache = False,
     ) -> None:
         super().__init__(transform)
         pyarrow(self._module)
@@ -140,8 +91,6 @@ class RowGroupSource(TableSource):
         self._blocks = BoundedCache[int, Block](self.cache_bytes)
         self._opened = BoundedCache[str, Any](self._most_open)  # Any: footers, or maps
         """Cached state of files. A map inherited through a fork is as good as the parent's."""
-        self.cache = checked_cache(cache)
-        self._unpacked = self._unpacked_to()
         self._known: Layout | None = None
         self._waste = Waste()
 
@@ -167,33 +116,15 @@ class RowGroupSource(TableSource):
         tables = ((group.number, self._decoded(footer.file, group.number, names)) for group in footer.groups)
         return [(group, mask_of(table, condition)) for group, table in tables]
 
-    def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> object:
-        """Read columns of a row group that is not in `cache` yet."""
-        return self._decoded(file, number, names)
-
-    def _unpacked_to(self) -> Unpacked | None:
-        """Return the folder for decoded row groups."""
-        if self.cache is False:
-            return None
-        return Unpacked(cache_home() if self.cache is True else self.cache)
-
     def _load(self, file: File, number: int, names: list[str]) -> tuple[list[object], tuple[int, int]]:
-        """Read columns of a row group, or take them from `cache`.
+        """Read columns of a row group.
 
         Returns:
             The columns as pyarrow arrays, and two addresses. Memory between them is mapped from a file, so keeping it
             costs nothing.
         """
-        if self._unpacked is not None:
-            file.check()
-            missing = functools.partial(self._missing, self._unpacked, file, number, names)
-            return self._unpacked.columns(file, number, names, missing)
         table = self._decoded(file, number, names)
         return [table.column(name) for name in names], (0, 0)
-
-    def _agreed(self, footers: list[Footer]) -> list[Footer]:
-        """Return the footers, adjusted to what all files have in common."""
-        return footers
 
     def _touch(self, files: set[int]) -> None:
         """Raise if files have changed; called before every read with the indices of the files."""
@@ -217,8 +148,8 @@ class RowGroupSource(TableSource):
                     found = checked_condition(masks, condition, footer.file, list(footer.types))
                     return replace(footer, groups=kept_groups(found, number))
 
-            footers = self._agreed(_together(inspect, files, self._inspected_at_once))
-            footers = footers if condition is None else _together(keep, footers, self._inspected_at_once)
+            footers = together(inspect, files, self._inspected_at_once)
+            footers = footers if condition is None else together(keep, footers, self._inspected_at_once)
             self._known = Layout(footers, self.fields)
         return self._known
 
@@ -309,9 +240,8 @@ class RowGroupSource(TableSource):
         return block, block.held_bytes + _OWN_BYTES
 
     def _advice(self) -> str:
-        """Return advice for row groups that do not fit into the cache."""
-        unpacked = "Give cache=, a folder where they are kept decoded for all processes, or: "
-        return ("" if self._unpacked is not None else unpacked) + (
+        """Return advice for row groups that do not fit into memory."""
+        return (
             f"Raise cache_bytes={self.cache_bytes}, which each process may take, shuffle among a few row groups at a "
             "time (feedline.samplers.BlockSampler, or .stream(shuffle=True)), or write smaller row groups."
         )
@@ -326,7 +256,7 @@ class RowGroupSource(TableSource):
         return f"{super().__repr__()[:-1]}{filters})"
 
 
-def _together(act: Callable[[int, T], Footer], items: Sequence[T], thread_count: int) -> list[Footer]:
+def together(act: Callable[[int, T], R], items: Sequence[T], thread_count: int) -> list[R]:
     """Call `act` for every file with its index, on several threads if there are several files."""
     if len(items) == 1:
         return [act(0, items[0])]

@@ -18,10 +18,11 @@ from feedline.datasets.formats.tar.form import Decode, Decoder, TarForm
 from feedline.datasets.formats.tar.index import Index, Range, ShardIndex, Unread, give, index_of
 from feedline.datasets.formats.tar.members import NO_SUM
 from feedline.datasets.formats.tar.packed_index import PackedIndexes
-from feedline.datasets.formats.tar.stream import TarStream
+from feedline.datasets.formats.tar.stream import TarFormat
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.cache_file import Cache, checked_cache
 from feedline.datasets.framework.form import Fields
+from feedline.datasets.framework.shard_stream import Shards, ShardStream
 from feedline.datasets.framework.shards import Found, expand
 from feedline.datasets.framework.source import (
     Indices,
@@ -133,7 +134,7 @@ class TarDataset(Source, ColumnSource):
 
     def stream(
         self, *, shuffle: bool | str = False, buffer: int = 1000, seed: int = 0, sticky: bool | None = None
-    ) -> TarStream:
+    ) -> ShardStream:
         """Return an iterable dataset of the same samples, which reads shards from beginning to end, without an index.
 
         The shards, in order, are divided among ranks and workers.
@@ -148,18 +149,14 @@ class TarDataset(Source, ColumnSource):
                 f"shuffle={shuffle!r} is neither True, False nor 'shards'. For an order of all samples, without regard "
                 "to shards, give the dataset itself to the loader, with shuffle=True: each sample is a request then."
             )
-        return TarStream(
-            self.shards,
-            self.form,
-            self.remote,
-            max_field_bytes=self.max_field_bytes,
-            unique_keys=self.unique_keys,
-            transform=self.transform,
-            shuffle=True if shuffle == "shards" else shuffle,  # type: ignore[arg-type]  # TarStream checks it
+        form = TarFormat(self.form, max_field_bytes=self.max_field_bytes, unique_keys=self.unique_keys)
+        return ShardStream(
+            Shards(self.shards, form, self.remote, self._found.versions(self.shards)),
+            self.transform,
+            shuffle=True if shuffle == "shards" else shuffle,  # type: ignore[arg-type]  # checked there
             buffer=0 if shuffle == "shards" else buffer,
             seed=seed,
             sticky=sticky,
-            versions=self._found.versions(self.shards),
         )
 
     def __len__(self) -> int:

@@ -27,22 +27,17 @@ class RawSample:
     """Names of all of its fields in the shard, including unwanted ones."""
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Which samples of a shard, and which of their fields, are wanted."""
-
-    fields: frozenset[str] | None = None
-    """None for all."""
-    place: int = 0
-    every: int = 1
-    """Take the sample at `place` out of every `every`: readers that share a shard each take their own."""
-
-
 class Grouping:
     """Iterates over the samples of a shard. Consecutive files with the same key make a sample.
 
-    It starts with sample `ordinal`, where `members` starts. `unique` refuses a key that has occurred before; `take`
-    reads what is wanted from the current file.
+    Args:
+        members: the files of the shard.
+        shard: its name, for errors.
+        fields: the fields that are wanted; None for all.
+        wants: says of a sample, by its number, whether it is wanted; None for all.
+        ordinal: the number of the sample where `members` starts.
+        unique: True to refuse a key that has occurred before.
+        take: reads what is wanted from the current file.
     """
 
     # object: the result of `take`.
@@ -50,15 +45,17 @@ class Grouping:
         self,
         members: Members,
         shard: str,
-        selection: Selection,
         *,
+        fields: frozenset[str] | None = None,
+        wants: Callable[[int], bool] | None = None,
         ordinal: int = 0,
         unique: bool = True,
         take: Callable[[Members], object] = Members.read,
     ) -> None:
         self._members = members
         self._shard = shard
-        self._selection = selection
+        self._fields = fields
+        self._wants = wants
         self._unique = unique
         self._take = take
         self._keys: set[str] = set()
@@ -66,27 +63,19 @@ class Grouping:
         """Samples so far, including those to skip."""
         self._next: tuple[str, str] | None = None
         """Key and field of the current file, if it belongs to the next sample."""
-        self.ordinal = ordinal
+        self._ordinal = ordinal
         """The number of the next sample."""
-        self.start = members.start
-        """Offset of the next sample, once the previous one has been read."""
 
     def next(self) -> RawSample | None:
         """Return the next wanted sample, None at the end.
 
         Raises CorruptSource: the shard is damaged, or a field or a key occurs twice.
         """
-        selection = self._selection
         while True:
-            wanted = self.ordinal % selection.every == selection.place
-            sample = self._read(wanted)
-            if sample is None or wanted:
+            is_wanted = self._wants is None or self._wants(self._ordinal)
+            sample = self._read(is_wanted)
+            if sample is None or is_wanted:
                 return sample
-
-    def skip_to(self, ordinal: int) -> None:
-        """Skip the samples before this one."""
-        while self.ordinal < ordinal and self._read(False) is not None:
-            pass
 
     def _read(self, wanted: bool) -> RawSample | None:
         """Read the next sample; its fields only if `wanted`."""
@@ -100,11 +89,11 @@ class Grouping:
             data, names, is_bad = self._collect(first, wanted)
             if is_bad:  # the webdataset package marks samples to skip this way
                 continue
-            self.ordinal += 1
-            return RawSample(data, self.ordinal - 1, start, names)
+            self._ordinal += 1
+            return RawSample(data, self._ordinal - 1, start, names)
 
     def _collect(self, first: tuple[str, str], wanted: bool) -> tuple[dict[str, object], set[str], bool]:
-        members, fields = self._members, self._selection.fields
+        members, fields = self._members, self._fields
         key, field = first
         if self._unique:
             self._note(key)
@@ -132,7 +121,6 @@ class Grouping:
                 self._next = None
                 break
             here = self._next = following
-        self.start = members.start
         return data, seen, is_bad
 
     def _advance(self) -> tuple[str, str] | None:

@@ -19,15 +19,15 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.formats.tar.grouping import Grouping, Selection
+from feedline.datasets.formats.tar.grouping import Grouping
 from feedline.datasets.formats.tar.members import NO_SUM, Members, sum_of
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.cache_file import Cache, CacheFile
 from feedline.datasets.framework.checksums import Compared, damaged
 from feedline.datasets.storage.addresses import identity_of
 from feedline.datasets.storage.blob import Blob, Version
+from feedline.datasets.storage.content import ByteReader, packing_of
 from feedline.datasets.storage.ranges import Span
-from feedline.datasets.storage.unpacking import Bytes, packing_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.memory.sharing import records
 from feedline.types import JsonObject
@@ -123,7 +123,7 @@ def decode(content: bytes, size: int, crc32: int) -> ShardIndex | None:
 _NUMBERS = ("key_ends", "first", "fields", "offsets", "sizes")
 
 
-class Seeking(Bytes):
+class Seeking(ByteReader):
     """The bytes of a blob, for a reader that skips most of them."""
 
     def __init__(self, blob: Blob, window: int) -> None:
@@ -132,20 +132,20 @@ class Seeking(Bytes):
         self._window = window
 
     def take(self, count: int) -> bytes:
-        if self._at + count > len(self._chunk):
+        if self._used + count > len(self._piece):
             start = self.offset
             stop = min(self._blob.size, start + max(count, self._window))
-            self._chunk = self._blob.read(start, stop) if start < stop else b""
-            self._base, self._at = start, 0
-        data = self._chunk[self._at : self._at + count]
-        self._at += len(data)
+            self._piece = self._blob.read(start, stop) if start < stop else b""
+            self._base, self._used = start, 0
+        data = self._piece[self._used : self._used + count]
+        self._used += len(data)
         return data
 
     def skip(self, count: int) -> int:
         found = min(count, max(0, self._blob.size - self.offset))
-        self._at += found
-        if self._at > len(self._chunk):
-            self._base, self._at, self._chunk = self.offset, 0, b""
+        self._used += found
+        if self._used > len(self._piece):
+            self._base, self._used, self._piece = self.offset, 0, b""
         return found
 
 
@@ -162,7 +162,7 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
         )
     # Headers are every few KB; over a network, reading a window costs less than a request for each.
     members = Members(Seeking(blob, 1 << 13 if blob.is_local else 1 << 20), blob.name, size=blob.size, limit=None)
-    grouping = Grouping(members, blob.name, Selection(), unique=unique, take=attrgetter("offset", "size", "checksum"))
+    grouping = Grouping(members, blob.name, unique=unique, take=attrgetter("offset", "size", "checksum"))
     names: dict[str, int] = {}
     keys: list[bytes] = []
     first, fields = [0], list[tuple[int, int, int, int]]()

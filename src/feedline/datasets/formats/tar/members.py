@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from feedline.datasets.framework.checksums import check_seal, damaged
 from feedline.datasets.framework.form import check_count
-from feedline.datasets.storage.unpacking import Bytes
+from feedline.datasets.storage.content import ByteReader
 from feedline.errors import CorruptSource
 from feedline.system.failures import words
 from feedline.system.sizes import check_size
@@ -181,7 +181,7 @@ class Members:
     its content; -1 if it has none).
     """
 
-    def __init__(self, stream: Bytes, shard: str, *, size: int | None, limit: int | None) -> None:
+    def __init__(self, stream: ByteReader, shard: str, *, size: int | None, limit: int | None) -> None:
         self._stream = stream
         self._shard = shard
         self._shard_size = size

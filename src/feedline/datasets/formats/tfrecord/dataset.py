@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from feedline.datasets.formats.tfrecord.form import Parse, RecordForm
 from feedline.datasets.formats.tfrecord.framing import TRAILER, Records, damaged_record, data_sum, find_records
-from feedline.datasets.formats.tfrecord.stream import TFRecordStream
+from feedline.datasets.formats.tfrecord.stream import TFRecordFormat
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Fields
 from feedline.datasets.framework.paths import Paths, found_files
+from feedline.datasets.framework.shard_stream import Shards, ShardStream
 from feedline.datasets.framework.source import Indices, Source, Transform
 from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.datasets.storage.blob import LocalBlob
+from feedline.datasets.storage.remote import Remote
 from feedline.errors import BadOption, SourceChanged
 from feedline.system.handle import Handle
 
@@ -98,16 +100,16 @@ class TFRecordDataset(Source):
     def _sum(self) -> Callable[[bytes], int] | None:
         return None if self.checksums is False else data_sum(needed=self.checksums is True)
 
-    def stream(self, *, shuffle: bool = False, buffer: int = 1000, seed: int = 0) -> TFRecordStream:
+    def stream(self, *, shuffle: bool = False, buffer: int = 1000, seed: int = 0) -> ShardStream:
         """Return an iterable dataset of the same samples, read from beginning to end, also from compressed files.
 
         The files are divided among ranks and workers. With `shuffle`, they come in a different random order in every
-        epoch, and a sample may come up to `buffer` places later than its neighbours. Resuming reads everything before
-        the position again. Raises BadOption: an option is invalid.
+        epoch, and a sample may come up to `buffer` places later than its neighbours. Raises BadOption: an option is
+        invalid.
         """
-        return TFRecordStream(
-            self.files, self.form, self.transform, self.checksums, shuffle=shuffle, buffer=buffer, seed=seed
-        )
+        form = TFRecordFormat(self.form, checksums=self.checksums)
+        shards = Shards(list(self.files), form, Remote(), {})
+        return ShardStream(shards, self.transform, shuffle=shuffle, buffer=buffer, seed=seed)
 
     @property
     def _records(self) -> list[Records]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from feedline.datasets.framework.paths import File
 from feedline.datasets.framework.store import Cache, Entry
 from feedline.datasets.storage.blob import LocalBlob
-from feedline.datasets.storage.unpacking import packing_of
+from feedline.datasets.storage.content import packing_of
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged
 from feedline.system.optional import require
 from feedline.system.sizes import check_size

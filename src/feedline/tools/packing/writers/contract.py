@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, ClassVar
 
-from feedline.datasets.derived.formats import COMPRESSED, SUFFIXES
+from feedline.datasets.derived.formats import COMPRESSED, READABLE
 from feedline.datasets.framework.checksums import KIND
 from feedline.errors import BadOption
 from feedline.system.optional import require
@@ -143,7 +143,7 @@ class Format:
     @property
     def suffixes(self) -> tuple[str, ...]:
         """Suffixes of its files; `pack` writes the first one."""
-        return tuple(suffix for suffix in SUFFIXES[self.name] if suffix not in COMPRESSED)
+        return tuple(suffix for suffix in READABLE[self.name].suffixes if suffix not in COMPRESSED)
 
     @property
     def module(self) -> ModuleType:

@@ -1,0 +1,142 @@
+"""Batches of images are the same wherever their images are finished, with every engine, and after resuming."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import feedline
+from feedline import images
+from feedline.abc.memory import Placement
+from feedline.datasets.framework.source import Source
+from feedline.images.finishing import DeferredImages
+from feedline.loader.base import config_of
+from tests.images.pictures import encoded, finished, photo, placed
+from tests.images.targets.moves import Warped
+
+COUNT = 12
+AUGMENTED = [
+    images.RandomResizedCrop(48, scale=(0.3, 1)),
+    images.HorizontalFlip(),
+    images.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    images.RandAugment(),
+    images.Normalize(),
+    images.RandomErasing(value="random"),
+]
+LARGE = images.Compose([images.RandomResizedCrop(40, scale=(0.4, 1)), images.HorizontalFlip(), images.Normalize()])
+SMALL = images.Compose([images.RandomResizedCrop(16, scale=(0.05, 0.4)), images.ColorJitter(0.4), images.Normalize()])
+MOVED = [images.RandomResizedCrop(48), images.HorizontalFlip(), Warped(20, 1.1, 0.1)]
+TARGETS = {"mask": images.Mask(fill=255), "points": images.Keypoints(), "boxes": images.Boxes(min_size=0)}
+GREY = [images.Decode("I;16"), images.RandomResizedCrop(32), images.HorizontalFlip(), images.Normalize((0.5,), (0.2,))]
+
+PIPELINES: dict[str, images.Compose | images.Views] = {
+    "augmented": images.Compose(AUGMENTED),
+    "bytes": images.Compose([images.RandomResizedCrop((64, 72)), images.HorizontalFlip()]),
+    "padded": images.Compose([images.RandomCrop(90, 10, True), images.RandomRotation(9), images.CenterCrop(64)]),
+    "views": images.Views([LARGE, LARGE, SMALL]),
+    "targets": images.Compose([*MOVED, images.Normalize()], targets=TARGETS),
+    "grey": images.Compose(GREY),
+}
+
+
+def scene(index: int) -> dict[str, Any]:
+    """Return a file, JPEG or PNG, with targets."""
+    width, height = ((120, 90), (100, 80), (90, 120), (119, 90))[index % 4]
+    pixels = photo(width, height, index)
+    return {
+        "image": encoded(pixels, "JPEG" if index % 3 else "PNG"),
+        "mask": encoded((pixels[..., 0] > 120).astype(np.uint8), "PNG"),
+        "points": [[20, 30, 2], [60, 50, 1]],
+        "boxes": [[index, 5, index + 20, 40]],
+        "number": index,
+    }
+
+
+class Scenes(Source):
+    def __len__(self) -> int:
+        return COUNT
+
+    def _read(self, indices: Any) -> list[Any]:
+        names = ("image", "number", *getattr(self.transform, "targets", ()))
+        return [{name: scene(index)[name] for name in names} for index in indices.tolist()]
+
+    def close(self) -> None:
+        pass
+
+    def _form(self) -> str:
+        return "scenes"
+
+
+# Any, throughout: loaders, and fields of any form.
+def arrays(value: Any) -> list[Any]:
+    if isinstance(value, (tuple, list)):
+        return [array for one in value for array in arrays(one)]
+    return [finished(value) if isinstance(value, DeferredImages) else np.asarray(value)]
+
+
+def batches(loader: Any) -> list[list[Any]]:
+    return [[array for field in batch.values() for array in arrays(field)] for batch in loader]
+
+
+def loader_of(name: str, kind: Any = feedline.DataLoader, **options: Any) -> Any:
+    return kind(Scenes(PIPELINES[name].on("image")), 4, shuffle=True, seed=7, **options)
+
+
+def check_equal(found: list[list[Any]], expected: list[list[Any]], most: float = 0) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        for array, same in zip(one, other, strict=True):
+            assert array.shape == same.shape
+            assert np.abs(array.astype(float) - same).max() <= most
+
+
+@pytest.mark.parametrize("where", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
+@pytest.mark.parametrize("kind", [feedline.DataLoader, feedline.Loader])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_batches_do_not_depend_on_where_images_are_finished(name: str, kind: Any, where: Placement) -> None:
+    expected = batches(loader_of(name, placed(kind, Placement.DATASET)))
+    loader = loader_of(name, placed(kind, where))
+    made = list(loader)
+    check_equal(batches(made), expected, 1e-5 if where is Placement.DECODE else 0)
+    on_device = [batch["image"] for batch in made if isinstance(batch["image"], DeferredImages)]
+    assert len(on_device) == (3 if where is not Placement.COLLATE and name not in ("views", "grey") else 0)
+    is_encoded = [batch.is_encoded for batch in on_device]
+    assert any(is_encoded) == (bool(on_device) and where is Placement.DECODE and name != "padded")
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("thread", 2), ("process", 2)])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_batches_are_the_same_on_every_engine(name: str, engine: str, workers: int) -> None:
+    expected = batches(loader_of(name))
+    assert config_of(loader_of(name)).placement is Placement.COLLATE
+    assert not all(np.array_equal(one, other) for one, other in zip(expected[0], expected[1], strict=True))
+    check_equal(batches(loader_of(name, feedline.Loader, engine=engine, workers=workers)), expected)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_resuming_gives_the_same_batches(name: str) -> None:
+    whole = batches(loader_of(name))
+    first = loader_of(name)
+    next(iter(first))
+    second = loader_of(name)
+    second.load_state_dict(first.state_dict())
+    check_equal(batches(second), whole[1:])
+
+
+def test_an_image_finished_on_the_device_still_matches_its_mask() -> None:
+    dataset = Scenes(images.Compose(MOVED, targets=TARGETS).on("image"))
+    for batch in placed(feedline.DataLoader, Placement.DECODE)(dataset, 4, seed=7):
+        bright = finished(batch["image"])[..., 0].astype(int) - 120
+        mask = batch["mask"].numpy()
+        differ = (bright > 0) != (mask > 0)
+        assert (differ & (np.abs(bright) > 25) & (mask < 255)).mean() < 0.02  # except for interpolation
+
+
+def test_batches_of_the_drop_in_loader_contain_tensors() -> None:
+    assert next(iter(loader_of("augmented")))["image"].dtype is torch.float32
+    batch = next(iter(loader_of("augmented", placed(feedline.DataLoader, Placement.DECODE), num_workers=1)))["image"]
+    parts = (batch.flips, batch.pixels, batch.data, batch.pixel_rows, batch.encoded_rows, batch.offsets, batch.boxes)
+    assert [part.dtype for part in parts] == [*[torch.uint8] * 3, *[torch.int64] * 3, torch.float32]

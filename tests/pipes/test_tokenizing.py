@@ -1,0 +1,255 @@
+"""`tokenize`: every kind of tokenizer and dataset, resumed anywhere."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline
+from feedline.abc import ShardedSource, StreamSource
+from feedline.collate import pad
+from feedline.errors import BadOption
+from feedline.text import tokenize
+
+TEXTS = [f"text {number}" for number in range(23)]
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode())
+
+
+class Encoding:
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+
+
+class HuggingFace:
+    """Behaves like `tokenizers.Tokenizer`."""
+
+    def __init__(self, size: int = 300) -> None:
+        self.size = size
+        self.calls: list[int] = []
+
+    def encode_batch(self, texts: list[str]) -> list[Encoding]:
+        self.calls.append(len(texts))
+        return [Encoding(encode(text)) for text in texts]
+
+    def get_vocab_size(self) -> int:
+        return self.size
+
+    def token_to_id(self, name: str) -> int | None:
+        return 257 if name == "</s>" else None
+
+
+class Transformers:
+    """Behaves like a fast tokenizer of transformers."""
+
+    eos_token_id = 299
+    name_or_path = "gpt-9"
+
+    def __call__(self, texts: list[str], **options: bool) -> dict[str, list[list[int]]]:
+        assert isinstance(texts, list)
+        return {"input_ids": [encode(text) for text in texts]}
+
+    def convert_tokens_to_ids(self, tokens: str) -> int:
+        return 0
+
+    def __len__(self) -> int:
+        return 70_000
+
+
+class Tiktoken:
+    n_vocab = 300
+    eot_token = 256
+
+    def encode_ordinary_batch(self, texts: list[str]) -> list[list[int]]:
+        return [encode(text) for text in texts]
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        raise ValueError("special tokens")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "dtype", "end"),
+    [
+        (encode, np.uint32, None),
+        (lambda text: np.frombuffer(text.encode(), np.uint8), np.uint32, None),
+        (HuggingFace(), np.uint16, 257),
+        (HuggingFace(65_536), np.uint16, 257),
+        (HuggingFace(65_537), np.uint32, 257),
+        (Transformers(), np.uint32, 299),
+        (Tiktoken(), np.uint16, 256),
+    ],
+)
+def test_every_tokenizer(tokenizer: Any, dtype: type, end: int | None) -> None:
+    dataset = tokenize(TEXTS, tokenizer)
+    assert [one.tolist() for one in dataset] == [encode(text) for text in TEXTS]
+    assert dataset[0].dtype == dtype
+    if end is None:
+        with pytest.raises(BadOption, match="append_eos=50256"):
+            tokenize(TEXTS, tokenizer, append_eos=True)
+    else:
+        assert tokenize(TEXTS, tokenizer, append_eos=True)[3].tolist() == [*encode(TEXTS[3]), end]
+    assert tokenize(TEXTS, tokenizer, append_eos=9, dtype="int64")[0].tolist()[-1] == 9
+
+
+def test_a_batch_takes_one_call() -> None:
+    tokenizer = HuggingFace()
+    loader = feedline.Loader(tokenize([{"text": text} for text in TEXTS], tokenizer), 8, collate_fn=pad())
+    assert [len(tokens) for tokens, _ in loader] == [8, 8, 7]
+    assert tokenizer.calls == [8, 8, 7]
+
+
+@pytest.mark.parametrize(
+    ("sample", "field"),
+    [("a", "text"), ({"body": "a"}, "body"), (("a", 1), 0), (b"a", "text"), ({"text": b"a"}, "text"), ("a", None)],
+)
+def test_fields(sample: object, field: Any) -> None:
+    assert tokenize([sample], encode, field=field)[0].tolist() == [97]
+
+
+@pytest.mark.parametrize(
+    ("sample", "field", "message"),
+    [
+        ({"body": "a"}, "text", "no field 'text'; its fields are 'body'"),
+        (("a",), 1, "no field 1"),
+        ({"text": None}, "text", "has None there"),
+        (5, "text", "no field 'text'"),
+        ({"text": "a"}, None, "text is expected"),
+    ],
+)
+def test_samples_without_a_text(sample: object, field: Any, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        tokenize([sample], encode, field=field)[0]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        (lambda text: [70_000], "token id 70000, which uint16 cannot hold. Use dtype='uint32'"),
+        (lambda text: text, "not a list of token ids"),
+        (lambda text: [0.5], "not a list of token ids"),
+        (lambda text: None, "not a list of token ids"),
+    ],
+)
+def test_rejects_bad_results_of_a_tokenizer(tokenizer: Callable[[str], Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        tokenize(["a"], tokenizer, dtype="uint16")[0]
+
+
+def test_options() -> None:
+    for wrong in ({"append_eos": -1}, {"append_eos": "</s>"}, {"dtype": "float32"}, {"dtype": "int8"}):
+        with pytest.raises(BadOption, match="="):
+            tokenize(TEXTS, encode, **wrong)
+    with pytest.raises(BadOption, match="append_eos=70000"):
+        tokenize(TEXTS, encode, append_eos=70_000, dtype="uint16")
+    with pytest.raises(BadOption, match="encode_batch"):
+        tokenize(TEXTS, "gpt2")
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+class Lines(StreamSource):
+    draws_nothing = True
+
+    def __init__(self, count: int = 23) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(TEXTS[: self.count])
+
+
+class Position:
+    """An iterator that saves its position, and raises an exception for some samples."""
+
+    def __init__(self, numbers: range, bad: tuple[int, ...]) -> None:
+        self.numbers, self.bad, self.place = numbers, bad, 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if self.place >= len(self.numbers):
+            raise StopIteration
+        number = self.numbers[self.place]
+        self.place += 1
+        if number in self.bad:
+            raise OSError(f"text {number} is lost")
+        return TEXTS[number]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+class Resumable(StreamSource):
+    def __init__(self, *bad: int) -> None:
+        self.bad = bad
+
+    def __iter__(self) -> Iterator[str]:
+        return Position(range(23), self.bad)
+
+
+class Sharded(ShardedSource):
+    number, count = 0, 1
+
+    def set_worker(self, number: int, count: int) -> None:
+        self.number, self.count = number, count
+
+    def __iter__(self) -> Iterator[str]:
+        return Position(range(self.number, 23, self.count), ())
+
+
+def texts(dataset: Any) -> list[str]:
+    return [bytes(one.tolist()).decode() for one in dataset]
+
+
+def through(dataset: Any, **options: Any) -> list[str]:
+    return [one for batch in feedline.Loader(dataset, 4, collate_fn=texts, **options) for one in batch]
+
+
+def test_streams() -> None:
+    for source in (Lines(), Resumable(), Sharded()):
+        stream = tokenize(source, encode)
+        assert texts(stream) == TEXTS
+        assert texts(stream) == TEXTS
+        assert through(stream) == TEXTS
+        assert sorted(through(stream, workers=2, engine="thread")) == sorted(TEXTS)
+        assert texts(pickle.loads(pickle.dumps(stream))) == TEXTS
+
+
+def test_a_worker_tokenizes_only_its_own_texts() -> None:
+    tokenizer = HuggingFace()
+    stream = tokenize(Lines(), tokenizer)
+    assert through(stream, workers=2, engine="thread") == TEXTS
+    assert sum(tokenizer.calls) == 23
+
+
+def test_a_bad_sample_costs_only_itself() -> None:
+    def picky(text: str) -> list[int]:
+        if text == "text 7":
+            raise KeyError(text)
+        return encode(text)
+
+    stream = tokenize(Resumable(3, 4, 22), picky)
+    found: list[Any] = []
+    iterator = iter(stream)
+    while True:
+        try:
+            found.append(bytes(next(iterator).tolist()).decode())
+        except StopIteration:
+            break
+        except (OSError, KeyError) as exc:
+            found.append(type(exc))
+    expected: list[Any] = list(TEXTS)
+    for bad, kind in ((3, OSError), (4, OSError), (22, OSError), (7, KeyError)):
+        expected[bad] = kind
+    assert found == expected
+    assert through(stream, on_error="skip") == [text for text in expected if isinstance(text, str)]
