@@ -20,7 +20,6 @@ from feedline.datasets.formats.tar.members import NO_SUM
 from feedline.datasets.formats.tar.packed_index import PackedIndexes
 from feedline.datasets.formats.tar.stream import TarFormat
 from feedline.datasets.framework.bounded_cache import BoundedCache
-from feedline.datasets.framework.cache_file import Cache, checked_cache
 from feedline.datasets.framework.form import Fields
 from feedline.datasets.framework.shard_stream import Shards, ShardStream
 from feedline.datasets.framework.shards import Found, expand
@@ -33,6 +32,7 @@ from feedline.datasets.framework.source import (
     is_column,
     stacked,
 )
+from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.ranges import coalesced, side_by_side

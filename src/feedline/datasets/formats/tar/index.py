@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from feedline.datasets.formats.tar.grouping import Grouping
 from feedline.datasets.formats.tar.members import NO_SUM, Members, sum_of
 from feedline.datasets.framework.bounded_cache import BoundedCache
-from feedline.datasets.framework.cache_file import Cache, CacheFile
 from feedline.datasets.framework.checksums import Compared, damaged
+from feedline.datasets.framework.store import Cache, Entry
 from feedline.datasets.storage.addresses import identity_of
 from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.content import ByteReader, packing_of
@@ -197,14 +197,15 @@ def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
     Raises CorruptSource: the shard is damaged.
     """
     name = os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
-    file = CacheFile.at(cache, "tar-index", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None
-    if file is None:  # without a tag, a stale cached index could not be detected
+    about = {"shard": name, "unique": unique, "format": _FORMAT}
+    entry = Entry.within(cache, "tar-index", about, blob.stamp) if blob.tag else None
+    if entry is None:  # without a tag, a stale cached index could not be detected
         return scan(blob, unique=unique)
-    kept = file.read_as(ShardIndex.of, blob.stamp)
+    kept = entry.load(ShardIndex.of)
     if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
         return kept
     made = scan(blob, unique=unique)
-    file.write(vars(made), blob.stamp)
+    entry.save(vars(made))
     return made
 
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 
 from feedline.datasets.formats.tar.index import ShardIndex, Unread, decode, scan
-from feedline.datasets.framework.cache_file import Cache, CacheFile
 from feedline.datasets.framework.shards import Found
+from feedline.datasets.framework.store import Cache, Entry
 from feedline.datasets.storage.addresses import identity_of, shown_address
 from feedline.datasets.storage.blob import Version
 from feedline.datasets.storage.remote import Remote
@@ -59,15 +59,15 @@ class PackedIndexes:
         packed = self._found.packed(shard)
         assert packed is not None
         manifest, entry = packed
-        storage, file = self._storage.get(), None
+        storage, kept = self._storage.get(), None
         if protocol_of(shard):
             about = {"shard": identity_of(shard), "bytes": entry.bytes, "crc32": entry.crc32}
-            file = CacheFile.at(self._cache, "tar-index", about)
-        content = None if file is None else file.read()
-        if not isinstance(content, bytes):
+            kept = Entry.within(self._cache, "tar-index", about)
+        content = None if kept is None else kept.load(bytes)
+        if content is None:
             content = storage.contents(manifest.index_of(entry))
-            if file is not None and content is not None:
-                file.write(content)
+            if kept is not None and content is not None:
+                kept.save(content)
         found = None if content is None else decode(content, entry.bytes, entry.crc32)
         if found is None:
             blob = storage.open(shard, manifest.version_of(entry))
