@@ -14,7 +14,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from feedline.datasets import ImageFolder, TarDataset
 from feedline.errors import CorruptSource, MissingExtra
 from feedline.images import decode_image
 from feedline.images.header import Header, read_header
@@ -174,28 +173,8 @@ def test_images_are_upright(orientation: int) -> None:
 
 
 @needs_decoder
-def test_an_animation_gives_its_first_frame() -> None:
-    frames = np.stack([np.full((8, 9, 3), shade, np.uint8) for shade in (10, 200)])
-    assert (decode_image(encoded(frames)) == 10).all()
-
-
-@needs_decoder
 @pytest.mark.parametrize("kept", [0.3, 0.9])
 def test_truncated_files_are_detected(kept: float) -> None:
     data = encoded(np.asarray(Image.open(io.BytesIO(files()["png"]))))
     with pytest.raises(CorruptSource, match="JPEG XL"):
         decode_image(data[: int(len(data) * kept)])
-
-
-@needs_decoder
-def test_files_in_folders_and_shards(tmp_path: Path) -> None:
-    import tarfile
-
-    (tmp_path / "a" / "cat").mkdir(parents=True)
-    (tmp_path / "a" / "cat" / "1.JXL").write_bytes(BARE)
-    image, _ = ImageFolder(tmp_path / "a")[0]
-    assert (image == COLOUR).all()
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        archive.add(tmp_path / "a" / "cat" / "1.JXL", "1.jxl")
-    (sample,) = TarDataset(tmp_path / "a.tar", decode="rgb8").stream()
-    assert (sample["jxl"] == COLOUR).all()

@@ -15,7 +15,7 @@ import torch  # noqa: F401  (it keeps files open from its import on, which a tes
 from feedline.datasets import ImageFolder, TarDataset
 from feedline.datasets.formats.lmdb.decoding import Picture
 from feedline.errors import CorruptSource
-from feedline.images.pillow import eight_bits, open_picture
+from feedline.images.pillow import open_picture
 from feedline.testing.source import assert_same
 from feedline.tools.packing.inspection import inspect
 from feedline.tools.packing.pictures import Pictures
@@ -54,12 +54,6 @@ def test_every_reader_takes_the_upper_8_of_16_bits(name: str, tmp_path: Path) ->
         (sample,) = TarDataset(str(tmp_path / "a.tar"), fields=name, decode=decode).stream()
         assert_same(sample, expected)
     assert_same(Pictures(encode="raw").apply(Image.open(io.BytesIO(FILES[name]))), colours)
-
-
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I", "F"])
-def test_other_images_are_unchanged(mode: str) -> None:
-    image = Image.new(mode, (3, 2))
-    assert eight_bits(image) is image
 
 
 def flat_png(side: int) -> bytes:

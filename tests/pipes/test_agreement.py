@@ -15,7 +15,7 @@ import feedline
 from feedline.errors import BadOption, DataWarning
 from feedline.pipes import Pipe
 from feedline.randomness import agreement
-from feedline.randomness.agreement import Agreement, Findings
+from feedline.randomness.agreement import Findings
 
 COUNT = 200
 
@@ -94,11 +94,6 @@ def plain(sample: Any) -> Any:
     return sample.tolist() if isinstance(sample, np.ndarray) else sample
 
 
-@every_operator
-def test_a_single_thread_may_draw_from_any_generator(name: str) -> None:
-    assert samples(OPERATORS[name](random.random), workers=1, engine="thread")
-
-
 @pytest.mark.parametrize("generator", DRAWS)
 def test_processes_may_draw_from_any_generator(generator: str) -> None:
     found = samples(OPERATORS["filter"](DRAWS[generator]), workers=2, engine="process")
@@ -173,31 +168,3 @@ def test_values_are_compared_wherever_workers_begin(monkeypatch: pytest.MonkeyPa
         findings.compare("a", "filter(f)", first, [place % 3 for place in range(first, first + 9)])
     with pytest.raises(BadOption, match="sample 31 "):
         findings.compare("a", "filter(f)", 29, [2, 0, 0])
-
-
-def test_the_oldest_values_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "_MOST", 5)
-    findings = Findings()
-    findings.compare("a", "filter(f)", 0, list(range(12)))
-    assert findings._known == {"a": (7, [7, 8, 9, 10, 11])}
-    findings.compare("a", "filter(f)", 0, [9] * 7)  # too far behind to be compared
-
-
-def test_all_workers_stop_once_two_disagree() -> None:
-    findings = Findings()
-    findings.compare("a", "filter(f)", 0, [1, 1])
-    findings.compare("b", "filter(f)", 0, [0, 0])
-    with pytest.raises(BadOption, match=r"sample 1 of the source of filter\(f\)"):
-        findings.compare("a", "filter(f)", 1, [0])
-    with pytest.raises(BadOption, match="sample 1"):
-        findings.compare("b", "filter(f)", 5, [0])
-
-
-def test_each_epoch_has_its_own_findings() -> None:
-    shared = Agreement()
-    first = shared.of(1)
-    assert shared.of(1) is first
-    assert shared.of(2) is not first
-    assert shared.of(1) is first, "a worker may be late"
-    shared.of(9)
-    assert shared.of(1) is not first

@@ -108,7 +108,7 @@ def test_large_datasets(size: int) -> None:
 
 def test_a_failed_sample_is_named_in_its_dataset() -> None:
     class Broken(list[int]):
-        def __getitem__(self, index: Any) -> int:
+        def __getitem__(self, index: Any) -> int:  # type: ignore[override]
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken") as caught:
@@ -206,7 +206,7 @@ def test_weights_can_be_set_in_all_workers() -> None:
 
 
 def test_a_stream_among_the_datasets_makes_a_stream() -> None:
-    parts = [Numbers(0), range(100, 110)]
+    parts: list[Any] = [Numbers(0), range(100, 110)]
     mixture = mix(parts)
     assert isinstance(mixture, StreamPipe)
     samples = list(mixture)
@@ -216,7 +216,7 @@ def test_a_stream_among_the_datasets_makes_a_stream() -> None:
     assert sorted(others) == list(range(100, 110)) != others, "once, in random order"
     mixture.set_epoch(1)
     assert [x for x in mixture if x >= 100] != others
-    assert parts[0].epoch == 1  # type: ignore[union-attr]
+    assert parts[0].epoch == 1
 
 
 def test_datasets_repeat_until_size() -> None:

@@ -15,7 +15,7 @@ import torch
 
 import feedline
 from feedline.abc.source import ShardedSource
-from feedline.errors import BadOption, BadState, SourceError
+from feedline.errors import BadOption, SourceError
 from feedline.pipes import MapPipe, ShardedPipe, StreamPipe, pipe
 from tests import program_server
 
@@ -176,12 +176,6 @@ def test_a_stream_is_shuffled_within_windows_only() -> None:
     assert found == list(pipe(range(10)).window_shuffle(4, seed=1))
 
 
-def test_the_state_of_a_shuffle_window_has_no_samples() -> None:
-    iterator: Any = iter(pipe(Plain(1000)).map(str).window_shuffle(500))
-    next(iterator)
-    assert len(repr(iterator.state_dict())) < 300
-
-
 def test_a_heavy_function_after_a_filter_runs_only_where_it_is_needed() -> None:
     calls: list[int] = []
 
@@ -260,17 +254,6 @@ def test_each_sample_draws_its_own_random_numbers(workers: int) -> None:
     assert epoch(workers, skip=3) == whole[9:]
     numbers = [number for one in whole for number in (*one[1:4], *one[4][1:])]
     assert len({*numbers}) == len(numbers)
-
-
-def randomly(x: int) -> float:
-    return x + random.random() + float(np.random.random())
-
-
-@pytest.mark.parametrize("loader", [feedline.Loader, feedline.DataLoader])
-def test_a_map_style_pipe_is_seeded_like_any_dataset(loader: Any) -> None:
-    made = pipe(range(20)).map(randomly)
-    epochs = [[batch.tolist() for batch in loader(made, 10, seed=3)] for _ in range(2)]
-    assert epochs[0] == epochs[1]
 
 
 def drawn(x: int) -> float:
@@ -371,22 +354,6 @@ def test_a_sample_that_fails_once_is_retried(kind: Any) -> None:
     assert [x for batch in loader for x in batch.tolist()] == list(range(12))
 
 
-def test_statistics_list_the_operators_by_name() -> None:
-    made = (
-        pipe(range(64))
-        .map(double)
-        .filter(
-            is_odd,
-        )
-        .concat(range(8))
-        .map(double)
-    )
-    loader = feedline.Loader(made, 4)
-    list(loader)
-    stages = loader.stats().epoch.stages
-    assert {"map(double)", "filter(is_odd)"} <= stages.keys()
-
-
 # --- everywhere ------------------------------------------------------------------------------------------------------
 
 
@@ -472,22 +439,6 @@ def test_ranks_read_only_the_streams_that_they_need(monkeypatch: pytest.MonkeyPa
     assert {pair for pair in read if pair[0] == 1} == {(1, 1), (1, 3)}
 
 
-def test_a_pipe_is_truthy() -> None:
-    assert pipe(Plain(3)).filter(is_odd)
-
-
-def test_ranks_split_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    for rank in range(3):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "3")
-        loader = feedline.Loader(pipe(range(30)).map(double).filter(lambda x: x % 3), 2, shard="drop")
-        found.append([x for batch in loader for x in batch.tolist()])
-    assert len({len(one) for one in found}) == 1
-    assert {x for one in found for x in one} <= {2 * x for x in range(30)}
-    assert len({x for one in found for x in one}) == sum(map(len, found))
-
-
 def test_pipes_can_be_pickled() -> None:
     made = pipe(range(12)).shuffle().map(double).filter(is_odd).concat(pipe(range(3)).mix(range(9))).window_shuffle(4)
     assert list(pickle.loads(pickle.dumps(made))) == list(made)
@@ -523,14 +474,3 @@ def test_bad_arguments_are_rejected() -> None:
             call()
     with pytest.raises(BadOption, match="returned a int"):
         list(base.flat_map(lambda x: x))
-
-
-def test_states_of_other_pipes_are_rejected() -> None:
-    iterator: Any = iter(pipe(range(9)).filter(is_odd))
-    state = iterator.state_dict()
-    others: list[Any] = [pipe(range(9)).repeat().mix(pipe(range(2)).repeat()), pipe(range(9)).interleave([1])]
-    for other in others:
-        with pytest.raises(BadState, match="was saved with the dataset"):
-            iter(other).load_state_dict(state)
-    with pytest.raises(BadState, match="not the state of a pipe"):
-        iterator.load_state_dict({"at": 3})

@@ -259,14 +259,6 @@ def test_a_state_does_not_fit_other_operators(name: str, source: str) -> None:
         resumed(after(SOURCES[source]()), state)
 
 
-def test_operators_are_named_in_order() -> None:
-    state = saved_after(mapped().skip(2).window_shuffle(4), 3)
-    with pytest.raises(BadState, match=r"dataset\.skip\.window_shuffle, .* dataset\.window_shuffle\.skip"):
-        resumed(mapped().window_shuffle(4).skip(2), state)
-    with pytest.raises(BadState, match=r"dataset\.skip\.window_shuffle, .* without operators"):
-        resumed(list(range(58)), state)  # type: ignore[arg-type]  # a dataset, as for every loader
-
-
 def test_another_size_of_the_dataset_is_named() -> None:
     of_map: Callable[[Pipe], Pipe] = lambda pipe: pipe.map(int)  # noqa: E731
     of_stream: Callable[[Pipe], Pipe] = lambda pipe: pipe.filter(any_of)  # noqa: E731
@@ -294,32 +286,6 @@ def test_a_bad_sample_policy_does_not_skip_a_state_that_does_not_fit() -> None:
     for options in ({}, {"workers": 2, "engine": "thread"}):
         with pytest.raises(BadState):
             resumed(streamed().window_shuffle(9), state, on_error="skip", **options)
-
-
-def test_an_iterator_without_a_loader_refuses_as_well() -> None:
-    before, after = (iter(streamed().window_shuffle(size)) for size in (8, 9))
-    next(before)
-    with pytest.raises(BadState, match=r"window_shuffle\(size=8\)"):
-        after.load_state_dict(before.state_dict())  # type: ignore[attr-defined]
-
-
-def test_a_cache_may_be_added_and_left_out() -> None:
-    plain, cached = mapped().map(int), mapped().map(int).cache(memory="1MB")
-    for before, after in [(plain, cached), (cached, plain)]:
-        state = saved_after(before.shuffle(seed=1), 3)
-        assert [*map(int, resumed(after.shuffle(seed=1), state))] == list(before.shuffle(seed=1))[3:]
-    state = saved_after(list(range(9)), 3)  # type: ignore[arg-type]  # a dataset, as for every loader
-    assert len(resumed(feedline.datasets.CachedDataset(list(range(9)), memory="1MB"), state)) == 6  # type: ignore[arg-type]
-
-
-def test_a_state_does_not_fit_another_split() -> None:
-    def part(seed: int) -> Any:
-        return feedline.split(range(40), [0.5, 0.5], seed=seed)[0]
-
-    state = saved_after(part(1), 5)
-    assert len(resumed(part(1), state)) == 15
-    with pytest.raises(BadState, match="indices"):
-        resumed(part(2), state)
 
 
 def test_a_state_stays_small() -> None:

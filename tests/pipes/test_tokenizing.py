@@ -232,24 +232,6 @@ def test_a_worker_tokenizes_only_its_own_texts() -> None:
     assert sum(tokenizer.calls) == 23
 
 
-@pytest.mark.parametrize("source", [Lines(), Resumable(), Sharded()])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_streams_resume_after_every_batch(source: Any, workers: int) -> None:
-    stream = tokenize(source, encode)
-    engine: Any = "thread" if workers else "inline"
-
-    def loader() -> Any:
-        return feedline.Loader(stream, 4, collate_fn=texts, workers=workers, engine=engine)
-
-    whole = list(loader())
-    first = loader()
-    states = [first.state_dict() for _ in first]
-    for done, state in enumerate(states[:-1], 1):
-        other = loader()
-        other.load_state_dict(state)
-        assert list(other) == whole[done:]
-
-
 def test_a_bad_sample_costs_only_itself() -> None:
     def picky(text: str) -> list[int]:
         if text == "text 7":
@@ -271,17 +253,3 @@ def test_a_bad_sample_costs_only_itself() -> None:
         expected[bad] = kind
     assert found == expected
     assert through(stream, on_error="skip") == [text for text in expected if isinstance(text, str)]
-
-
-def test_a_stream_passes_set_epoch_on() -> None:
-    class Epochs(Lines):
-        epoch = 0
-
-        def set_epoch(self, epoch: int) -> None:
-            self.epoch = epoch
-
-        def __iter__(self) -> Iterator[str]:
-            return iter([f"epoch {self.epoch}"])
-
-    loader = feedline.Loader(tokenize(Epochs(), encode), 1, collate_fn=texts)
-    assert [list(loader), list(loader)] == [[["epoch 0"]], [["epoch 1"]]]

@@ -25,14 +25,18 @@ PLACES: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "rows of a query": ("streams", "rows of a query", ("streams", 0, "iterator")),
     "records": ("streams", "records", ("streams", 0, "iterator")),
     "messages": ("streams", "messages", ("streams", 0, "iterator")),
-    "lines inside a pipe": ("streams", "tokenized lines", ("streams", 0, "iterator", "cursor", "source", "iterator")),
+    "lines inside a pipe": (
+        "streams",
+        "tokenized lines",
+        ("streams", 0, "iterator", "position", "source", "source", "iterator"),
+    ),
     "tar inside a mixture": (
         "streams",
         "mixture of shards, two workers",
-        ("streams", 0, "iterator", "cursor", "sources", 0, "source", "iterator"),
+        ("streams", 0, "iterator", "position", "source", "sources", 0, "source", "iterator"),
     ),
     "a pipe": ("pipes", "window_shuffle", ("streams", 0, "iterator")),
-    "tar inside a pipe": ("pipes", "tar", ("streams", 0, "iterator", "cursor", "source", "iterator")),
+    "tar inside a pipe": ("pipes", "tar", ("streams", 0, "iterator", "position", "source", "source", "iterator")),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import pickle
 import threading
 from collections.abc import Iterator
@@ -18,12 +17,11 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import Remote
-from feedline.datasets.derived.cache.fingerprint import fingerprint
 from feedline.datasets.storage import disk_cache, ranges
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.samplers import BlockSampler
-from feedline.text import TokenDataset, verify
+from feedline.text import TokenDataset
 from feedline.text.token_file import HEADER_BYTES
 from tests.datasets.contract import SourceContract
 from tests.datasets.storage.servers import (
@@ -170,25 +168,6 @@ class TestContract(SourceContract):
         return list(local(self.server.folder, 512, mask_crossing=True, positions=True, segment_ids=True))
 
 
-def test_bare_tokens_and_empty_files(tmp_path: Path) -> None:
-    tokens = RANDOM.integers(0, 50_257, 3_000).astype(np.uint16)
-    tokens.tofile(tmp_path / "bare.bin")
-    (tmp_path / "empty.bin").write_bytes(b"")
-    write(tmp_path / "none.bin", [])
-    options: Any = {"raw_dtype": "uint16", "end_token": int(tokens[5]), "segment_ids": True}
-    with web_server(tmp_path) as server:
-        names = ["empty.bin", "bare.bin", "none.bin"]
-        dataset = TokenDataset([f"{server.address}/{name}" for name in names], 7, **options)
-        expected = TokenDataset([tmp_path / name for name in names], 7, **options)
-        assert dataset.token_count == 3_000
-        assert_equal(dataset.read_columns(np.arange(len(dataset))), expected.read_columns(np.arange(len(dataset))))
-        with pytest.raises(BadOption, match="which does not list its documents"):
-            _ = dataset.documents
-        with pytest.raises(BadOption, match="raw_dtype='uint16'"):
-            TokenDataset(f"{server.address}/bare.bin")
-        dataset.close()
-
-
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("kind", ["map", "sampler", "stream"])
@@ -213,22 +192,6 @@ def test_loaders_resume_exactly(server: WebServer, folder: Path, engine: str, ki
         resumed = loader(dataset, 1)
         resumed.load_state_dict(states[place])
         assert [plain(batch) for batch in resumed] == expected[place + 1 :]
-    dataset.close()
-
-
-def test_streams_resume_at_every_position(server: WebServer) -> None:
-    dataset = remote(server, 256, labels=None)
-    stream = dataset.stream(shuffle=True, seed=5, window=2)
-    expected = plain_all(stream)
-    assert sorted(expected) == sorted(plain_all(dataset))
-    running = iter(stream)
-    for place in range(len(expected)):
-        again = iter(stream)
-        again.load_state_dict(json.loads(json.dumps(running.state_dict())))
-        assert plain_all(again) == expected[place:]
-        next(running)
-    stream.set_epoch(1)
-    assert plain_all(stream) != expected
     dataset.close()
 
 
@@ -306,15 +269,6 @@ def test_a_piece_that_is_mostly_wanted_is_fetched_once(server: WebServer) -> Non
     dataset.close()
 
 
-def test_nothing_is_cached_without_memory(server: WebServer, folder: Path) -> None:
-    dataset = remote(server, cache_bytes=0)
-    assert plain_all(dataset.stream()) == plain_all(local(folder))
-    asked = len(server.requests)
-    assert plain_all(dataset.stream())
-    assert len(server.requests) >= 2 * (asked - 3)
-    dataset.close()
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_second_epoch_comes_from_the_disk(server: WebServer, folder: Path, tmp_path: Path, workers: int) -> None:
     options: Any = {"remote": Remote(cache=tmp_path / "shards", cache_bytes="1 MB"), "cache_bytes": 2 * PIECE}
@@ -338,37 +292,6 @@ def test_a_second_epoch_comes_from_the_disk(server: WebServer, folder: Path, tmp
 # -- processes ---
 
 
-def _read(dataset: TokenDataset, index: int, sent: Any) -> None:
-    sent.send(plain(dataset[index]))
-    dataset.close()
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_other_processes_open_their_own_connections(server: WebServer, folder: Path, method: str) -> None:
-    dataset = remote(server, positions="document")
-    expected = local(folder, positions="document")
-    assert plain(dataset[1]) == plain(expected[1])
-    assert len(pickle.dumps(dataset)) < 5_000
-    context: Any = multiprocessing.get_context(method)
-    here, there = context.Pipe()
-    process = context.Process(target=_read, args=(dataset, 700, there))
-    process.start()
-    assert plain(dataset[650]) == plain(expected[650])
-    assert here.recv() == plain(expected[700])
-    process.join()
-    assert process.exitcode == 0
-    dataset.close()
-
-
-def test_reading_does_not_change_the_fingerprint(server: WebServer, tmp_path: Path) -> None:
-    dataset = remote(server, segment_ids=True, remote=Remote(cache=tmp_path, cache_bytes=4 * PIECE))
-    before = fingerprint(dataset)
-    assert plain_all(dataset.stream())
-    assert fingerprint(dataset) == before
-    assert fingerprint(remote(server, segment_ids=False, remote=Remote(cache=tmp_path, cache_bytes="1 MB"))) != before
-    dataset.close()
-
-
 # -- faults ---
 
 
@@ -386,18 +309,6 @@ def test_faults_are_retried(server: WebServer, folder: Path, fault: str) -> None
     dataset = remote(server, segment_ids=True)
     assert plain_all(dataset.stream()) == plain_all(local(folder, segment_ids=True))
     assert len(seen) > 20
-    dataset.close()
-
-
-def test_a_server_that_is_down_is_an_error_until_it_is_back(server: WebServer, folder: Path) -> None:
-    dataset = remote(server, remote=Remote(retries=1))
-    server.fault = lambda request: "503"
-    with pytest.raises(SourceError, match=r"tokens-0.bin cannot be read at byte .*tried 2 times"):
-        _ = dataset[3]
-    with pytest.raises(SourceError, match="503"):
-        remote(server, remote=Remote(retries=0))
-    server.fault = lambda request: None
-    assert plain(dataset[3]) == plain(local(folder)[3])
     dataset.close()
 
 
@@ -458,26 +369,6 @@ def test_sizes_that_a_server_declares_are_limited(tmp_path: Path, monkeypatch: p
         with pytest.raises(CorruptSource, match=r"The list of documents of .* at most 20"):
             TokenDataset(address, segment_ids=True)
         dataset.close()
-
-
-def test_error_messages(server: WebServer, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="there is no such file"):
-        TokenDataset(f"{server.address}/none.bin")
-    with pytest.raises(BadOption, match=r"only one slash .* Pass addresses as strings"):
-        TokenDataset(Path("s3://bucket/a.bin"))
-    with pytest.raises(BadOption, match="only local files are read here"):
-        verify("s3://bucket/a.bin")
-    with pytest.raises(BadOption, match="storage_options= is a dict"):
-        TokenDataset(f"{server.address}/tokens-0.bin", remote=Remote(storage_options=3))  # type: ignore[arg-type]
-    with pytest.raises(BadOption, match="retries"):
-        TokenDataset(f"{server.address}/tokens-0.bin", remote=Remote(retries=-1))
-    with pytest.raises(BadOption, match="cache_bytes"):
-        TokenDataset(f"{server.address}/tokens-0.bin", cache_bytes=-1)
-    with pytest.raises(BadOption, match="cache_bytes"):
-        TokenDataset(f"{server.address}/tokens-0.bin", remote=Remote(cache=tmp_path, cache_bytes=10))
-    server.fault = lambda request: "whole"
-    with pytest.raises(SourceError, match="Use a server that knows ranges"):
-        remote(server)
 
 
 def test_errors_and_reprs_do_not_reveal_secrets(server: WebServer) -> None:
@@ -554,19 +445,3 @@ def test_an_object_store(proxy: StoreProxy, folder: Path, tmp_path: Path) -> Non
     assert plain_all(pickle.loads(pickle.dumps(cached)).stream()) == plain_all(expected)
     assert not proxy.asked
     cached.close()
-
-
-@needs_s3
-@pytest.mark.slow
-def test_a_replaced_object_is_detected(proxy: StoreProxy, s3: Any, tmp_path: Path) -> None:
-    def put(start: int) -> None:
-        path = write(tmp_path / f"{start}.bin", [list(range(start, start + 5_000))])
-        s3.put_object(Bucket="bucket", Key="changing.bin", Body=path.read_bytes())
-
-    put(0)
-    dataset = TokenDataset("s3://bucket/changing.bin", BLOCK, remote=Remote(storage_options=options_for(proxy)))
-    assert dataset[0]["tokens"][0] == 0
-    put(1)
-    with pytest.raises(SourceChanged, match=r"s3://bucket/changing.bin was changed"):
-        _ = dataset[200]
-    dataset.close()

@@ -119,21 +119,6 @@ def batches(dataset: TokenDataset, **options: Any) -> list[Any]:
     return [plain(batch) for batch in feedline.Loader(dataset, 8, shuffle=True, seed=3, **options)]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"workers": 2},
-        {"workers": 2, "engine": "thread"},
-        pytest.param({"workers": 1, "start_method": "spawn"}, marks=pytest.mark.slow),
-    ],
-)
-def test_batches_do_not_depend_on_workers(corpus: Path, options: dict[str, Any]) -> None:
-    dataset = TokenDataset(corpus, 16, mask_crossing=True, positions=True, segment_ids=True)
-    alone = batches(dataset)
-    assert len(alone) == -(-len(dataset) // 8)
-    assert batches(dataset, **options) == alone
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_resumes_after_every_batch(corpus: Path, workers: int) -> None:
     dataset = TokenDataset(corpus, 16, stride=13, segment_ids=True)
@@ -202,27 +187,6 @@ def test_a_trillion_tokens_are_shuffled_and_resumed(tmp_path: Path) -> None:
     other = feedline.Loader(dataset, 4, shuffle=True, seed=1)
     other.load_state_dict(state)
     assert plain(next(iter(other))["positions"][:, 0]) == following
-
-
-def test_a_pickle_contains_no_tokens(tmp_path: Path) -> None:
-    path = write(tmp_path / "tokens.bin", [list(range(20_000))])
-    dataset = TokenDataset(path, 10)
-    dataset[3]
-    dumped = pickle.dumps(dataset)
-    assert len(dumped) < 3000
-    assert plain(pickle.loads(dumped)[3]) == plain(dataset[3])
-
-
-def test_closing_unmaps_and_reading_maps_again(tmp_path: Path) -> None:
-    path = write(tmp_path / "tokens.bin", [[1, 2, 3]])
-    dataset = TokenDataset(path, 2)
-    kept = dataset[0]["tokens"]
-    maps = Path("/proc/self/maps")
-    assert str(path) in maps.read_text()
-    dataset.close()
-    assert str(path) not in maps.read_text()
-    kept[0] = 9  # a private copy
-    assert plain(dataset[0]["tokens"]) == [1, 2]
 
 
 def test_dtypes(tmp_path: Path) -> None:

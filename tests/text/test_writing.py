@@ -96,18 +96,6 @@ def test_bad_tokens_are_rejected(tmp_path: Path, tokens: Any, message: str) -> N
     assert TokenDataset(tmp_path / "tokens.bin", 1).documents.lengths.tolist() == [1, 0]
 
 
-def test_the_largest_tokens(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.bin", [[0, 2**32 - 1]], "uint32")
-    assert TokenDataset(path, 2, labels=None)[0].tolist() == [0, 2**32 - 1]
-
-
-def test_no_documents(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.bin", [])
-    dataset = TokenDataset(path, 2)
-    assert (len(dataset), len(dataset.documents), dataset.token_count) == (0, 0, 0)
-    assert verify(path).document_count == 0
-
-
 def test_rejects_a_checkpoint_of_another_file(tmp_path: Path) -> None:
     writer = TokenWriter(tmp_path / "a.bin", dtype="uint16")
     writer.write([[1, 2, 3]])
@@ -116,12 +104,6 @@ def test_rejects_a_checkpoint_of_another_file(tmp_path: Path) -> None:
     os.truncate(tmp_path / "a.bin.unfinished", 4098)
     with pytest.raises(BadState, match="4,102 at the checkpoint"):
         TokenWriter(tmp_path / "a.bin", dtype="uint16", resume=checkpoint)
-
-
-@pytest.mark.parametrize("dtype", ["int64", "uint8", None, "x"])
-def test_types(tmp_path: Path, dtype: Any) -> None:
-    with pytest.raises(BadOption, match="'uint16' or 'uint32'"):
-        TokenWriter(tmp_path / "a.bin", dtype=dtype)
 
 
 @pytest.mark.parametrize("name", ["a.bin.unfinished", "a.bin.lengths"])

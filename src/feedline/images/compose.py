@@ -13,16 +13,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.abc.memory import Placement
 from feedline.errors import BadOption
 from feedline.images.decoding import CHANNELS
 from feedline.images.deferred import DeferredImage
-from feedline.images.geometry import Finish, View
+from feedline.images.geometry import View
 from feedline.images.original import Original
 from feedline.images.pipeline import Pipeline
-from feedline.images.rendering import cut, dtype_of, finished_grey
+from feedline.images.rendering import cut, dtype_of, finished_grey, rounded
 from feedline.images.steps.step import GeometricStep
 from feedline.images.targets.target import Targets, check_size
 from feedline.randomness.scope import is_in_loader
@@ -187,15 +186,6 @@ def image_transform(transform: object) -> Any:
     return transform.deferring() if isinstance(transform, Pipeline) else transform
 
 
-def fused_groups(transforms: Iterable[object]) -> tuple[list[ImageTransform], list[list[ImageTransform] | Foreign]]:
-    """Return transforms as `Compose` fuses them: lists that are one step each, and functions between them.
-
-    The first list comes apart from the others; it may be empty. Raises BadOption: an order that cannot work.
-    """
-    first, others = stages_of(_flat(transforms))
-    return first.transforms, [one.transforms if isinstance(one, Fused) else one for one in others]
-
-
 # -- stages ------------------------------------------------------------------------------------------------------------
 
 
@@ -241,16 +231,23 @@ class Fused:
             if CHANNELS[self.mode] > 1:
                 continue
             if view.erasures or not all(isinstance(step, GeometricStep) for step in view.steps):
-                raise _needs_colors(transform, self.mode)
+                raise BadOption(
+                    f"{type(transform).__name__} changes colours, but Decode({self.mode!r}) leaves one channel. Leave "
+                    'it out, or use Decode("RGB"), where grey files have three equal channels.'
+                )
         return view
 
     def render(self, original: Original, view: View, where: Placement, decode: str) -> object:
         """Return the image that a view shows: finished, or deferred if it is finished elsewhere."""
         if decode == "gpu" and where is not Placement.DECODE and is_in_loader():
-            raise _no_decoder()
+            raise BadOption(
+                'decode="gpu" needs a device that decodes images, but none does here: pass device="cuda" to '
+                "feedline.DataLoader on a machine with a CUDA device, without collate_fn=, and the source itself "
+                'instead of a cache or a dataset around it. Or use decode="auto", which decodes wherever possible.'
+            )
         finish = view.finish()
         if CHANNELS[self.mode] == 1:
-            return _rounded(finished_grey(*original.part(view), view), finish)
+            return rounded(finished_grey(*original.part(view), view), finish)
         waiting = DeferredImage(finish, view.flip, tuple(view.steps), tuple(view.erasures))
         if where is Placement.DECODE and original.is_for_gpu and decode != "cpu" and view.is_for_device:
             waiting.data, waiting.size, waiting.box = original.data, original.size, view.box
@@ -262,29 +259,7 @@ class Fused:
             return waiting.for_device()
         out = np.empty(finish.shape, dtype_of(finish))
         waiting.finish_into(out)
-        return _rounded(out, finish)
-
-
-def _rounded(out: NDArray[np.generic], finish: Finish) -> object:
-    if finish.dtype != "bfloat16":
-        return out
-    torch = require("torch", extra="torch", purpose='Normalize(dtype="bfloat16")')
-    return torch.from_numpy(out).bfloat16()
-
-
-def _needs_colors(transform: ImageTransform, mode: str) -> BadOption:
-    return BadOption(
-        f"{type(transform).__name__} changes colours, but Decode({mode!r}) leaves one channel. Leave it out, or use "
-        'Decode("RGB"), where grey files have three equal channels.'
-    )
-
-
-def _no_decoder() -> BadOption:
-    return BadOption(
-        'decode="gpu" needs a device that decodes images, but none does here. Pass device="cuda" to '
-        "feedline.DataLoader on a machine with a CUDA device, leave out collate_fn=, and pass it the source itself "
-        'instead of a cache or a dataset around it. Or use decode="auto", which decodes wherever possible.'
-    )
+        return rounded(out, finish)
 
 
 class Foreign:
@@ -314,25 +289,26 @@ class Foreign:
             return self.function(image=image)["image"]  # the interface of albumentations
         if self._library == "torchvision" and isinstance(image, np.ndarray):  # it leaves arrays unchanged
             torch = require("torch", extra="torch", purpose="Transforms of torchvision")
-            image = torch.from_numpy(np.ascontiguousarray(image if self.channels_first else image.transpose(2, 0, 1)))
+            planes = image if self.channels_first else np.moveaxis(image, -1, -3)  # of a clip, too
+            image = torch.from_numpy(np.ascontiguousarray(planes))
         return self.function(image)
 
     def __repr__(self) -> str:
         return repr(self.function)
 
 
-def stages_of(transforms: Iterable[Callable[..., object] | ImageTransform]) -> tuple[Fused, list[Fused | Foreign]]:
-    """Return the first stage, which decodes the image, and the others.
+def stages_of(transforms: Iterable[object]) -> tuple[Fused, list[Fused | Foreign]]:
+    """Return the first stage, which decodes the image and may have no transforms, and the others.
 
     Raises:
-        BadOption: the transforms are in an order that cannot work.
+        BadOption: something is not a transform, or they are in an order that cannot work.
     """
-    transforms = list(transforms)
-    mode = _mode(transforms)
+    flat = list(_flat(transforms))
+    mode = _mode(flat)
     first = Fused(mode)
     last: Fused | Foreign = first
     others: list[Fused | Foreign] = []
-    for transform in transforms:
+    for transform in flat:
         if not isinstance(transform, ImageTransform):
             last = Foreign(transform, last.channels_first)
             others.append(last)

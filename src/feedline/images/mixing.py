@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import BadOption
+from feedline.images.medium import replaced
 from feedline.images.transforms.choice import checked_weights, drawn_place
 from feedline.randomness.scope import rng
 from feedline.system.optional import is_tensor
@@ -75,7 +76,8 @@ class _Mixing(BatchTransform):
         if len(pixels) != len(labels):
             raise BadOption(f"The batch has {len(pixels)} images, but {len(labels)} labels.")
         mixed, share = self._mixed(pixels)
-        return _replaced(batch, {image: mixed, label: _blended(self._soft(labels), share)})
+        batch = replaced(batch, image, lambda _: mixed)
+        return replaced(batch, label, lambda labels: _blended(self._soft(labels), share))
 
     @abstractmethod
     def _mixed(self, pixels: object) -> tuple[object, float]:
@@ -122,14 +124,16 @@ class _Mixing(BatchTransform):
                 f"{type(self).__name__} needs num_classes=: labels are numbers of classes, and mixed ones have a share "
                 "of each class."
             )
+        is_on_gpu = is_tensor(labels) and labels.device.type != "cpu"  # comparing there would wait for it
+        if len(labels) and not is_on_gpu and not 0 <= labels.min() <= labels.max() < self.num_classes:
+            wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
+            raise BadOption(
+                f"A label is {wrong}, but num_classes={self.num_classes} allows 0 to {self.num_classes - 1}."
+            )
         if not is_tensor(labels):
-            if len(labels) and not 0 <= labels.min() <= labels.max() < self.num_classes:
-                raise _no_class(labels, self.num_classes)
             return np.eye(self.num_classes, dtype=np.float32)[labels]
         import torch
 
-        if labels.device.type == "cpu" and len(labels) and not 0 <= labels.min() <= labels.max() < self.num_classes:
-            raise _no_class(labels, self.num_classes)
         return torch.nn.functional.one_hot(labels.long(), self.num_classes).float()
 
 
@@ -250,18 +254,3 @@ def _blended(values: Any, share: float) -> object:
     mixed *= 1 - share
     mixed += share * values
     return mixed
-
-
-def _replaced(batch: Any, fields: Mapping[Hashable, object]) -> object:
-    """Return a batch of the same kind with some fields replaced."""
-    if isinstance(batch, Mapping):
-        return {**batch, **fields}
-    values = [fields.get(place, value) for place, value in enumerate(batch)]
-    if isinstance(batch, list):
-        return values
-    return type(batch)(*values) if hasattr(batch, "_fields") else tuple(values)
-
-
-def _no_class(labels: Any, num_classes: int) -> BadOption:
-    wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
-    return BadOption(f"A label is {wrong}, but num_classes={num_classes} allows 0 to {num_classes - 1}.")

@@ -95,6 +95,15 @@ def dtype_of(finish: Finish) -> np.dtype[np.generic]:
     return np.dtype("float32" if finish.dtype == "bfloat16" else finish.dtype)
 
 
+# object: a tensor of bfloat16, or the array.
+def rounded(out: NDArray[np.generic], finish: Finish) -> object:
+    """Return finished images in their final type: a tensor for bfloat16."""
+    if finish.dtype != "bfloat16":
+        return out
+    torch = require("torch", extra="torch", purpose='Normalize(dtype="bfloat16")')
+    return torch.from_numpy(out).bfloat16()
+
+
 # object: values of `dtype_of(finish)`.
 def finish_into(
     out: NDArray[np.generic],

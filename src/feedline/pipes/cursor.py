@@ -130,9 +130,6 @@ class OperatorCursor(Cursor):
     def _process(self, items: Samples, first: int) -> Samples:
         """Return what samples of the source, numbered from `first`, become; raise `Stopped` if one fails."""
 
-    absorbs = False
-    """True if a failed sample of the source keeps its place: the sample that contains it fails."""
-
     def _need(self, count: int) -> int:
         """Return how many samples of the source to take for `count` of our own."""
         return count
@@ -192,23 +189,11 @@ class OperatorCursor(Cursor):
             if made is None:
                 break
             kept.samples, kept.at = made, 0
-            if found and made and type(made[0]) is Failed:
-                break  # those before it come first
             found += self._hand_out(count - len(found))
         return found
 
     def _hand_out(self, count: int) -> Samples:
-        kept = self._kept
-        found = kept.take(count)
-        if self.absorbs and (failed := next((one for one in found if type(one) is Failed), None)) is not None:
-            good = found.index(failed)
-            kept.at -= len(found) - good
-            if good == 0:
-                kept.at += 1
-                self._given += 1
-                self._failed = []
-                raise failed.reason
-            found = found[:good]
+        found = self._kept.take(count)
         self._given += len(found)
         return found
 
@@ -236,12 +221,7 @@ class OperatorCursor(Cursor):
 
     def _taken(self, count: int) -> Samples:
         """Return samples of the source."""
-        if not self.absorbs:
-            return self._source.take(count)
-        try:
-            return self._source.take(count)
-        except Exception as exc:
-            return [Failed(exc)]
+        return self._source.take(count)
 
     def _mark(self) -> None:
         """Remember this position: everything before it is handed out."""
@@ -249,8 +229,6 @@ class OperatorCursor(Cursor):
         self._given = 0
 
     def try_again(self) -> bool:
-        if self.absorbs:  # the source has moved on since
-            return False
         if self._failed:
             self._waiting[:0] = self._failed
             self._failed = []
@@ -263,14 +241,10 @@ class OperatorCursor(Cursor):
 
     def state(self) -> CursorState:
         if self._pending_drop:
-            return {"source": self._before, "number": self._number_before, "given": self._pending_drop, **self._own()}
+            return {"source": self._before, "number": self._number_before, "given": self._pending_drop}
         if self._kept.is_empty and not self._waiting and not self._holds():
             self._mark()
-        return {"source": self._before, "number": self._number_before, "given": self._given, **self._own()}
-
-    def _own(self) -> CursorState:
-        """Return the rest of the position, as it was at the last mark."""
-        return {}
+        return {"source": self._before, "number": self._number_before, "given": self._given}
 
     def _holds(self) -> bool:
         """True if samples of the source are held that no sample handed out so far contains."""
@@ -282,32 +256,6 @@ class OperatorCursor(Cursor):
         self._number, self._given = self._number_before, 0
         self._kept, self._waiting = Kept(), []
         self._pending_drop = state["given"]
-
-
-@dataclass(frozen=True, eq=False)
-class Failed:
-    """Stands for a sample that failed."""
-
-    reason: Exception
-
-
-class OneToOneCursor(OperatorCursor):
-    """A cursor that makes one sample from each sample of its source, so it can skip without making any."""
-
-    def skip(self, count: int) -> int:
-        kept = self._kept
-        ready = len(kept.samples) - kept.at + (kept.failure is not None) + len(self._waiting)
-        skipped = super().skip(min(count, ready)) if ready else 0
-        if skipped < count:
-            past = self._source.skip(count - skipped)
-            self._number += past
-            self._mark()
-            skipped += past
-        return skipped
-
-    def restore(self, state: CursorState) -> None:
-        super().restore({**state, "given": 0})
-        self._number += self._source.skip(state["given"])
 
 
 class Stopped(Exception):

@@ -27,7 +27,7 @@ from feedline.pipes.operators.repeat import RepeatedSamples, RepeatedStream
 from feedline.pipes.operators.shuffle import Shuffle, WindowShuffledSamples, WindowShuffledStream
 from feedline.pipes.operators.slice import PartStage, SlicedSamples, SlicedStream
 from feedline.pipes.operators.zip import ZippedSamples, ZippedStream
-from feedline.pipes.origins import InOrder, MapOrigin, StageDataset, StreamOrigin, as_stream
+from feedline.pipes.origins import InOrder, MapOrigin, StreamOrigin, as_stream
 from feedline.pipes.stage import MapStage, Stage, StreamStage, depth_after
 from feedline.randomness.keys import checked_seed
 from feedline.text.packing.planning import Strategy, TooLong
@@ -401,7 +401,7 @@ class Pipe(Described):
                 f"{self!r} gives other samples in another epoch, so caching them by index would repeat those of the "
                 "first epoch. Call cache() before shuffle() and mix()."
             )
-        return self._with(MapOrigin(CachedDataset(StageDataset(self.stage), **options)))
+        return self._with(MapOrigin(CachedDataset(self._with(self.stage), **options)))
 
     def describe(self) -> Description:
         """Return the operators and the options that a saved state must be loaded with, in plain values.

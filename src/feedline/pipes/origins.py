@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feedline.abc.deferred import hands_on_images
-from feedline.abc.description import Described, Description, origin_of
+from feedline.abc.description import Description, origin_of
 from feedline.abc.source import (
     ColumnSource,
     IterableSource,
@@ -93,28 +93,6 @@ class MapOrigin(MapStage):
         self.__dict__.update(state)
         several = getattr(self.dataset, "__getitems__", None)
         self._several = several if callable(several) else None
-
-
-class StageDataset(Described):
-    """A map-style stage as a plain dataset, for stages that do not depend on the epoch."""
-
-    def __init__(self, stage: MapStage) -> None:
-        self.stage = stage
-
-    def __len__(self) -> int:
-        return len(self.stage)
-
-    def describe(self) -> Description:
-        return self.stage.describe()
-
-    def __getitem__(self, index: int) -> object:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: list[int]) -> Samples:
-        return self.stage.read(np.array(indices, np.int64), 0, Draws(range(len(indices))))
-
-    def __repr__(self) -> str:
-        return self.stage.label
 
 
 class InOrder(StreamStage):

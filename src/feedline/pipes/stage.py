@@ -167,14 +167,17 @@ class Reordered(MapStage):
 class StreamStage(Stage, ABC):
     """Samples in one order."""
 
+    is_endless: bool
+    """True if the stream never ends, so that samples can be skipped without checking that they exist."""
+    is_sharded: bool
+    """True if the stream splits itself over workers and ranks."""
+
     def __init__(self, *sources: StreamStage, label: str = "", fixed: Mapping[str, Any] | None = None) -> None:
         self.sources: tuple[Stage, ...] = sources
         self.parts = sources
         self.label, self.fixed = label, fixed or {}
         self.is_endless = bool(sources) and all(source.is_endless for source in sources)
-        """True if the stream never ends, so that samples can be skipped without checking that they exist."""
         self.is_sharded = any(source.is_sharded for source in sources)
-        """True if the stream splits itself over workers and ranks."""
 
     _first: StreamStage | None = None
     """The stage that this is a copy of."""

@@ -23,11 +23,11 @@ _BLOCK = 1 << 12
 class Buffer:
     """A cursor whose next samples can be read ahead."""
 
-    def __init__(self, cursor: Cursor, *, is_endless: bool) -> None:
+    def __init__(self, cursor: Cursor, *, is_endless: bool = False) -> None:
         self._cursor = cursor
         self._is_endless = is_endless
-        self._samples: Samples = []
-        self._at = 0
+        self.samples: Samples = []
+        self.at = 0
         self._failure: Exception | None = None
         """Raised once the samples are gone."""
         self._before: CursorState = {}
@@ -36,30 +36,31 @@ class Buffer:
         """Samples to skip before another one is read."""
 
     @property
-    def _ready(self) -> int:
-        return len(self._samples) - self._at
+    def ready(self) -> int:
+        """How many samples were read ahead."""
+        return len(self.samples) - self.at
 
     @property
     def fails(self) -> bool:
         """True if the next sample is known to fail."""
-        return self._failure is not None and self._ready == 0
+        return self._failure is not None and self.ready == 0
 
     def fill(self, count: int) -> None:
         """Read ahead until `count` samples are ready, the stream ends, or a sample fails."""
-        if self._ready >= count or self._failure is not None:
+        if self.ready >= count or self._failure is not None:
             return
-        if self._ready == 0:
+        if self.ready == 0:
             self._pay()
-            self._before, self._samples, self._at = self._cursor.state(), [], 0
-        while self._ready < count:
+            self._before, self.samples, self.at = self._cursor.state(), [], 0
+        while self.ready < count:
             try:
-                found = self._cursor.take(count - self._ready)
+                found = self._cursor.take(count - self.ready)
             except Exception as exc:
                 self._failure = exc
                 return
             if not found:
                 return
-            self._samples += found
+            self.samples += found
 
     def _pay(self) -> None:
         if self._owed:
@@ -68,24 +69,35 @@ class Buffer:
 
     def pop(self) -> object:
         """Return the next sample; raises StopIteration at the end, or the exception of the sample."""
-        if self._ready == 0:
+        if self.ready == 0:
             self.fill(1)
-        if self._ready:
-            self._at += 1
-            return self._samples[self._at - 1]
+        if self.ready:
+            self.at += 1
+            return self.samples[self.at - 1]
         if self._failure is None:
             raise StopIteration
         failure, self._failure = self._failure, None
         raise failure
 
+    def take(self, count: int) -> Samples:
+        """As `Cursor.take`."""
+        if self.ready:
+            found = self.samples[self.at : self.at + count]
+            self.at += len(found)
+            return found
+        if self._failure is not None:
+            self.pop()
+        self._pay()
+        return self._cursor.take(count)
+
     def put_back(self) -> None:
         """Make the sample that `pop` returned last the next one again."""
-        self._at -= 1
+        self.at -= 1
 
     def skip(self, count: int) -> int:
         """As `Cursor.skip`."""
-        skipped = min(count, self._ready)
-        self._at += skipped
+        skipped = min(count, self.ready)
+        self.at += skipped
         if skipped < count and self._failure is not None:
             self._failure = None
             skipped += 1
@@ -102,14 +114,14 @@ class Buffer:
         return self._cursor.try_again()
 
     def state(self) -> CursorState:
-        if self._ready == 0 and self._failure is None:
+        if self.ready == 0 and self._failure is None:
             return {"source": self._cursor.state(), "owed": self._owed}
-        return {"source": self._before, "owed": self._at}
+        return {"source": self._before, "owed": self.at}
 
     def restore(self, state: CursorState) -> None:
         self._cursor.restore(state["source"])
         self._owed = state["owed"]
-        self._samples, self._at, self._failure = [], 0, None
+        self.samples, self.at, self._failure = [], 0, None
 
 
 def buffers(parts: Sequence[StreamStage], lap: Lap) -> list[Buffer]:

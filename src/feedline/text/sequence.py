@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.paths import Paths, found_files
 from feedline.datasets.storage import disk_cache
-from feedline.datasets.storage.foresight import Foresight, Parts, name_of
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.sizes import check_size, most_bytes
-from feedline.text.boundaries import Edges
 from feedline.text.mapped import MappedTokens, Numbers, Tokens
 from feedline.text.token_file import ENDING, TokenFile, find_tokens
 
@@ -25,6 +25,60 @@ if TYPE_CHECKING:
 
 _OPEN_FILES = 256
 """The most files that a process keeps open; each takes a file descriptor."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """The places in windows at which documents begin, except the first place of each window."""
+
+    rows: Numbers
+    places: Numbers
+    """Each at least 1; ascending in each row, without repeats."""
+    row_count: int
+
+    @classmethod
+    def of(cls, rows: Numbers, places: Numbers, row_count: int, width: int) -> Edges:
+        """Sort edges and remove duplicates, which empty documents cause."""
+        flat = np.unique(rows * width + places)
+        return cls(flat // width, flat % width, row_count)
+
+    def segments(self, block: int) -> Segments:
+        """Divide the first `block` places of each row into segments, one for each document."""
+        inside = self.places < block
+        firsts = np.arange(self.row_count, dtype=np.int64) * block
+        others = self.rows[inside] * block + self.places[inside]
+        starts = np.sort(np.concatenate([firsts, others]))
+        lengths = np.diff(starts, append=self.row_count * block)
+        return Segments(starts, lengths, np.searchsorted(starts, firsts), block)
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """The documents in rows of `block` places, all rows one after the other."""
+
+    starts: Numbers
+    lengths: Numbers
+    firsts: Numbers
+    """Which segment is the first of each row."""
+    block: int
+
+    def numbers(self) -> NDArray[np.int32]:
+        """Return, for each place, the number of its segment in its row, from 1: packed rows use 0 for padding."""
+        counts = np.diff(self.firsts, append=len(self.starts))
+        numbers = np.arange(1, len(self.starts) + 1) - np.repeat(self.firsts, counts)
+        return np.repeat(numbers.astype(np.int32), self.lengths).reshape(-1, self.block)
+
+    def positions(self, lead: Numbers | None = None) -> Numbers:
+        """Return, for each place, its distance from the start of its segment.
+
+        `lead` is the number of tokens of its first document that come before each row.
+        """
+        starts = self.starts
+        if lead is not None:
+            starts = starts.copy()
+            starts[self.firsts] -= lead
+        places = np.arange(len(self.firsts) * self.block, dtype=np.int64)
+        return (places - np.repeat(starts, self.lengths)).reshape(-1, self.block)
 
 
 class TokenSequence:
@@ -83,13 +137,10 @@ class TokenSequence:
         if self._remote is not None:
             self._remote.close()
 
-    def windows(self, starts: Numbers, width: int, foresight: Foresight | None = None) -> Tokens:
-        """Return `width` tokens from each start, one row per start. All of them must be in the sequence.
-
-        A stream that knows when pieces of remote files are needed next passes a `foresight`.
-        """
+    def windows(self, starts: Numbers, width: int) -> Tokens:
+        """Return `width` tokens from each start, one row per start. All of them must be in the sequence."""
         if self._remote is not None:
-            return self._remote_windows(self._remote, starts, width, foresight)
+            return self._remote_windows(self._remote, starts, width)
         if len(self.files) == 1:
             return self.mapped(0).windows(starts, width)
         found: Tokens = np.empty((len(starts), width), self.dtype)
@@ -102,7 +153,7 @@ class TokenSequence:
                 self._across(number, int(starts[row]), found[row])
         return found
 
-    def _remote_windows(self, remote: RemoteTokens, starts: Numbers, width: int, foresight: Foresight | None) -> Tokens:
+    def _remote_windows(self, remote: RemoteTokens, starts: Numbers, width: int) -> Tokens:
         """Return windows as `windows` does, if files are remote: all requests are sent at the same time."""
         found: Tokens = np.empty((len(starts), width), self.dtype)
         parts: list[Part] = []
@@ -116,10 +167,10 @@ class TokenSequence:
                     out[:] = self.mapped(number).tokens[first : first + size]
                 else:
                     parts += remote.parts(number, first, out)
-        remote.fill(parts, foresight)
+        remote.fill(parts)
         return found
 
-    def load(self, start: int, stop: int, foresight: Foresight | None) -> None:
+    def load(self, start: int, stop: int) -> None:
         """Read pieces of remote files that tokens from one place to another are in, and keep them in memory."""
         if self._remote is None:
             return
@@ -129,24 +180,7 @@ class TokenSequence:
             first, last = max(start - begin, 0), min(stop - begin, file.token_count)
             if file.remote is not None and first < last:
                 parts += self._remote.parts(number, first, np.empty(last - first, file.dtype))
-        self._remote.fill(parts, foresight)
-
-    def parts_at(self, starts: Numbers) -> dict[str, Parts]:
-        """Return where tokens are in remote files, from each of these places to the next.
-
-        The result is by the name that a file has in a cache.
-        """
-        found: dict[str, Parts] = {}
-        edges = np.searchsorted(starts, np.append(self._begins, self._ends[-1]))
-        for number, file in enumerate(self.files):
-            first, stop = edges[number : number + 2].tolist()
-            if file.remote is None or first == stop:
-                continue
-            own = starts[first:stop] - self._begins[number]
-            ends = np.append(own[1:], file.token_count)
-            begins, stops = (file.tokens_at + tokens * file.token_bytes for tokens in (own, ends))
-            found[name_of(file.remote.address)] = Parts(first, begins, stops, file.size)
-        return found
+        self._remote.fill(parts)
 
     def _across(self, number: int, start: int, out: Tokens) -> None:
         """Fill `out` with tokens that begin in one file and end in another."""

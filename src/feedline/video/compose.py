@@ -10,26 +10,23 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption, SourceError
-from feedline.images.compose import Foreign, ImageTransform, fused_groups
+from feedline.images.compose import Foreign, Fused, ImageTransform, stages_of
 from feedline.images.geometry import Finish, View
 from feedline.images.medium import Medium, MediumPipeline, is_encoded, is_file
-from feedline.images.rendering import cut, dtype_of, finish_into
+from feedline.images.rendering import cut, dtype_of, finish_into, rounded
 from feedline.images.steps.step import Pixels
 from feedline.system.failures import add_note
-from feedline.system.optional import is_tensor, require
+from feedline.system.optional import is_tensor
 from feedline.system.options import checked_choice
 from feedline.system.sizes import check_size, most_bytes
 from feedline.video.clips import ClipSampler
 from feedline.video.file import Video, checked_threads
-
-if TYPE_CHECKING:
-    import torch
 
 AXES = ("THWC", "TCHW", "CTHW")
 
@@ -124,7 +121,7 @@ class Compose(MediumPipeline):
         self._sampler = sampler
         self.axes = checked_choice("axes", axes, (None, *AXES))
         self.threads = checked_threads(threads)
-        self._first, self._others = _groups_of(self.transforms[1:])
+        self._first, self._others = _stages_of(self.transforms[1:])
         if axes is not None and self._others and isinstance(self._others[-1], Foreign):
             raise BadOption(
                 f"axes={axes!r} has no effect, because the last transform, {self.transforms[-1]!r}, is a function: the "
@@ -146,7 +143,7 @@ class Compose(MediumPipeline):
         )
         for place, group in enumerate(self._others, start=1):
             if isinstance(group, Foreign):
-                clip = _applied(group, clip)
+                clip = group(clip)
             else:
                 pixels = _pixels_of(clip)
                 axes = self.axes if place == len(self._others) else None
@@ -159,14 +156,16 @@ class Compose(MediumPipeline):
         return f"Compose([{', '.join(map(repr, self.transforms))}]{axes}{threads}){self._shown_field()}"
 
 
-def _rendered(
-    frames: Frames, lead: tuple[int, ...], transforms: Sequence[ImageTransform], axes: str | None
-) -> Clip | torch.Tensor:
+def _rendered(frames: Frames, lead: tuple[int, ...], fused: Fused, axes: str | None) -> object:
     """Return a clip with these axes in front, given its frames at full size."""
     view: View | None = None
     for rows, pixels in frames:
         if view is None:
-            view = _drawn(transforms, pixels, axes)
+            view = View(pixels.shape[1], pixels.shape[0])
+            for transform in fused.transforms:
+                transform.draw(view)
+            if axes is not None:
+                view.channels_first = axes != "THWC"
             finish = view.finish()
             clip, by_frame = _allocated(lead, finish, axes)
         first, *others = zip(*rows, strict=True)
@@ -174,16 +173,7 @@ def _rendered(
         finish_into(by_frame[first], part, finish, flip=view.flip, steps=view.steps, erasures=view.erasures)
         for other in others:
             by_frame[other] = by_frame[first]
-    return clip if finish.dtype != "bfloat16" else _rounded(clip)
-
-
-def _drawn(transforms: Sequence[ImageTransform], pixels: Pixels, axes: str | None) -> View:
-    view = View(pixels.shape[1], pixels.shape[0])
-    for transform in transforms:
-        transform.draw(view)
-    if axes is not None:
-        view.channels_first = axes != "THWC"
-    return view
+    return rounded(clip, finish)
 
 
 def _allocated(lead: tuple[int, ...], finish: Finish, axes: str | None) -> tuple[Clip, Clip]:
@@ -206,12 +196,6 @@ def _checked(positions: NDArray[np.int64], sampler: object) -> NDArray[np.int64]
     return positions
 
 
-def _rounded(clip: Clip) -> torch.Tensor:
-    library = require("torch", extra="torch", purpose='Normalize(dtype="bfloat16")')
-    rounded: torch.Tensor = library.from_numpy(clip).bfloat16()
-    return rounded
-
-
 # Any: tensors are recognised without importing torch.
 def _pixels_of(clip: Any) -> NDArray[np.uint8]:
     """Return the clip that a function returned as an array that transforms of `feedline.images` can change."""
@@ -231,7 +215,7 @@ def _each(clip: NDArray[np.uint8]) -> Frames:
         yield tuple(np.array([place]) for place in row), clip[row]
 
 
-def _groups_of(transforms: Sequence[object]) -> tuple[list[ImageTransform], list[list[ImageTransform] | Foreign]]:
+def _stages_of(transforms: Sequence[object]) -> tuple[Fused, list[Fused | Foreign]]:
     for transform in transforms:
         if isinstance(transform, ClipSampler):
             raise BadOption(f"{transform!r} comes after another clip sampler. Choose frames once.")
@@ -242,14 +226,4 @@ def _groups_of(transforms: Sequence[object]) -> tuple[list[ImageTransform], list
             )
         if isinstance(transform, ImageTransform) and transform.mode not in (None, "RGB"):
             raise BadOption(f"{transform!r} is for single images: frames of a video have three colours. Leave it out.")
-    return fused_groups(transforms)
-
-
-def _applied(foreign: Foreign, clip: object) -> object:
-    """Call a function from outside feedline with a clip."""
-    function = foreign.function
-    if type(function).__module__.partition(".")[0] == "torchvision" and isinstance(clip, np.ndarray):
-        torch = require("torch", extra="torch", purpose="Transforms of torchvision")
-        tensor = torch.from_numpy(clip)
-        clip = tensor if foreign.channels_first else tensor.movedim(-1, -3).contiguous()
-    return function(clip)
+    return stages_of(transforms)

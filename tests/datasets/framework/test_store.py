@@ -149,6 +149,18 @@ def test_an_entry_is_about_what_it_was_derived_from(tmp_path: Path) -> None:
     assert changed.load(dict) is None
 
 
+def test_parts_of_an_earlier_version_are_dropped(tmp_path: Path) -> None:
+    folder = tmp_path / "[a]"
+    other = Entry.at(folder, "things", "other", "1", part=0)
+    for part in range(3):
+        Entry.at(folder, "things", "data", "1", part=part).save(part)
+    other.save(7)
+    new = Entry.at(folder, "things", "data", "2", part=1)
+    new.save(5)
+    assert sorted(folder.glob("*.things")) == sorted([new.path, other.path])
+    assert (new.load(int), other.load(int)) == (5, 7)
+
+
 def test_a_value_that_does_not_fit_counts_as_missing(tmp_path: Path) -> None:
     entry = Entry.at(tmp_path, "things", 1)
     for value, make in ((3, len), ([1], dict), ({}, lambda found: found["x"])):

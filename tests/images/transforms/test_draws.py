@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from feedline import images
 from feedline.errors import BadOption
@@ -177,32 +176,3 @@ def test_crops_of_a_given_size() -> None:
     ):
         with pytest.raises(BadOption, match=advice):
             crop(np.zeros((223, 341, 3), np.uint8))
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (images.RandomResizedCrop(8), "RandomResizedCrop"),
-        (images.RandomErasing(1), "RandomErasing"),
-        (images.RandomCrop((30, 8), 1, True), "RandomCrop"),
-    ],
-    ids=lambda one: getattr(one, "__class__", type).__name__,
-)
-def test_torchvision_draws_from_the_same_distribution(ours: ImageTransform, theirs: str) -> None:
-    transforms = pytest.importorskip("torchvision.transforms.v2")
-    if theirs == "RandomCrop":
-        other = transforms.RandomCrop((30, 8), padding=1, pad_if_needed=True)
-        made = [other.make_params([torch.zeros(3, 9, 10)]) for _ in range(3000)]
-        expected = {(one["left"] - one["padding"][0], one["top"] - one["padding"][1]) for one in made}
-        assert set(map(place_of, views(ours, 3000, 10, 9))) == expected
-        return
-    names = ("left", "top", "width", "height") if theirs == "RandomResizedCrop" else ("j", "i", "w", "h")
-    other = transforms.RandomResizedCrop(8) if theirs == "RandomResizedCrop" else transforms.RandomErasing(1)
-    made = [other.make_params([torch.empty(3, 100, 200)]) for _ in range(4000)]
-    them = np.array([[one[name] for name in names] for one in made if one.get("v", 1) is not None])
-    drawn: list[Any] = views(ours, 4000)  # Any: steps that are erasures
-    erased = [view.steps[0] for view in drawn if view.steps]
-    us = np.array([(one.left, one.top, one.width, one.height) for one in erased] or [view.box for view in drawn])
-    for mine, another in zip(us.T, them.T, strict=True):
-        assert abs(mine.mean() - another.mean()) < 5 * math.hypot(mine.std(), another.std()) / math.sqrt(3500)
-        assert abs(mine.std() - another.std()) < 0.06 * another.std()

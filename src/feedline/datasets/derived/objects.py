@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from feedline.errors import BadOption, DatasetFailed
-from feedline.system.failures import words
 
-_PACKAGE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
+_PACKAGE = f"{Path(__file__).resolve().parents[2]}{os.sep}"
 
 
 # Any: a dataset of any class.
@@ -28,11 +27,12 @@ def open_object(source: str) -> Any:
     """
     found = open_named(source)
     if isinstance(found, type) or (callable(found) and not _is_dataset(found)):
-        found = _called(found, source)
+        with _users_code(f"Calling {source}"):
+            found = found()
     if not _is_dataset(found) or isinstance(found, (str, bytes, ModuleType)):
         raise BadOption(
-            f"{source} is {_describe(found)}, which is not a dataset: a dataset has __getitem__ and __len__, or "
-            "__iter__. Name a dataset, a dataset class that needs no arguments, or a function that returns a dataset."
+            f"{source} is {found!r:.60}, of type {type(found).__name__}, which is not a dataset: a dataset has "
+            "__getitem__ and __len__, or __iter__. Name one, or a class or function that returns one without arguments."
         )
     return found
 
@@ -41,8 +41,7 @@ def open_named(source: str) -> Any:
     """Return the object that `module:object` names, without calling it. Raises the same errors as `open_object`."""
     check_name(source)
     module_name, _, attribute = source.rpartition(":")
-    file = Path(module_name) if module_name.endswith(".py") else None
-    found: object = _imported(module_name, source) if file is None else _run_file(file)
+    found: object = _run_file(module_name) if module_name.endswith(".py") else _imported(module_name)
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise BadOption(f"The module {module_name!r} has no {attribute!r}, which {source!r} names.")
@@ -52,89 +51,70 @@ def open_named(source: str) -> Any:
 
 def check_name(source: str) -> None:
     """Raise BadOption if a text is a path, or names an object in a file that does not exist; import nothing."""
-    module_name, _, attribute = source.rpartition(":")
     wanted = "Name a Python object as package.module:name, in the folder of the package, or as path/to/file.py:name."
     if os.path.exists(source):
-        if source.endswith(".py") and os.path.isfile(source):
-            raise BadOption(f"{source} is a file, and no object in it is named. Add the name of one: {source}:dataset.")
-        what = "a folder" if os.path.isdir(source) else "a file"
-        raise BadOption(
-            f"{source} is {what}, not an object in Python. {wanted} `feedline inspect {source}` shows what samples are "
-            "in it, and how to read them."
-        )
-    if ":" not in source:
-        raise BadOption(f"There is no file or folder {source!r} in {os.getcwd()}. {wanted}")
+        is_code = source.endswith(".py")
+        inspect = f"`feedline inspect {source}` shows what samples are in it, and how to read them."
+        advice = f"Add the name of one: {source}:dataset." if is_code else f"{wanted} {inspect}"
+        raise BadOption(f"{source} is a file or folder, not an object in Python. {advice}")
+    module_name, _, attribute = source.rpartition(":")
     is_file = module_name.endswith(".py")
     parts = [*([Path(module_name).stem] if is_file else module_name.split(".")), *attribute.split(".")]
     if not all(map(str.isidentifier, parts)):
-        raise BadOption(f"{source!r} is neither an existing path nor module:object. {wanted}")
+        raise BadOption(f"There is no file or folder {source!r} in {os.getcwd()}, nor an object. {wanted}")
     if is_file and not os.path.isfile(module_name):
         raise BadOption(f"There is no file {module_name!r} in {os.getcwd()}, which {source!r} names.")
 
 
-def _run_file(file: Path) -> ModuleType:
+def _run_file(path: str) -> ModuleType:
     """Import a file under the name a script beside it would use, so that worker processes find it too."""
-    folder, name = str(file.resolve().parent), file.stem
+    file = Path(path).resolve()
+    folder, name = str(file.parent), file.stem
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None  # the file ends in .py
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as exc:
+        with _users_code(f"Importing {path}"):
+            spec.loader.exec_module(module)
+    except BaseException:
         del sys.modules[name]
-        raise _failed(f"Importing {file}", exc) from exc
+        raise
     return module
 
 
-def _imported(module_name: str, source: str) -> ModuleType:
+def _imported(module_name: str) -> ModuleType:
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)  # like `python -m`: users run the command where their module is
     try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as exc:
-        if exc.name is not None and (module_name == exc.name or module_name.startswith(f"{exc.name}.")):
-            raise BadOption(
-                f"{source!r} is neither a path nor module:object: there is no file of that name, and no module "
-                f"{module_name!r} in {here} or among the installed packages."
-            ) from exc
-        raise _failed(f"Importing the module {module_name!r}", exc) from exc
-    except (Exception, SystemExit) as exc:  # anything the user's code raises; some modules are scripts and exit
-        raise _failed(f"Importing the module {module_name!r}", exc) from exc
+        with _users_code(f"Importing {module_name!r}"):
+            return importlib.import_module(module_name)
+    except DatasetFailed as exc:
+        missing = exc.__cause__.name if isinstance(exc.__cause__, ModuleNotFoundError) else None
+        if missing is None or not f"{module_name}.".startswith(f"{missing}."):
+            raise
+        raise BadOption(f"There is no file, and no module {module_name!r} in {here} or among the packages.") from exc
 
 
-def _called(function: Callable[..., object], source: str) -> object:
+@contextlib.contextmanager
+def _users_code(what: str) -> Iterator[None]:
+    """Turn an exception of the user's code into an error that says where it was raised."""
     try:
-        inspect.signature(function).bind()
-    except TypeError as exc:
-        name = source.rpartition(":")[2]
-        raise BadOption(
-            f"{source} cannot be called without arguments: {words(exc)}. Write a function without parameters that "
-            f"returns the dataset, `def make(): return {name}(...)`, and name that one."
+        yield
+    except (Exception, SystemExit) as exc:  # some modules are scripts and exit
+        text = str(exc).strip() or "no message"
+        frames = users_frames(exc)
+        if isinstance(exc, SyntaxError) and exc.filename:
+            place, text = f" ({exc.filename}, line {exc.lineno})", exc.msg
+        else:
+            place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        raise DatasetFailed(
+            f"{what} failed: {type(exc).__name__}: {text.rstrip('.')}{place}. Fix that, then run again.",
+            traceback=users_traceback(exc),
         ) from exc
-    except ValueError:
-        pass  # some builtins have no signature: just call them
-    try:
-        return function()
-    except (Exception, SystemExit) as exc:
-        raise _failed(f"Calling {source}", exc) from exc
-
-
-def _failed(what: str, error: BaseException) -> DatasetFailed:
-    """Return an error that describes an exception in the user's code, and where it was raised."""
-    text = str(error).strip() or "no message"
-    frames = users_frames(error)
-    if isinstance(error, SyntaxError) and error.filename:
-        place, text = f" ({error.filename}, line {error.lineno})", error.msg
-    else:
-        place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return DatasetFailed(
-        f"{what} failed: {type(error).__name__}: {text.rstrip('.')}{place}. Fix that, then run again.",
-        traceback=users_traceback(error),
-    )
 
 
 def users_traceback(error: BaseException) -> str:
@@ -147,17 +127,10 @@ def users_traceback(error: BaseException) -> str:
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Return the frames of an exception, starting at the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
-    first = next((place for place, frame in enumerate(frames) if not _is_ours(frame.filename)), len(frames))
+    ours = (_PACKAGE, "<frozen importlib", str(importlib.__file__))
+    first = next((place for place, frame in enumerate(frames) if not frame.filename.startswith(ours)), len(frames))
     return frames[first:]
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith((_PACKAGE, "<frozen importlib")) or file == importlib.__file__
 
 
 def _is_dataset(value: object) -> bool:
     return hasattr(type(value), "__getitem__") or hasattr(type(value), "__iter__")
-
-
-def _describe(value: object) -> str:
-    return "None" if value is None else f"{value!r:.60}, of type {type(value).__name__}"

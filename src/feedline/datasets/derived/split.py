@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from numbers import Real
 from typing import Any
 from zlib import crc32
 
@@ -137,12 +138,10 @@ def _labels(labels: object, name: str, count: int) -> Numbers:
 
 
 def _numbers(parts: object) -> list[float]:
-    values = list(parts) if hasattr(parts, "__iter__") and not isinstance(parts, (str, bytes)) else []
-    numbers = (int, float, np.integer, np.floating)
-    if not values or not all(isinstance(value, numbers) and not isinstance(value, bool) for value in values):
-        raise BadOption(f"parts={parts!r} is not a list of fractions or of numbers of samples.")
-    if not all(math.isfinite(value) and value > 0 for value in values):
-        raise BadOption(f"parts={parts!r} are not all positive, so a part would be empty. Leave it out.")
+    values = list(parts) if isinstance(parts, Iterable) else []
+    are_numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in values)
+    if not values or not are_numbers or not all(math.isfinite(value) and value > 0 for value in values):
+        raise BadOption(f"parts={parts!r} is not a list of fractions, or of numbers of samples, that are positive.")
     return values
 
 

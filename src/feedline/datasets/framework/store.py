@@ -15,6 +15,7 @@ user could have put there. If a folder cannot be written to, it warns once, and 
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -55,6 +56,8 @@ Cache = bool | str | os.PathLike[str]
 
 _prepared: set[Path] = set()
 """Folders that this process has written to."""
+_swept: set[tuple[str, str]] = set()
+"""Patterns and stamps of parts, of which this process has removed those of other versions."""
 _given_up: set[Path] = set()
 """Folders that this process could not write to."""
 
@@ -120,21 +123,30 @@ class Entry:
     path: Path
     label: bytes
     """What it was derived from, and which version of it."""
+    parts: str = ""
+    """The pattern of the names of all parts, if it is one."""
 
     # object: what JSON holds.
     @classmethod
-    def at(cls, folder: str | os.PathLike[str], kind: str, about: object, stamp: str = "") -> Entry:
+    def at(
+        cls, folder: str | os.PathLike[str], kind: str, about: object, stamp: str = "", part: object = None
+    ) -> Entry:
         """Return the entry in a folder.
 
         Args:
             folder: where.
             kind: what is derived; the suffix of its file.
-            about: what it was derived from. Each has one entry; a changed one replaces it.
+            about: what it was derived from. Each has one entry, or several parts; those of a changed one replace them.
             stamp: the version of that, such as `File.stamp`.
+            part: which part this is, if there are several.
         """
-        text = json.dumps(about, sort_keys=True)
-        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        return cls(Path(folder) / f"{digest}.{kind}", json.dumps([text, stamp]).encode())
+        texts = [json.dumps(one, sort_keys=True) for one in (about, part)]
+        whole, own = (hashlib.blake2b(text.encode(), digest_size=16).hexdigest() for text in texts)
+        label = json.dumps([*texts, stamp]).encode()
+        if part is None:
+            return cls(Path(folder) / f"{whole}.{kind}", label)
+        parts = os.path.join(glob.escape(os.fspath(folder)), f"{whole}-*.{kind}")
+        return cls(Path(folder) / f"{whole}-{own}.{kind}", label, parts)
 
     @classmethod
     def within(cls, cache: Cache, kind: str, about: object, stamp: str = "") -> Entry | None:
@@ -177,7 +189,21 @@ class Entry:
                 PerformanceWarning,
             )
             return False
+        if self.parts:
+            self._drop_older_parts()
         return True
+
+    def _drop_older_parts(self) -> None:
+        stamp = json.loads(self.label)[-1]
+        if (self.parts, stamp) in _swept:
+            return
+        _swept.add((self.parts, stamp))
+        for path in glob.glob(self.parts):
+            found = StoredFile.open(path)
+            if found is not None:
+                found.close()
+                if json.loads(found.label)[-1] != stamp:
+                    Path(path).unlink(missing_ok=True)
 
     # Any: anything that a record can hold.
     def load(self, make: Callable[[Any], T]) -> T | None:

@@ -48,7 +48,7 @@ class RandomChoice(ImageTransform):
     Example:
         >>> from feedline import images
         >>> images.RandomChoice([images.RandomSolarize(128, 1.0), images.RandomGrayscale(1.0)], p=[0.3, 0.7])
-        RandomChoice(transforms=(RandomSolarize(threshold=128, p=1.0), RandomGrayscale(p=1.0)), p=(0.3, 0.7))
+        RandomChoice(transforms=(RandomSolarize(threshold=128.0, p=1.0), RandomGrayscale(p=1.0)), p=(0.3, 0.7))
     """
 
     def __init__(self, transforms: Sequence[ImageTransform], p: Sequence[float] | None = None) -> None:

@@ -59,15 +59,25 @@ class CenterCrop(ImageTransform):
 
     adds_steps = False
 
+    _place: tuple[float, float] = 0.5, 0.5
+    """Share of the free room that is left of the crop, and above it."""
+
     def __init__(self, size: int | tuple[int, int]) -> None:
         self.size = checked_size(size)
 
     def draw(self, view: View) -> None:
-        across, down = _spare(self, self.size, view)
-        view.crop(round(across / 2), round(down / 2), self.size[1], self.size[0])
+        height, width = self.size
+        if height > view.height or width > view.width:
+            raise BadOption(
+                f"{type(self).__name__}({self.size}) cannot cut {height} x {width} pixels out of {view.height} x "
+                f"{view.width} (height x width). Put Resize({max(self.size)}) or a larger one before it."
+            )
+        across, down = self._place
+        left, top = round(across * (view.width - width)), round(down * (view.height - height))
+        view.crop(left, top, width, height)
 
 
-class CornerCrop(ImageTransform):
+class CornerCrop(CenterCrop):
     """Crop a corner of an image: see `FiveCrop`.
 
     Args:
@@ -76,30 +86,9 @@ class CornerCrop(ImageTransform):
         bottom: 1 for a corner at the bottom.
     """
 
-    adds_steps = False
-
     def __init__(self, size: int | tuple[int, int], *, right: int, bottom: int) -> None:
-        self.size = checked_size(size)
-        self.right, self.bottom = right, bottom
-
-    def draw(self, view: View) -> None:
-        across, down = _spare(self, self.size, view)
-        view.crop(across * self.right, down * self.bottom, self.size[1], self.size[0])
-
-
-def _spare(transform: ImageTransform, size: tuple[int, int], view: View) -> tuple[int, int]:
-    """Return by how many pixels an image is wider and higher than a crop.
-
-    Raises:
-        BadOption: it is smaller.
-    """
-    height, width = size
-    if height > view.height or width > view.width:
-        raise BadOption(
-            f"{type(transform).__name__}({size}) cannot cut {height} x {width} pixels out of {view.height} x "
-            f"{view.width} (height x width). Put Resize({max(size)}) or a larger one before it."
-        )
-    return view.width - width, view.height - height
+        super().__init__(size)
+        self._place = right, bottom
 
 
 class RandomResizedCrop(ImageTransform):

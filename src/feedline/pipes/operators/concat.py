@@ -34,8 +34,8 @@ class Gathered(MapStage):
         return found
 
     def origin(self, place: int, epoch: int) -> tuple[object, int]:
-        (number,), (inner,), epoch = self._located(np.array([place]), epoch)
-        return self._parts[number].origin(inner, epoch)
+        numbers, inner, epoch = self._located(np.array([place]), epoch)
+        return self._parts[int(numbers[0])].origin(int(inner[0]), epoch)
 
 
 class JoinedSamples(Gathered):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from feedline.pipes.cursor import Cursor, OneToOneCursor, Stopped
-from feedline.pipes.lap import Draws, Lap, Places, Samples
+from feedline.pipes.cursor import Cursor, OperatorCursor, Stopped
+from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
 from feedline.pipes.origins import as_stream
 from feedline.pipes.stage import MapStage, Stage, StreamStage
 
@@ -81,7 +81,9 @@ class EachOfStream(StreamStage):
         return _EachCursor(self.parts[0].open(lap), lap, self)
 
 
-class _EachCursor(OneToOneCursor):
+class _EachCursor(OperatorCursor):
+    """It makes one sample from each sample of its source, so it can skip without making any."""
+
     def __init__(self, source: Cursor, lap: Lap, stage: EachOfStream) -> None:
         super().__init__(source, lap)
         self._stage = stage
@@ -94,3 +96,18 @@ class _EachCursor(OneToOneCursor):
         part, parts = self._lap.part if self._stage.is_sharded else (0, 1)
         start, stop = (place * parts + part for place in (first, first + len(items)))
         return self._stage.step(items, self._lap.draws(first, len(items)), range(start, stop, parts))
+
+    def skip(self, count: int) -> int:
+        kept = self._kept
+        ready = len(kept.samples) - kept.at + (kept.failure is not None) + len(self._waiting)
+        skipped = super().skip(min(count, ready)) if ready else 0
+        if skipped < count:
+            past = self._source.skip(count - skipped)
+            self._number += past
+            self._mark()
+            skipped += past
+        return skipped
+
+    def restore(self, state: CursorState) -> None:
+        super().restore({**state, "given": 0})
+        self._number += self._source.skip(state["given"])

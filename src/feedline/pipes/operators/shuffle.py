@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 import numpy as np
 
-from feedline.pipes.cursor import Cursor, OperatorCursor
+from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import CursorState, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, Reordered, StreamStage
 from feedline.randomness.bijection import SMALL, Bijection, small_orders
@@ -113,61 +114,85 @@ def _order(size: int, seed: int, lap: Lap, window: int) -> Bijection:
     return Bijection(size, mix(mix(epoch_key(seed, lap.epoch), lap.number), window))
 
 
-class _WindowCursor(OperatorCursor):
-    absorbs = True
-
+class _WindowCursor(Cursor):
     def __init__(self, source: Cursor, stage: WindowShuffledStream, lap: Lap) -> None:
-        super().__init__(source, lap)
+        self._source = source
         self._stage = stage
+        self._lap = lap
+        self._unshuffled: Samples = []
+        """Samples of the window that is being read."""
+        self._before: CursorState = {}
+        """The state of the source before the window."""
         self._window: Samples = []
-        self._windows = 0
-        self._windows_before = 0
+        self._at = 0
+        """How many samples of the window were handed out."""
+        self._owed = 0
+        """How many of the next window count as handed out, after a restoration."""
+        self._number = 0
+        """Windows so far."""
 
-    def _holds(self) -> bool:
-        return bool(self._window)
+    def _fill(self) -> bool:
+        """Read a window unless samples are left; False at the end."""
+        if self._at < len(self._window):
+            return True
+        if not self._unshuffled:
+            self._before = self._source.state()
+        while len(self._unshuffled) < self._stage.size:
+            try:
+                found = self._source.take(self._stage.size - len(self._unshuffled))
+            except Exception as exc:  # raised in its place
+                found = [_Failed(exc)]
+            if not found:
+                break
+            self._unshuffled += found
+        window, self._unshuffled = self._unshuffled, []
+        order = _order(len(window), self._stage.seed, self._lap, self._number)
+        self._window = [window[index] for index in order(np.arange(len(window))).tolist()]
+        self._at, self._owed = self._owed, 0
+        self._number += bool(window)
+        return bool(window)
 
-    def _need(self, count: int) -> int:
-        return self._stage.size - len(self._window)
-
-    def _process(self, items: Samples, first: int) -> Samples:
-        self._window += items
-        return self._shuffled() if len(self._window) == self._stage.size else []
-
-    def _finish(self) -> Samples:
-        return self._shuffled() if self._window else []
-
-    def _shuffled(self) -> Samples:
-        window, self._window = self._window, []
-        order = _order(len(window), self._stage.seed, self._lap, self._windows)
-        self._windows += 1
-        return [window[index] for index in order(np.arange(len(window))).tolist()]
+    def take(self, count: int) -> Samples:
+        if not self._fill():
+            return []
+        found = self._window[self._at : self._at + count]
+        good = next((place for place, one in enumerate(found) if type(one) is _Failed), len(found))
+        self._at += good or 1
+        if good == 0:
+            raise found[0].reason
+        return found[:good]
 
     def skip(self, count: int) -> int:
         skipped, size = 0, self._stage.size
         while skipped < count:
-            is_fresh = not (self._pending_drop or self._window or self._waiting) and self._kept.is_empty
-            if is_fresh and count - skipped >= size:
+            is_between = self._at >= len(self._window) and not self._unshuffled and not self._owed
+            if is_between and count - skipped >= size:
                 past = self._source.skip(size)
-                self._number += past
-                self._windows += past > 0
-                self._mark()
+                self._number += past > 0
             else:
-                kept = self._kept
-                ready = len(kept.samples) - kept.at + (kept.failure is not None)
-                past = super().skip(min(count - skipped, ready or 1))
+                past = min(count - skipped, self._left())
+                self._at += past
             if not past:
                 break
             skipped += past
         return skipped
 
-    def _mark(self) -> None:
-        super()._mark()
-        self._windows_before = self._windows
+    def _left(self) -> int:
+        return len(self._window) - self._at if self._fill() else 0
 
-    def _own(self) -> CursorState:
-        return {"windows": self._windows_before}
+    def state(self) -> CursorState:
+        if self._at < len(self._window):
+            return {"source": self._before, "windows": self._number - 1, "given": self._at}
+        source = self._before if self._unshuffled else self._source.state()
+        return {"source": source, "windows": self._number, "given": self._owed}
 
     def restore(self, state: CursorState) -> None:
-        super().restore(state)
-        self._windows = self._windows_before = state["windows"]
-        self._window = []
+        self._source.restore(state["source"])
+        self._number, self._owed = state["windows"], state["given"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Failed:
+    """Stands for a sample that failed."""
+
+    reason: Exception

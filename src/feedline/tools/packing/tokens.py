@@ -20,8 +20,7 @@ from feedline.loader.base import session_of
 from feedline.loader.loader import Loader
 from feedline.system.files import make_folder_for
 from feedline.system.process import core_count
-from feedline.text.encoder import Encoder, EndOption, tokenizer_hash, tokenizer_name
-from feedline.text.opening import open_tokenizer
+from feedline.text.encoder import Encoder, EndOption, open_tokenizer, tokenizer_hash, tokenizer_name
 from feedline.text.token_file import ENDING, MAGIC, opened
 from feedline.tools.packing.opening import Opened, dataset_fingerprint, open_source
 from feedline.tools.packing.options import as_path, check_apart

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import pickle
 import shutil
+import sqlite3
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +30,11 @@ from feedline.datasets import (
     ImageFolder,
     LMDBDataset,
     ParquetDataset,
+    PrecomputedDataset,
+    SQLDataset,
     TarDataset,
 )
+from feedline.datasets.derived.cache.fingerprint import fingerprint
 from feedline.errors import PerformanceWarning
 from feedline.types import EngineName
 
@@ -98,6 +104,23 @@ def parquet(folder: Path, value: int) -> Any:
     for part in range(2):
         pq.write_table(pa.table({"x": [value] * (COUNT // 2)}), folder / f"{part}.parquet")
     return lambda: ParquetDataset(folder, "x")
+
+
+def sql(folder: Path, value: int) -> Any:
+    path = folder / "a.db"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE t (k INTEGER PRIMARY KEY)")
+        database.executemany("INSERT INTO t VALUES (?)", [(number,) for number in range(COUNT)])
+    return lambda: SQLDataset(f"sqlite:///{path}", "SELECT * FROM t", key="k")
+
+
+def precomputed(folder: Path, value: int) -> Any:
+    feedline.precompute([value] * COUNT, folder, progress=False).close()
+    return lambda: PrecomputedDataset(folder)
+
+
+def cached_(folder: Path, value: int) -> Any:
+    return lambda: CachedDataset([value] * COUNT, memory="1MB", disk=folder)
 
 
 WRITERS: list[Write] = [files, listed_files, one_of_the_files, images, hdf5, lmdb_, npy, tar, parquet]
@@ -194,6 +217,25 @@ def test_persistent_workers_switch_to_the_new_cache(
         assert stats["misses"] == stats["hits"] == (value + 1) * COUNT, "workers use the new cache, instead of none"
     loader.close()
     cached.close()
+
+
+@pytest.mark.parametrize("write", [*WRITERS, sql, precomputed, cached_])
+def test_reading_a_source_does_not_change_its_fingerprint(write: Write, tmp_path: Path) -> None:
+    dataset = write(tmp_path, 0)()
+    before = fingerprint(dataset)
+    assert len(dataset) == COUNT
+    dataset[0], dataset[1], repr(dataset)
+    if callable(getattr(dataset, "read_columns", None)):
+        dataset.read_columns(np.arange(2))
+    assert fingerprint(dataset) == before
+    assert fingerprint(pickle.loads(pickle.dumps(dataset))) == before
+    dataset.close()
+
+
+def test_other_database_keys_change_the_fingerprint(tmp_path: Path) -> None:
+    lmdb_(tmp_path, 0)
+    keys = (None, [b"%012d" % 0], [b"%012d" % 1])
+    assert len({fingerprint(LMDBDataset(tmp_path, keys=one)) for one in keys}) == 3
 
 
 def test_a_removed_folder_does_not_stop_persistent_workers(tmp_path: Path) -> None:

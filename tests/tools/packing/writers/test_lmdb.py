@@ -9,7 +9,7 @@ import lmdb
 import numpy as np
 import pytest
 
-from feedline.datasets.formats.lmdb.keys import META_KEY, key_of
+from feedline.datasets.formats.lmdb.dataset import META_KEY, key_of
 from feedline.errors import CorruptSource
 from feedline.memory.sharing import records
 from feedline.tools.packing.schema import Schema, Unfit

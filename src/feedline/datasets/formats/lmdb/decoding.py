@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from feedline.datasets.framework.form import Form
 from feedline.datasets.framework.source import Empty, is_column, stacked
-from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import picture_decoder
 from feedline.memory.sharing import records
 from feedline.system.failures import words
-
-_OWN_REFERENCES = 2
-"""Reference count of an object that is used nowhere else: a variable, and the argument of `getrefcount`."""
 
 
 class Decoder(ABC):
@@ -59,28 +54,22 @@ class Bytes(Decoder):
 class Raw(Decoder):
     """Values that are the memory of an array, all of one shape and type. A batch is read into one array."""
 
-    def __init__(self, dtype: DTypeLike, shape: Sequence[int]) -> None:
-        self._dtype = np.dtype(dtype)
-        self._shape = tuple(shape)
-        self._size = self._dtype.itemsize * math.prod(self._shape)
-
-    # Any: values from the user.
-    @classmethod
-    def of(cls, description: Mapping[str, Any]) -> Raw:
-        """Return the decoder for `decode={"dtype": ..., "shape": ...}`."""
+    # Any: values from the user, for `decode={"dtype": ..., "shape": ...}`.
+    def __init__(self, description: Mapping[str, Any]) -> None:
         try:
             if set(description) - {"dtype", "shape"}:
                 raise ValueError(f"its keys are {', '.join(map(repr, description))}")
             shape = description.get("shape", ())
-            raw = cls(description["dtype"], (shape,) if isinstance(shape, int) else tuple(map(int, shape)))
-            if raw._dtype.hasobject or raw._size <= 0 or min(raw._shape, default=1) < 1:
+            self._dtype = np.dtype(description["dtype"])
+            self._shape = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+            self._size = self._dtype.itemsize * math.prod(self._shape)
+            if self._dtype.hasobject or self._size <= 0 or min(self._shape, default=1) < 1:
                 raise ValueError("no value can have this type and shape")
         except (ValueError, TypeError, KeyError) as exc:
             raise BadOption(
                 f"decode={description!r} does not describe an array: {words(exc)}. Write for example "
                 f'{{"dtype": "float32", "shape": (3, 64, 64)}}.'
             ) from exc
-        return raw
 
     def sample(self, value: memoryview) -> object:
         self._check(value)
@@ -167,31 +156,14 @@ class Records(Decoder):
 
 
 class Function(Decoder):
-    """Values that a user's function decodes.
+    """Values that a function decodes."""
 
-    Args:
-        function: takes bytes, or a view of the database's memory.
-        buffers: True for the view, which is not copied but must not outlive the call.
-    """
-
-    # Any: bytes, or a view.
-    def __init__(self, function: Callable[[Any], object], *, buffers: bool = False) -> None:
+    # Any: the function knows what a sample is.
+    def __init__(self, function: Callable[[bytes], Any]) -> None:
         self._function = function
-        self._buffers = buffers
 
     def sample(self, value: memoryview) -> object:
-        if not self._buffers:
-            return self._function(bytes(value))
-        owner = np.frombuffer(value, np.uint8)  # every object that uses the view holds a reference to this
-        view = owner.data
-        sample = self._function(view)
-        view.release()
-        if sys.getrefcount(owner) > _OWN_REFERENCES:
-            raise SourceError(
-                "with buffers=True, the decode function returned an object that still refers to the database's memory, "
-                "which is no longer valid. Copy it, for instance with numpy.array(...), or leave out buffers=True."
-            )
-        return sample
+        return self._function(bytes(value))
 
     def form(self) -> str:
         return f"results of {getattr(self._function, '__qualname__', self._function)}"

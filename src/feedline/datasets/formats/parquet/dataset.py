@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from feedline.datasets.formats.parquet.blob_file import REQUESTS, BlobFile, chunks_of
 from feedline.datasets.formats.parquet.layout import Footer
 from feedline.datasets.formats.parquet.mapped import Mapped, MappedEntries, file_of, validate
@@ -22,7 +20,6 @@ from feedline.datasets.framework.paths import File, Paths, found_files
 from feedline.datasets.framework.remote_files import RemoteFile, found_remote, is_remote
 from feedline.datasets.framework.source import Transform
 from feedline.datasets.framework.store import Cache, Entry, cache_home, checked_cache
-from feedline.datasets.storage.foresight import Parts, name_of
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import CorruptSource
@@ -102,9 +99,10 @@ class ParquetDataset(RowGroupSource):
         self.is_remote = any(map(is_remote, self._given()))
         self._inspected_at_once = REQUESTS if self.is_remote else self._inspected_at_once
         self.remote = checked_remote(remote)
-        self._shard_cache = self.remote.disk_cache
-        self._storage: Handle[Storage] = Handle(partial(Storage, self.remote), Storage.close)
         self._remote_addresses: list[str] = []
+        """The addresses of all files, once they were found: the storage has the same list."""
+        opener = partial(Storage, self.remote, self._remote_addresses, is_common=True)
+        self._storage: Handle[Storage] = Handle(opener, Storage.close)
 
     def _given(self) -> list[str | os.PathLike[str]]:
         return [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
@@ -118,7 +116,7 @@ class ParquetDataset(RowGroupSource):
                 found += found_remote(path, storage, self._endings)
             else:
                 found += found_files([path], self._endings)
-        self._remote_addresses = [file.address if isinstance(file, RemoteFile) else str(file) for file in found]
+        self._remote_addresses[:] = [file.address if isinstance(file, RemoteFile) else str(file) for file in found]
         return found
 
     def _at(self, path: str) -> File:
@@ -127,15 +125,6 @@ class ParquetDataset(RowGroupSource):
         blob = self._storage.get().open(path)
         blob.close()
         return RemoteFile(blob.name, blob.size, blob.tag, path)
-
-    def _group_parts(self) -> dict[str, Parts]:
-        layout, found = self._layout, dict[str, Parts]()
-        for number, file in enumerate(layout.files):
-            groups = np.flatnonzero(layout.group_files == number)
-            if isinstance(file, RemoteFile) and len(groups):
-                starts, stops = (layout.group_shares[groups].T * file.size).astype(np.int64)
-                found[name_of(file.address)] = Parts(int(groups[0]), starts, stops, file.size)
-        return found
 
     def _stored_in(self) -> Iterable[str]:
         local = [path for path in self._given() if not is_remote(path)]
@@ -148,10 +137,7 @@ class ParquetDataset(RowGroupSource):
             with pyarrow().OSFile(file.path) as opened:
                 yield opened
             return
-        foresight, cache = file.foresight, self._shard_cache
-        if foresight is None and cache is not None:
-            foresight = cache.random_access(self._remote_addresses)
-        blob = self._storage.get().open(file.address, file.version, foresight)
+        blob = self._storage.get().open(file.address, file.version)
         try:
             yield BlobFile(blob)
         finally:
@@ -221,7 +207,7 @@ class ParquetDataset(RowGroupSource):
         if self.cache is not False:
             file.check()
             folder = cache_home() if self.cache is True else self.cache
-            entry = Entry.at(folder, "arrow", [file.identity, number, sorted(names)], file.stamp)
+            entry = Entry.at(folder, "arrow", file.identity, file.stamp, part=[number, sorted(names)])
             mapped = self._entries.get(entry, partial(self._unpacked, file, number, names))
             if mapped is not None:
                 table = pyarrow().Table.from_batches(map(mapped.batch, range(mapped.count)), mapped.schema)

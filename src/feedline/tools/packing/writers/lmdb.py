@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from feedline.datasets.formats.lmdb.dataset import META_KEY, SUM_BYTES, key_of, sum_of
 from feedline.datasets.formats.lmdb.environment import acquire, release
-from feedline.datasets.formats.lmdb.keys import META_KEY, SUM_BYTES, key_of, sum_of
 from feedline.datasets.framework.checksums import sealed
 from feedline.memory.sharing import records
 from feedline.system.optional import require

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from feedline.errors import BadOption, MissingExtra
-from feedline.text.opening import open_tokenizer
+from feedline.text.encoder import open_tokenizer
 
 
 def test_the_error_names_the_extra_that_reads_tokenizer_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
