@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.paths import Paths, found_files
 from feedline.datasets.storage import disk_cache
-from feedline.datasets.storage.foresight import Foresight, Parts, name_of
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
@@ -138,11 +137,8 @@ class TokenSequence:
         if self._remote is not None:
             self._remote.close()
 
-    def windows(self, starts: Numbers, width: int, foresight: Foresight | None = None) -> Tokens:
-        """Return `width` tokens from each start, one row per start. All of them must be in the sequence.
-
-        A stream that knows when pieces of remote files are needed next passes a `foresight`.
-        """
+    def windows(self, starts: Numbers, width: int) -> Tokens:
+        """Return `width` tokens from each start, one row per start. All of them must be in the sequence."""
         if len(self.files) == 1 and self._remote is None:
             return self.mapped(0).windows(starts, width)
         found: Tokens = np.empty((len(starts), width), self.dtype)
@@ -166,10 +162,10 @@ class TokenSequence:
                 else:
                     parts += self._remote.parts(number, first, out)
         if self._remote is not None:
-            self._remote.fill(parts, foresight)  # all requests are sent at the same time
+            self._remote.fill(parts)  # all requests are sent at the same time
         return found
 
-    def load(self, start: int, stop: int, foresight: Foresight | None) -> None:
+    def load(self, start: int, stop: int) -> None:
         """Read pieces of remote files that tokens from one place to another are in, and keep them in memory."""
         if self._remote is None:
             return
@@ -179,24 +175,7 @@ class TokenSequence:
             first, last = max(start - begin, 0), min(stop - begin, file.token_count)
             if file.remote is not None and first < last:
                 parts += self._remote.parts(number, first, np.empty(last - first, file.dtype))
-        self._remote.fill(parts, foresight)
-
-    def parts_at(self, starts: Numbers) -> dict[str, Parts]:
-        """Return where tokens are in remote files, from each of these places to the next.
-
-        The result is by the name that a file has in a cache.
-        """
-        found: dict[str, Parts] = {}
-        edges = np.searchsorted(starts, np.append(self._begins, self._ends[-1]))
-        for number, file in enumerate(self.files):
-            first, stop = edges[number : number + 2].tolist()
-            if file.remote is None or first == stop:
-                continue
-            own = starts[first:stop] - self._begins[number]
-            ends = np.append(own[1:], file.token_count)
-            begins, stops = (file.tokens_at + tokens * file.token_bytes for tokens in (own, ends))
-            found[name_of(file.remote.address)] = Parts(first, begins, stops, file.size)
-        return found
+        self._remote.fill(parts)
 
     def _rows_by_file(self, starts: Numbers, stops: Numbers) -> Iterator[tuple[int, Numbers]]:
         """Yield each file that contains tokens of some rows, and these rows."""

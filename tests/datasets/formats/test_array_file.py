@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -63,12 +62,35 @@ class TestFolder(MappedContract):
         return [{"image": image, "label": label} for image, label in zip(IMAGES + 1, LABELS + 1, strict=True)]
 
 
-@pytest.mark.slow
 class TestZip(MappedContract):
+    stays_mapped = False
+    has_checksums = True
+
     @pytest.fixture(autouse=True)
     def _files(self, tmp_path: Path) -> None:
-        np.savez(tmp_path / "data.npz", image=IMAGES, label=LABELS)
+        np.savez_compressed(tmp_path / "data.npz", image=IMAGES, label=LABELS)
         self.table = str(tmp_path / "data.npz")
+
+    def files(self) -> list[Path]:
+        return [Path(self.table)]
+
+    def rewrite(self) -> list[Any]:
+        np.savez(self.table, image=IMAGES + 1, label=LABELS + 1)
+        return [{"image": image, "label": label} for image, label in zip(IMAGES + 1, LABELS + 1, strict=True)]
+
+
+class TestPacked(MappedContract):
+    """With checksums of headers and rows."""
+
+    has_checksums = True
+
+    @pytest.fixture(autouse=True)
+    def _files(self, tmp_path: Path) -> None:
+        self.table = tmp_path / "packed"
+        feedline.pack(list(super().samples()), self.table, format="npy", workers=0)
+
+    def files(self) -> list[Path]:
+        return [self.table / "image.npy", self.table / "label.npy"]
 
 
 @pytest.mark.slow
@@ -188,13 +210,6 @@ class TestOddArrays:
         with pytest.raises(BadOption, match=message):
             ArrayDataset(tmp_path / "x.npz")
 
-    def test_compressed_archives_are_rejected(self, tmp_path: Path) -> None:
-        np.savez_compressed(tmp_path / "x.npz", a=LABELS)
-        with pytest.raises(BadOption, match=r"'a' of .*x\.npz is compressed.*numpy\.savez"):
-            ArrayDataset(tmp_path / "x.npz")
-        loaded = ArrayDataset(dict(np.load(tmp_path / "x.npz")))  # the advice of the message
-        assert loaded[3]["a"] == 3
-
     def test_no_samples_and_one(self, tmp_path: Path) -> None:
         np.save(tmp_path / "none.npy", np.zeros((0, 3)))
         np.save(tmp_path / "one.npy", np.ones((1, 3)))
@@ -208,37 +223,28 @@ class TestOddArrays:
             np.lib.format.write_array(file, IMAGES, version)
         assert_same(ArrayDataset(tmp_path / "x.npy")[2], IMAGES[2])
 
-    def test_unaligned_arrays_in_a_zip(self, tmp_path: Path) -> None:
-        """Their addresses are not aligned."""
-        np.savez(tmp_path / "x.npz", a=np.zeros(3, np.int8), b=IMAGES)
-        with pytest.raises(BadOption, match="'a' has 3 and array 'b' has 30"):
-            ArrayDataset(tmp_path / "x.npz")
-        for shift in range(4):
-            members: dict[str, Any] = {"n" * (shift + 1): IMAGES}
-            np.savez(tmp_path / "x.npz", **members)
-            source = ArrayDataset(tmp_path / "x.npz")
+    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+    def test_arrays_of_a_zip_are_read_if_they_are_wanted(
+        self, tmp_path: Path, save: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for shift in range(4):  # their addresses in the file are not aligned
+            name = "n" * (shift + 1)
+            save(tmp_path / "x.npz", a=np.zeros(3, np.int8), none=np.zeros((0, 3)), **{name: np.asfortranarray(IMAGES)})
+            source = ArrayDataset(tmp_path / "x.npz", name)
             (batch,) = feedline.Loader(source, COUNT)
-            assert_same(batch["n" * (shift + 1)], IMAGES)
+            assert_same(batch, IMAGES)
             (tensors,) = feedline.DataLoader(source, COUNT)
-            assert_same(tensors["n" * (shift + 1)].numpy(), IMAGES)
+            assert_same(tensors.numpy(), IMAGES)
+        with pytest.raises(BadOption, match="'a' has 3 and array 'nnnn' has 30"):
+            ArrayDataset(tmp_path / "x.npz", ("a", "nnnn"))
+        monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1000")
+        if save is np.savez_compressed:
+            with pytest.raises(CorruptSource, match=r"'nnnn' of .*x\.npz takes .*FEEDLINE_MAX_SAMPLE_BYTES"):
+                ArrayDataset(tmp_path / "x.npz", "nnnn")
+        assert len(ArrayDataset(tmp_path / "x.npz", "a")) == 3
 
 
 class TestDamage:
-    def test_truncated(self, tmp_path: Path) -> None:
-        np.save(tmp_path / "x.npy", IMAGES)
-        size = (tmp_path / "x.npy").stat().st_size
-        for length in (size - 1, size // 2, 129, 100, 7, 0):
-            shutil.copy(tmp_path / "x.npy", tmp_path / "cut.npy")
-            os.truncate(tmp_path / "cut.npy", length)
-            with pytest.raises(CorruptSource, match=r"truncated|is incomplete"):
-                ArrayDataset(tmp_path / "cut.npy")
-
-    def test_truncated_zip(self, tmp_path: Path) -> None:
-        np.savez(tmp_path / "x.npz", a=IMAGES)
-        os.truncate(tmp_path / "x.npz", 1000)
-        with pytest.raises(CorruptSource, match="is incomplete"):
-            ArrayDataset(tmp_path / "x.npz")
-
     def test_truncated_after_construction(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", IMAGES)
         source = ArrayDataset(tmp_path / "x.npy")
@@ -254,13 +260,6 @@ class TestDamage:
             archive.writestr("readme.txt", "hello")
         with pytest.raises(BadOption, match=r"readme\.txt"):
             ArrayDataset(tmp_path / "x.npz")
-
-    def test_a_header_that_declares_too_much(self, tmp_path: Path) -> None:
-        np.save(tmp_path / "x.npy", IMAGES)
-        raw = (tmp_path / "x.npy").read_bytes().replace(b"(30, 3, 4)", b"(30,30,40)")
-        (tmp_path / "x.npy").write_bytes(raw)
-        with pytest.raises(CorruptSource, match="ends at byte"):
-            ArrayDataset(tmp_path / "x.npy")
 
     def test_bytes_after_the_array(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", IMAGES)
@@ -278,19 +277,6 @@ class TestDamage:
         with pytest.raises(CorruptSource, match="480 bytes too many"):
             ArrayDataset(tmp_path / "x.npy")
 
-    @pytest.mark.parametrize("place", [-300, 200])
-    def test_checksums_of_a_zip_are_verified(self, tmp_path: Path, place: int) -> None:
-        path = tmp_path / "x.npz"
-        np.savez(path, label=LABELS, image=IMAGES)
-        data = bytearray(path.read_bytes())
-        data[place] ^= 1
-        path.write_bytes(data)
-        name = "image" if place < 0 else "label"
-        with pytest.raises(CorruptSource, match=rf"'{name}' of .*x\.npz is damaged: .*CRC"):
-            ArrayDataset(path)
-        other = "label" if place < 0 else "image"
-        assert len(ArrayDataset(path, other)) == COUNT  # arrays that are not requested are not read
-
     def test_a_zip_with_a_damaged_directory(self, tmp_path: Path) -> None:
         path = tmp_path / "x.npz"
         np.savez(path, label=LABELS, image=IMAGES)
@@ -307,18 +293,12 @@ class TestDamage:
         with pytest.raises(CorruptSource, match=r"x\.npy has 5 samples, but 9 were packed"):
             ArrayDataset(path)
 
-    def test_changed(self, tmp_path: Path) -> None:
+    def test_another_shape(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", IMAGES)
-        np.savez(tmp_path / "x.npz", a=IMAGES)
-        sources = [ArrayDataset(tmp_path / "x.npy"), ArrayDataset(tmp_path / "x.npz")]
+        source = ArrayDataset(tmp_path / "x.npy")
         np.save(tmp_path / "x.npy", IMAGES[:7])
-        np.savez(tmp_path / "x.npz", a=IMAGES[:7])
-        for source in sources:
-            with pytest.raises(SourceChanged, match=r"was float32 of shape \(30, 3, 4\), and is now .*\(7, 3, 4\)"):
-                source[0]
-        np.savez(tmp_path / "x.npz", b=IMAGES)
-        with pytest.raises(SourceChanged, match="no longer contains 'a'"):
-            sources[1][0]
+        with pytest.raises(SourceChanged, match=r"was float32 of shape \(30, 3, 4\), and is now .*\(7, 3, 4\)"):
+            source[0]
 
     def test_missing(self, tmp_path: Path) -> None:
         with pytest.raises(SourceError, match="There is no file"):

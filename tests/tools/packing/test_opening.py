@@ -113,13 +113,13 @@ def test_compressed_arrays_are_read_into_memory(tmp_path: Path) -> None:
     packed = feedline.pack(path, tmp_path / "out.h5", fields={"z": "x", "y": "y"}, workers=2)
     with h5py.File(packed.path) as file:
         assert file["z"][:].tolist() == np.arange(20).reshape(10, 2).tolist()
-    for fields, message in ((None, r"cannot be read: .*fields="), (["x", "none"], "none")):
+    for fields, message in ((None, r"'objects' of .*a\.npz"), (["x", "none"], "none")):
         with pytest.raises(FeedlineError, match=message):
             feedline.pack(path, tmp_path / "no.h5", fields=fields, workers=0)
     data = bytearray(path.read_bytes())
     data[60:70] = bytes(10)
     path.write_bytes(data)
-    with pytest.raises(CorruptSource, match="cannot be read"):
+    with pytest.raises(CorruptSource, match=r"a\.npz"):
         feedline.pack(path, tmp_path / "no.h5", fields=["x"], workers=0)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,14 +12,9 @@ from urllib.parse import quote
 from feedline.datasets.derived.cache.sample_store import FILE as SAMPLES
 from feedline.datasets.derived.formats import READABLE, format_by_name
 from feedline.datasets.derived.recognition import ENVIRONMENT, Recognised, recognise
-from feedline.datasets.formats.array_file import opened_zip
 from feedline.datasets.formats.sql import SQLDataset
-from feedline.datasets.formats.tar.arrays import decode_npy
-from feedline.datasets.framework.form import VectorFields, names_in
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.failures import words
-from feedline.system.sizes import check_size, most_bytes
-from feedline.types import JsonObject
 
 
 # Any: a dataset of any of the sources, and its options.
@@ -30,8 +23,7 @@ def open_dataset(path: str | os.PathLike[str], **options: Any) -> Any:
 
     A file is recognised by its first bytes, a folder by its contents, a pattern or an address by its suffix. Tar files
     are opened for random access unless they are compressed. Folders of folders of images are opened as an
-    `ImageFolder` with classes; other folders as shards of one dataset, or as a dataset of files. The arrays of a
-    compressed .npz file are loaded into memory.
+    `ImageFolder` with classes; other folders as shards of one dataset, or as a dataset of files.
 
     Args:
         path: a file, a folder, a pattern such as `"train/*.parquet"`, an address that the source can read, or the
@@ -76,8 +68,6 @@ def open_found(found: Recognised, /, **options: Any) -> Any:
         place = found.files[0]
     if found.format == "precomputed" and os.path.isfile(found.path):
         place = os.path.dirname(os.path.abspath(found.path))
-    if found.format == "npz":
-        place = _unpacked(found.path, options.get("fields")) or found.path
     dataset = READABLE[found.format].source(place, **{**found.options(), **options})
     return dataset.stream() if found.format in ("tar", "tfrecord") and found.is_compressed else dataset
 
@@ -97,25 +87,6 @@ def _some(paths: list[Path], root: str | Path, most: int = 3) -> str:
     """Return the names of the first few files, relative to a folder."""
     names = ", ".join(str(one.relative_to(root)) for one in paths[:most])
     return f"{names} and {len(paths) - most:,} more" if len(paths) > most else names
-
-
-def _unpacked(path: str, fields: VectorFields) -> JsonObject | None:
-    """Return the arrays of a compressed .npz file, which cannot be mapped; None if it is not compressed."""
-    wanted = names_in(fields)
-    arrays: dict[str, object] = {}
-    try:
-        with open(path, "rb") as file, opened_zip(file) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
-            if all(info.compress_type == zipfile.ZIP_STORED for info in chosen.values()):
-                return None
-            for name, info in chosen.items():
-                check_size(f"{info.filename!r} of {path}", info.file_size, limit=most_bytes())
-                arrays[name] = decode_npy(archive.read(info))
-    except (CorruptSource, ValueError, OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as exc:
-        advice = f" Choose fields that can be read with fields=: {', '.join(arrays)}." if arrays else ""
-        raise CorruptSource(f"{path} cannot be read: {words(exc)}.{advice}") from exc
-    return arrays
 
 
 def _table_in(path: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Arrays in files, mapped into memory: .npy files, members of .npz files, and NumPy's own mapped arrays.
+"""Arrays in files: .npy files and NumPy's own mapped arrays are mapped into memory, .npz files are read.
 
 An `ArrayFile` records where the numbers are and what shape and type they must have. It is sent to other processes in
 place of the array; each process maps the file itself, and the operating system keeps one copy of the pages for all.
@@ -32,11 +32,8 @@ from feedline.datasets.framework.checksums import AGAIN, Checked, Compared, chec
 from feedline.datasets.framework.form import block_sums, check_count, in_packed_order
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.system.failures import words
+from feedline.system.sizes import check_size, most_bytes
 
-_PIECE = 1 << 20
-"""Bytes to read at a time while comparing a checksum."""
-_LOCAL_HEADER = 30
-"""Bytes of the header before a zip member, without its name and extra field."""
 _ZIP_END = struct.Struct("<8xHHIIH")
 """Last record of a zip file: members in this file and in all; size and offset of the member list; comment size."""
 _ZIP_END_BYTES = _ZIP_END.size + 65_535
@@ -59,8 +56,6 @@ class ArrayFile:
 
     path: str
     """Absolute."""
-    member: str | None
-    """Name in a .npz file."""
     offset: int
     """Byte at which the numbers begin."""
     shape: tuple[int, ...]
@@ -85,7 +80,12 @@ class ArrayFile:
         Raises SourceError: the file is gone; SourceChanged: it now holds another array; CorruptSource: it is
         incomplete.
         """
-        found = self._check_unchanged() if self.has_header else self
+        found = find_npy(self.path) if self.has_header else self
+        if (found.shape, found.dtype, found.strides) != (self.shape, self.dtype, self.strides):
+            raise SourceChanged(
+                f"{self.path} has changed since the dataset was created: it was {_text(self)}, and is now "
+                f"{_text(found)}. Create the dataset again."
+            )
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         with _opened(self.path) as file:
@@ -99,18 +99,6 @@ class ArrayFile:
         `array` is what `mapped` returned.
         """
         return None if self.sums is None or array.size == 0 else RowCheck(self.path, self.sums, array)
-
-    def _check_unchanged(self) -> ArrayFile:
-        found = find_member(self.path, self.member) if self.member is not None else find_npy(self.path)
-        if (found.shape, found.dtype, found.strides) != (self.shape, self.dtype, self.strides):
-            raise SourceChanged(
-                f"{found} has changed since the dataset was created: it was {_text(self)}, and is now {_text(found)}. "
-                "Create the dataset again."
-            )
-        return found
-
-    def __str__(self) -> str:
-        return self.path if self.member is None else f"{self.member!r} of {self.path}"
 
 
 class RowCheck:
@@ -164,41 +152,45 @@ def find_npy(path: str) -> ArrayFile:
     array cannot be mapped, or cannot be batched.
     """
     with _opened(path) as file:
-        found = _header(file, path, None)
+        found = _header(file, path)
         _check_end(found, os.fstat(file.fileno()).st_size)
     return found
 
 
-def find_npz(path: str, wanted: Container[str] | None = None) -> dict[str, ArrayFile | None]:
-    """Return the arrays of a .npz file by name; None for unwanted ones. Raises the same errors as `find_npy`.
+def read_npz(path: str, wanted: Container[str] | None = None) -> dict[str, NDArray[np.generic] | None]:
+    """Return the arrays of a .npz file by name, read into memory; None for unwanted ones.
 
-    Wanted arrays are read once to compare their CRC. Mapping them later does not repeat this.
+    Raises the same errors as `find_npy`, and CorruptSource if the CRC of an array differs, or it takes too much memory.
     """
-    with _opened(path) as file, _zip(file, path) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        found = {
-            name: _member(file, path, info) if wanted is None or name in wanted else None
-            for name, info in members.items()
-        }
-        for name, array in found.items():
-            if array is not None:
-                try:
-                    with archive.open(members[name]) as member:
-                        while member.read(_PIECE):
-                            pass
-                except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as exc:
-                    raise CorruptSource(f"{array} is damaged: {words(exc)}. Get the file again.") from exc
+    with _opened(path) as file:
+        try:
+            archive = opened_zip(file)
+        except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as exc:
+            raise CorruptSource(f"{path} is not a .npz file, or is incomplete: {words(exc)}.") from exc
+        found: dict[str, NDArray[np.generic] | None] = {}
+        with archive:
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                is_wanted = wanted is None or name in wanted
+                found[name] = _member(archive, info, f"{name!r} of {path}") if is_wanted else None
         return found
 
 
-def find_member(path: str, member: str) -> ArrayFile:
-    """Return one array of a .npz file. Raises the same errors as `find_npy`."""
-    with _opened(path) as file, _zip(file, path) as archive:
-        try:
-            info = archive.getinfo(f"{member}.npy")
-        except KeyError as exc:
-            raise SourceChanged(f"{path} no longer contains {member!r}. Create the dataset again.") from exc
-        return _member(file, path, info)
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> NDArray[np.generic]:
+    if not info.filename.endswith(".npy"):
+        raise BadOption(f"{name} is not an array: numpy.savez did not write this file. Choose others with fields=.")
+    if info.compress_type != zipfile.ZIP_STORED:
+        check_size(name, info.file_size, limit=most_bytes())
+    try:
+        with archive.open(info) as member:
+            header = _header(member, name)
+            _check_end(header, info.file_size)
+            data = member.read()
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError) as exc:
+        if isinstance(exc, SourceError):
+            raise
+        raise CorruptSource(f"{name} is damaged: {words(exc)}. Get the file again.") from exc
+    return np.ndarray(header.shape, header.dtype, data, 0, header.strides)
 
 
 def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, ArrayFile | None]:
@@ -221,7 +213,7 @@ def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, Ar
     }
     for array in found.values():
         if array is not None:
-            check_count(str(array), stored, array.shape[0])
+            check_count(array.path, stored, array.shape[0])
     sums = block_sums(stored)
     return {name: None if array is None else _with_sums(array, sums.get(name)) for name, array in found.items()}
 
@@ -239,10 +231,10 @@ def _with_sums(array: ArrayFile, stored: Any) -> ArrayFile:
         if size <= 0 or len(sums) != -(-(array.end - array.offset) // size):
             raise ValueError("their number is wrong")
     except (KeyError, TypeError, ValueError) as exc:
-        raise CorruptSource(f"The checksums of {array} are damaged: {words(exc)}. {AGAIN}") from exc
+        raise CorruptSource(f"The checksums of {array.path} are damaged: {words(exc)}. {AGAIN}") from exc
     with _opened(array.path) as file:
         if zlib.crc32(file.read(array.offset)) != header:
-            raise damaged(f"The header of {array}")
+            raise damaged(f"The header of {array.path}")
     return replace(array, sums=Sums(size, sums, Compared(len(sums))))
 
 
@@ -263,7 +255,7 @@ def find_mapped(array: object) -> ArrayFile | None:
     begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     offset = begin + array.__array_interface__["data"][0] - start
     path = os.path.abspath(array.filename)
-    return ArrayFile(path, None, offset, array.shape, array.strides, array.dtype, has_header=False)
+    return ArrayFile(path, offset, array.shape, array.strides, array.dtype, has_header=False)
 
 
 def _opened(path: str) -> BinaryIO:
@@ -273,15 +265,6 @@ def _opened(path: str) -> BinaryIO:
         raise SourceError(f"There is no file {path}.") from exc
     except OSError as exc:
         raise SourceError(f"{path} cannot be opened: {words(exc)}.") from exc
-
-
-def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
-    try:
-        return opened_zip(file)
-    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as exc:
-        raise CorruptSource(
-            f"{path} is not a .npz file, or is incomplete ({words(exc)}). If it was copied or downloaded, get it again."
-        ) from exc
 
 
 def opened_zip(file: BinaryIO) -> zipfile.ZipFile:
@@ -305,29 +288,6 @@ def opened_zip(file: BinaryIO) -> zipfile.ZipFile:
     if any(not 0 <= entry.header_offset < size for entry in entries):
         raise zipfile.BadZipFile("a member lies outside of it")
     return archive
-
-
-def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
-    name = info.filename.removesuffix(".npy")
-    if not info.filename.endswith(".npy"):
-        raise BadOption(
-            f"{path} contains {info.filename!r}, which is not an array: numpy.savez did not write this file."
-        )
-    if info.compress_type != zipfile.ZIP_STORED:
-        raise BadOption(
-            f"{name!r} of {path} is compressed, so single samples cannot be read. Save it with numpy.savez instead "
-            f"of numpy.savez_compressed, or load it into memory: ArrayDataset(dict(numpy.load({path!r})))."
-        )
-    file.seek(info.header_offset)
-    local = file.read(_LOCAL_HEADER)
-    if len(local) < _LOCAL_HEADER or local[:4] != b"PK\3\4":
-        raise CorruptSource(f"{name!r} of {path} is not where the file says it is. Get the file again.")
-    begin = info.header_offset + _LOCAL_HEADER + int.from_bytes(local[26:28], "little")
-    begin += int.from_bytes(local[28:30], "little")
-    file.seek(begin)
-    found = _header(file, path, name)
-    _check_end(found, begin + info.file_size)
-    return found
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, int], tuple[int, ...], bool, np.dtype[np.generic]]:
@@ -356,8 +316,9 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, int], tuple[int, ...], bool,
     return version, tuple(shape), fortran, dtype
 
 
-def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
-    name = path if member is None else f"{member!r} of {path}"
+# Any: a file, or a member of an archive.
+def _header(file: Any, name: str) -> ArrayFile:
+    """Read the header of an array; the result has the name as its path."""
     try:
         version, shape, fortran_order, dtype = read_header(file)
     except (ValueError, OSError) as exc:
@@ -369,7 +330,7 @@ def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
     if not shape:
         raise BadOption(f"{name} is a single number, without an axis that counts samples.")
     strides = _strides(shape, dtype.itemsize, fortran=fortran_order)
-    return ArrayFile(path, member, file.tell(), tuple(shape), strides, dtype)
+    return ArrayFile(name, file.tell(), tuple(shape), strides, dtype)
 
 
 def npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
@@ -379,7 +340,7 @@ def npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], np.dtype[np.
         BadOption: it is another kind of array.
         CorruptSource: this is not the beginning of a .npy file.
     """
-    array = _header(file, name, None)
+    array = _header(file, name)
     if array.strides != _strides(array.shape, array.dtype.itemsize, fortran=False):
         raise BadOption(
             f"{name} is in Fortran order, so its rows are scattered over the file. Save it in C order: "
@@ -419,12 +380,11 @@ def _check_end(array: ArrayFile, size: int, *, is_own: bool = True) -> None:
     """Refuse an incomplete array; if it has a file or member of its own, also refuse one with bytes after it."""
     if array.end > size:
         raise CorruptSource(
-            f"{array} is truncated: {_text(array)} ends at byte {array.end}, but there are only {size} bytes. The "
+            f"{array.path} is truncated: {_text(array)} ends at byte {array.end}, but there are only {size} bytes. The "
             "copy or download was probably interrupted: get the file again."
         )
     if is_own and array.end < size:
         raise CorruptSource(
-            f"{array} has {size - array.end} bytes too many: {_text(array)} ends at byte {array.end}, and the file at "
-            f"byte {size}. Its header is damaged, or something was appended: get the file again, or save each "
-            "array in a file of its own."
+            f"{array.path} has {size - array.end} bytes too many: {_text(array)} ends at byte {array.end}. Its header "
+            "is damaged, or something was appended: get the file again, or save each array in a file of its own."
         )

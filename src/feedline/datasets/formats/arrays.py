@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.source import Columnar
-from feedline.datasets.formats.array_file import ArrayFile, RowCheck, find_folder, find_mapped, find_npy, find_npz
+from feedline.datasets.formats.array_file import ArrayFile, RowCheck, find_folder, find_mapped, find_npy, read_npz
 from feedline.datasets.framework.form import Fields, Form, check_fields, names_in
 from feedline.datasets.framework.paths import checked_path
 from feedline.datasets.framework.source import checked_transform
@@ -29,12 +29,12 @@ class ArrayDataset(Columnar):
     Args:
         arrays: a NumPy array or torch tensor, a tuple of these, or a dict of these. A sample has the same form. You
             can give the path of a .npy file in place of an array. The path of a .npz file or of a folder of .npy
-            files gives dicts with all of its arrays.
+            files gives dicts with all of its arrays. Arrays of a .npz file are read into memory.
         fields: which of several named arrays to use, and in what form: see `HDF5Dataset`. All by default.
         transform: applied to each sample; batches are then made sample by sample.
 
     Raises:
-        BadOption: an argument is not an array, the arrays differ in length, or a file cannot be mapped.
+        BadOption: an argument is not an array, the arrays differ in length, or a file's arrays cannot be samples.
         CorruptSource: a file is incomplete.
         SourceError: a file does not exist.
 
@@ -186,7 +186,7 @@ def _found(given: object, fields: Fields) -> object:
         wanted = names_in(fields)
         if os.path.isdir(path):
             return find_folder(path, wanted)
-        return find_npz(path, wanted) if path.endswith(".npz") else _npy(path)
+        return read_npz(path, wanted) if path.endswith(".npz") else _npy(path)
     if isinstance(given, dict):
         return {name: _one(array) for name, array in given.items()}
     return tuple(map(_one, given)) if isinstance(given, tuple) else given

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from feedline.datasets.storage.addresses import shown_url, without_secrets
 from feedline.datasets.storage.blob import Blob, LocalBlob, RetryPolicy, Throttled, Transient, Version, read_range
-from feedline.datasets.storage.cached_blob import CachedBlob
-from feedline.datasets.storage.foresight import Foresight
+from feedline.datasets.storage.disk_cache import CachedBlob
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.systems import close_system, make_system, system_call, system_class, without_values
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
@@ -294,9 +293,10 @@ class Storage(ClosedWhenDeleted):
     Args:
         remote: how files are read.
         files: the addresses of all files of the dataset, whose pieces stay in the cache.
+        is_common: True if several processes read the same parts at about the same time, as workers of a `BlockStream`.
     """
 
-    def __init__(self, remote: Remote | None = None, files: Sequence[str] = ()) -> None:
+    def __init__(self, remote: Remote | None = None, files: Sequence[str] = (), *, is_common: bool = False) -> None:
         self._remote = remote or Remote()
         self._retry_policy = self._remote.retry_policy
         self._options = dict(self._remote.storage_options or {})
@@ -305,14 +305,15 @@ class Storage(ClosedWhenDeleted):
         self._systems: dict[str, AbstractFileSystem] = {}
         self._expired: list[AbstractFileSystem] = []
         self._cache = self._remote.disk_cache
-        self._files = files
+        self._is_common = is_common
+        if self._cache is not None:
+            self._cache.own(files)
         self._lock = threading.Lock()
 
-    def open(self, address: str, version: Version | None = None, foresight: Foresight | None = None) -> Blob:
+    def open(self, address: str, version: Version | None = None) -> Blob:
         """Open a path, or an address that begins with http://, https://, or a protocol that fsspec supports.
 
-        If you pass a version, opening on web servers, s3 and gs sends no request: every read checks the version. With
-        `foresight`, the cache knows when the blob is needed again; without it, all files are read at random.
+        If you pass a version, opening on web servers, s3 and gs sends no request: every read checks the version.
 
         Raises SourceError: the file does not exist or cannot be reached; SourceChanged: it is not that version;
         MissingExtra: a required package is not installed.
@@ -335,7 +336,7 @@ class Storage(ClosedWhenDeleted):
             raise SourceChanged(f"{blob.name} has changed since it was looked at.")
         if blob.is_local or self._cache is None or not blob.tag:
             return blob
-        return CachedBlob(blob, self._cache, foresight or self._cache.random_access(self._files))
+        return CachedBlob(blob, self._cache, is_common=self._is_common)
 
     def listed(self, pattern: str) -> dict[str, Version]:
         """Return the addresses in a store that match a pattern with `*`, `?` or `[...]`, sorted, and their versions.
