@@ -18,8 +18,10 @@ FORMATS: dict[str, Callable[[Path], Any]] = {
     "hdf5": lambda folder: HDF5Dataset(folder / "all.h5", fields=NAMES),
     "hdf5 shards": lambda folder: HDF5Dataset(str(folder / "hdf5" / "shard-*.h5"), fields=NAMES),
     "lmdb": lambda folder: LMDBDataset(folder / "all.lmdb"),
-    "tar": lambda folder: TarDataset(folder / "all.tar", fields=TAR_FIELDS, cache=folder),
-    "tar shards": lambda folder: TarDataset(str(folder / "tar" / "shard-*.tar"), fields=TAR_FIELDS, cache=folder),
+    "tar": lambda folder: TarDataset(folder / "all.tar", fields=TAR_FIELDS, cache=folder / "indices"),
+    "tar shards": lambda folder: TarDataset(
+        str(folder / "tar" / "shard-*.tar"), fields=TAR_FIELDS, cache=folder / "indices"
+    ),
     "parquet": lambda folder: ParquetDataset(folder / "all.parquet"),
     "parquet shards": lambda folder: ParquetDataset(str(folder / "parquet" / "shard-*.parquet")),
 }

@@ -47,7 +47,7 @@ from feedline.types import State
 R = TypeVar("R")
 
 
-@dataclass
+@dataclass(slots=True)
 class Run(Generic[R]):
     """Samples that follow each other in a shard, not made yet."""
 
@@ -64,6 +64,8 @@ class ShardFormat(ABC, Generic[R]):
 
     kind: str
     """What shards are called, such as "tar shards"."""
+    made_ahead = 1
+    """Samples to make at a time, if they are asked for one by one: more than one if that saves time."""
 
     @abstractmethod
     def runs(self, content: Content, blob: Blob, share: ShardShare) -> Iterator[Run[R]]:
@@ -300,6 +302,10 @@ class ShardPass(ResumablePass[Held]):
         self._begun: dict[int, int] = dict(enumerate(state["begun"], self._share + 1))
         """The first sample number of each later shard that was started, by its place."""
         self._buffer = self._new_buffer()
+        self._has_gaps = False
+        """True if other parts, or earlier ones, take samples of the shard in between."""
+        self._made: tuple[Run[Any] | None, int, list[object]] = None, 0, []
+        """Samples made ahead, before their transform: their run, the place of the first one there, and themselves."""
 
     def close(self) -> None:
         """Close the shards, and end the threads that read ahead. The next sample opens them again."""
@@ -344,6 +350,7 @@ class ShardPass(ResumablePass[Held]):
                 self._go_on()
                 continue
             self._run, self._index = run, max(0, share.ordinal - run.ordinal)
+            self._has_gaps = share.has_gaps
             if self._index < len(run.records):
                 return True
         return False
@@ -409,32 +416,52 @@ class ShardPass(ResumablePass[Held]):
     # Samples, one by one through the buffer.
 
     def _take(self) -> Held:
-        buffer = self._buffer
-        while not buffer.is_ready(ended=False):
+        if self._stream.buffer <= 1:
             held = self._next_held()
             if held is None:
-                if not buffer.is_ready(ended=True):
+                raise StopIteration
+            self._buffer.pass_by(1)
+            return held
+        while not self._buffer.is_ready(ended=False):
+            held = self._next_held()
+            if held is None:
+                if not self._buffer.is_ready(ended=True):
                     raise StopIteration
-                return buffer.take(ended=True)
+                return self._buffer.take(ended=True)
             self._buffer.add(held)
-            buffer = self._buffer
-        return buffer.take(ended=False)
+        return self._buffer.take(ended=False)
 
     def _next_held(self) -> Held | None:
         """Return the next sample of this part in the order of the shards; None at the end."""
-        while (self._run is not None and self._index < len(self._run.records)) or self._next_run():
+        while True:
             run, index = self._run, self._index
-            assert run is not None
-            assert self._shares is not None
-            self._index += 1
-            if self._shares[self._share].wants(run.ordinal + index):
+            if run is None or index >= len(run.records):
+                if not self._next_run():
+                    return None
+                continue
+            self._index = index + 1
+            if not self._has_gaps or self._share_now().wants(run.ordinal + index):
                 return self._share, run, index
-        return None
+
+    def _share_now(self) -> ShardShare:
+        assert self._shares is not None
+        return self._shares[self._share]
 
     def _make(self, item: Held) -> object:
         _, run, place = item
         raise_damage(run)
-        return self._format.build(run, place)
+        if self._format.made_ahead == 1 or self._stream.buffer > 1:
+            return self._format.build(run, place)
+        before, first, samples = self._made
+        if before is not run or not first <= place < first + len(samples):
+            places = range(place, min(place + self._format.made_ahead, len(run.records)))
+            first, samples = place, self._format.build_several(run, places)
+            self._made = run, first, samples
+        return samples[place - first]
+
+    def try_again(self) -> bool:
+        self._made = None, 0, []  # a transform may have modified its input
+        return super().try_again()
 
     def _name_of(self, item: Held) -> str:
         return self._format.name_of(item[1], item[2])
@@ -448,9 +475,7 @@ class ShardPass(ResumablePass[Held]):
         if (self._run is None or self._index >= len(self._run.records)) and not self._next_run():
             return 0
         assert self._run is not None
-        assert self._shares is not None
-        share = self._shares[self._share]
-        return 0 if share.every > 1 or share.came else len(self._run.records) - self._index
+        return 0 if self._has_gaps else len(self._run.records) - self._index
 
     def _pass(self, count: int) -> None:
         self._index += count

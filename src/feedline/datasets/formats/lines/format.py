@@ -55,7 +55,7 @@ Parsed = tuple[list[object], BadLine | None]
 """Samples, of any kind, up to the first line of which none can be made, and that line."""
 
 
-@dataclass
+@dataclass(slots=True)
 class LineRun(Run[bytes]):
     """Whole lines of a file, and those of them that are samples as its `records`."""
 
@@ -74,6 +74,7 @@ class LineFormat(ShardFormat[bytes]):
     """How lines are found, and become samples."""
 
     kind = "files of lines"
+    made_ahead = 32  # a guess: parsing more at a time saves little, and what is skipped next was parsed for nothing
     skips_blank = False
     """True if lines that contain only white space are no samples."""
 
