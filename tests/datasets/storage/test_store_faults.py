@@ -137,7 +137,7 @@ def test_expired_credentials_are_looked_up_again(proxy: StoreProxy, monkeypatch:
     assert opened.read(3, 6) == DATA[3:6]
     storage.close()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
-    storage._system("s3").connect()
+    storage._systems.of("s3").connect()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new-key")
     assert "s3://bucket/a" in storage.listed("s3://bucket/[a]")
     storage.close()
