@@ -258,3 +258,18 @@ def test_batches_through_torch(tmp_path: Path) -> None:
         ((batch, labels),) = loader
         assert batch.numpy().tobytes() == expected.tobytes()
         assert labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_files_added_or_removed_after_they_were_listed(tmp_path: Path) -> None:
+    root, cache = tmp_path / "pictures", tmp_path / "cache"
+    for name in ("a/1.png", "a/2.png", "b/1.png"):
+        save(root, name, 1)
+    first = ImageFolder(root, cache=cache)
+    assert len(first) == 3
+    (root / "a" / "2.png").unlink()
+    with pytest.raises(OSError, match=r"2\.png"):
+        first[1]
+    again = ImageFolder(root, cache=cache)
+    assert [os.path.relpath(path, root) for path, _ in again.samples] == ["a/1.png", "b/1.png"]
+    save(root, "c/1.png", 1)
+    assert ImageFolder(root, cache=cache).classes == ["a", "b", "c"]

@@ -273,7 +273,7 @@ def test_error_messages(proxy: StoreProxy, s3: Any, monkeypatch: pytest.MonkeyPa
     with pytest.raises(BadOption, match=r"only one slash .* Pass addresses as strings"):
         len(ParquetDataset(Path("s3://bucket/a.parquet")))
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
-    assert "feedline[gs]" in message("gs://bucket/a.parquet", MissingExtra, remote=Remote(storage_options={}))
+    assert "feedline[gs]" in message("gs://bucket/a.parquet", MissingExtra, remote={"storage_options": {}})
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -11,10 +11,9 @@ import pytest
 from feedline.datasets import ParquetDataset
 from feedline.datasets.framework.store import StoredFile
 from feedline.errors import DataWarning, FeedlineWarning, SourceChanged
-from feedline.testing.source import assert_same
+from feedline.testing.source import apart, assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
-from tests.sources.test_damage import in_child
 
 GROUPS = 6
 
@@ -163,7 +162,7 @@ def test_forked_processes_together_verify_checksums_once(path: Path, monkeypatch
                 assert dataset[index]["number"] == index
         return len(sums)
 
-    assert in_child(first_half) == 3
+    assert apart(first_half) == 3
     assert not sums
     for _ in range(2):
         assert_same([dataset[index] for index in range(COUNT)], samples())
