@@ -285,9 +285,9 @@ def test_a_lock_is_released_even_if_a_process_was_forked_meanwhile(tmp_path: Pat
         return DATA[:PIECE]
 
     path = cache.path_of(far, 0)
-    assert cache.fetched(path, PIECE, fetch, has_room=True) == DATA[:PIECE]
+    assert cache.fetched(path, PIECE, fetch, is_worth=False) == DATA[:PIECE]
     path.unlink()
-    assert cache.fetched(path, PIECE, lambda: DATA[:PIECE], has_room=True) == DATA[:PIECE]
+    assert cache.fetched(path, PIECE, lambda: DATA[:PIECE], is_worth=False) == DATA[:PIECE]
     may_end.set()
     child.join()
 
@@ -299,7 +299,7 @@ def test_a_piece_can_be_fetched_after_a_failed_fetch(tmp_path: Path) -> None:
         raise SourceError("unreachable")
 
     with pytest.raises(SourceError, match="unreachable"):
-        cache.fetched(cache.path_of(far, 0), PIECE, fail, has_room=True)
+        cache.fetched(cache.path_of(far, 0), PIECE, fail, is_worth=False)
     assert opened(far, cache).read(0, PIECE) == DATA[:PIECE]
 
 
@@ -535,3 +535,18 @@ def test_parts_of_pieces_are_fetched_alone_without_room(tmp_path: Path) -> None:
     assert far.fetched == before + 400 + PIECE
     stats = cache.stats()
     assert (stats.fetched, stats.dropped) == (far.fetched, 400 + PIECE)
+
+
+def test_reads_at_the_same_time_fetch_no_more_pieces_than_fit(tmp_path: Path) -> None:
+    far, folder = Far(), tmp_path / "c"
+    ready = threading.Barrier(10, timeout=60)
+
+    def read(number: int) -> bytes:
+        cache = DiskCache(folder, 4 * stored_bytes(PIECE))
+        ready.wait()
+        return opened(far, cache).read(number * PIECE, number * PIECE + 10)
+
+    with ThreadPoolExecutor(10) as threads:
+        assert list(threads.map(read, range(10))) == [DATA[n * PIECE : n * PIECE + 10] for n in range(10)]
+    assert far.fetched == 4 * PIECE + 6 * 10
+    assert taken(folder) == 4 * stored_bytes(PIECE)

@@ -173,12 +173,15 @@ class DiskCache:
             with contextlib.suppress(OSError), _locked(self.folder / MARK) as mark:
                 self._put_counts(mark, self._counts(mark))
 
-    def fetched(self, path: Path, size: int, fetch: Callable[[], bytes], *, has_room: bool) -> bytes:
-        """Fetch a piece, and cache it if there is room. One caller at a time does; the others wait for its bytes."""
+    def fetched(self, path: Path, size: int, fetch: Callable[[], bytes], *, is_worth: bool) -> bytes | None:
+        """Fetch a piece, and cache it if there is room. One caller at a time does; the others wait for its bytes.
+
+        If there is no room, returns None, or fetches the piece if that `is_worth` it.
+        """
         lock_path = path.with_name(f".{path.name}.lock")
         with contextlib.ExitStack() as stack:
             lock: int | None = None
-            with contextlib.suppress(OSError):  # the folder is not writable; `write` reports it
+            with contextlib.suppress(OSError):  # the folder is not writable; `_reserved` reports it
                 self.folder.mkdir(parents=True, exist_ok=True)
                 (self.folder / MARK).touch()  # before any other file
                 lock = stack.enter_context(_locked(lock_path))
@@ -187,45 +190,66 @@ class DiskCache:
                 return found
             found = self.read(path, size, 0, size)
             if found is None:
-                found = fetch()  # if it fails, the file stays, and one of those who wait fetches
-                if not has_room:
-                    self.count_uncached(size)
-                if not (has_room and self.write(path, found)) and lock is not None:
-                    _hand_over(lock, found)
+                room = self._reserved(path, size)
+                if room or is_worth:
+                    try:
+                        found = fetch()  # if it fails, the lock stays, and one of those who wait fetches
+                    except BaseException:
+                        self._note(held=-room)
+                        raise
+                    if not room:
+                        self.count_uncached(size)
+                    if not (room and self._write(path, found, room)) and lock is not None:
+                        _hand_over(lock, found)
             if lock is not None:
                 lock_path.unlink(missing_ok=True)
         return found
 
-    def write(self, path: Path, body: bytes) -> bool:
-        """Cache a piece; return whether there was room. If that fails, only warn."""
+    def _reserved(self, path: Path, size: int) -> int:
+        """Return the bytes that were counted for a piece, before it is fetched; 0 if there is no room for it.
+
+        If the process is killed then, the count is too high until the folder is looked through.
+        """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             with _locked(self.folder / MARK) as mark:
-                before = path.lstat().st_size if os.path.lexists(path) else 0  # it is damaged
-                size, counts = stored_bytes(len(body)) - before, self._counts(mark)
-                counts = counts._replace(fetched=counts.fetched + len(body))
-                if counts.held + size > self.max_bytes:  # other processes have used the room
-                    self._put_counts(mark, counts._replace(dropped=counts.dropped + len(body)))
-                    return False
-                # Before the piece: a process killed in between leaves too high a count, which the next look corrects.
-                self._put_counts(mark, counts._replace(held=counts.held + size))
-                try:
-                    write_stored(path, [body], flush=False)
-                except OSError:  # a full disk
-                    self._put_counts(mark, counts)
-                    raise
-            return True
+                room, counts = stored_bytes(size), self._counts(mark)
+                if os.path.lexists(path):  # a damaged piece, which was counted
+                    counts = counts._replace(held=counts.held - path.lstat().st_size)
+                if counts.held + room > self.max_bytes:
+                    return 0
+                self._put_counts(mark, counts._replace(held=counts.held + room))
+                return room
         except OSError as exc:
-            self._failed_s = time.monotonic()
-            warn_user(
-                f"{self.folder} cannot be written ({exc.strerror or exc}): shards are read without a cache there. Make "
-                "room, or give Remote(cache=...) a folder that can be written to.",
-                PerformanceWarning,
-            )
+            self._warn(exc)
+            return 0
+
+    def _write(self, path: Path, body: bytes, room: int) -> bool:
+        """Cache a piece for which there is room. If that fails, warn and return False."""
+        try:
+            write_stored(path, [body], flush=False)
+        except OSError as exc:  # a full disk
+            self._note(held=-room, fetched=len(body), dropped=len(body))
+            self._warn(exc)
             return False
+        self._note(fetched=len(body))
+        return True
+
+    def _note(self, *, held: int = 0, fetched: int = 0, dropped: int = 0) -> None:
+        with contextlib.suppress(OSError), _locked(self.folder / MARK) as mark:
+            counts = self._counts(mark)
+            changed = (counts.held + held, counts.fetched + fetched, counts.served, counts.dropped + dropped)
+            self._put_counts(mark, CacheStats(*changed))
+
+    def _warn(self, exc: OSError) -> None:
+        self._failed_s = time.monotonic()
+        warn_user(
+            f"{self.folder} cannot be written ({exc.strerror or exc}): shards are read without a cache there. Make "
+            "room, or give Remote(cache=...) a folder that can be written to.",
+            PerformanceWarning,
+        )
 
     def has_room_for(self, path: Path) -> bool:
-        """True if a piece that is missing can be cached."""
+        """True if a piece that is missing can probably be cached."""
         now_s, wanted = time.monotonic(), stored_bytes(PIECE_BYTES)
         if now_s < self._failed_s + _FAILED_S:
             return False
@@ -244,7 +268,7 @@ class DiskCache:
                 held, dropped = self._tidied()
                 self._put_counts(mark, counts._replace(held=held, dropped=counts.dropped + dropped))
             self._look_took_s = time.monotonic() - now_s
-        except OSError:  # there is no folder yet, or it cannot be written to: `write` creates it, or warns
+        except OSError:  # there is no folder yet, or it cannot be written to: `fetched` creates it, or warns
             return True
         return held + wanted <= self.max_bytes
 
@@ -340,10 +364,11 @@ class CachedBlob(Blob):
         found = cache.read(path, size, start, stop)
         if found is not None:
             return found
-        has_room = cache.has_room_for(path)
-        if not has_room and not (self._is_common and 2 * (stop - start) >= size):
+        is_worth = self._is_common and 2 * (stop - start) >= size
+        if not is_worth and not cache.has_room_for(path):
             return None
-        return cache.fetched(path, size, lambda: self._blob.read(first, first + size), has_room=has_room)[start:stop]
+        whole = cache.fetched(path, size, lambda: self._blob.read(first, first + size), is_worth=is_worth)
+        return None if whole is None else whole[start:stop]
 
     def _fetched(self, start: int, stop: int) -> bytes:
         """Fetch bytes that are not stored."""

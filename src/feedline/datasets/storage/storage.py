@@ -12,6 +12,7 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from feedline.datasets.framework.paths import natural
 from feedline.datasets.storage.addresses import shown_url
 from feedline.datasets.storage.blob import Blob, LocalBlob, RetryPolicy, Transient, Version, read_range, retried
 from feedline.datasets.storage.disk_cache import CachedBlob
@@ -237,7 +238,9 @@ class Storage(ClosedWhenDeleted):
         return CachedBlob(blob, self._cache, is_common=self._is_common)
 
     def listed(self, pattern: str) -> dict[str, Version]:
-        """Return the addresses in a store that match a pattern with `*`, `?` or `[...]`, sorted, and their versions.
+        """Return the addresses in a store that match a pattern with `*`, `?` or `[...]`, and their versions.
+
+        `a-9` comes before `a-10`, as among local files.
 
         Raises SourceError: nothing matches, or the store cannot be listed.
         """
@@ -252,7 +255,7 @@ class Storage(ClosedWhenDeleted):
         self.ask(pattern, glob)
         if not found:
             raise SourceError(f"No object fits {shown_url(pattern)}. Is the name of the bucket right?")
-        return dict(sorted(found.items()))
+        return {address: found[address] for address in sorted(found, key=natural)}
 
     def ask(self, address: str, act: Callable[[AbstractFileSystem], T], *, done: str = "read") -> T:
         """Return what `act` returns for the file system of an address; retry where that may help.
