@@ -10,15 +10,13 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from feedline.datasets.framework.passes import (
-    Part,
-    ResumablePass,
-)
-from feedline.datasets.framework.shard_format import Damage, Run, ShardFormat, raise_damage
+from feedline.datasets.framework.passes import Part, ResumablePass
+from feedline.datasets.framework.shard_format import Damage, Run, ShardFormat, Shards, raise_damage
 from feedline.datasets.framework.shares import Entry, ShardShare, read, shares_of
 from feedline.datasets.framework.shuffle_buffer import ShuffleBuffer
+from feedline.datasets.framework.source import Transform
 from feedline.datasets.storage.ahead import Ahead, read_ahead
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.content import Content
@@ -26,8 +24,24 @@ from feedline.errors import CorruptSource, SourceChanged
 from feedline.randomness.keys import epoch_key, mix
 from feedline.types import State
 
-if TYPE_CHECKING:
-    from feedline.datasets.framework.shard_stream import ShardStreamBase
+
+class Stream(Protocol):
+    """What a pass needs to know of its stream."""
+
+    # Any: a format's records.
+    shards: Shards[Any]
+    transform: Transform | None
+    is_common: bool
+    shuffle: bool
+    buffer: int
+    seed: int
+    epoch: int
+
+    @property
+    def homes(self) -> int: ...
+
+    def order(self, epoch: int, homes: int = 1) -> list[int]: ...
+
 
 Held = tuple[int, Run[Any], int]
 """A sample: the place of its shard in the order of the part; its run, and its place there. Any: a format's records."""
@@ -51,7 +65,7 @@ class ShardPass(ResumablePass[Held]):
 
     _ahead: Ahead | None = None
 
-    def __init__(self, stream: ShardStreamBase, part: Part = (0, 1)) -> None:
+    def __init__(self, stream: Stream, part: Part = (0, 1)) -> None:
         super().__init__(part, stream.transform)
         self._stream = stream
         self._format: ShardFormat[Any] = stream.shards.format
