@@ -136,6 +136,8 @@ def _open_store(found: Recognised, wanted: list[str] | None, remote: Remote | No
     options = {} if fields is None else {"fields": fields}
     if remote is not None and protocol_of(found.path):  # sources of local files have no such option
         options["remote"] = remote
+    if found.format == "csv":  # read once: nothing is kept for later programs
+        options["cache"] = False
     dataset = open_found(found, **options)
     files = tuple(found.files or _local_files(found.path, dataset))
     if stored is not None and wanted is None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feedline.datasets.framework.form import Fields, Form, listed, names_in
-from feedline.datasets.framework.shard_stream import Run, ShardFormat
+from feedline.datasets.framework.shard_format import Run, ShardFormat
 from feedline.datasets.framework.shares import Entry, ShardShare
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.content import Content

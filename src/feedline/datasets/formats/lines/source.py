@@ -29,7 +29,8 @@ from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.paths import Paths, found_files
 from feedline.datasets.framework.remote_files import is_remote
 from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
-from feedline.datasets.framework.shard_stream import CommonShardStream, Shards
+from feedline.datasets.framework.shard_format import Shards
+from feedline.datasets.framework.shard_stream import CommonShardStream
 from feedline.datasets.framework.source import Indices, Source, Transform
 from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.datasets.storage import disk_cache

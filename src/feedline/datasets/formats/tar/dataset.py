@@ -22,7 +22,8 @@ from feedline.datasets.formats.tar.stream import TarFormat
 from feedline.datasets.framework.checksums import damaged
 from feedline.datasets.framework.form import Fields
 from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
-from feedline.datasets.framework.shard_stream import Shards, ShardStream
+from feedline.datasets.framework.shard_format import Shards
+from feedline.datasets.framework.shard_stream import ShardStream
 from feedline.datasets.framework.shards import Found, expand
 from feedline.datasets.framework.source import (
     Indices,

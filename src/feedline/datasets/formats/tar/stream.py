@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from feedline.datasets.formats.tar.form import TarForm
 from feedline.datasets.formats.tar.grouping import Grouping, RawSample
 from feedline.datasets.formats.tar.members import Members
-from feedline.datasets.framework.shard_stream import Run, ShardFormat
+from feedline.datasets.framework.shard_format import Run, ShardFormat
 from feedline.datasets.framework.shares import Entry, ShardShare
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.content import Content
