@@ -101,7 +101,8 @@ def halfway(library: str, state: Any, batch: int, batch_size: int = BATCH_SIZE) 
     """Write another place into a state: going there by loading half of the samples would take minutes."""
     if library == harness.FEEDLINE:
         snapshot = Snapshot.from_dict(state)
-        return replace(snapshot, order={**snapshot.order, "consumed": batch * batch_size}).as_dict()
+        moved = replace(snapshot, order={**snapshot.order, "consumed": batch * batch_size}).as_dict()
+        return {**moved, **{name: state[name] for name in ("dataset",) if name in state}}
     state = pickle.loads(pickle.dumps(state))
     main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
     main["_sampler_iter_yielded"] = batch

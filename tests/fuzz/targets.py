@@ -617,7 +617,7 @@ def _index_place(folder: Path, data: bytes) -> Path:
     """Put a damaged index next to a whole shard."""
     path = at(".tar")(folder, _shard())
     all_of(TarDataset(path, fields=_TAR_FIELDS, cache=folder / "index"))
-    next((folder / "index").iterdir()).write_bytes(data)
+    next((folder / "index").glob("*.tar-index")).write_bytes(data)
     return path
 
 
@@ -625,7 +625,7 @@ def _index_file(folder: Path) -> bytes:
     folder.mkdir()
     path = at(".tar")(folder, _shard())
     all_of(TarDataset(path, fields=_TAR_FIELDS, cache=folder / "index"))
-    return next((folder / "index").iterdir()).read_bytes()
+    return next((folder / "index").glob("*.tar-index")).read_bytes()
 
 
 def _indexed(path: Path) -> list[Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from feedline.abc.memory import Placement
+from feedline.datasets.framework.source import Source
 from feedline.images.decoding import decode_image
 from feedline.images.finishing import DeferredImages
 from feedline.images.rendering import cut, dtype_of, finish_into
@@ -28,6 +29,36 @@ def encoded(pixels: NDArray[np.uint8], format_: str = "JPEG", **options: Any) ->
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, format_, **options)
     return file.getvalue()
+
+
+def scene(index: int) -> dict[str, Any]:
+    """Return a file, JPEG or PNG, with targets."""
+    width, height = ((120, 90), (100, 80), (90, 120), (119, 90))[index % 4]
+    pixels = photo(width, height, index)
+    return {
+        "image": encoded(pixels, "JPEG" if index % 3 else "PNG"),
+        "mask": encoded((pixels[..., 0] > 120).astype(np.uint8), "PNG"),
+        "points": [[20, 30, 2], [60, 50, 1]],
+        "boxes": [[index, 5, index + 20, 40]],
+        "number": index,
+    }
+
+
+class Scenes(Source):
+    """Twelve samples with a file and its number, and what a pipeline names as its targets."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def _read(self, indices: Any) -> list[Any]:
+        names = ("image", "number", *getattr(self.transform, "targets", ()))
+        return [{name: scene(index)[name] for name in names} for index in indices.tolist()]
+
+    def close(self) -> None:
+        pass
+
+    def _form(self) -> str:
+        return "scenes"
 
 
 # Any: of the type that `finish` selects.

@@ -1,3 +1,5 @@
+"""Images are finished as late as possible, but no code of the user sees one that is not."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -5,162 +7,94 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch.utils.data._utils import collate as torch_collate
 
 import feedline
 from feedline import images
 from feedline.abc.memory import Placement, on_this_thread
-from feedline.datasets.framework.source import Source
 from feedline.errors import CollateError
 from feedline.images.deferred import DeferredImage, collate_images
 from feedline.images.finishing import DeferredImages
 from feedline.images.geometry import Finish
 from feedline.images.steps.tables import brightness
 from feedline.loader.base import config_of
-from tests.images.pictures import encoded, finished, photo, placed
+from tests.images.pictures import Scenes, finished, photo, placed, scene
 
-pytestmark = pytest.mark.sample(3)
-
-FILES = [encoded(photo(seed=seed), "PNG" if seed % 3 == 0 else "JPEG") for seed in range(12)]
-FILES[7] = encoded(photo(119, 90, seed=7))
-TRAIN = images.Compose(
-    [
-        images.RandomResizedCrop(64),
-        images.HorizontalFlip(),
-        images.ColorJitter(0.4, 0.4, 0.4, 0.1),
-        images.RandAugment(),
-        images.Normalize(),
-        images.RandomErasing(value="random"),
-    ]
-)
-PLAIN = images.Compose([images.RandomResizedCrop((20, 24)), images.HorizontalFlip()])
+TRAIN = images.Compose([images.RandomResizedCrop(64), images.HorizontalFlip(), images.Normalize()]).on("image")
 
 
-class Files(Source):
-    """Files and their numbers, JPEG and PNG."""
-
-    def __len__(self) -> int:
-        return len(FILES)
-
-    def _read(self, indices: Any) -> list[Any]:
-        return [(FILES[index], index) for index in indices.tolist()]
-
-    def close(self) -> None:
-        pass
-
-    def _form(self) -> str:
-        return "(file, number)"
+# Any, throughout: loaders, and batches of any form.
+def pixels(loader: Any) -> Any:
+    return np.concatenate([np.asarray(batch["image"]) for batch in loader])
 
 
-def numpy_loader(*, place_at: Placement | None = None, **options: Any) -> Any:
-    kind = feedline.Loader if place_at is None else placed(feedline.Loader, place_at)
-    return kind(Files(TRAIN), 4, seed=7, **options)
-
-
-def torch_loader(*, place_at: Placement | None = None, workers: int = 0, **options: Any) -> Any:
-    kind = feedline.DataLoader if place_at is None else placed(feedline.DataLoader, place_at)
-    return kind(Files(TRAIN), 4, seed=7, num_workers=workers, **options)
-
-
-def batches(loader: Any) -> list[Any]:
-    return [[image, np.asarray(number)] for image, number in loader]
-
-
-def arrays(loader: Any) -> NDArray[Any]:
-    found = [finished(image) if isinstance(image, DeferredImages) else np.asarray(image) for image, _ in loader]
-    return np.concatenate(found)
-
-
-def test_a_user_collate_function_receives_finished_images() -> None:
+def test_the_users_own_code_receives_finished_images() -> None:
     seen: list[type] = []
 
     def collate(samples: Any) -> Any:
-        seen.extend(type(image) for image, _ in samples)
+        seen.extend(type(sample["image"]) for sample in samples)
         return 0
 
-    list(feedline.Loader(Files(TRAIN), 4, collate_fn=collate))
-    list(feedline.Loader(Files(TRAIN), None))
+    list(feedline.Loader(Scenes(TRAIN), 4, collate_fn=collate))
+    seen.extend(type(sample["image"]) for sample in feedline.Loader(Scenes(TRAIN), None))
     assert set(seen) == {np.ndarray}
 
 
 def test_a_loader_within_a_dataset_does_not_change_the_outer_one() -> None:
-    class Nested(Files):
+    class Nested(Scenes):
         def _read(self, indices: Any) -> list[Any]:
-            inner = next(iter(feedline.Loader(Files(TRAIN), 2, collate_fn=list)))
-            assert isinstance(inner[0][0], np.ndarray)
+            inner = next(iter(feedline.Loader(Scenes(TRAIN), 2, collate_fn=list)))
+            assert isinstance(inner[0]["image"], np.ndarray)
             return super()._read(indices)
 
-    found = batches(feedline.Loader(Nested(PLAIN), 4))
-    assert [image.shape for image, _ in found] == [(4, 20, 24, 3)] * 3
+    assert pixels(feedline.Loader(Nested(TRAIN), 4)).shape == (12, 3, 64, 64)
 
 
 def test_registrations_with_torch_do_not_lose_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    list(torch_loader())  # registers them
+    expected = pixels(feedline.DataLoader(Scenes(TRAIN), 4, seed=7))  # registers them
     monkeypatch.setattr(torch_collate, "default_collate_fn_map", dict(torch_collate.default_collate_fn_map))
     torch_collate.default_collate_fn_map[complex] = lambda batch, collate_fn_map=None: batch
-    assert (arrays(torch_loader()) == arrays(torch_loader(place_at=Placement.DATASET))).all()
+    assert (pixels(feedline.DataLoader(Scenes(TRAIN), 4, seed=7)) == expected).all()
 
 
 def test_bfloat16_needs_tensors() -> None:
-    pipeline = images.Compose([images.Resize((8, 8)), images.Normalize(dtype="bfloat16")])
-    batch, _ = next(iter(feedline.DataLoader(Files(pipeline), 4)))
-    assert batch.dtype is torch.bfloat16
-    assert batch.shape == (4, 3, 8, 8)
+    pipeline = images.Compose([images.Resize((8, 8)), images.Normalize(dtype="bfloat16")]).on("image")
+    batch = next(iter(feedline.DataLoader(Scenes(pipeline), 4)))["image"]
+    assert (batch.dtype, batch.shape) == (torch.bfloat16, (4, 3, 8, 8))
     with pytest.raises(CollateError, match="NumPy lacks"):
-        next(iter(feedline.Loader(Files(pipeline), 4)))
+        next(iter(feedline.Loader(Scenes(pipeline), 4)))
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (DeferredImage(Finish(3, 3), pixels=photo(3, 3)), "4 x 3 .* and 3 x 3"),
-        (None, "sample 1 of the batch has a NoneType|Sample 1 of the batch has a NoneType"),
-    ],
-)
-def test_the_error_for_images_that_differ_says_how(other: Any, message: str) -> None:
-    on_this_thread.placement = Placement.COLLATE
-    try:
-        with pytest.raises(CollateError, match=message):
-            collate_images([DeferredImage(Finish(4, 3), pixels=photo(3, 4)), other])
-    finally:
-        on_this_thread.placement = Placement.DATASET
-
-
-@pytest.mark.parametrize("where", [Placement.COLLATE, Placement.DEVICE])
-def test_images_with_and_without_steps_can_share_a_batch(where: Placement) -> None:
+def collated(where: Placement, *found: Any) -> Any:
     on_this_thread.placement = where
     try:
-        plain = DeferredImage(Finish(4, 3), pixels=photo(3, 4))
-        changed = DeferredImage(Finish(4, 3), steps=(brightness(2),), pixels=photo(3, 4))
-        alone: Any = collate_images([plain])
-        both: Any = collate_images([plain, changed])
+        return collate_images(found)
     finally:
         on_this_thread.placement = Placement.DATASET
-    if where is Placement.DEVICE:
-        assert alone.steps is None
-        assert both.steps == [(), (brightness(2),)]
-        both = finished(both)
-    assert (both[0] == photo(3, 4)).all()
-    assert (both[1] == np.minimum(255, 2 * photo(3, 4).astype(int))).all()
 
 
-def test_the_error_names_samples_whose_images_differ() -> None:
-    loader = feedline.Loader(Files(images.Compose([Cut()])), 4, sampler=[5, 6, 7, 8])
+def test_the_error_for_images_that_differ_says_how() -> None:
+    first, smaller = DeferredImage(Finish(4, 3), pixels=photo(3, 4)), DeferredImage(Finish(3, 3), pixels=photo(3, 3))
+    for other, message in ((smaller, "4 x 3 .* and 3 x 3"), (None, "Sample 1 of the batch has a NoneType")):
+        with pytest.raises(CollateError, match=message):
+            collated(Placement.COLLATE, first, other)
+    loader = feedline.Loader(Scenes(images.Compose([]).on("image")), 4, sampler=[0, 4, 7, 8])
     with pytest.raises(CollateError, match="Samples 0 and 2 of the batch have images of 90 x 120") as caught:
         next(iter(loader))
     assert any("is sample 7 of the dataset" in note for note in caught.value.__notes__)
 
 
-class Cut(images.Resize):
-    """Makes the image of sample 7 smaller."""
-
-    def __init__(self) -> None:
-        super().__init__(8)
-
-    def draw(self, view: Any) -> None:
-        if view.width == 119:
-            super().draw(view)
+@pytest.mark.parametrize("where", [Placement.COLLATE, Placement.DEVICE])
+def test_images_with_and_without_steps_can_share_a_batch(where: Placement) -> None:
+    plain = DeferredImage(Finish(4, 3), pixels=photo(3, 4))
+    changed = DeferredImage(Finish(4, 3), steps=(brightness(2),), pixels=photo(3, 4))
+    both = collated(where, plain, changed)
+    if where is Placement.DEVICE:
+        assert collated(where, plain).steps is None
+        assert both.steps == [(), (brightness(2),)]
+        both = finished(both)
+    assert (both[0] == photo(3, 4)).all()
+    assert (both[1] == np.minimum(255, 2 * photo(3, 4).astype(int))).all()
 
 
 class Own:
@@ -170,24 +104,24 @@ class Own:
     pipeline = TRAIN.deferring()
 
     def __len__(self) -> int:
-        return len(FILES)
+        return 12
 
     def __getitem__(self, index: int) -> Any:
-        return self.pipeline(FILES[index]), index
+        return self.pipeline({"image": scene(index)["image"]})
 
 
 def test_a_user_dataset_can_pass_on_deferred_images() -> None:
     loader = feedline.Loader(Own(), 4, seed=7)
     assert config_of(loader).placement is Placement.COLLATE
-    assert arrays(loader).shape == (12, 3, 64, 64)
-    assert isinstance(Own()[0][0], np.ndarray)
+    assert pixels(loader).shape == (12, 3, 64, 64)
+    assert isinstance(Own()[0]["image"], np.ndarray)
 
 
-@pytest.mark.parametrize("place_at", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
-def test_concatenated_datasets_may_normalise_differently(place_at: Placement) -> None:
-    half = images.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    sources: list[Any] = [Files(images.Compose([images.Resize((32, 32)), last])) for last in (images.Normalize(), half)]
-    batches = list(placed(feedline.DataLoader, place_at)(torch.utils.data.ConcatDataset(sources), 8))
-    assert isinstance(batches[0][0], DeferredImages) == (place_at is not Placement.COLLATE)
-    expected = [source[index][0] for source, index in ((sources[0], 11), (sources[1], 0))]
-    np.testing.assert_allclose(np.asarray(batches[1][0][3:5]), expected, atol=0.1)
+@pytest.mark.parametrize("where", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
+def test_concatenated_datasets_may_normalise_differently(where: Placement) -> None:
+    finishes = (images.Normalize(), images.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)))
+    sources: list[Any] = [Scenes(images.Compose([images.Resize((60, 70)), last]).on("image")) for last in finishes]
+    batches = list(placed(feedline.DataLoader, where)(torch.utils.data.ConcatDataset(sources), 8))
+    assert isinstance(batches[0]["image"], DeferredImages) == (where is not Placement.COLLATE)
+    expected = [sources[0][11]["image"], sources[1][0]["image"]]
+    np.testing.assert_allclose(np.asarray(batches[1]["image"][3:5]), expected, atol=0.1)

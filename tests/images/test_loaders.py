@@ -11,13 +11,11 @@ import torch
 import feedline
 from feedline import images
 from feedline.abc.memory import Placement
-from feedline.datasets.framework.source import Source
 from feedline.images.finishing import DeferredImages
 from feedline.loader.base import config_of
-from tests.images.pictures import encoded, finished, photo, placed
+from tests.images.pictures import Scenes, finished, placed
 from tests.images.targets.moves import Warped
 
-COUNT = 12
 AUGMENTED = [
     images.RandomResizedCrop(48, scale=(0.3, 1)),
     images.HorizontalFlip(),
@@ -40,34 +38,6 @@ PIPELINES: dict[str, images.Compose | images.Views] = {
     "targets": images.Compose([*MOVED, images.Normalize()], targets=TARGETS),
     "grey": images.Compose(GREY),
 }
-
-
-def scene(index: int) -> dict[str, Any]:
-    """Return a file, JPEG or PNG, with targets."""
-    width, height = ((120, 90), (100, 80), (90, 120), (119, 90))[index % 4]
-    pixels = photo(width, height, index)
-    return {
-        "image": encoded(pixels, "JPEG" if index % 3 else "PNG"),
-        "mask": encoded((pixels[..., 0] > 120).astype(np.uint8), "PNG"),
-        "points": [[20, 30, 2], [60, 50, 1]],
-        "boxes": [[index, 5, index + 20, 40]],
-        "number": index,
-    }
-
-
-class Scenes(Source):
-    def __len__(self) -> int:
-        return COUNT
-
-    def _read(self, indices: Any) -> list[Any]:
-        names = ("image", "number", *getattr(self.transform, "targets", ()))
-        return [{name: scene(index)[name] for name in names} for index in indices.tolist()]
-
-    def close(self) -> None:
-        pass
-
-    def _form(self) -> str:
-        return "scenes"
 
 
 # Any, throughout: loaders, and fields of any form.

@@ -13,7 +13,7 @@ import pytest
 from feedline.errors import CorruptSource
 from feedline.images import decoding, parts, pillow
 from feedline.images.decoding import decode_image
-from feedline.images.parts import MOST_CHUNKS, MOST_SCANS, MOST_SEGMENTS, check_parts, essential_png, png_chunks
+from feedline.images.parts import MOST_CHUNKS, MOST_SCANS, MOST_SEGMENTS, check_parts, png_chunks
 from tests.images.decoders import INSTALLED, best_installed
 from tests.images.files import files, gradient, stored
 
@@ -155,11 +155,3 @@ def test_chunks_that_libpng_complains_about_print_nothing(
         found = decode_image(png_with(odd * 5))
     assert np.array_equal(found, gradient())
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("name", [name for name in files() if name.startswith("png")])
-def test_chunks_that_affect_pixels_are_kept(name: str) -> None:
-    data = files()[name]
-    with_text = data[:33] + chunk(TEXT, b"Comment\0x") + data[33:]
-    assert len(essential_png(with_text)) <= len(data)
-    assert np.array_equal(decode_image(with_text), decode_image(data))

@@ -60,11 +60,6 @@ def test_noise_is_smoothed_like_with_antialiasing(factor: float) -> None:
     assert np.abs(result.astype(int) - expected.astype(int)).mean() < 6.5
 
 
-def test_a_part_of_the_same_size_is_not_resampled(renderer: str) -> None:
-    pixels = photo()
-    assert (cut(pixels, (5, 6, 20, 30), 20, 30) == pixels[6:36, 5:25]).all()
-
-
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float16"])
 @pytest.mark.parametrize("channels_first", [True, False])
 @pytest.mark.parametrize("flip", [True, False])

@@ -89,18 +89,6 @@ def test_values_are_normalised_in_the_same_pass(device: str, dtype: torch.dtype)
     torch.testing.assert_close(out, ((plain / 255 - mean) / std).to(dtype), rtol=0.01, atol=0.02)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_pixels_of_the_right_size_are_unchanged(device: str) -> None:
-    pixels = torch.randint(0, 256, (3, 33, 50, 3), dtype=torch.uint8, device=device)
-    out = torch.empty((3, 3, 33, 50), dtype=torch.uint8, device=device)
-    flips = torch.tensor([0, 1, 0], dtype=torch.uint8)
-    resample(RaggedImages.of_pixels(pixels), torch.arange(3), None, flips, out, None)
-    planes = pixels.permute(0, 3, 1, 2)
-    assert torch.equal(out[0], planes[0])
-    assert torch.equal(out[1], planes[1].flip(-1))
-    assert torch.equal(out[2], planes[2])
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_triton_and_torch_agree(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-import feedline
 from feedline import images
-from feedline.datasets import ImageFolder
 from feedline.errors import BadOption
 from feedline.images import original
 from tests.images.pictures import encoded, photo
@@ -64,24 +61,6 @@ def test_views_equal_the_results_of_their_pipelines() -> None:
         assert np.array_equal(one, pipeline(file))
 
 
-def test_a_folder_of_images(tmp_path: Any) -> None:
-    for number, data in enumerate(FILES):
-        folder = tmp_path / "ab"[number % 2]
-        folder.mkdir(exist_ok=True)
-        (folder / f"{number}.img").write_bytes(data)
-    dataset = ImageFolder(tmp_path, extensions=".img", transform=images.Views([LARGE] * 2), cache=False)
-    assert dataset.hands_on_images
-    (first, second), labels = next(iter(feedline.DataLoader(dataset, 6, seed=0)))
-    assert first.shape == second.shape == (6, 3, 40, 40)
-    assert not torch.equal(first, second)
-    assert len(labels) == 6
-
-
-def test_transforms_may_be_given_without_compose() -> None:
-    found = images.Views([[images.Resize(8)], [images.Resize(4)]])(photo(16, 16))
-    assert [view.shape for view in found] == [(8, 8, 3), (4, 4, 3)]
-
-
 def test_bad_views_are_rejected() -> None:
     with pytest.raises(BadOption, match="there are none"):
         images.Views([])
@@ -110,11 +89,3 @@ def test_five_crops_are_the_corners_and_the_centre() -> None:
     assert np.array_equal(whole(image)[4], expected(image))
     with pytest.raises(BadOption, match=r"CornerCrop\(\(64, 64\)\) cannot cut 64 x 64"):
         images.FiveCrop(64)(image)
-
-
-def test_five_crops_equal_those_of_torchvision() -> None:
-    functional = pytest.importorskip("torchvision.transforms.v2.functional")
-    image = photo(31, 41)
-    theirs = functional.five_crop(torch.from_numpy(image).permute(2, 0, 1), [9, 12])
-    ours = images.FiveCrop((9, 12))(image)
-    assert all(np.array_equal(one, other.permute(1, 2, 0)) for one, other in zip(ours, theirs, strict=True))

@@ -288,6 +288,13 @@ def test_a_bad_sample_policy_does_not_skip_a_state_that_does_not_fit() -> None:
             resumed(streamed().window_shuffle(9), state, on_error="skip", **options)
 
 
+def test_a_cache_may_be_added_and_left_out() -> None:
+    plain, cached = mapped().map(int), mapped().map(int).cache(memory="1MB")
+    for before, after in [(plain, cached), (cached, plain)]:
+        state = saved_after(before.shuffle(seed=1), 3)
+        assert [*map(int, resumed(after.shuffle(seed=1), state))] == list(before.shuffle(seed=1))[3:]
+
+
 def test_a_state_stays_small() -> None:
     pipe = mapped().shuffle(seed=1).map(int).filter(any_of).window_shuffle(8).batch(4)
     assert len(json.dumps(saved_after(pipe, 3))) < 1000

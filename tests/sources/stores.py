@@ -13,15 +13,19 @@ from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, ParquetDat
 
 TAR_FIELDS = {"image": "image.npy", "vector": "vector.npy", "label": "cls", "name": "name.txt"}
 NAMES = list(TAR_FIELDS)
-FORMATS: dict[str, Callable[[Path], Any]] = {
-    "npy": lambda folder: ArrayDataset(folder / "npy", fields=NAMES),
-    "hdf5": lambda folder: HDF5Dataset(folder / "all.h5", fields=NAMES),
-    "hdf5 shards": lambda folder: HDF5Dataset(str(folder / "hdf5" / "shard-*.h5"), fields=NAMES),
-    "lmdb": lambda folder: LMDBDataset(folder / "all.lmdb"),
-    "tar": lambda folder: TarDataset(folder / "all.tar", fields=TAR_FIELDS, cache=folder),
-    "tar shards": lambda folder: TarDataset(str(folder / "tar" / "shard-*.tar"), fields=TAR_FIELDS, cache=folder),
-    "parquet": lambda folder: ParquetDataset(folder / "all.parquet"),
-    "parquet shards": lambda folder: ParquetDataset(str(folder / "parquet" / "shard-*.parquet")),
+FORMATS: dict[str, Callable[..., Any]] = {
+    "npy": lambda folder, **options: ArrayDataset(folder / "npy", fields=NAMES, **options),
+    "hdf5": lambda folder, **options: HDF5Dataset(folder / "all.h5", fields=NAMES, **options),
+    "hdf5 shards": lambda folder, **options: HDF5Dataset(f"{folder}/hdf5/shard-*.h5", fields=NAMES, **options),
+    "lmdb": lambda folder, **options: LMDBDataset(folder / "all.lmdb", **options),
+    "tar": lambda folder, **options: TarDataset(
+        folder / "all.tar", **{"fields": TAR_FIELDS, "cache": folder / "cache", **options}
+    ),
+    "tar shards": lambda folder, **options: TarDataset(
+        f"{folder}/tar/shard-*.tar", **{"fields": TAR_FIELDS, "cache": folder / "cache", **options}
+    ),
+    "parquet": lambda folder, **options: ParquetDataset(folder / "all.parquet", **options),
+    "parquet shards": lambda folder, **options: ParquetDataset(f"{folder}/parquet/shard-*.parquet", **options),
 }
 OUTPUTS: dict[str, dict[str, Any]] = {
     "npy": {"format": "npy"},
@@ -59,10 +63,12 @@ class Original:
         }
 
 
-def packed(folder: Path, count: int) -> Path:
+def packed(folder: Path, samples: Original) -> Path:
     for name, options in OUTPUTS.items():
-        sharded: dict[str, Any] = {"samples_per_shard": count // 3 + 1} if options.get("format", "npy") != "npy" else {}
-        feedline.pack(Original(count), folder / name, workers=0, **options, **sharded)
+        sharded: dict[str, Any] = (
+            {"samples_per_shard": len(samples) // 3 + 1} if options.get("format", "npy") != "npy" else {}
+        )
+        feedline.pack(samples, folder / name, workers=0, **options, **sharded)
     return folder
 
 

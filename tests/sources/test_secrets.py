@@ -272,7 +272,7 @@ def test_a_state_resumes_with_another_signature(written: Written, server: WebSer
     assert sorted(chain(*begun, *(batch.tolist() for batch in second))) == list(range(20))
     second.close()
     if mode == "random":  # the cached index is found again, too
-        assert len(list((written.folder / "cache").iterdir())) == 1
+        assert len(list((written.folder / "cache").glob("*-index"))) == 1
         return
     other = feedline.Loader(shards(written, place.replace("a.tar", "b.tar"), mode, fields="cls"), 3, seed=0)
     with pytest.raises(BadState) as caught:  # noqa: PT012  (either may say so)

@@ -241,9 +241,9 @@ class Fused:
         """Return the image that a view shows: finished, or deferred if it is finished elsewhere."""
         if decode == "gpu" and where is not Placement.DECODE and is_in_loader():
             raise BadOption(
-                'decode="gpu" needs a device that decodes images, but none does here: pass device="cuda" to '
-                "feedline.DataLoader on a machine with a CUDA device, without collate_fn=, and the source itself "
-                'instead of a cache or a dataset around it. Or use decode="auto", which decodes wherever possible.'
+                'decode="gpu" needs a device that decodes images, but none does here. Pass device="cuda" to '
+                "feedline.DataLoader on a machine with a CUDA device, leave out collate_fn=, and pass it the source "
+                'itself instead of a cache or a dataset around it. Or use decode="auto".'
             )
         finish = view.finish()
         if CHANNELS[self.mode] == 1:

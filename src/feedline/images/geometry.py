@@ -7,7 +7,7 @@ pixel is decoded, and is the same wherever it is rendered.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from feedline.images.steps.geometric import Erase, Flip, Window
 from feedline.images.steps.step import GeometricStep, Matrix, Step, after
@@ -38,48 +38,32 @@ class Finish:
         return (3, self.height, self.width) if self.channels_first else (self.height, self.width, 3)
 
 
+@dataclass(slots=True, eq=False)
 class View:
-    """The result of a pipeline for one image.
+    """The result of a pipeline for one image."""
 
-    Args:
-        width: of the image.
-        height: of the image.
-    """
+    width: int
+    """Width of the result, at first of the image; likewise `height`."""
+    height: int
+    image_size: tuple[int, int] = field(init=False)
+    """Width and height of the image."""
+    box: Box = field(init=False)
+    """The part of the image to crop."""
+    flip: bool = False
+    """True if the part is flipped horizontally, before any step."""
+    steps: list[Step] = field(default_factory=list)
+    """What happens to the pixels after the crop, in this order."""
+    erasures: list[Erase] = field(default_factory=list)
+    """What is erased after normalising. For the attributes below, see `Finish`."""
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    dtype: str = "uint8"
+    channels_first: bool = False
+    _cut: tuple[int, int] | None = None
 
-    __slots__ = (
-        "_cut",
-        "box",
-        "channels_first",
-        "dtype",
-        "erasures",
-        "flip",
-        "height",
-        "image_size",
-        "mean",
-        "std",
-        "steps",
-        "width",
-    )
-
-    def __init__(self, width: int, height: int) -> None:
-        self.image_size = (width, height)
-        """Width and height of the image."""
-        self.box: Box = (0, 0, width, height)
-        """The part of the image to crop."""
-        self.width = width
-        """Width of the result; likewise `height`."""
-        self.height = height
-        self.flip = False
-        """True if the part is flipped horizontally, before any step."""
-        self._cut: tuple[int, int] | None = None
-        self.steps: list[Step] = []
-        """What happens to the pixels after the crop, in this order."""
-        self.erasures: list[Erase] = []
-        """What is erased after normalising. For the attributes below, see `Finish`."""
-        self.mean: tuple[float, ...] | None = None
-        self.std: tuple[float, ...] | None = None
-        self.dtype = "uint8"
-        self.channels_first = False
+    def __post_init__(self) -> None:
+        self.image_size = self.width, self.height
+        self.box = 0, 0, self.width, self.height
 
     @property
     def cut_size(self) -> tuple[int, int]:

@@ -6,8 +6,7 @@ are far apart.
 
 Orders that stay within a part of a file for a while request the same piece again and again. Such a piece, as large as
 those of the disk cache, is fetched as a whole and kept in memory once single requests for it have cost a good part of
-that. With a disk cache, which stores whole pieces only, every piece is kept, unless a stream knows that
-it needs only a few bytes of it now.
+that.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from feedline.datasets.framework.paths import Paths
 from feedline.datasets.framework.remote_files import RemoteFile, is_remote
 from feedline.datasets.storage import disk_cache, ranges
 from feedline.datasets.storage.blob import Blob
-from feedline.datasets.storage.foresight import Foresight
 from feedline.datasets.storage.ranges import Span, coalesced, side_by_side
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import Storage
@@ -89,7 +87,9 @@ class RemoteTokens:
         self._files = files
         self._requests = remote.requests
         addresses = [file.remote.address for file in files if file.remote is not None]
-        self._storage: Handle[Storage] = Handle(functools.partial(Storage, remote, addresses), Storage.close)
+        self._storage: Handle[Storage] = Handle(
+            functools.partial(Storage, remote, addresses, is_common=True), Storage.close
+        )
         self._pieces = BoundedCache[tuple[int, int], bytes](cache_bytes)
         """By the number of the file, and of the piece in it."""
         self._costs = BoundedCache[tuple[int, int], int](cache_bytes // disk_cache.PIECE_BYTES)
@@ -107,11 +107,8 @@ class RemoteTokens:
             yield Part(number, begin, stop, out[places])
             begin = stop
 
-    def fill(self, parts: Iterable[Part], foresight: Foresight | None = None) -> None:
-        """Copy tokens into the arrays of these parts. Raises SourceError, SourceChanged: they cannot be read.
-
-        A stream that knows when pieces are needed next passes a `foresight`.
-        """
+    def fill(self, parts: Iterable[Part]) -> None:
+        """Copy tokens into the arrays of these parts. Raises SourceError, SourceChanged: they cannot be read."""
         missing: dict[tuple[int, int], list[Part]] = {}
         for part in parts:
             number = part.start // disk_cache.PIECE_BYTES
@@ -128,7 +125,7 @@ class RemoteTokens:
         spans = [(span, True) for span in wholes]
         spans += [(span, False) for span in coalesced(singles, is_local=lambda number: False)]
         with ExitStack() as stack:
-            blobs = {number: stack.enter_context(closing(self._open(number, foresight))) for number, _ in missing}
+            blobs = {number: stack.enter_context(closing(self._open(number))) for number, _ in missing}
             side_by_side(lambda one: self._read(blobs[one[0].shard], *one), spans, self._requests)
             for number in {part.shard for part in singles}:
                 blobs[number].check()
@@ -158,10 +155,10 @@ class RemoteTokens:
         for part in span.ranges:
             part.give(content, span.start, self._files[span.shard])
 
-    def _open(self, number: int, foresight: Foresight | None = None) -> Blob:
+    def _open(self, number: int) -> Blob:
         remote = self._files[number].remote
         assert remote is not None  # callers have checked that
-        return self._storage.get().open(remote.address, remote.version, foresight)
+        return self._storage.get().open(remote.address, remote.version)
 
     def offsets(self, number: int) -> Numbers:
         """Return the document offsets of a file, which are read once in each process.

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.paths import Paths, found_files
 from feedline.datasets.storage import disk_cache
-from feedline.datasets.storage.foresight import Foresight, Parts, name_of
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
@@ -138,43 +137,35 @@ class TokenSequence:
         if self._remote is not None:
             self._remote.close()
 
-    def windows(self, starts: Numbers, width: int, foresight: Foresight | None = None) -> Tokens:
-        """Return `width` tokens from each start, one row per start. All of them must be in the sequence.
-
-        A stream that knows when pieces of remote files are needed next passes a `foresight`.
-        """
-        if self._remote is not None:
-            return self._remote_windows(self._remote, starts, width, foresight)
-        if len(self.files) == 1:
+    def windows(self, starts: Numbers, width: int) -> Tokens:
+        """Return `width` tokens from each start, one row per start. All of them must be in the sequence."""
+        if len(self.files) == 1 and self._remote is None:
             return self.mapped(0).windows(starts, width)
-        found: Tokens = np.empty((len(starts), width), self.dtype)
-        for number, rows in self._rows_by_file(starts, starts + 1):
-            begin, end = int(self._begins[number]), int(self._ends[number])
-            whole = rows[starts[rows] + width <= end]
-            if len(whole):
-                found[whole] = self.mapped(number).windows(starts[whole] - begin, width)
-            for row in rows[starts[rows] + width > end].tolist():
-                self._across(number, int(starts[row]), found[row])
-        return found
-
-    def _remote_windows(self, remote: RemoteTokens, starts: Numbers, width: int, foresight: Foresight | None) -> Tokens:
-        """Return windows as `windows` does, if files are remote: all requests are sent at the same time."""
         found: Tokens = np.empty((len(starts), width), self.dtype)
         parts: list[Part] = []
         for number, rows in self._rows_by_file(starts, starts + width):
-            local = starts[rows] - self._begins[number]
-            firsts, lasts = np.maximum(local, 0), np.minimum(local + width, self.files[number].token_count)
-            shifts, sizes = (firsts - local).tolist(), np.maximum(lasts - firsts, 0).tolist()
-            for row, first, shift, size in zip(rows.tolist(), firsts.tolist(), shifts, sizes, strict=True):
-                out = found[row, shift : shift + size]
-                if self.files[number].remote is None:
-                    out[:] = self.mapped(number).tokens[first : first + size]
+            local, size = starts[rows] - self._begins[number], self.files[number].token_count
+            if self.files[number].remote is None:
+                if local.min() >= 0 and local.max() + width <= size:
+                    found[rows] = self.mapped(number).windows(local, width)
+                    continue
+                whole = (local >= 0) & (local + width <= size)
+                found[rows[whole]] = self.mapped(number).windows(local[whole], width)
+                rows, local = rows[~whole], local[~whole]  # those that other files have a part of
+            firsts = np.maximum(local, 0)
+            counts = np.maximum(np.minimum(local + width, size) - firsts, 0)
+            ranges = zip(rows.tolist(), (firsts - local).tolist(), firsts.tolist(), counts.tolist(), strict=True)
+            for row, shift, first, count in ranges:
+                out = found[row, shift : shift + count]
+                if self._remote is None or self.files[number].remote is None:
+                    out[:] = self.mapped(number).tokens[first : first + count]
                 else:
-                    parts += remote.parts(number, first, out)
-        remote.fill(parts, foresight)
+                    parts += self._remote.parts(number, first, out)
+        if self._remote is not None:
+            self._remote.fill(parts)  # all requests are sent at the same time
         return found
 
-    def load(self, start: int, stop: int, foresight: Foresight | None) -> None:
+    def load(self, start: int, stop: int) -> None:
         """Read pieces of remote files that tokens from one place to another are in, and keep them in memory."""
         if self._remote is None:
             return
@@ -184,35 +175,7 @@ class TokenSequence:
             first, last = max(start - begin, 0), min(stop - begin, file.token_count)
             if file.remote is not None and first < last:
                 parts += self._remote.parts(number, first, np.empty(last - first, file.dtype))
-        self._remote.fill(parts, foresight)
-
-    def parts_at(self, starts: Numbers) -> dict[str, Parts]:
-        """Return where tokens are in remote files, from each of these places to the next.
-
-        The result is by the name that a file has in a cache.
-        """
-        found: dict[str, Parts] = {}
-        edges = np.searchsorted(starts, np.append(self._begins, self._ends[-1]))
-        for number, file in enumerate(self.files):
-            first, stop = edges[number : number + 2].tolist()
-            if file.remote is None or first == stop:
-                continue
-            own = starts[first:stop] - self._begins[number]
-            ends = np.append(own[1:], file.token_count)
-            begins, stops = (file.tokens_at + tokens * file.token_bytes for tokens in (own, ends))
-            found[name_of(file.remote.address)] = Parts(first, begins, stops, file.size)
-        return found
-
-    def _across(self, number: int, start: int, out: Tokens) -> None:
-        """Fill `out` with tokens that begin in one file and end in another."""
-        filled = 0
-        while filled < len(out):
-            begin, end = int(self._begins[number]), int(self._ends[number])
-            count = min(end - start, len(out) - filled)
-            if count > 0:
-                out[filled : filled + count] = self.mapped(number).tokens[start - begin : start - begin + count]
-                filled, start = filled + count, start + count
-            number += 1
+        self._remote.fill(parts)
 
     def _rows_by_file(self, starts: Numbers, stops: Numbers) -> Iterator[tuple[int, Numbers]]:
         """Yield each file that contains tokens of some rows, and these rows."""

@@ -15,7 +15,6 @@ from feedline.datasets.framework.form import Form
 from feedline.datasets.framework.paths import Paths
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform, checked_count, checked_flag
 from feedline.datasets.storage import disk_cache
-from feedline.datasets.storage.foresight import Foresight, Parts
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.errors import BadOption
 from feedline.system.sizes import byte_count
@@ -126,7 +125,6 @@ class TokenDataset(TableSource, Described):
         self._width = self.block + (labels == "shifted")
         """Tokens that a sample is made of."""
         self.remote = checked_remote(remote)
-        self._shard_cache = self.remote.disk_cache
         self._sequence = TokenSequence(paths, raw_dtype, self.remote, byte_count("cache_bytes", cache_bytes, least=0))
         self.is_remote = any(file.remote is not None for file in self._sequence.files)
         self.dtype = self._checked_dtype(dtype)
@@ -204,18 +202,13 @@ class TokenDataset(TableSource, Described):
         """
         return BlockStream(self, shuffle=shuffle, seed=seed, window=window)
 
-    def _load_range(self, start: int, stop: int, foresight: Foresight | None) -> None:
+    def _load_range(self, start: int, stop: int) -> None:
         """Read samples that are needed soon into memory."""
-        self._sequence.load(start * self.stride, (stop - 1) * self.stride + self._width, foresight)
+        self._sequence.load(start * self.stride, (stop - 1) * self.stride + self._width)
 
     def _groups_in_memory(self) -> int:
         """Return how many pieces of remote files can be in memory at a time."""
         return self._sequence.cache_bytes // disk_cache.PIECE_BYTES
-
-    def _group_parts(self) -> dict[str, Parts]:
-        """Return where samples begin in pieces of remote files, by the name of the file in a cache."""
-        sizes = self.row_group_sizes
-        return self._sequence.parts_at((np.cumsum(sizes) - sizes) * self.stride)
 
     def _addresses(self) -> list[str]:
         """Return the paths and addresses of all files, for states of streams."""
@@ -227,12 +220,9 @@ class TokenDataset(TableSource, Described):
     def __len__(self) -> int:
         return max(0, (self._sequence.token_count - self._width) // self.stride + 1)
 
-    def _columns_foreseen(self, indices: Indices, empty: Empty, foresight: Foresight | None) -> list[object]:
-        return self._read_columns(indices, empty, foresight)
-
-    def _read_columns(self, indices: Indices, empty: Empty, foresight: Foresight | None = None) -> list[object]:
+    def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         block, starts = self.block, indices * self.stride
-        tokens = self._sequence.windows(starts, self._width, foresight)
+        tokens = self._sequence.windows(starts, self._width)
         # One allocation for tokens and labels: it costs as much as a third of the copying.
         count = 1 if self.labels is None else 2
         shift = self._width - block

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from feedline import collate
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.datasets.formats.parquet.table import RowGroupSource
 from feedline.datasets.framework.block_stream import BlockPass, BlockStream
-from feedline.errors import BadOption, BadState, CorruptSource
+from feedline.errors import BadState, CorruptSource
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
 from feedline.workers.fetch import streams as fetched
@@ -254,20 +253,6 @@ def test_transforms_draw_their_own_numbers(dataset: Any) -> None:
 
 def _noisy(x: Any) -> Any:
     return float(x) + feedline.rng().random()
-
-
-@pytest.mark.parametrize("options", [{"shuffle": 1}, {"window": 0}, {"window": True}, {"window": 1.5}])
-def test_bad_options_are_rejected(dataset: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(BadOption):
-        dataset.stream(**options)
-
-
-def test_it_can_be_pickled(dataset: Any) -> None:
-    stream = dataset.stream(shuffle=True)
-    stream.set_epoch(4)
-    other = pickle.loads(pickle.dumps(stream))
-    assert [int(x) for x in other] == [int(x) for x in stream]
-    assert isinstance(other, torch.utils.data.IterableDataset)
 
 
 def test_no_samples(tmp_path: Path) -> None:

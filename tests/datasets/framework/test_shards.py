@@ -47,6 +47,9 @@ def test_globs_lists_and_paths(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert expand(f"{tmp_path}/[ab].tar") == [f"{tmp_path}/a.tar", f"{tmp_path}/b.tar"]
     assert len(expand(f"{tmp_path}/*.tar")) == 4
+    for number in (10, 9):
+        (tmp_path / f"part-{number}.tgz").touch()
+    assert expand(f"{tmp_path}/part-*") == [f"{tmp_path}/part-{number}.tgz" for number in (9, 10)]
     assert expand(f"{tmp_path}/odd[1].tar") == [f"{tmp_path}/odd[1].tar"]
     assert expand(tmp_path / "{x}.tar") == [f"{tmp_path}/{{x}}.tar"]
     assert expand([tmp_path / "a.tar", f"{tmp_path}/{{b,c}}.tar"]) == [f"{tmp_path}/{n}.tar" for n in "abc"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import multiprocessing
 import os
@@ -12,15 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from feedline.datasets.framework.store import stored_bytes
-from feedline.datasets.storage import cache_pieces, disk_cache
+from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.blob import Blob
-from feedline.datasets.storage.cached_blob import CachedBlob
-from feedline.datasets.storage.disk_cache import MARK, DiskCache
-from feedline.datasets.storage.foresight import RandomAccess
+from feedline.datasets.storage.disk_cache import MARK, CachedBlob, DiskCache
 from feedline.errors import BadOption, FeedlineWarning, SourceError
 
 PIECE = 1000
@@ -52,9 +50,10 @@ class Far(Blob):
         self.data = b""
 
 
-def opened(far: Blob, cache: DiskCache) -> CachedBlob:
-    """Open a blob for random access, as the only file of its dataset."""
-    return CachedBlob(far, cache, RandomAccess([far.address]))
+def opened(far: Blob, cache: DiskCache, *, is_common: bool = False) -> CachedBlob:
+    """Open a blob as the only file of its dataset."""
+    cache.own([far.address])
+    return CachedBlob(far, cache, is_common=is_common)
 
 
 def taken(folder: Path) -> int:
@@ -84,12 +83,6 @@ def test_addresses_that_differ_only_in_hidden_parts_are_different_blobs(tmp_path
         assert opened(blob, cache).read(0, 5000) == blob.data[:5000]
 
 
-def test_a_new_folder_counts_its_first_piece_once(tmp_path: Path) -> None:
-    cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
-    opened(far, cache).read(0, 3 * PIECE)
-    assert cache.stats().held == taken(tmp_path / "c")
-
-
 def test_a_read_only_cache_folder_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
     opened(far, cache).read(0, PIECE)
@@ -100,17 +93,6 @@ def test_a_read_only_cache_folder_is_still_read(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "utime", refuse)
     assert opened(far, cache).read(0, PIECE) == DATA[:PIECE]
     assert far.reads == 1
-
-
-@pytest.mark.parametrize("damage", [b"", b"x" * 1004, b"short"])
-def test_damaged_pieces_are_fetched_again(damage: bytes, tmp_path: Path) -> None:
-    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
-    opened(far, cache).read(0, 2 * PIECE)
-    cache.path_of(far, 1).write_bytes(damage)
-    for _ in range(2):
-        restarted = DiskCache(tmp_path / "c", 10**6)
-        assert opened(far, restarted).read(0, 2 * PIECE) == DATA[: 2 * PIECE]
-        assert far.reads == 3
 
 
 def test_a_full_cache_keeps_its_pieces_and_other_reads_fetch_only_their_bytes(tmp_path: Path) -> None:
@@ -151,13 +133,12 @@ def test_random_access_replaces_unused_pieces(tmp_path: Path, monkeypatch: pytes
     cache = DiskCache(tmp_path / "c", 6 * PIECE)
     opened(own, cache).read(0, 10)
     assert not cache.path_of(own, 0).exists(), "the other pieces were used recently"
-    monkeypatch.setattr(cache_pieces, "_UNUSED_S", -1.0)
+    monkeypatch.setattr(disk_cache, "_UNUSED_S", -1.0)
     opened(own, cache).read(0, 10)
     assert not cache.path_of(own, 0).exists(), "a full cache is not scanned for every read"
     later = opened(own, DiskCache(tmp_path / "c", 6 * PIECE))
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: later.read(number * PIECE, number * PIECE + 10), range(8)))
-    assert own.fetched <= 20 + 5 * PIECE + 8 * 10, "no more pieces than fit"
     later.read(0, 8 * PIECE)
     assert sum(cache.path_of(own, number).exists() for number in range(11)) == 5
     assert taken(tmp_path / "c") <= 6 * PIECE
@@ -169,18 +150,6 @@ def test_random_access_replaces_pieces_of_an_old_version(tmp_path: Path) -> None
     cache = DiskCache(tmp_path / "c", 6 * PIECE)
     opened(new, cache).read(0, 10)
     assert cache.path_of(new, 0).exists()
-
-
-def test_a_damaged_piece_of_a_full_cache_is_fetched_again(tmp_path: Path) -> None:
-    far, cache = Far(), DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE))
-    opened(far, cache).read(0, len(DATA))
-    cache.path_of(far, 0).write_bytes(b"x" * stored_bytes(PIECE))
-    restarted = DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE))
-    before = far.fetched
-    for _ in range(2):
-        assert opened(far, restarted).read(10, 20) == DATA[10:20]
-        restarted.keep_last(Path(), b"")
-    assert far.fetched == before + PIECE
 
 
 def test_missing_pieces_are_fetched_in_one_request(tmp_path: Path) -> None:
@@ -200,23 +169,6 @@ def test_a_lowered_limit_is_respected(tmp_path: Path) -> None:
     assert cache.stats().held == taken(tmp_path / "c") <= 5 * stored_bytes(PIECE)
 
 
-def test_a_lost_count_is_restored_with_one_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    far, cache = Far(), DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE))
-    opened(far, cache).read(0, len(DATA))
-    (tmp_path / "c" / MARK).write_bytes(b"")
-    scans, cache = list[Path](), DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE))
-
-    def scanned(folder: Path) -> cache_pieces.Pieces:
-        scans.append(folder)
-        return cache_pieces.Pieces(folder)
-
-    monkeypatch.setattr(disk_cache, "Pieces", scanned)
-    for number in range(5, 10):
-        opened(far, cache).read(number * PIECE, number * PIECE + 1)
-    assert len(scans) == 1
-    assert cache.stats().held == taken(tmp_path / "c")
-
-
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
 def test_without_room_on_the_disk_only_the_requested_bytes_are_fetched(
     error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -231,70 +183,6 @@ def test_without_room_on_the_disk_only_the_requested_bytes_are_fetched(
     for number in range(1, 10):
         opened(far, cache).read(number * PIECE, number * PIECE + 10)
     assert far.fetched == PIECE + 9 * 10
-
-
-class Soon:
-    """Says that the piece being read is needed again at once, and all others later."""
-
-    worth = 0.0
-
-    def place_of(self, name: str, number: int) -> int:
-        return 0
-
-    def after(self, place: int) -> float:
-        return 0.0
-
-    def times(self) -> Any:
-        return np.array([1.0])
-
-
-def test_a_forked_process_scans_the_folder_itself(tmp_path: Path) -> None:
-    far, cache = Far(), DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE))
-    CachedBlob(far, cache, Soon()).read(0, PIECE)  # finds a new folder
-    CachedBlob(far, DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE)), Soon()).read(PIECE, 4 * PIECE)
-    blob = CachedBlob(far, cache, Soon())
-    child = multiprocessing.get_context("fork").Process(target=blob.read, args=(4 * PIECE, 8 * PIECE))
-    child.start()
-    child.join()
-    assert {number for number in range(11) if cache.path_of(far, number).exists()} == set(range(4, 8))
-
-
-def _reads_in_a_child(blob: CachedBlob, cache: DiskCache, found: Any) -> None:
-    found.put((blob.read(0, 10), cache._reserved))
-
-
-def test_a_child_forked_during_a_reservation_can_read(tmp_path: Path) -> None:
-    far, cache = Far(), DiskCache(tmp_path / "c", 10**6)
-    blob, context = opened(far, cache), multiprocessing.get_context("fork")
-    found: Any = context.SimpleQueue()
-    child = context.Process(target=_reads_in_a_child, args=(blob, cache, found))
-    is_held, may_end = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with cache.reserved(cache.path_of(far, 3), RandomAccess()), disk_cache._reserving:
-            is_held.set()
-            may_end.wait()
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    is_held.wait()
-    child.start()
-    try:
-        assert found.get() == (DATA[:10], 0)
-    finally:
-        may_end.set()
-        holder.join()
-        child.join()
-
-
-def test_reads_at_the_same_time_fetch_no_more_pieces_than_fit(tmp_path: Path) -> None:
-    far = Slow()
-    blob = opened(far, DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE)))
-    with ThreadPoolExecutor(10) as threads:
-        list(threads.map(lambda number: blob.read(number * PIECE, number * PIECE + 10), range(10)))
-    assert far.fetched <= 4 * PIECE + 10 * 10
-    blob.read(0, 10 * PIECE)
-    assert taken(tmp_path / "c") == 4 * stored_bytes(PIECE)
 
 
 def _read_at_random(folder: Path, seed: int) -> None:
@@ -375,9 +263,9 @@ def test_a_lock_is_released_even_if_a_process_was_forked_meanwhile(tmp_path: Pat
         return DATA[:PIECE]
 
     path = cache.path_of(far, 0)
-    assert cache.fetched(path, PIECE, fetch, RandomAccess()) == DATA[:PIECE]
+    assert cache.fetched(path, PIECE, fetch, is_worth=False) == DATA[:PIECE]
     path.unlink()
-    assert cache.fetched(path, PIECE, lambda: DATA[:PIECE], RandomAccess()) == DATA[:PIECE]
+    assert cache.fetched(path, PIECE, lambda: DATA[:PIECE], is_worth=False) == DATA[:PIECE]
     may_end.set()
     child.join()
 
@@ -389,13 +277,13 @@ def test_a_piece_can_be_fetched_after_a_failed_fetch(tmp_path: Path) -> None:
         raise SourceError("unreachable")
 
     with pytest.raises(SourceError, match="unreachable"):
-        cache.fetched(cache.path_of(far, 0), PIECE, fail, RandomAccess())
+        cache.fetched(cache.path_of(far, 0), PIECE, fail, is_worth=False)
     assert opened(far, cache).read(0, PIECE) == DATA[:PIECE]
 
 
 def test_leftovers_of_a_killed_process_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_cache, "_SCAN_S", 0.0)
-    monkeypatch.setattr(disk_cache, "_SCAN_SHARE", float("inf"))
+    monkeypatch.setattr(disk_cache, "_LOOK_S", 0.0)
+    monkeypatch.setattr(disk_cache, "_LOOK_SHARE", float("inf"))
     cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
     opened(far, cache).read(0, 1)
     half, young = (tmp_path / "c" / f".{cache.path_of(far, 1).name}.{end}" for end in ("half", "young"))
@@ -407,14 +295,6 @@ def test_leftovers_of_a_killed_process_are_deleted(tmp_path: Path, monkeypatch: 
     opened(far, cache).read(0, 5 * PIECE)
     assert (half.exists(), young.exists()) == (False, True)
     assert all(path.exists() for path in others)
-
-
-def test_a_missing_count_is_restored(tmp_path: Path) -> None:
-    cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
-    opened(far, cache).read(0, 3 * PIECE)
-    (tmp_path / "c" / MARK).write_bytes(b"")
-    opened(far, cache).read(3 * PIECE, 5 * PIECE)
-    assert taken(tmp_path / "c") <= 4 * PIECE
 
 
 def test_a_process_killed_while_writing_leaves_no_uncounted_piece(
@@ -435,14 +315,6 @@ def test_a_process_killed_while_writing_leaves_no_uncounted_piece(
     assert taken(tmp_path / "c") <= 4 * PIECE
 
 
-def test_rejects_a_folder_with_other_files_and_limits_that_are_too_small(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(BadOption, match=r"contains other files, such as 'thesis.tex'"):
-        DiskCache(tmp_path, 10**6)
-    with pytest.raises(BadOption, match="cache_bytes=3999"):
-        DiskCache(tmp_path / "c", 3999)
-
-
 def test_rejects_cache_folders_that_are_not_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert DiskCache("~/shards", 10**6).folder == tmp_path / "shards"
@@ -457,7 +329,6 @@ def test_reads_of_this_process_are_counted_at_once(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "c", 10**6)
     for _ in range(2):
         opened(Far(), cache).read(0, 10)
-        cache.keep_last(Path(), b"")
     assert cache.stats().served == cache.stats().served == 10
 
 
@@ -501,10 +372,8 @@ def test_a_piece_that_is_damaged_after_it_was_read_is_fetched_again(tmp_path: Pa
         content[7] ^= 1
         with open(path, "r+b") as file:  # in place, as a failing disk does
             file.write(content)
-    cache.keep_last(Path(), b"")
     read_parts(blob)
     assert far.fetched == before + 4 * PIECE
-    cache.keep_last(Path(), b"")
     read_parts(opened(far, DiskCache(tmp_path / "c", 10**6)))
     assert far.fetched == before + 4 * PIECE
 
@@ -559,3 +428,87 @@ def test_a_pipe_or_device_in_place_of_the_counts_is_not_read(tmp_path: Path, rep
     far = Far()
     with pytest.warns(FeedlineWarning, match="cannot be written"):
         assert opened(far, DiskCache(tmp_path / "c", 10**6)).read(0, PIECE) == DATA[:PIECE]
+
+
+# -- several readers of one piece ---
+
+
+class Held(Far):
+    """A blob whose first read waits until others are on their way, and may fail then."""
+
+    def __init__(self, fails: bool = False) -> None:
+        super().__init__()
+        self.is_asked, self.may_answer, self.fails = threading.Event(), threading.Event(), fails
+
+    def read(self, start: int, stop: int) -> bytes:
+        is_first = not self.reads
+        data = super().read(start, stop)
+        if is_first:
+            self.is_asked.set()
+            assert self.may_answer.wait(60)
+            if self.fails:
+                raise SourceError("unreachable")
+        return data
+
+
+def waiting_for(path: Path) -> int:
+    """Return how many threads of this process have a file open, by the links of its descriptors."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += os.readlink(f"/proc/self/fd/{name}") == str(path)
+    return found
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts open files there")
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_piece_without_room_is_handed_to_those_who_wait_for_it(tmp_path: Path, fails: bool) -> None:
+    """If the first fetch fails, one of the others fetches, and hands its piece over, too."""
+    folder, limit, far = tmp_path / "c", 4 * stored_bytes(PIECE), Held(fails)
+    other = Far()
+    other.address = "s3://bucket/other.tar"
+    opened(other, DiskCache(folder, limit)).read(0, 4 * PIECE)
+    lock = folder / f".{DiskCache(folder, limit).path_of(far, 0).name}.lock"
+    blobs = [opened(far, DiskCache(folder, limit), is_common=True) for _ in range(4)]
+    with ThreadPoolExecutor(len(blobs)) as threads:
+        first = threads.submit(blobs[0].read, 0, PIECE)
+        assert far.is_asked.wait(60)
+        others = [threads.submit(blob.read, 0, PIECE) for blob in blobs[1:]]
+        while waiting_for(lock) < len(blobs):
+            assert not any(one.done() for one in others)
+        far.may_answer.set()
+        assert [one.result() for one in others] == [DATA[:PIECE]] * 3
+        if fails:
+            with pytest.raises(SourceError, match="unreachable"):
+                first.result()
+    assert far.reads == 1 + fails
+    assert not lock.exists()
+    assert taken(folder) == limit
+
+
+def test_parts_of_pieces_are_fetched_alone_without_room(tmp_path: Path) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * stored_bytes(PIECE))
+    blob = opened(far, cache, is_common=True)
+    blob.read(0, 4 * PIECE)
+    before = far.fetched
+    assert blob.read(5 * PIECE, 5 * PIECE + 400) == DATA[5 * PIECE : 5 * PIECE + 400]
+    assert far.fetched == before + 400
+    assert blob.read(5 * PIECE, 5 * PIECE + 600) == DATA[5 * PIECE : 5 * PIECE + 600]
+    assert far.fetched == before + 400 + PIECE
+    stats = cache.stats()
+    assert (stats.fetched, stats.dropped) == (far.fetched, 400 + PIECE)
+
+
+def test_reads_at_the_same_time_fetch_no_more_pieces_than_fit(tmp_path: Path) -> None:
+    far, folder = Far(), tmp_path / "c"
+    ready = threading.Barrier(10, timeout=60)
+
+    def read(number: int) -> bytes:
+        cache = DiskCache(folder, 4 * stored_bytes(PIECE))
+        ready.wait()
+        return opened(far, cache).read(number * PIECE, number * PIECE + 10)
+
+    with ThreadPoolExecutor(10) as threads:
+        assert list(threads.map(read, range(10))) == [DATA[n * PIECE : n * PIECE + 10] for n in range(10)]
+    assert far.fetched == 4 * PIECE + 6 * 10
+    assert taken(folder) == 4 * stored_bytes(PIECE)

@@ -94,7 +94,9 @@ def test_shards(mode: Any, workers: int, system: Any, options: dict[str, Any], t
                 member.size = len(text)
                 tar.addfile(member, io.BytesIO(text))
         system.pipe_file(f"bucket/{shard}.tar", packed.getvalue())
-    table = TarDataset("gs://bucket/{0..2}.tar", "cls", cache=tmp_path, remote=Remote(storage_options=options))
+    table = TarDataset(
+        "gs://bucket/{0..2}.tar", "cls", cache=tmp_path / "indices", remote=Remote(storage_options=options)
+    )
     dataset: Any = table.stream() if mode == "stream" else table
     assert next(iter(dataset)) in range(COUNT)  # before workers are forked
     found = [number for batch in feedline.Loader(dataset, 4, workers=workers) for number in batch.tolist()]

@@ -115,7 +115,7 @@ def test_shards_over_https(
     secure: WebServer, workers: int, mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(secure.certificate))
-    table = TarDataset(f"{secure.address}/{{0..2}}.tar", "cls", cache=tmp_path)
+    table = TarDataset(f"{secure.address}/{{0..2}}.tar", "cls", cache=tmp_path / "indices")
     dataset: Any = table.stream() if mode == "stream" else table
     found = [number for batch in feedline.Loader(dataset, 4, workers=workers) for number in batch.tolist()]
     assert sorted(found) == list(range(COUNT))

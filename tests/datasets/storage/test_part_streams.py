@@ -20,9 +20,7 @@ from feedline.datasets import JSONLines, ParquetDataset, Remote
 from feedline.datasets.formats.lines import index, source
 from feedline.datasets.formats.parquet import blob_file
 from feedline.datasets.storage import disk_cache, ranges
-from feedline.datasets.storage.cached_blob import CachedBlob
 from feedline.datasets.storage.disk_cache import CacheStats
-from feedline.datasets.storage.foresight import Foresight, PartForesight, RandomAccess, name_of
 from feedline.text import TokenDataset
 from tests.datasets.storage.servers import Request, WebServer, web_server
 from tests.text.token_files import write
@@ -114,8 +112,8 @@ def fetched(server: WebServer) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_cache_keeps_what_is_needed_next(kind: str, server: WebServer, tmp_path: Path) -> None:
-    """With a cache of 40 %, the second epoch does not fetch what the first one left there. An LRU cache would."""
+def test_a_full_cache_serves_what_it_holds(kind: str, server: WebServer, tmp_path: Path) -> None:
+    """With a cache of 40 %, later epochs do not fetch what the first one left there. An LRU cache would."""
     size = size_of(kind, server)
     dataset = opened(kind, server, tmp_path, remote=Remote(cache=tmp_path / "cache", cache_bytes=size * 4 // 10))
     stream = dataset.stream(shuffle=True, seed=4, window=2)
@@ -147,42 +145,6 @@ def test_bytes_that_pass_through_the_cache_are_counted(kind: str, server: WebSer
     assert dataset.remote.cache_stats().served >= second.served, "the counts belong to the folder"
     for one in (dataset, again):
         one.close()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_stream_has_its_own_foresight(
-    kind: str, server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For two streams of a dataset, and random access between them, each tells the cache when it needs pieces."""
-    size, foresights, plain = size_of(kind, server), list[Foresight](), CachedBlob.read
-
-    def read(self: CachedBlob, start: int, stop: int) -> bytes:
-        foresights.append(self._foresight)
-        return plain(self, start, stop)
-
-    monkeypatch.setattr(CachedBlob, "read", read)
-    dataset = opened(kind, server, tmp_path, parts=3, remote=Remote(cache=tmp_path / "cache", cache_bytes=2 * size))
-    assert len(dataset) == FILES * GROUPS * ROWS
-    passes = [iter(dataset.stream(shuffle=True, seed=seed, window=2)) for seed in (4, 5)]
-    found = []
-    for _ in range(2):
-        for one in passes:
-            foresights.clear()
-            dataset.close()  # so that samples are read again
-            one.take(4 * ROWS)
-            assert foresights
-            found.append(set(foresights))
-        foresights.clear()
-        dataset.close()
-        dataset.__getitems__(range(0, FILES * GROUPS * ROWS, ROWS))
-        assert {type(one) for one in foresights} == {RandomAccess}
-        assert all(
-            one.place_of(name_of(address), 0) == 0 for one in foresights for address in addresses_of(kind, server)
-        )
-    assert found[:2] == found[2:], "each continues with its own foresight"
-    assert len(set.union(*found)) == 2
-    assert {type(one) for one in set.union(*found)} == {PartForesight}
-    dataset.close()
 
 
 def bytes_without_reading_ahead(kind: str, server: WebServer, home: Path) -> int:

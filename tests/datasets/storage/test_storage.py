@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from feedline.datasets import Remote
-from feedline.datasets.storage.blob import RetryPolicy, Version
-from feedline.datasets.storage.storage import Storage, StoreBlob, local_path, protocol_of
+from feedline.datasets.storage import systems
+from feedline.datasets.storage.blob import Version
+from feedline.datasets.storage.storage import Storage, local_path, protocol_of
 from feedline.datasets.storage.systems import close_system
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from tests.datasets.storage.servers import S3_OPTIONS, bucket_at, s3_server, start_fsspec
@@ -184,8 +185,6 @@ def test_errors_do_not_reveal_values_of_options(more: dict[str, Any], s3: Any) -
 class LeakyStore:
     """A store whose errors contain the credentials."""
 
-    storage_options = SECRETS
-
     def __init__(self, kind: type[Exception]) -> None:
         self._kind = kind
 
@@ -200,9 +199,10 @@ class LeakyStore:
 
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, OSError])
-def test_secrets_are_removed_from_errors_of_a_store(kind: type[Exception]) -> None:
+def test_secrets_are_removed_from_errors_of_a_store(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systems, "make_system", lambda *_: LeakyStore(kind))
     with pytest.raises(SourceError, match=r"\*\*\* signed it with \*\*\*") as caught:
-        StoreBlob("s3://bucket/a@b", LeakyStore(kind), RetryPolicy(retries=0))
+        Storage(Remote(retries=0, storage_options=SECRETS)).open("s3://bucket/a@b")
     text = "".join(traceback.format_exception(caught.value))
     assert "hunter2" not in text
     assert "AKIA1234" not in text

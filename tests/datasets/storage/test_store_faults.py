@@ -137,7 +137,7 @@ def test_expired_credentials_are_looked_up_again(proxy: StoreProxy, monkeypatch:
     assert opened.read(3, 6) == DATA[3:6]
     storage.close()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
-    storage._system("s3").connect()
+    storage._systems.of("s3").connect()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new-key")
     assert "s3://bucket/a" in storage.listed("s3://bucket/[a]")
     storage.close()
@@ -198,7 +198,9 @@ HOW: dict[str, Callable[[TarDataset], Any]] = {"stream": TarDataset.stream, "ran
 def test_a_listing_saves_one_request_per_shard_for_its_version(how: str, proxy: StoreProxy, tmp_path: Path) -> None:
     def heads(shards: str) -> int:
         proxy.asked.clear()
-        dataset = TarDataset(shards, "txt", remote=Remote(storage_options=options_for(proxy)), cache=tmp_path)
+        dataset = TarDataset(
+            shards, "txt", remote=Remote(storage_options=options_for(proxy)), cache=tmp_path / "indices"
+        )
         assert list(HOW[how](dataset)) == [f"{number:04d}" for number in range(80)]
         dataset.close()
         return sum(method == "HEAD" for method, _ in proxy.asked)
@@ -215,7 +217,10 @@ def test_a_shard_that_changed_after_it_was_listed_is_detected(
     for number in range(2):
         s3.put_object(Bucket="bucket", Key=f"changing/{number}.tar", Body=shard(range(10)))
     dataset = TarDataset(
-        "s3://bucket/changing/*.tar", "txt", remote=Remote(storage_options=options_for(proxy)), cache=tmp_path
+        "s3://bucket/changing/*.tar",
+        "txt",
+        remote=Remote(storage_options=options_for(proxy)),
+        cache=tmp_path / "indices",
     )
     s3.put_object(Bucket="bucket", Key="changing/1.tar", Body=shard(range(10, 20)))  # of the same size
     with pytest.raises(SourceChanged, match=r"s3://bucket/changing/1\.tar was changed"):

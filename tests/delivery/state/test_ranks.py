@@ -273,7 +273,7 @@ def test_other_datasets_that_split_themselves_need_the_same_number_of_ranks(
     world = World(lambda: mix([sources["tar"](), list(range(1000, 1050))]), monkeypatch)
     _, state = world.go((2, 0), None, lambda _: 2)
     assert world.rest((2, 0), state)
-    with pytest.raises(BadState, match=r"2 ranks.*only streams of tar shards"):
+    with pytest.raises(BadState, match=r"2 ranks.*only streams of tar shards, of TFRecord files"):
         world.rest((3, 0), state)
 
 

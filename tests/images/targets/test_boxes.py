@@ -125,13 +125,6 @@ def test_how_much_of_a_box_must_remain(options: dict[str, Any], kept: int) -> No
     assert len(moved(boxes, CROP, **options)["boxes"]) == kept
 
 
-def test_boxes_inside_of_the_image_count_as_fully_visible() -> None:
-    boxes = np.random.default_rng(0).uniform(1, 50, (200, 4)).astype(np.float32)
-    boxes[:, 2:] = boxes[:, :2] + 7
-    found = moved(boxes, [images.Resize((37, 59)), images.HorizontalFlip(1)], min_visible=1, min_size=1)
-    assert len(found["boxes"]) == 200
-
-
 def test_a_part_that_was_cropped_away_does_not_come_back_with_padding() -> None:
     found = moved([[0, 0, 40, 10]], [*CROP, Padded(15, 0, 0, 0, "constant")])["boxes"]
     assert found.tolist() == [[15, 0, 35, 10]]

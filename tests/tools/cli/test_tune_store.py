@@ -30,7 +30,7 @@ def test_the_costs_of_each_way_to_shuffle_are_estimated(folder: Path, capsys: py
         asked = sum(request.stop - request.start for request in server.requests)
         assert asked < 0.2 * 20 * SIZE, "only sizes are requested, not shards"
         report = json.loads(capsys.readouterr().out)
-        assert main(["tune", address, "--machines", "4", "--ranks", "1", "--workers", "1", "--cache", "40000000"]) == 0
+        assert main(["tune", address, "--machines", "4", "--cache", "40000000"]) == 0
     assert (report["shards"], report["bytes"]) == (20, 20 * SIZE)
     by_code = {way["code"]: way for way in report["ways"]}
     stream, full = by_code[".stream(shuffle=True)"], by_code["DataLoader(dataset, shuffle=True)"]

@@ -476,7 +476,6 @@ def test_a_local_output_is_opened_by_its_manifest_without_a_scan(
         raise AssertionError("scanned")
 
     with monkeypatch.context() as patched:
-        patched.setattr("feedline.datasets.formats.tar.packed_index.scan", scan)
         patched.setattr("feedline.datasets.formats.tar.index.scan", scan)
         for place in (tmp_path / "out", f"{tmp_path}/out/", f"{tmp_path}/out/shard-*.tar"):
             with closing(TarDataset(place, "cls", cache=False)) as dataset:

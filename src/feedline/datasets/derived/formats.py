@@ -10,6 +10,7 @@ import os
 import re
 import tarfile
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,7 +30,8 @@ from feedline.datasets.formats.sql import SQLDataset
 from feedline.datasets.formats.tar import TarDataset
 from feedline.datasets.formats.tfrecord import TFRecordDataset
 from feedline.datasets.formats.tfrecord.framing import is_record
-from feedline.datasets.storage.unpacking import packing_of, unpacked_file
+from feedline.datasets.storage.blob import LocalBlob
+from feedline.datasets.storage.content import content_of, packing_of
 from feedline.errors import CorruptSource, MissingExtra
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.zstd", ".tar.xz", ".tar.bz2")
@@ -122,7 +124,8 @@ def _beginning(path: str, size: int) -> tuple[bytes, str | None]:
     if packing is None:
         return start, None
     try:
-        return unpacked_file(path, packing).take(size), packing
+        with closing(LocalBlob(path)) as blob:
+            return content_of(blob).take(size), packing
     except (CorruptSource, MissingExtra):
         return b"", packing
 

@@ -17,9 +17,9 @@ from feedline.datasets.formats.indexed_shards import INDEX
 from feedline.datasets.formats.tfrecord.framing import is_record
 from feedline.datasets.framework.manifest import FACTS, Manifest, folder_of, manifest_in, refuse_unfinished
 from feedline.datasets.storage.addresses import shown_address
+from feedline.datasets.storage.content import packing_of
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage, protocol_of
-from feedline.datasets.storage.unpacking import packing_of
 from feedline.errors import SourceError
 from feedline.system.shown import counted
 

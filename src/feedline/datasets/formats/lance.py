@@ -32,7 +32,6 @@ from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Fields, Form
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform
 from feedline.datasets.storage.addresses import identity_of, shown_address, without_secrets
-from feedline.datasets.storage.foresight import Foresight
 from feedline.datasets.storage.storage import local_path, protocol_of
 from feedline.datasets.storage.systems import without_values
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
@@ -98,7 +97,6 @@ class LanceDataset(TableSource):
     """
 
     _groups_at_once = upcoming.AT_ONCE
-    _shard_cache = None
 
     def __init__(
         self,
@@ -165,7 +163,7 @@ class LanceDataset(TableSource):
         """How many samples each part has that a stream reads; `feedline.samplers.BlockSampler` takes this too."""
         return np.diff(self._starts)
 
-    def _columns_foreseen(self, indices: Indices, empty: Empty, foresight: Foresight | None) -> list[object]:
+    def _columns_in_blocks(self, indices: Indices, empty: Empty) -> list[object]:
         if not len(indices):
             return [[] for _ in self._shape.names]
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
@@ -179,7 +177,7 @@ class LanceDataset(TableSource):
 
         return self._blocks.load(number, make)
 
-    def _load_range(self, start: int, stop: int, foresight: Foresight | None) -> None:
+    def _load_range(self, start: int, stop: int) -> None:
         """Read samples that are needed soon into memory: one part."""
         self._block(int(np.searchsorted(self._starts, start, side="right")) - 1)
 

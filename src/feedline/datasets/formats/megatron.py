@@ -29,79 +29,63 @@ _AGAIN = "Write or copy both files again."
 class _Pair:
     """Both files, mapped into memory. Raises CorruptSource: they are cut off, or do not belong together."""
 
-    def __init__(self, path: str) -> None:
-        self.index = MappedFile(f"{path}.idx")
-        self.tokens = MappedFile(f"{path}.bin")
-        name = self.index.path
-        header = self.index.array(np.uint8, min(_HEADER.size, self.index.size)).tobytes()
+    def __init__(self, path: str, samples: str) -> None:
+        self.files = index, tokens = MappedFile(f"{path}.idx"), MappedFile(f"{path}.bin")
+        self._name = name = index.path
+        header = index.array(np.uint8, min(_HEADER.size, index.size)).tobytes()
         if not header.startswith(MAGIC):
             raise CorruptSource(
                 f"{name} does not begin like an index of Megatron-LM. Older versions wrote another format "
                 "(--dataset-impl lazy or cached), which feedline does not read: preprocess the data with mmap."
             )
-        check_size(name, _HEADER.size, held=self.index.size)
+        check_size(name, _HEADER.size, held=index.size)
         _, version, code, sequences, boundaries = _HEADER.unpack(header)
         if version != 1 or code not in _DTYPES:
             raise CorruptSource(f"{name} has version {version} and token type {code}, which feedline does not know.")
+        end = _HEADER.size + 12 * sequences + 8 * boundaries
+        check_size(name, end, held=index.size)
+        if index.size not in (end, end + sequences):  # one more byte per sequence in multimodal datasets
+            raise CorruptSource(f"{name} has {index.size} bytes, but its header declares {end}. {_AGAIN}")
         self.dtype = np.dtype(_DTYPES[code])
-        self._read_tables(sequences, boundaries)
-
-    def _read_tables(self, sequences: int, boundaries: int) -> None:
-        """Map the three tables of the index, and compare them with the sizes of both files."""
-        name, end = self.index.path, _HEADER.size + 12 * sequences + 8 * boundaries
-        check_size(name, end, held=self.index.size)
-        if self.index.size not in (end, end + sequences):  # one more byte per sequence in multimodal datasets
-            raise CorruptSource(f"{name} has {self.index.size} bytes, but its header declares {end}. {_AGAIN}")
-        self.sizes = self.index.array(np.dtype("<i4"), sequences, _HEADER.size)
-        self.pointers = self.index.array(np.dtype("<i8"), sequences, _HEADER.size + 4 * sequences)
-        self.documents = self.index.array(np.dtype("<i8"), boundaries, _HEADER.size + 12 * sequences)
-        if boundaries and (self.documents[0] != 0 or self.documents[-1] != sequences):
+        self._sizes = index.array(np.dtype("<i4"), sequences, _HEADER.size)
+        self._pointers = index.array(np.dtype("<i8"), sequences, _HEADER.size + 4 * sequences)
+        documents = index.array(np.dtype("<i8"), boundaries, _HEADER.size + 12 * sequences)
+        if boundaries and (documents[0] != 0 or documents[-1] != sequences):
             raise CorruptSource(f"The documents in {name} do not cover its {sequences} sequences. {_AGAIN}")
-        last = int(self.pointers[-1]) + int(self.sizes[-1]) * self.dtype.itemsize if sequences else 0
-        if last != self.tokens.size:
+        last = int(self._pointers[-1]) + int(self._sizes[-1]) * self.dtype.itemsize if sequences else 0
+        if last != tokens.size:
             raise CorruptSource(
-                f"{self.tokens.path} has {self.tokens.size} bytes, but its index declares {last}: it is cut off, or "
-                f"belongs to another index. {_AGAIN}"
+                f"{tokens.path} has {tokens.size} bytes, but its index declares {last}: it is cut off, or belongs to "
+                f"another index. {_AGAIN}"
             )
+        self.tokens = tokens.array(self.dtype, tokens.size // self.dtype.itemsize)
+        self._documents = documents if samples == "documents" else None
+        self.count = sequences if self._documents is None else max(0, boundaries - 1)
 
-    def count(self, *, documents: bool) -> int:
-        """Return the number of samples."""
-        return max(0, len(self.documents) - 1) if documents else len(self.sizes)
-
-    def spans(self, rows: Indices, *, documents: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def spans(self, rows: Indices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where samples begin, in tokens, and how many tokens they have.
 
         Raises CorruptSource: the index points outside of the files.
         """
         first, last = rows, rows + 1
-        if documents:
-            first, last = self.documents[rows], self.documents[rows + 1]
-            if ((first < 0) | (first > last) | (last > len(self.sizes))).any():
-                raise CorruptSource(f"A document in {self.index.path} has sequences that do not exist. {_AGAIN}")
-        is_empty = first == last
-        if is_empty.any() and not len(self.sizes):
-            return np.zeros(len(first), np.int64), np.zeros(len(first), np.int64)
-        head, tail = np.where(is_empty, 0, first), np.where(is_empty, 0, last - 1)
-        item = self.dtype.itemsize
-        starts = self.pointers[head]
-        bytes_ = np.where(is_empty, 0, self.pointers[tail] - starts + self.sizes[tail].astype(np.int64) * item)
-        inside = (starts >= 0) & (bytes_ >= 0) & (starts <= self.tokens.size - bytes_)
-        if not (inside & (starts % item == 0) & (bytes_ % item == 0)).all():
-            raise CorruptSource(f"A sequence in {self.index.path} lies outside of {self.tokens.path}. {_AGAIN}")
-        return starts // item, bytes_ // item
-
-    def all_tokens(self) -> NDArray[np.generic]:
-        """Return the tokens of all sequences."""
-        return self.tokens.array(self.dtype, self.tokens.size // self.dtype.itemsize)
-
-    def check(self) -> None:
-        """Raise SourceChanged if a file was written to."""
-        self.index.check()
-        self.tokens.check()
+        if self._documents is not None:
+            first, last = self._documents[rows], self._documents[rows + 1]
+            if ((first < 0) | (first > last) | (last > len(self._sizes))).any():
+                raise CorruptSource(f"A document in {self._name} has sequences that do not exist. {_AGAIN}")
+        starts, lengths = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+        full, item = first < last, self.dtype.itemsize
+        first, last = first[full], last[full] - 1
+        begins = self._pointers[first]
+        bytes_ = self._pointers[last] - begins + self._sizes[last].astype(np.int64) * item
+        inside = (begins >= 0) & (bytes_ >= 0) & (begins <= self.tokens.nbytes - bytes_)
+        if not (inside & (begins % item == 0) & (bytes_ % item == 0)).all():
+            raise CorruptSource(f"A sequence in {self._name} lies outside of the tokens. {_AGAIN}")
+        starts[full], lengths[full] = begins // item, bytes_ // item
+        return starts, lengths
 
     def close(self) -> None:
-        self.index.close()
-        self.tokens.close()
+        for file in self.files:
+            file.close()
 
 
 class MegatronDataset(Source, ColumnSource):
@@ -153,19 +137,19 @@ class MegatronDataset(Source, ColumnSource):
         self.samples = samples
         self._count: int | None = None
         self._dtype: np.dtype[np.generic] | None = None
-        self._handle: Handle[_Pair] = Handle(functools.partial(_Pair, os.path.abspath(self.path)), _Pair.close)
+        self._handle: Handle[_Pair] = Handle(functools.partial(_Pair, os.path.abspath(self.path), samples), _Pair.close)
 
     def _pair(self) -> _Pair:
         """Return the files of this process, after checking that they are unchanged."""
         pair = self._handle.get()
-        pair.check()
-        count = pair.count(documents=self.samples == "documents")
+        for file in pair.files:
+            file.check()
         if self._count is None:
-            self._count, self._dtype = count, pair.dtype
-        elif (count, pair.dtype) != (self._count, self._dtype):
+            self._count, self._dtype = pair.count, pair.dtype
+        elif (pair.count, pair.dtype) != (self._count, self._dtype):
             raise SourceChanged(
                 f"{self.path}.idx has changed since this dataset first read it: it had {self._count} {self.samples} of "
-                f"{self._dtype} and now has {count} of {pair.dtype}. Create the dataset again."
+                f"{self._dtype} and now has {pair.count} of {pair.dtype}. Create the dataset again."
             )
         return pair
 
@@ -178,27 +162,26 @@ class MegatronDataset(Source, ColumnSource):
     @property
     def lengths(self) -> NDArray[np.int64]:
         """The number of tokens in each sample, for samplers that batch samples of similar length."""
-        return self._pair().spans(np.arange(len(self)), documents=self.samples == "documents")[1]
+        return self._pair().spans(np.arange(len(self)))[1]
 
     def _read(self, indices: Indices) -> list[object]:
         pair = self._pair()
-        starts, lengths = pair.spans(indices, documents=self.samples == "documents")
-        tokens = pair.all_tokens()
+        starts, lengths = pair.spans(indices)
         spans = zip(starts.tolist(), lengths.tolist(), strict=True)
-        return [tokens[start : start + length].copy() for start, length in spans]
+        return [pair.tokens[start : start + length].copy() for start, length in spans]
 
     def read_columns(self, indices: Indices) -> NDArray[np.generic] | None:
         checked = self._checked(indices)
         if self.transform is not None or has_own_samples(type(self)) or not len(checked):
             return None
         pair = self._pair()
-        starts, lengths = pair.spans(checked, documents=self.samples == "documents")
+        starts, lengths = pair.spans(checked)
         length = int(lengths[0])
         if (lengths != length).any():
             return None
-        tokens, batch = pair.all_tokens(), memory.empty((len(starts), length), pair.dtype)
+        batch = memory.empty((len(starts), length), pair.dtype)
         for row, start in enumerate(starts.tolist()):
-            batch[row] = tokens[start : start + length]
+            batch[row] = pair.tokens[start : start + length]
         return batch
 
     def close(self) -> None:

@@ -21,7 +21,6 @@ from feedline.datasets.framework.source import Empty, Indices, TableSource, Tran
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob, Version
-from feedline.datasets.storage.foresight import Foresight, Parts, name_of
 from feedline.datasets.storage.ranges import coalesced, side_by_side
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage
@@ -111,9 +110,10 @@ class RemoteArrays(TableSource):
     ) -> None:
         super().__init__(transform)
         self.remote = checked_remote(remote)
-        self._shard_cache = self.remote.disk_cache
         addresses, self._shape = _chosen(arrays, fields)
-        self._storage: Handle[Storage] = Handle(functools.partial(Storage, self.remote, addresses), Storage.close)
+        self._storage: Handle[Storage] = Handle(
+            functools.partial(Storage, self.remote, addresses, is_common=True), Storage.close
+        )
         self._blocks = BoundedCache[int, list[NDArray[np.generic]]](byte_count("cache_bytes", cache_bytes, least=0))
         """Rows of all arrays, by the number of their group."""
         self._arrays = side_by_side(self._looked_at, addresses, self.remote.requests)
@@ -157,9 +157,9 @@ class RemoteArrays(TableSource):
         """
         return BlockStream(self, shuffle=shuffle, seed=seed, window=window)
 
-    def _open(self, number: int, foresight: Foresight | None = None) -> Blob:
+    def _open(self, number: int) -> Blob:
         array = self._arrays[number]
-        return self._storage.get().open(array.address, array.version, foresight)
+        return self._storage.get().open(array.address, array.version)
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         columns = [empty((len(indices), *array.shape[1:]), array.dtype) for array in self._arrays]
@@ -181,29 +181,29 @@ class RemoteArrays(TableSource):
                 columns[span.shard][row.place] = found[0]
         return list(columns)
 
-    def _columns_foreseen(self, indices: Indices, empty: Empty, foresight: Foresight | None) -> list[object]:
+    def _columns_in_blocks(self, indices: Indices, empty: Empty) -> list[object]:
         columns = [empty((len(indices), *array.shape[1:]), array.dtype) for array in self._arrays]
         groups = indices // self._group_rows
         for group in np.unique(groups).tolist():
             is_own = groups == group
             rows = indices[is_own] - group * self._group_rows
-            for column, block in zip(columns, self._block(group, foresight), strict=True):
+            for column, block in zip(columns, self._block(group), strict=True):
                 column[is_own] = block[rows]
         return list(columns)
 
-    def _load_range(self, start: int, stop: int, foresight: Foresight | None) -> None:
+    def _load_range(self, start: int, stop: int) -> None:
         """Read samples that are needed soon into memory."""
         for group in range(start // self._group_rows, (stop - 1) // self._group_rows + 1):
-            self._block(group, foresight)
+            self._block(group)
 
-    def _block(self, group: int, foresight: Foresight | None) -> list[NDArray[np.generic]]:
-        return self._blocks.load(group, functools.partial(self._read_block, group, foresight))
+    def _block(self, group: int) -> list[NDArray[np.generic]]:
+        return self._blocks.load(group, functools.partial(self._read_block, group))
 
-    def _read_block(self, group: int, foresight: Foresight | None) -> tuple[list[NDArray[np.generic]], int]:
+    def _read_block(self, group: int) -> tuple[list[NDArray[np.generic]], int]:
         def read(number: int) -> NDArray[np.generic]:
             array = self._arrays[number]
             start, stop = array.offset + np.array([first, last]) * array.row_bytes
-            with closing(self._open(number, foresight)) as blob:
+            with closing(self._open(number)) as blob:
                 content = blob.read(int(start), int(stop))
                 blob.check()
             return array.rows(content)
@@ -215,17 +215,6 @@ class RemoteArrays(TableSource):
     def _groups_in_memory(self) -> int:
         """Return how many groups can be in memory at a time."""
         return self._blocks.limit // (self._group_rows * sum(array.row_bytes for array in self._arrays))
-
-    def _group_parts(self) -> dict[str, Parts]:
-        """Return where groups are in each file, by its name in a cache."""
-        starts = np.arange(0, self._count, self._group_rows)
-        stops = np.minimum(starts + self._group_rows, self._count)
-        return {
-            name_of(one.address): Parts(
-                0, one.offset + starts * one.row_bytes, one.offset + stops * one.row_bytes, one.version.size
-            )
-            for one in self._arrays
-        }
 
     def _addresses(self) -> list[str]:
         """Return the addresses of all files, for states of streams."""

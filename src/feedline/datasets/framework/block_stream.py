@@ -3,8 +3,7 @@
 Seed and epoch determine the order of an epoch: row groups come in random order, and the samples of each window of row
 groups are shuffled together. So any position in the stream can be computed, and a pass can start anywhere.
 
-While a pass over remote files returns the samples of one window, the row groups of the next one arrive. And because the
-order of every epoch is known, the disk cache learns when each row group is needed next.
+While a pass over remote files returns the samples of one window, the row groups of the next one arrive.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from feedline.abc.source import StreamSource
 from feedline.datasets.framework.passes import Epochs, Part, ResumablePass, Stream, names_sum, torch_worker
 from feedline.datasets.framework.shard_order import order_of
 from feedline.datasets.framework.source import TableSource, checked_count, checked_flag
-from feedline.datasets.storage import disk_cache
-from feedline.datasets.storage.foresight import PartForesight, Readers
 from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import checked_seed, epoch_key, mix
@@ -71,15 +68,6 @@ class BlockStream(Stream, StreamSource, Epochs):
         # feedline loaders distribute samples themselves; torch's loader leaves it to the dataset.
         return (0, 1) if is_in_loader() else torch_worker()
 
-    def foresight(self, epoch: int, part: Part) -> PartForesight | None:
-        """Return when pieces of files are needed next, as a part sees it; None if none are cached."""
-        source = self.source
-        if source._shard_cache is None:
-            return None
-        count, size = len(source.row_group_sizes), disk_cache.PIECE_BYTES
-        order = functools.partial(order_of, count, self.seed if self.shuffle else None, 1)
-        return PartForesight(count, source._group_parts(), order, epoch, Readers(*part), piece_bytes=size)
-
     @functools.cached_property
     def names_sum(self) -> list[int]:
         """Number of the files, and a checksum of their names."""
@@ -126,7 +114,6 @@ class BlockPass(ResumablePass[int]):
         self._window = -1
         self._known_from, self._known = 0, np.empty(0, np.int64)
         """Indices of samples at positions from `_known_from` on."""
-        self._foresight: PartForesight | None = None
         self._sizes = sizes
         # In order, and in one part, positions do not depend on where row groups begin.
         is_divided = stream.shuffle or self._part[1] > 1
@@ -160,8 +147,14 @@ class BlockPass(ResumablePass[int]):
 
     def _samples(self, places: NDArray[np.int64]) -> list[object]:
         """Return the samples at some positions, and begin to read the row groups after them."""
-        found: list[object] = self._read_with(self._stream.source._read_foreseen, places)
-        return found
+        source = self._stream.source
+
+        def read(indices: NDArray[np.int64]) -> list[object]:
+            if not isinstance(source, TableSource):
+                return list(source._read(indices))
+            return source._samples_of(source._columns_in_blocks(indices, np.empty))
+
+        return list(self._read_with(read, places))
 
     # Any: columns in the form of a sample.
     def columns(self, offsets: NDArray[np.int64], count: int) -> Any:
@@ -175,28 +168,25 @@ class BlockPass(ResumablePass[int]):
         places = self._place + offsets
         if self._place + count > len(self):
             raise IndexError(f"{len(self) - self._place} samples are left")
-        return source._built(
-            self._read_with(lambda indices, ahead: source._columns_foreseen(indices, memory.empty, ahead), places)
-        )
+        return source._built(self._read_with(lambda indices: source._columns_in_blocks(indices, memory.empty), places))
 
     # Any: what `read` returns.
-    def _read_with(self, read: Callable[[NDArray[np.int64], Any], Any], places: NDArray[np.int64]) -> Any:
+    def _read_with(self, read: Callable[[NDArray[np.int64]], Any], places: NDArray[np.int64]) -> Any:
         source = self._stream.source
         if not source.is_remote or not len(places):
-            return read(self._indices(places), None)
+            return read(self._indices(places))
         window = self._window_of(int(places[-1]))
         is_new = window != self._window
         if is_new:
-            self._foresee(window)
             for group in self._groups_of(window):
                 source._upcoming.get().take(_key_of(group))  # waits for it
-        found = read(self._indices(places), self._foresight)
+        found = read(self._indices(places))
         if is_new:
             self._window = window
             if 2 * self._stream.window <= source._groups_in_memory():
                 for group in self._groups_of(window + 1):
                     start, count = int(self._starts[group]), int(self._sizes[group])
-                    load = functools.partial(source._load_range, start, start + count, self._foresight)
+                    load = functools.partial(source._load_range, start, start + count)
                     source._upcoming.get().begin(_key_of(group), load, at_once=source._groups_at_once)
         return found
 
@@ -206,13 +196,6 @@ class BlockPass(ResumablePass[int]):
     def _groups_of(self, window: int) -> list[int]:
         groups: list[int] = self._groups[window * self._stream.window : (window + 1) * self._stream.window].tolist()
         return groups
-
-    def _foresee(self, window: int) -> None:
-        """Note where this pass is, for the disk cache. Other workers may still be reading the window before."""
-        if self._foresight is None:
-            self._foresight = self._stream.foresight(self._epoch, self._part)
-        if self._foresight is not None:
-            self._foresight.turn = (window - 1) * self._stream.window * self._part[1] - 1
 
     # Any: samples of any kind.
     def take(self, count: int) -> list[Any]:

@@ -10,7 +10,6 @@ from feedline.datasets.framework.manifest import FACTS, Manifest, manifest_in, r
 from feedline.datasets.framework.paths import File, natural
 from feedline.datasets.storage.addresses import identity_of, shown_url
 from feedline.datasets.storage.blob import Version
-from feedline.datasets.storage.foresight import Foresight
 from feedline.datasets.storage.storage import Storage, protocol_of
 from feedline.errors import CorruptSource, SourceError
 
@@ -21,8 +20,6 @@ class RemoteFile(File):
 
     address: str = field(default="", repr=False)
     """The address as the user gave it: never shown."""
-    foresight: Foresight | None = field(default=None, repr=False, compare=False)
-    """When it is needed again, if a stream opens it: for the disk cache."""
 
     @property
     def version(self) -> Version:

@@ -15,6 +15,7 @@ from feedline.datasets.framework.manifest import (
     manifest_in,
     refuse_unfinished,
 )
+from feedline.datasets.framework.paths import natural
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Version
 from feedline.datasets.storage.remote import Remote
@@ -32,10 +33,10 @@ def expand(
     """Return the shards that one or more patterns match, in their order.
 
     Braces stand for numbers or alternatives: `shard-{000..099}.tar`, `{train,val}.tar`. `::` separates patterns, as in
-    the webdataset package. In local paths, `*`, `?` and `[...]` match existing files, sorted; a file with exactly that
-    name takes precedence. They also match objects of a store, which `listed` lists. So it does for folders: addresses
-    that end in a slash, and folders with a manifest. Raises BadOption: there is no pattern, or a shard occurs twice;
-    SourceError: no file matches.
+    the webdataset package. In local paths, `*`, `?` and `[...]` match existing files, `a-9` before `a-10`; a file with
+    exactly that name takes precedence. They also match objects of a store, which `listed` lists. So it does for
+    folders: addresses that end in a slash, and folders with a manifest. Raises BadOption: there is no pattern, or a
+    shard occurs twice; SourceError: no file matches.
 
     Example:
         >>> expand("s3://bucket/{train,val}-{08..10}.tar")[1:4]
@@ -74,7 +75,7 @@ def _files(name: str, listed: Callable[[str], list[str]] | None) -> Iterable[str
     path = local_path(name)
     if not glob.has_magic(path) or os.path.exists(path):
         return [name]
-    files = sorted(glob.glob(path, recursive=True))
+    files = sorted(glob.glob(path, recursive=True), key=natural)
     if not files:
         raise SourceError(f"No file fits {shown_address(name)!r}. Is the folder right?")
     return files

@@ -65,6 +65,11 @@ class ShardShare:
         """True if no part has started the shard, and only one reads it."""
         return self == ShardShare(self.turn)
 
+    @property
+    def has_gaps(self) -> bool:
+        """True if not all samples from the first one on are wanted."""
+        return self.every > 1 or bool(self.came)
+
     def wants(self, ordinal: int) -> bool:
         """True if a sample is still to be returned by this part."""
         return ordinal >= self.ordinal and ordinal % self.every == self.place and ordinal not in self.came

@@ -13,7 +13,6 @@ from feedline.abc import memory
 from feedline.abc.source import AheadSource, ColumnSource
 from feedline.datasets.framework.form import Form
 from feedline.datasets.framework.upcoming import Upcoming
-from feedline.datasets.storage.foresight import Foresight
 from feedline.errors import BadOption
 from feedline.images.compose import image_transform
 from feedline.randomness.scope import TRANSFORM, stage
@@ -240,12 +239,8 @@ class TableSource(Source, ColumnSource):
         """Combine columns, as `read_columns` returns them; None if the default collate function needs samples."""
         return self._build(columns) if all(map(is_column, columns)) else None
 
-    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
-        """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
-        return self._samples_of(self._columns_foreseen(indices, np.empty, foresight))
-
-    def _columns_foreseen(self, indices: Indices, empty: Empty, foresight: Foresight | None) -> list[object]:
-        """Return columns as `_read_columns` does, for such a stream."""
+    def _columns_in_blocks(self, indices: Indices, empty: Empty) -> list[object]:
+        """Return columns as `_read_columns` does, for a stream, which needs all rows of the blocks that they are in."""
         return self._read_columns(indices, empty)
 
 

@@ -9,13 +9,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 from feedline.datasets.framework.paths import change_of
 from feedline.datasets.framework.source import checked_count
 from feedline.datasets.storage.addresses import shown_address
 from feedline.errors import BadOption, SourceChanged, SourceError, TooManyOpenFiles
 from feedline.system.handle import ClosedWhenDeleted
+
+T = TypeVar("T")
 
 
 class Version(NamedTuple):
@@ -256,3 +258,15 @@ def read_range(
                 ) from exc
             retry_policy.wait(attempt + (_THROTTLED_LATER if isinstance(exc, Throttled) else 0))
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def retried(act: Callable[[], T], *, name: str, retry_policy: RetryPolicy, done: str = "read") -> T:
+    """Return what `act` returns, which raises Transient if a retry may help. The other arguments are as above."""
+    answers = list[T]()
+
+    def once(_start: int, _stop: int) -> Iterator[bytes]:
+        answers.append(act())
+        yield b" "
+
+    read_range(once, 0, 1, name=name, retry_policy=retry_policy, done=done)
+    return answers[0]

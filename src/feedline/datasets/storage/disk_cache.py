@@ -5,53 +5,59 @@ That also makes up for not flushing pieces to the disk, which would take as long
 derives from the blob's address, size and tag. So a changed blob has different pieces, readers need no lock, and a file
 may be deleted at any time: a process that has it open keeps reading, and later readers fetch it again.
 
-Workers and ranks often want the same piece at the same time. The first one locks a file beside it and fetches; the
-others wait for the lock, so the piece is requested once. The lock ends with its process; if that process is only
-stopped, the others keep waiting.
+A cache fills with whole pieces, and then stays as it is: other reads fetch just their own bytes. Every sample is needed
+once per epoch, so of an epoch's bytes a cache can serve those that it held when the epoch began, and no choice of
+pieces serves more. Only pieces that nobody needs make room: those of blobs that have changed, and those of other
+datasets that were not read for an hour.
 
-When there are too many bytes, what is needed latest goes first (`foresight.py`). A new piece that is needed later than
-all others is not stored at all. Pieces of other datasets stay as long as somebody uses them.
+Workers and ranks often want the same piece at the same time. The first one locks a file beside it and fetches; the
+others wait for the lock, so the piece is requested once. If there is no room for it, they find it in the locked file,
+which is gone when they have closed it. The lock ends with its process; if that process is only stopped, the others keep
+waiting.
 
 One more file in the folder counts bytes, and is locked while a piece is added. A killed process leaves at most an
-uncounted file; the next process that deletes pieces deletes it too.
+uncounted file; the next process that looks for room deletes it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import os
+import re
+import stat
 import struct
-import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from feedline.datasets.framework.paths import local_output
 from feedline.datasets.framework.store import StoredFile, check_own, stored_bytes, write_stored
+from feedline.datasets.storage.addresses import identity_of
 from feedline.datasets.storage.blob import Blob
-from feedline.datasets.storage.cache_pieces import Pieces, place_of, victims_of
-from feedline.datasets.storage.foresight import Foresight, RandomAccess, name_of
 from feedline.errors import BadOption, PerformanceWarning, warn_user
-from feedline.system.process import lock_of_process
 from feedline.system.sizes import bytes_text
 
 PIECE_BYTES = 1 << 21
 MARK = ".feedline-shards"
-_SLACK = 0.01
-"""The share of the limit to free beyond what is needed, so that not every piece deletes others. A guess."""
-_SCAN_S = 10.0
-_SCAN_SHARE = 0.01
-"""How long the result of a scan is used, where every piece could need one: so long, and until this share of the time
-was spent on scans. Guesses."""
-_FULL_S = 300.0
-"""How long a cache that was found to be full is not looked at again. A guess."""
+_LOOK_S = 60.0
+_LOOK_SHARE = 0.01
+"""How long a full cache is not looked through again for pieces that nobody needs: so long, and until this share of the
+time was spent on it. Guesses."""
+_FAILED_S = 300.0
+"""How long nothing is stored after the disk refused a piece. A guess."""
 _FLUSH_BYTES = 1 << 23
 """Bytes read from the cache after which a process adds them to the counts."""
-_reserving = lock_of_process()
-"""Held while room is looked for."""
+_ABANDONED_S = 3600.0
+"""An unfinished file of this age was abandoned."""
+_UNUSED_S = 3600.0
+"""A piece of another dataset that was not read for this long is not needed any more. A guess."""
+_PART_OF_NAME = 16
+"""The characters of a piece's name that stand for the blob, and of those for its version."""
+_NAME = re.compile(r"(?P<begun>\.)?[0-9a-f]{32}-\d+(?(begun)\..*)")
+"""Names of pieces and of unfinished files. Other files are the user's, and are left alone."""
 
 
 class CacheStats(NamedTuple):
@@ -72,7 +78,7 @@ class CacheStats(NamedTuple):
     served: int = 0
     """Read from the disk instead."""
     dropped: int = 0
-    """Deleted to make room, or fetched and not stored, because everything else is needed sooner or there is no room."""
+    """Deleted to make room, or fetched and not stored because there is none."""
 
     @property
     def hit_rate(self) -> float:
@@ -93,8 +99,8 @@ def check_limit(name: str, max_bytes: int) -> None:
     """Check an option that limits a cache. Raises BadOption: it is less than `least_limit()`."""
     if max_bytes < least_limit():
         raise BadOption(
-            f"{name}={max_bytes} is less than {bytes_text(least_limit())}: pieces of shards have "
-            f"{bytes_text(PIECE_BYTES)}, and would be deleted before they are used again. Give more, or no cache."
+            f"{name}={max_bytes} is less than {bytes_text(least_limit())}: the cache holds pieces of "
+            f"{bytes_text(PIECE_BYTES)}. Give more, or no cache."
         )
 
 
@@ -118,39 +124,29 @@ class DiskCache:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin with nothing: each process counts its own bytes, and reserves room for itself."""
         self._pid = os.getpid()
         self._served = self._uncached = 0
         """Bytes that were not counted yet: read from the disk, and fetched but not stored."""
-        self._pieces: Pieces | None = None
-        """What was in the folder a short while ago."""
         self._versions: dict[str, str] = {}
         """The version of each blob that was read here; pieces of other versions are of no use."""
-        self._reserved = 0
-        """Pieces that this process is fetching because there is room for them."""
-        self._full_until_s = 0.0
-        """Until when nothing is stored that would need others to go."""
-        self._random_access = RandomAccess()
-        self._last = threading.local()
-        """The piece that each thread read last: the reads of a batch are often close together."""
+        self._files: list[Sequence[str]] = []
+        """The addresses of the datasets that are read here."""
+        self._looked_s = self._failed_s = -_FAILED_S
+        """When the folder was last looked through, and when a piece could not be stored."""
+        self._look_took_s = 0.0
 
-    def random_access(self, files: Sequence[str]) -> RandomAccess:
-        """Return what is known about files that are read at random: the same object for the same files."""
-        if self._random_access.files is not files:
-            self._random_access = RandomAccess(files)
-        return self._random_access
+    def own(self, files: Sequence[str]) -> None:
+        """Keep the pieces of these addresses, however long ago they were read."""
+        if not any(one is files for one in self._files):
+            self._files.append(files)
 
     def path_of(self, blob: Blob, number: int) -> Path:
         """Return the path of a piece, whether or not it is cached."""
-        name, version = name_of(blob.address), hashlib.blake2b(f"{blob.size}\n{blob.tag}".encode(), digest_size=8)
+        name, version = _name_of(blob.address), hashlib.blake2b(f"{blob.size}\n{blob.tag}".encode(), digest_size=8)
         self._versions[name] = version.hexdigest()
         return self.folder / f"{name}{version.hexdigest()}-{number}"
 
-    def read(self, path: Path, size: int) -> bytes | None:
-        """Return the bytes of a piece; None if it is missing or damaged."""
-        return self.read_part(path, size, 0, size)
-
-    def read_part(self, path: Path, size: int, start: int, stop: int) -> bytes | None:
+    def read(self, path: Path, size: int, start: int, stop: int) -> bytes | None:
         """Return some bytes of a piece; None if it is missing or damaged, here or of another size."""
         file = StoredFile.open(path)
         if file is None:
@@ -160,136 +156,148 @@ class DiskCache:
         finally:
             file.close()
         if part is not None:
-            self._count_served(path, len(part))
+            with contextlib.suppress(OSError):  # deleted meanwhile, or on a disk that cannot be written to
+                os.utime(path)  # marks it as recently used
+            self._count(served=len(part))
         return part
-
-    def _count_served(self, path: Path, size: int) -> None:
-        with contextlib.suppress(OSError):  # deleted meanwhile, or on a disk that cannot be written to
-            os.utime(path)  # marks it as recently used
-        self._served += size
-        self._flush_counts()
 
     def count_uncached(self, size: int) -> None:
         """Count bytes that are fetched and not stored."""
-        self._uncached += size
-        self._flush_counts()
+        self._count(uncached=size)
 
-    def _flush_counts(self) -> None:
-        self._leave_to_parent()
+    def _count(self, *, served: int = 0, uncached: int = 0) -> None:
+        if self._pid != os.getpid():  # the parent counts its own
+            self._pid, self._served, self._uncached = os.getpid(), 0, 0
+        self._served, self._uncached = self._served + served, self._uncached + uncached
         if self._served + self._uncached >= _FLUSH_BYTES:
             with contextlib.suppress(OSError), _locked(self.folder / MARK) as mark:
                 self._put_counts(mark, self._counts(mark))
 
-    def last(self, path: Path) -> bytes | None:
-        """Return a piece if this thread has read it last."""
-        kept: tuple[Path, bytes] | None = getattr(self._last, "piece", None)
-        return kept[1] if kept is not None and kept[0] == path else None
+    def fetched(self, path: Path, size: int, fetch: Callable[[], bytes], *, is_worth: bool) -> bytes | None:
+        """Fetch a piece, and cache it if there is room. One caller at a time does; the others wait for its bytes.
 
-    def keep_last(self, path: Path, body: bytes) -> None:
-        """Keep the piece that this thread has just read."""
-        self._last.piece = path, body
-
-    def fetched(self, path: Path, size: int, fetch: Callable[[], bytes], foresight: Foresight) -> bytes:
-        """Return the bytes of a piece; if it is missing, one caller at a time fetches and caches it."""
-        found = self.read(path, size)
-        if found is not None:
-            return found
+        If there is no room, returns None, or fetches the piece if that `is_worth` it.
+        """
+        lock_path = path.with_name(f".{path.name}.lock")
         with contextlib.ExitStack() as stack:
-            lock = path.with_name(f".{path.name}.lock")
-            with contextlib.suppress(OSError):  # the folder is not writable; `write` reports it
+            lock: int | None = None
+            with contextlib.suppress(OSError):  # the folder is not writable; `_reserved` reports it
                 self.folder.mkdir(parents=True, exist_ok=True)
                 (self.folder / MARK).touch()  # before any other file
-                stack.enter_context(_locked(lock))
-                stack.callback(lock.unlink, missing_ok=True)
-            found = self.read(path, size)  # another process may have been quicker
+                lock = stack.enter_context(_locked(lock_path))
+            found = None if lock is None else _handed_over(lock, size)
+            if found is not None:
+                return found
+            found = self.read(path, size, 0, size)
             if found is None:
-                found = fetch()
-                self.write(path, found, foresight)
+                room = self._reserved(path, size)
+                if room or is_worth:
+                    try:
+                        found = fetch()  # if it fails, the lock stays, and one of those who wait fetches
+                    except BaseException:
+                        self._note(held=-room)
+                        raise
+                    if not room:
+                        self.count_uncached(size)
+                    if not (room and self._write(path, found, room)) and lock is not None:
+                        _hand_over(lock, found)
+            if lock is not None:
+                lock_path.unlink(missing_ok=True)
         return found
 
-    def write(self, path: Path, body: bytes, foresight: Foresight) -> None:
-        """Cache a piece. If that fails, only warn."""
-        self._leave_to_parent()
+    def _reserved(self, path: Path, size: int) -> int:
+        """Return the bytes that were counted for a piece, before it is fetched; 0 if there is no room for it.
+
+        If the process is killed then, the count is too high until the folder is looked through.
+        """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             with _locked(self.folder / MARK) as mark:
-                size = stored_bytes(len(body))
-                before = path.lstat().st_size if os.path.lexists(path) else 0  # another process was quicker
-                counts = self._counts(mark)
-                counts = counts._replace(held=counts.held + size - before, fetched=counts.fetched + len(body))
-                is_stored = True
-                if counts.held > self.max_bytes:
-                    counts, is_stored = self._make_room(counts, path, size, foresight)
-                # Before the piece: a process killed in between leaves too high a count, which the next scan corrects.
-                self._put_counts(mark, counts)
-                if is_stored:
-                    try:
-                        write_stored(path, [body], flush=False)
-                    except OSError:  # a full disk
-                        self._put_counts(mark, counts._replace(held=counts.held - size + before))
-                        raise
-                    if self._pieces is not None:
-                        self._pieces.add(str(path), size)
+                room, counts = stored_bytes(size), self._counts(mark)
+                if os.path.lexists(path):  # a damaged piece, which was counted
+                    counts = counts._replace(held=counts.held - path.lstat().st_size)
+                if counts.held + room > self.max_bytes:
+                    return 0
+                self._put_counts(mark, counts._replace(held=counts.held + room))
+                return room
         except OSError as exc:
-            self._full_until_s = time.monotonic() + _FULL_S
-            warn_user(
-                f"{self.folder} cannot be written ({exc.strerror or exc}): shards are read without a cache there. Make "
-                "room, or give Remote(cache=...) a folder that can be written to.",
-                PerformanceWarning,
-            )
+            self._warn(exc)
+            return 0
 
-    @contextlib.contextmanager
-    def reserved(self, path: Path, foresight: Foresight) -> Iterator[bool]:
-        """Reserve room for a piece while it is fetched. Yields False if another would have to go that is of use."""
-        self._leave_to_parent()
-        with _reserving:
-            has_room = path.exists() or self._has_room(path, foresight)  # one that is there is damaged
-            self._reserved += has_room
+    def _write(self, path: Path, body: bytes, room: int) -> bool:
+        """Cache a piece for which there is room. If that fails, warn and return False."""
         try:
-            yield has_room
-        finally:
-            with _reserving:
-                self._reserved -= has_room
-
-    def _has_room(self, path: Path, foresight: Foresight) -> bool:
-        if time.monotonic() < self._full_until_s:
+            write_stored(path, [body], flush=False)
+        except OSError as exc:  # a full disk
+            self._note(held=-room, fetched=len(body), dropped=len(body))
+            self._warn(exc)
             return False
-        piece = stored_bytes(PIECE_BYTES)
-        wanted = piece * (self._reserved + 1)
+        self._note(fetched=len(body))
+        return True
+
+    def _note(self, *, held: int = 0, fetched: int = 0, dropped: int = 0) -> None:
+        with contextlib.suppress(OSError), _locked(self.folder / MARK) as mark:
+            counts = self._counts(mark)
+            changed = (counts.held + held, counts.fetched + fetched, counts.served, counts.dropped + dropped)
+            self._put_counts(mark, CacheStats(*changed))
+
+    def _warn(self, exc: OSError) -> None:
+        self._failed_s = time.monotonic()
+        warn_user(
+            f"{self.folder} cannot be written ({exc.strerror or exc}): shards are read without a cache there. Make "
+            "room, or give Remote(cache=...) a folder that can be written to.",
+            PerformanceWarning,
+        )
+
+    def has_room_for(self, path: Path) -> bool:
+        """True if a piece that is missing can probably be cached."""
+        now_s, wanted = time.monotonic(), stored_bytes(PIECE_BYTES)
+        if now_s < self._failed_s + _FAILED_S:
+            return False
+        if path.exists():  # damaged
+            return True
         try:
             with _opened(self.folder / MARK) as mark:
-                stored = _stored_counts(mark)
-            if stored is not None and stored.held + wanted <= self.max_bytes:
+                counts = _stored_counts(mark)
+            if counts is not None and counts.held + wanted <= self.max_bytes:
                 return True
+            if counts is not None and now_s < self._looked_s + max(_LOOK_S, self._look_took_s / _LOOK_SHARE):
+                return False
+            self._looked_s = now_s
             with _locked(self.folder / MARK) as mark:
-                last, counts = self._pieces, self._counts(mark)
-                pieces = self._scanned(anew=False)
-                if pieces is not last:  # corrects the count, if a process was killed
-                    counts = counts._replace(held=self._trimmed(pieces))
-                    self._put_counts(mark, counts)
-                useless = int(pieces.sizes[pieces.are_useless(foresight, self._versions)].sum())
-                is_needed = foresight.after(place_of(path.name, foresight)) < math.inf
-        except OSError:  # there is no folder yet, or it cannot be written to: `write` creates it, or warns
+                counts = _stored_counts(mark) or CacheStats()
+                held, dropped = self._tidied()
+                self._put_counts(mark, counts._replace(held=held, dropped=counts.dropped + dropped))
+            self._look_took_s = time.monotonic() - now_s
+        except OSError:  # there is no folder yet, or it cannot be written to: `fetched` creates it, or warns
             return True
-        left = self.max_bytes - counts.held + useless if is_needed else 0
-        if left < piece:
-            self._full_until_s = time.monotonic() + max(_FULL_S, pieces.took_s / _SCAN_SHARE)
-        return left >= wanted
+        return held + wanted <= self.max_bytes
 
-    def _trimmed(self, pieces: Pieces) -> int:
-        """Delete the pieces used least recently if the limit was lowered; return the bytes that are left."""
-        held = int(pieces.sizes.sum())
-        victims, _ = victims_of(-pieces.used_s, pieces.sizes, -math.inf, held - self.max_bytes)
-        return held - pieces.delete(victims)
+    def _tidied(self) -> tuple[int, int]:
+        """Delete pieces that nobody needs, and the oldest ones if the limit was lowered.
 
-    def _leave_to_parent(self) -> None:
-        """Drop what a forked process has inherited: counts, reservations, and what its parent found in the folder."""
-        if self._pid != os.getpid():
-            with _reserving:
-                if self._pid != os.getpid():
-                    self._served = self._uncached = self._reserved = 0
-                    self._pieces = None
-                    self._pid = os.getpid()
+        Returns:
+            The bytes that are left, and those that were deleted.
+        """
+        now_s, own = time.time(), {_name_of(address) for files in self._files for address in files}
+        pieces = _pieces_in(self.folder)
+        used = [one for one in pieces if not self._is_useless(one, own, now_s)]
+        used.sort(key=lambda one: -one.used_s)
+        held = sum(one.size for one in used)
+        while held > self.max_bytes:
+            held -= used.pop().size
+        useless = set(pieces).difference(used)
+        for piece in useless:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(piece.path)
+        return held, sum(one.size for one in useless)
+
+    def _is_useless(self, piece: _Piece, own: set[str], now_s: float) -> bool:
+        """True if the piece's blob has changed, or nobody uses its dataset any more."""
+        name = os.path.basename(piece.path)
+        blob, version = name[:_PART_OF_NAME], name[_PART_OF_NAME : 2 * _PART_OF_NAME]
+        if blob in self._versions:
+            return self._versions[blob] != version
+        return blob not in own and piece.used_s < now_s - _UNUSED_S
 
     def stats(self) -> CacheStats:
         """Return what the folder holds, and what went through it."""
@@ -302,37 +310,13 @@ class DiskCache:
 
     def _counts(self, mark: int) -> CacheStats:
         stored = _stored_counts(mark)
-        return CacheStats(held=int(self._scanned().sizes.sum())) if stored is None else stored
+        return CacheStats(held=sum(one.size for one in _pieces_in(self.folder))) if stored is None else stored
 
     def _put_counts(self, mark: int, counts: CacheStats) -> None:
         served, self._served = self._served, 0
         uncached, self._uncached = self._uncached, 0
-        counts = CacheStats(counts.held, counts.fetched + uncached, counts.served + served, counts.dropped + uncached)
-        os.pwrite(mark, _COUNTS.pack(*counts), 0)
-
-    def _scanned(self, *, anew: bool = True) -> Pieces:
-        """Return the pieces in the folder. If not `anew`, a recent result will do."""
-        last = self._pieces
-        if anew or last is None or time.monotonic() - last.at_s >= max(_SCAN_S, last.took_s / _SCAN_SHARE):
-            self._pieces = Pieces(self.folder)
-            return self._pieces
-        return last
-
-    def _make_room(self, counts: CacheStats, path: Path, size: int, foresight: Foresight) -> tuple[CacheStats, bool]:
-        """Delete pieces until a new one fits. Return the counts, and whether to store the new piece."""
-        last = self._pieces
-        pieces = self._scanned(anew=False)
-        pieces.leave_out(pieces.at(path))  # it is replaced
-        # Other processes have changed what an old scan found. A new one corrects the count.
-        held = counts.held if pieces is last else int(pieces.sizes.sum()) + size
-        slack, new = int(self.max_bytes * _SLACK), foresight.after(place_of(path.name, foresight))
-        fits, dropped = True, 0
-        while fits and held > self.max_bytes:  # again, if other processes have deleted these pieces already
-            times = pieces.times(foresight, self._versions)
-            victims, fits = victims_of(times, pieces.sizes, new, held - self.max_bytes, slack)
-            freed = pieces.delete(victims) + (0 if fits else size)
-            held, dropped = held - freed, dropped + freed
-        return counts._replace(held=held, dropped=counts.dropped + dropped), fits
+        held, fetched, before, dropped = counts
+        os.pwrite(mark, _COUNTS.pack(held, fetched + uncached, before + served, dropped + uncached), 0)
 
     def __getstate__(self) -> dict[str, object]:
         return {"folder": self.folder, "max_bytes": self.max_bytes}
@@ -343,6 +327,88 @@ class DiskCache:
 
     def __repr__(self) -> str:
         return f"DiskCache({str(self.folder)!r}, max_bytes={self.max_bytes})"
+
+
+class CachedBlob(Blob):
+    """A blob that reads through a disk cache, piece by piece. Closing it closes the underlying blob.
+
+    Args:
+        blob: the underlying blob.
+        cache: where its pieces are cached.
+        is_common: True if several processes read the same pieces at about the same time.
+    """
+
+    def __init__(self, blob: Blob, cache: DiskCache, *, is_common: bool = False) -> None:
+        self.name, self.address, self.size, self.tag = blob.name, blob.address, blob.size, blob.tag
+        self._blob = blob
+        self._cache = cache
+        self._is_common = is_common
+
+    def read(self, start: int, stop: int) -> bytes:
+        parts, at = list[bytes](), start  # what was read, up to `at`
+        for number in range(start // PIECE_BYTES, -(-stop // PIECE_BYTES)):
+            first = number * PIECE_BYTES
+            begin, end = max(start, first), min(stop, first + PIECE_BYTES)
+            part = self._part(number, begin - first, end - first)
+            if part is not None:
+                parts += [self._fetched(at, begin), part] if at < begin else [part]
+                at = end
+        if at < stop:
+            parts.append(self._fetched(at, stop))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _part(self, number: int, start: int, stop: int) -> bytes | None:
+        """Return some bytes of a piece from the cache, which may fetch it; None if it should not."""
+        cache, first = self._cache, number * PIECE_BYTES
+        size, path = min(PIECE_BYTES, self.size - first), cache.path_of(self, number)
+        found = cache.read(path, size, start, stop)
+        if found is not None:
+            return found
+        is_worth = self._is_common and 2 * (stop - start) >= size
+        if not is_worth and not cache.has_room_for(path):
+            return None
+        whole = cache.fetched(path, size, lambda: self._blob.read(first, first + size), is_worth=is_worth)
+        return None if whole is None else whole[start:stop]
+
+    def _fetched(self, start: int, stop: int) -> bytes:
+        """Fetch bytes that are not stored."""
+        data = self._blob.read(start, stop)
+        self._cache.count_uncached(stop - start)
+        return data
+
+    def check(self) -> None:
+        self._blob.check()
+
+    def close(self) -> None:
+        self._blob.close()
+
+
+class _Piece(NamedTuple):
+    path: str
+    size: int
+    used_s: float
+    """When it was last read."""
+
+
+def _name_of(address: str) -> str:
+    """Return what the names of a blob's pieces begin with, whatever its version."""
+    return hashlib.blake2b(identity_of(address).encode(), digest_size=_PART_OF_NAME // 2).hexdigest()
+
+
+def _pieces_in(folder: Path) -> list[_Piece]:
+    """Return the pieces in a folder, and delete files that were abandoned."""
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+                name, status = _NAME.fullmatch(entry.name), entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    continue
+                if name and not name["begun"]:
+                    found.append(_Piece(entry.path, status.st_size, status.st_mtime))
+                elif name and status.st_mtime < time.time() - _ABANDONED_S:
+                    os.unlink(entry.path)
+    return found
 
 
 def _stored_counts(mark: int) -> CacheStats | None:
@@ -371,3 +437,16 @@ def _locked(path: Path) -> Iterator[int]:
             yield file
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile has it open, too
+
+
+def _hand_over(lock: int, body: bytes) -> None:
+    """Leave a piece to those who wait for a lock. If the disk is full, they fetch it themselves."""
+    with contextlib.suppress(OSError):
+        os.truncate(lock, 0)
+        os.pwrite(lock, body + zlib.crc32(body).to_bytes(4, "little"), 0)
+
+
+def _handed_over(lock: int, size: int) -> bytes | None:
+    """Return the piece that another process has left; None if it was cached, or not fetched."""
+    body, checksum = os.pread(lock, size, 0), os.pread(lock, 4, size)
+    return body if len(body) == size and zlib.crc32(body).to_bytes(4, "little") == checksum else None

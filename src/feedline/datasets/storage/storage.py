@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from feedline.datasets.storage.addresses import shown_url, without_secrets
-from feedline.datasets.storage.blob import Blob, LocalBlob, RetryPolicy, Throttled, Transient, Version, read_range
-from feedline.datasets.storage.cached_blob import CachedBlob
-from feedline.datasets.storage.foresight import Foresight
+from feedline.datasets.framework.paths import natural
+from feedline.datasets.storage.addresses import shown_url
+from feedline.datasets.storage.blob import Blob, LocalBlob, RetryPolicy, Transient, Version, read_range, retried
+from feedline.datasets.storage.disk_cache import CachedBlob
 from feedline.datasets.storage.remote import Remote
-from feedline.datasets.storage.systems import close_system, make_system, system_call, system_class, without_values
+from feedline.datasets.storage.systems import FileSystems, system_call, system_class
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
-from feedline.system.failures import words
 from feedline.system.handle import ClosedWhenDeleted
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from feedline.datasets.storage.http import Connections
 
-_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, TypeError)
+T = TypeVar("T")
 
 
 class StoreBlob(Blob):
@@ -41,41 +40,34 @@ class StoreBlob(Blob):
     def __init__(
         self,
         address: str,
-        system: AbstractFileSystem,
+        systems: FileSystems,
         retry_policy: RetryPolicy,
-        renew: Callable[[AbstractFileSystem], AbstractFileSystem] = lambda system: system,
         version: Version | None = None,
     ) -> None:
         self.name = shown_url(address)
         self.address = address
-        self._system = system
-        self._renew = renew
-        """Returns a new file system with freshly read credentials."""
-        self._path = system._strip_protocol(address)
+        self._systems = systems
         self._retry_policy = retry_policy
-        self._pin = _PINS.get(protocol_of(address), "")
+        self._protocol = protocol_of(address)
+        self._pin = _PINS.get(self._protocol, "")
         if version is None or not (self._pin and version.tag):
             version = self._ask()
         self.size, self.tag = version
 
     def _ask(self) -> Version:
-        found: dict[str, object] = {}
-
-        def info(system: AbstractFileSystem) -> bytes:
+        # Any: as each store describes objects.
+        def info(system: AbstractFileSystem) -> Mapping[str, Any]:
             system.invalidate_cache()
-            found.update(system.info(self._path))
-            return b" "
+            found: Mapping[str, Any] = system.info(self.address)
+            return found
 
-        def ask(_start: int, _stop: int) -> Iterator[bytes]:
-            yield self._query(info)
-
-        read_range(ask, 0, 1, name=self.name, retry_policy=self._retry_policy)
+        found = retried(partial(self._query, info), name=self.name, retry_policy=self._retry_policy)
         if found.get("type") == "directory" or found.get("size") is None:
             raise SourceError(
                 f"{self.name} is not an object that can be read, but a folder. If all files in it are meant, and this "
                 "source reads folders, end the address with /."
             )
-        return version_of(found, protocol_of(self.address))
+        return version_of(found, self._protocol)
 
     def read(self, start: int, stop: int) -> bytes:
         return read_range(self._get, start, stop, name=self.name, retry_policy=self._retry_policy)
@@ -93,25 +85,25 @@ class StoreBlob(Blob):
     # Never returns bytes of another version: where the store supports it, each request names the version.
     def _cat(self, system: AbstractFileSystem, start: int, stop: int, arrived: list[bytes]) -> bytes:
         data: bytes
+        path = system._strip_protocol(self.address)
         arrived.clear()
         if self._pin == "ETag" and self.tag:
             check = self._retry_policy.pace.check
-            system_call(system, _get_if_match, self._path, self.tag, start, stop, arrived, check)
+            system_call(system, _get_if_match, path, self.tag, start, stop, arrived, check)
             data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
         elif self._pin and self.tag:
             try:
-                data = system.cat_file(self._path, start=start, end=stop, generation=self.tag)
+                data = system.cat_file(path, start=start, end=stop, generation=self.tag)
             except FileNotFoundError:
                 raise SourceChanged(f"{self.name} was changed or deleted after it was listed or opened.") from None
         else:
             # Otherwise Hugging Face's file system reads 5 MB ahead in every call, and drops them.
-            options = {"cache_type": "none"} if protocol_of(self.address) == "hf" else {}
-            data = system.cat_file(self._path, start=start, end=stop, **options)
+            options = {"cache_type": "none"} if self._protocol == "hf" else {}
+            data = system.cat_file(path, start=start, end=stop, **options)
         return data
 
-    def _query(self, ask: Callable[[AbstractFileSystem], bytes]) -> bytes:
-        answer, self._system = _query_renewing(self.address, self._system, self._renew, ask)
-        return answer
+    def _query(self, act: Callable[[AbstractFileSystem], T]) -> T:
+        return self._systems.query(self._protocol, self.address, act)
 
     def check(self) -> None:
         if not (self._pin and self.tag) and self._ask() != (self.size, self.tag):
@@ -136,23 +128,6 @@ def version_of(found: Mapping[str, Any], protocol: str) -> Version:
     pin = _PINS.get(protocol, "")
     keys = (pin,) if pin else ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "mtime")
     return Version(int(found["size"]), str(next((found[key] for key in keys if found.get(key)), "")))
-
-
-class _Expired(Exception):
-    """Credentials have expired; the text is the store's message."""
-
-
-_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
-_CHANGED = ("PreconditionFailed", "412")
-_THROTTLED = (
-    "SlowDown",
-    "503",
-    "ServiceUnavailable",
-    "Throttling",
-    "ThrottlingException",
-    "RequestLimitExceeded",
-    "429",
-)
 
 
 _PIECE = 1 << 20
@@ -197,75 +172,6 @@ def _contents(system: AbstractFileSystem, address: str) -> bytes | None:
     return data
 
 
-T = TypeVar("T")
-
-
-def _query_renewing(
-    address: str,
-    system: AbstractFileSystem,
-    renew: Callable[[AbstractFileSystem], AbstractFileSystem],
-    ask: Callable[[AbstractFileSystem], T],
-    done: str = "read",
-) -> tuple[T, AbstractFileSystem]:
-    """Query a file system; if credentials have expired, retry with a new one. Return the answer and the system used."""
-    try:
-        with _translated_errors(address, system, done):
-            return ask(system), system
-    except _Expired:
-        system = renew(system)
-    try:
-        with _translated_errors(address, system, done):
-            return ask(system), system
-    except _Expired as exc:
-        then = "build the dataset with new ones and load the state" if done == "read" else "give new ones"
-        raise SourceError(
-            f"{shown_url(address)} cannot be {done}: {words(exc)}. The credentials have expired, and those looked up "
-            "anew are no better. Renew them where they come from (environment, profile, role); with keys in "
-            f"storage_options=, {then}."
-        ) from exc
-
-
-def _code_of(exc: BaseException | None) -> str:
-    """Return the store's error code: s3fs keeps it in the cause of its exception."""
-    while exc is not None:
-        response = getattr(exc, "response", None)
-        if isinstance(response, dict) and "Error" in response:
-            return str(response["Error"].get("Code", ""))
-        if type(exc).__name__ == "HttpError":  # from gcsfs
-            return str(getattr(exc, "code", ""))
-        exc = exc.__cause__
-    return ""
-
-
-@contextlib.contextmanager
-def _translated_errors(address: str, system: AbstractFileSystem, done: str) -> Iterator[None]:
-    """Turn exceptions of fsspec and the libraries below it into feedline errors."""
-    try:
-        yield
-    except (SourceChanged, _Expired, Transient):
-        raise
-    except Exception as exc:
-        said = str(exc) or ("no answer within timeout_s=" if isinstance(exc, TimeoutError) else "")
-        name, message = shown_url(address), f"{type(exc).__name__}: {said}"
-        text = without_secrets(without_values(message, getattr(system, "storage_options", {})), address)
-        cause = exc if text == message else None
-        code = _code_of(exc)
-        if code in _CHANGED:
-            raise SourceChanged(f"{name} was changed after it was listed or opened: that version is gone.") from cause
-        if code in _EXPIRED:
-            raise _Expired(text.rstrip(".")) from cause
-        if code in _THROTTLED:
-            raise Throttled(text) from cause
-        if isinstance(exc, FileNotFoundError):
-            what = "object" if done == "read" else "bucket or folder"
-            raise SourceError(f"{name}: there is no such {what} ({text}).") from cause
-        is_full = getattr(exc, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-        if isinstance(exc, _FINAL) or is_full or "Credentials" in type(exc).__name__:
-            advice = " Are the names in storage_options= right?" if isinstance(exc, TypeError) else ""
-            raise SourceError(f"{name} cannot be {done}: {text.rstrip('.')}.{advice}") from cause
-        raise Transient(text) from cause
-
-
 def protocol_of(address: str) -> str:
     """Return the protocol of an address; empty for the path of a local file."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", address)
@@ -294,25 +200,25 @@ class Storage(ClosedWhenDeleted):
     Args:
         remote: how files are read.
         files: the addresses of all files of the dataset, whose pieces stay in the cache.
+        is_common: True if several processes read the same parts at about the same time, as workers of a `BlockStream`.
     """
 
-    def __init__(self, remote: Remote | None = None, files: Sequence[str] = ()) -> None:
+    def __init__(self, remote: Remote | None = None, files: Sequence[str] = (), *, is_common: bool = False) -> None:
         self._remote = remote or Remote()
         self._retry_policy = self._remote.retry_policy
-        self._options = dict(self._remote.storage_options or {})
+        self._systems = FileSystems(self._remote.storage_options or {}, self._remote.timeout_s)
         self._pid = os.getpid()
         self._connections: Connections | None = None
-        self._systems: dict[str, AbstractFileSystem] = {}
-        self._expired: list[AbstractFileSystem] = []
         self._cache = self._remote.disk_cache
-        self._files = files
+        self._is_common = is_common
+        if self._cache is not None:
+            self._cache.own(files)
         self._lock = threading.Lock()
 
-    def open(self, address: str, version: Version | None = None, foresight: Foresight | None = None) -> Blob:
+    def open(self, address: str, version: Version | None = None) -> Blob:
         """Open a path, or an address that begins with http://, https://, or a protocol that fsspec supports.
 
-        If you pass a version, opening on web servers, s3 and gs sends no request: every read checks the version. With
-        `foresight`, the cache knows when the blob is needed again; without it, all files are read at random.
+        If you pass a version, opening on web servers, s3 and gs sends no request: every read checks the version.
 
         Raises SourceError: the file does not exist or cannot be reached; SourceChanged: it is not that version;
         MissingExtra: a required package is not installed.
@@ -323,22 +229,18 @@ class Storage(ClosedWhenDeleted):
         elif protocol in ("http", "https"):
             blob = self._open_http(address, version)
         else:
-            blob = StoreBlob(
-                address,
-                self._system(protocol),
-                self._retry_policy,
-                lambda system: self._renewed(protocol, system),
-                version,
-            )
+            blob = StoreBlob(address, self._systems, self._retry_policy, version)
         if version is not None and (blob.size, blob.tag) != version:
             blob.close()
             raise SourceChanged(f"{blob.name} has changed since it was looked at.")
         if blob.is_local or self._cache is None or not blob.tag:
             return blob
-        return CachedBlob(blob, self._cache, foresight or self._cache.random_access(self._files))
+        return CachedBlob(blob, self._cache, is_common=self._is_common)
 
     def listed(self, pattern: str) -> dict[str, Version]:
-        """Return the addresses in a store that match a pattern with `*`, `?` or `[...]`, sorted, and their versions.
+        """Return the addresses in a store that match a pattern with `*`, `?` or `[...]`, and their versions.
+
+        `a-9` comes before `a-10`, as among local files.
 
         Raises SourceError: nothing matches, or the store cannot be listed.
         """
@@ -353,25 +255,15 @@ class Storage(ClosedWhenDeleted):
         self.ask(pattern, glob)
         if not found:
             raise SourceError(f"No object fits {shown_url(pattern)}. Is the name of the bucket right?")
-        return dict(sorted(found.items()))
+        return {address: found[address] for address in sorted(found, key=natural)}
 
     def ask(self, address: str, act: Callable[[AbstractFileSystem], T], *, done: str = "read") -> T:
         """Return what `act` returns for the file system of an address; retry where that may help.
 
         Raises SourceError: it failed; the text says that the address "cannot be" `done`.
         """
-        protocol = protocol_of(address)
-        answers: list[T] = []
-
-        def once(_start: int, _stop: int) -> Iterator[bytes]:
-            answer, _ = _query_renewing(
-                address, self._system(protocol), lambda system: self._renewed(protocol, system), act, done
-            )
-            answers.append(answer)
-            yield b" "
-
-        read_range(once, 0, 1, name=shown_url(address), retry_policy=self._retry_policy, done=done)
-        return answers[0]
+        query = partial(self._systems.query, protocol_of(address), address, act, done)
+        return retried(query, name=shown_url(address), retry_policy=self._retry_policy, done=done)
 
     def contents(self, address: str) -> bytes | None:
         """Return all bytes of a small file or object; None if it does not exist. On s3 and gs, this is one request."""
@@ -386,13 +278,6 @@ class Storage(ClosedWhenDeleted):
                 blob.close()
         return self.ask(address, lambda system: _contents(system, address))
 
-    def _renewed(self, protocol: str, old: AbstractFileSystem) -> AbstractFileSystem:
-        """Replace a file system whose credentials have expired; all callers get the same new one."""
-        with self._lock:
-            if self._systems.get(protocol) is old:
-                self._expired.append(self._systems.pop(protocol))  # requests may be in flight, so close it at the end
-        return self._system(protocol)
-
     def _open_http(self, address: str, version: Version | None) -> Blob:
         # Imported here because it loads ssl and more, which takes 30 ms and is not needed for local files.
         from feedline.datasets.storage.http import Connections, HttpBlob
@@ -405,22 +290,13 @@ class Storage(ClosedWhenDeleted):
             address, connections, self._retry_policy, unsafe_redirects=self._remote.unsafe_redirects, version=version
         )
 
-    def _system(self, protocol: str) -> AbstractFileSystem:
-        with self._lock:
-            if protocol not in self._systems:
-                self._systems[protocol] = make_system(protocol, self._options, self._retry_policy.timeout_s)
-            return self._systems[protocol]
-
     def close(self) -> None:
         """Close all connections. May be called twice; the storage can be used again afterwards."""
         with self._lock:
-            systems, self._systems = [*self._systems.values(), *self._expired], {}
-            self._expired = []
             connections, self._connections = self._connections, None
         if connections is not None:
             connections.close()
-        for system in systems:
-            close_system(system)
+        self._systems.close()
 
     def _needs_closing(self) -> bool:
         # A forked process must not close what it inherited: the thread behind it stayed with the parent.

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import sys
-from collections.abc import Awaitable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from feedline.errors import BadOption, MissingExtra
+from feedline.datasets.storage.addresses import shown_url, without_secrets
+from feedline.datasets.storage.blob import Throttled, Transient
+from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.system.failures import words
 from feedline.system.optional import require
 
@@ -20,6 +25,28 @@ _PLAIN = ("endpoint_url", "region_name")
 
 _SHORTEST = 4
 """Minimum length of a value to hide: shorter ones occur as words in other text."""
+
+
+T = TypeVar("T")
+
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, TypeError)
+
+
+class _Expired(Exception):
+    """Credentials have expired; the text is the store's message."""
+
+
+_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
+_CHANGED = ("PreconditionFailed", "412")
+_THROTTLED = (
+    "SlowDown",
+    "503",
+    "ServiceUnavailable",
+    "Throttling",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+    "429",
+)
 
 
 # Any: each file system knows the types of its options.
@@ -72,6 +99,103 @@ def system_call(system: AsyncFileSystem, function: object, *arguments: object) -
     """Run a coroutine function on a file system's event loop, passing the file system first."""
     found: object = sys.modules["fsspec.asyn"].sync(system.loop, function, system, *arguments)
     return found
+
+
+class FileSystems:
+    """The file systems of one process, by protocol. Threads may share it.
+
+    Args:
+        options: options of fsspec.
+        timeout_s: how long a read may stall.
+    """
+
+    # Any: each file system knows the types of its options.
+    def __init__(self, options: Mapping[str, Any], timeout_s: float | None = None) -> None:
+        self._options = dict(options)
+        self._timeout_s = timeout_s
+        self._open: dict[str, AbstractFileSystem] = {}
+        self._expired: list[AbstractFileSystem] = []
+        """Those whose credentials have expired. Requests may be in flight, so they are closed at the end."""
+        self._lock = threading.Lock()
+
+    def of(self, protocol: str) -> AbstractFileSystem:
+        """Return the file system of a protocol."""
+        with self._lock:
+            if protocol not in self._open:
+                self._open[protocol] = make_system(protocol, self._options, self._timeout_s)
+            return self._open[protocol]
+
+    def query(self, protocol: str, address: str, act: Callable[[AbstractFileSystem], T], done: str = "read") -> T:
+        """Return what `act` returns for a file system; if credentials have expired, once more for a new one.
+
+        Raises SourceError: it failed, and the text says that the address "cannot be" `done`; Transient: trying again
+        may help; SourceChanged: there is another version now.
+        """
+        system = self.of(protocol)
+        with contextlib.suppress(_Expired), self._translated(address, done):
+            return act(system)
+        with self._lock:
+            if self._open.get(protocol) is system:  # otherwise another thread has replaced it
+                self._expired.append(self._open.pop(protocol))
+        try:
+            with self._translated(address, done):
+                return act(self.of(protocol))
+        except _Expired as exc:
+            then = "build the dataset with new ones and load the state" if done == "read" else "give new ones"
+            raise SourceError(
+                f"{shown_url(address)} cannot be {done}: {words(exc)}. The credentials have expired, and those looked "
+                "up anew are no better. Renew them where they come from (environment, profile, role); with keys in "
+                f"storage_options=, {then}."
+            ) from exc
+
+    @contextlib.contextmanager
+    def _translated(self, address: str, done: str) -> Iterator[None]:
+        """Turn exceptions of fsspec and the libraries below it into feedline errors."""
+        try:
+            yield
+        except (SourceChanged, _Expired, Transient):
+            raise
+        except Exception as exc:
+            said = str(exc) or ("no answer within timeout_s=" if isinstance(exc, TimeoutError) else "")
+            name, message = shown_url(address), f"{type(exc).__name__}: {said}"
+            text = without_secrets(without_values(message, self._options), address)
+            cause = exc if text == message else None
+            code = _code_of(exc)
+            if code in _CHANGED:
+                raise SourceChanged(
+                    f"{name} was changed after it was listed or opened: that version is gone."
+                ) from cause
+            if code in _EXPIRED:
+                raise _Expired(text.rstrip(".")) from cause
+            if code in _THROTTLED:
+                raise Throttled(text) from cause
+            if isinstance(exc, FileNotFoundError):
+                what = "object" if done == "read" else "bucket or folder"
+                raise SourceError(f"{name}: there is no such {what} ({text}).") from cause
+            is_full = getattr(exc, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+            if isinstance(exc, _FINAL) or is_full or "Credentials" in type(exc).__name__:
+                advice = " Are the names in storage_options= right?" if isinstance(exc, TypeError) else ""
+                raise SourceError(f"{name} cannot be {done}: {text.rstrip('.')}.{advice}") from cause
+            raise Transient(text) from cause
+
+    def close(self) -> None:
+        """Close all connections. May be called twice; the file systems are made again when they are needed."""
+        with self._lock:
+            systems, self._open, self._expired = [*self._open.values(), *self._expired], {}, []
+        for system in systems:
+            close_system(system)
+
+
+def _code_of(exc: BaseException | None) -> str:
+    """Return the store's error code: s3fs keeps it in the cause of its exception."""
+    while exc is not None:
+        response = getattr(exc, "response", None)
+        if isinstance(response, dict) and "Error" in response:
+            return str(response["Error"].get("Code", ""))
+        if type(exc).__name__ == "HttpError":  # from gcsfs
+            return str(getattr(exc, "code", ""))
+        exc = exc.__cause__
+    return ""
 
 
 def close_system(system: object) -> None:

@@ -120,8 +120,8 @@ def own_snapshot(snapshot: Snapshot, share: Share, worker_count: int, dataset: A
     elif not is_reshardable:
         raise BadState(
             f"The state was saved by {len(ranks)} ranks, each with a state of its own, and there are "
-            f"{share.world_size} now. What they have left cannot be divided again: only streams of tar shards and of "
-            "query rows can. Use as many ranks and workers as when the state was saved."
+            f"{share.world_size} now. What they have left cannot be divided again: only streams of tar shards, of "
+            "TFRecord files and of query rows can. Use as many ranks and workers as when the state was saved."
         )
     return _resharded(ranks, share, parts, dataset)
 

@@ -180,11 +180,9 @@ def _add_tune(commands: _Commands) -> None:
     _add_plot(tune)
     tune.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
     stored = tune.add_argument_group("shards in a store")
-    stored.add_argument("--cache", metavar="BYTES", help="size of the shard cache of each machine: 300GB (none)")
+    stored.add_argument("--cache", metavar="BYTES", help="size of the disk cache of each machine: 300GB (none)")
     stored.add_argument("--sample-bytes", metavar="BYTES", help="average size of a sample: 100KB")
     stored.add_argument("--machines", type=values.at_least(1), metavar="N", help="machines that train (1)")
-    stored.add_argument("--ranks", type=values.at_least(1), metavar="N", help="ranks of each machine (1)")
-    stored.add_argument("--workers", type=values.at_least(1), metavar="N", help="workers of each rank (2)")
     tune.add_argument(
         "--script",
         nargs=argparse.REMAINDER,

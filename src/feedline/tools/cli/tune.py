@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{source} names no object. To tune the loaders of a program, write --script {source}, followed by its "
             f"arguments. To tune one dataset or loader, add its name: {source}:dataset."
         )
-    stored = [name for name in ("cache", "sample_bytes", "machines", "ranks", "workers") if getattr(arguments, name)]
+    stored = [name for name in ("cache", "sample_bytes", "machines") if getattr(arguments, name)]
     if stored:
         raise BadOption(
             f"--{stored[0].replace('_', '-')} applies only to shards in a store. Name the shards, such as "

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from feedline.datasets.derived.formats import format_by_name
 from feedline.datasets.framework.shards import expand
@@ -18,10 +19,7 @@ from feedline.errors import BadOption
 from feedline.insight.stats import aligned
 from feedline.system.shown import printable
 from feedline.system.sizes import byte_count, bytes_text
-from feedline.tools.tune.traffic import Machine, Reading
 
-_MOST = 4000
-"""The most shards to simulate; if there are more, every n-th one stands for the rest."""
 _BUFFER = 1000
 """The default of `stream(buffer=)`."""
 
@@ -34,7 +32,7 @@ class Way:
     first_bytes: int
     """Bytes fetched in the first epoch."""
     later_bytes: int
-    """Bytes fetched in the third one, when the cache is full."""
+    """Bytes fetched in later ones, when the cache is full."""
     requests: int
     """Requests of the first epoch."""
     moves: str
@@ -52,16 +50,13 @@ def run(arguments: argparse.Namespace) -> None:
     if cache_bytes:
         check_limit("--cache", cache_bytes)
     sample_bytes = byte_count("--sample-bytes", arguments.sample_bytes)
-    sizes = shard_sizes(arguments.what)
-    reading = Reading(
-        sizes, cache_bytes, machines=arguments.machines or 1, ranks=arguments.ranks or 1, workers=arguments.workers or 2
-    )
-    ways = ways_of(reading, sample_bytes)
+    sizes, machines = shard_sizes(arguments.what), arguments.machines or 1
+    ways = ways_of(sizes, cache_bytes, machines, sample_bytes)
     if arguments.json:
         report = {"shards": len(sizes), "bytes": sum(sizes), "ways": [vars(way) for way in ways]}
         sys.stdout.write(json.dumps(report) + "\n")
     else:
-        sys.stdout.write(printable(_text(shown_address(arguments.what), reading, ways)))
+        sys.stdout.write(printable(_text(shown_address(arguments.what), sizes, cache_bytes, machines, ways)))
 
 
 def shard_sizes(address: str) -> list[int]:
@@ -102,49 +97,31 @@ def shard_sizes(address: str) -> list[int]:
         storage.close()
 
 
-def ways_of(reading: Reading, sample_bytes: int | None) -> list[Way]:
-    """Return the ways to shuffle. Without the size of a sample, the cost of shuffling all samples is unknown."""
-    sticky = replace(reading, sticky=True)
-    ways = [_stream('.stream(shuffle="shards")', sticky, "with its shard")]
-    ways.append(replace(ways[0], code=".stream(shuffle=True)", moves=f"with its shard, and by {_BUFFER:,} places"))
-    if reading.machines > 1:
-        ways.append(_stream(".stream(shuffle=True, sticky=False)", reading, "as above, to other ranks, too"))
-    if sample_bytes is not None:
-        ways.append(_random_access(reading, sample_bytes))
+def ways_of(sizes: Sequence[int], cache_bytes: int, machines: int, sample_bytes: int | None) -> list[Way]:
+    """Return the ways to shuffle. Without the size of a sample, the cost of shuffling all samples is unknown.
+
+    In later epochs a machine is served what its cache held when the epoch began. Sticky shards are all its own; of
+    other shards, and of random samples, it is sent those that it holds as rarely as any others.
+    """
+    total, held = sum(sizes), min(sum(sizes), cache_bytes)
+    own, requests = total // machines, sum(-(-size // PIECE_BYTES) for size in sizes) // machines
+    sticky, later = max(0, own - cache_bytes), (total - held) // machines
+    ways = [
+        Way('.stream(shuffle="shards")', own, sticky, requests, "with its shard"),
+        Way(".stream(shuffle=True)", own, sticky, requests, f"with its shard, and by {_BUFFER:,} places"),
+    ]
+    if machines > 1:
+        ways.append(Way(".stream(shuffle=True, sticky=False)", own, later, requests, "as above, to other ranks, too"))
+    if sample_bytes is not None:  # whole pieces fill the cache, then every other sample is a request
+        requests = held // PIECE_BYTES + later // sample_bytes
+        ways.append(Way("DataLoader(dataset, shuffle=True)", held + later, later, requests, "anywhere"))
     return ways
 
 
-def _random_access(reading: Reading, sample_bytes: int) -> Way:
-    """Return what random access costs: whole pieces fill the cache, then every other sample is a request."""
-    total = sum(reading.sizes)
-    held = min(total, reading.cache_bytes)
-    later = round((total - held) / reading.machines)
-    requests = held // PIECE_BYTES + later // sample_bytes
-    return Way("DataLoader(dataset, shuffle=True)", held + later, later, requests, "anywhere")
-
-
-def _stream(code: str, reading: Reading, moves: str) -> Way:
-    # The simulation's time grows with the square of the number of shards.
-    few = replace(
-        reading,
-        sizes=reading.sizes[:: (step := max(1, len(reading.sizes) // _MOST))],
-        cache_bytes=reading.cache_bytes // step,
-    )
-    machine, scale = Machine(few), sum(reading.sizes) / max(1, sum(few.sizes))
-    first, _, later = (machine.epoch() for _ in range(3))
-    return Way(
-        code,
-        round(first.fetched_bytes * scale),
-        round(later.fetched_bytes * scale),
-        round(first.requests * scale),
-        moves,
-    )
-
-
-def _text(address: str, reading: Reading, ways: list[Way]) -> str:
-    total, machines = sum(reading.sizes), reading.machines
-    head = f"{address}: {len(reading.sizes):,} shards, {bytes_text(total)}"
-    cache = f"a cache of {bytes_text(reading.cache_bytes)}" if reading.cache_bytes else "no cache"
+def _text(address: str, sizes: list[int], cache_bytes: int, machines: int, ways: list[Way]) -> str:
+    total = sum(sizes)
+    head = f"{address}: {len(sizes):,} shards, {bytes_text(total)}"
+    cache = f"a cache of {bytes_text(cache_bytes)}" if cache_bytes else "no cache"
     table = [["", "fetched in epoch 1", "in later epochs", "requests", "a sample moves"]]
     for way in ways:
         fetched = [bytes_text(way.first_bytes), bytes_text(way.later_bytes)]
@@ -155,7 +132,7 @@ def _text(address: str, reading: Reading, ways: list[Way]) -> str:
         "",
         aligned(table),
     ]
-    if not reading.cache_bytes:
+    if not cache_bytes:
         useful = bytes_text(max(0.3 * total / machines, least_limit())).replace(" ", "")
         lines += ["", f"--cache {useful} shows what a cache on each machine saves."]
     return "\n".join(lines) + "\n"

@@ -20,6 +20,7 @@ from feedline.datasets.derived.opening import open_found
 from feedline.datasets.derived.recognition import Recognised, recognise
 from feedline.datasets.formats.tar import TarDataset
 from feedline.datasets.framework.manifest import FACTS
+from feedline.datasets.framework.shard_stream import ShardStreamBase
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import local_path, protocol_of
 from feedline.errors import BadOption, SourceError
@@ -136,6 +137,8 @@ def _open_store(found: Recognised, wanted: list[str] | None, remote: Remote | No
     options = {} if fields is None else {"fields": fields}
     if remote is not None and protocol_of(found.path):  # sources of local files have no such option
         options["remote"] = remote
+    if found.format == "csv":  # read once: nothing is kept for later programs
+        options["cache"] = False
     dataset = open_found(found, **options)
     files = tuple(found.files or _local_files(found.path, dataset))
     if stored is not None and wanted is None:
@@ -151,8 +154,9 @@ def _open_store(found: Recognised, wanted: list[str] | None, remote: Remote | No
 
 
 def _local_files(source: str, dataset: object) -> list[Path]:
-    if isinstance(dataset, TarDataset):  # its patterns are richer than those of `glob`
-        return [Path(local_path(shard)) for shard in dataset.shards if not protocol_of(shard)]
+    if isinstance(dataset, (TarDataset, ShardStreamBase)):  # their patterns are richer than those of `glob`
+        shards = dataset.shards if isinstance(dataset, TarDataset) else dataset.shards.addresses
+        return [Path(local_path(shard)) for shard in shards if not protocol_of(shard)]
     path = Path(source)
     if path.is_dir():
         return sorted(file for file in path.rglob("*") if file.is_file())

@@ -532,15 +532,6 @@ def test_bad_options_are_rejected(make: Any, message: str) -> None:
         make()
 
 
-def test_a_dataset_that_outgrows_its_memory_is_rejected() -> None:
-    dataset = [1, 2, 3]
-    cached = CachedDataset(dataset, memory="32KB")
-    assert list(cached) == [1, 2, 3]
-    dataset += [4] * 1000
-    with pytest.raises(BadOption, match="too little"):
-        cached.set_epoch(1)
-
-
 def test_folders_that_are_not_for_a_cache(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(SourceError, match="Choose a folder that you can write to"):

@@ -165,7 +165,7 @@ CELLS = (
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(60))
 @given(cells=st.lists(st.sampled_from(CELLS), min_size=1, max_size=4), is_cut=st.booleans())
 @example(cells=["1", "true"], is_cut=True)
 @example(cells=["17", "true"], is_cut=True)
@@ -173,7 +173,8 @@ CELLS = (
 @example(cells=["2020-01-01T10:00:00Z", "2020-01-01T10:00:00.5Z"], is_cut=True)
 def test_types_are_those_that_pyarrow_infers_from_the_whole_file(cells: list[str], is_cut: bool) -> None:
     text = "x,y\n" + "".join(f"{cell},1\n" for cell in cells)
-    (expected,) = {arrow_csv.read_csv(io.BytesIO(text.encode())).schema.field("x").type} - {pa.null()} or {pa.string()}
+    found = arrow_csv.open_csv(io.BytesIO(text.encode())).schema.field("x").type
+    expected = pa.string() if pa.types.is_null(found) else found
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         if is_cut:
             patch.setattr(parsing, "LONGEST_ROW", 40)
@@ -181,7 +182,7 @@ def test_types_are_those_that_pyarrow_infers_from_the_whole_file(cells: list[str
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(60))
 @given(
     rows=st.lists(st.lists(st.text(st.sampled_from('ab,;"\n\r é'), max_size=6), min_size=2, max_size=2), max_size=8),
     form=st.sampled_from([("\n", csv.QUOTE_ALL), ("\r", csv.QUOTE_ALL), ("\r\n", csv.QUOTE_MINIMAL)]),

@@ -124,27 +124,19 @@ def test_without_labels_a_sample_is_an_image(root: Path) -> None:
     dataset = ImageFolder(root, labels=None, extensions=".jpg")
     assert dataset[0].shape == (6, 5, 3)
     assert dataset.classes is None
-    with pytest.raises(SourceError, match="no directories"):
+    with pytest.raises(SourceError, match=f"{root}/cat has no directories.*{str(root)!r}"):
         ImageFolder(root / "cat")
 
 
 def test_rejects_classes_without_images(root: Path) -> None:
     (root / "fish").mkdir()
-    with pytest.raises(SourceError, match=f"'fish' of 5 classes in {root} has no files"):
+    with pytest.raises(SourceError, match=f"1 of 5 classes in {root} .*'fish'"):
         ImageFolder(root)
     dataset = ImageFolder(root, allow_empty=True)
     assert dataset.classes == ["Zebra", "cat", "cat-2", "dog", "fish"]
     assert len(dataset) == 7
-    with pytest.raises(SourceError, match="have no files"):
+    with pytest.raises(SourceError, match="5 of 5 classes"):
         ImageFolder(root, extensions=".gif")
-
-
-def test_rejects_the_folder_of_a_single_class(root: Path) -> None:
-    with pytest.raises(SourceError, match="has no directories") as caught:
-        ImageFolder(root / "cat")
-    assert str(root / "cat") in str(caught.value)
-    assert f"pass the folder above it: {str(root)!r}" in str(caught.value)
-    assert len(ImageFolder(root / "cat", labels=None)) > 0
 
 
 def damaged_files() -> dict[str, bytes]:
@@ -179,14 +171,6 @@ def test_damaged_images_can_be_skipped(tmp_path: Path) -> None:
         loader = feedline.Loader(ImageFolder(tmp_path), 4, workers=workers, on_error=Policy({CorruptSource: "skip"}))
         assert [len(labels) for _, labels in loader] == [4, 3]
         assert "5.png" in str(list(loader.faults))
-
-
-def test_labels_from_a_table_of_images(root: Path) -> None:
-    table = root.parent / "labels.csv"
-    table.write_text("file,label\ndog/2.png,good\ncat/3.jpg,bad\n", encoding="utf-8")
-    dataset = ImageFolder(root, labels=table, unlabelled="skip")
-    assert [label for _, label in dataset] == [0, 1]
-    assert dataset.classes == ["bad", "good"]
 
 
 @pytest.mark.parametrize(("options", "message"), [({"decode": "gif"}, "decode='gif'"), ({"fields": "data"}, "'data'")])
@@ -274,3 +258,18 @@ def test_batches_through_torch(tmp_path: Path) -> None:
         ((batch, labels),) = loader
         assert batch.numpy().tobytes() == expected.tobytes()
         assert labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_files_added_or_removed_after_they_were_listed(tmp_path: Path) -> None:
+    root, cache = tmp_path / "pictures", tmp_path / "cache"
+    for name in ("a/1.png", "a/2.png", "b/1.png"):
+        save(root, name, 1)
+    first = ImageFolder(root, cache=cache)
+    assert len(first) == 3
+    (root / "a" / "2.png").unlink()
+    with pytest.raises(OSError, match=r"2\.png"):
+        first[1]
+    again = ImageFolder(root, cache=cache)
+    assert [os.path.relpath(path, root) for path, _ in again.samples] == ["a/1.png", "b/1.png"]
+    save(root, "c/1.png", 1)
+    assert ImageFolder(root, cache=cache).classes == ["a", "b", "c"]

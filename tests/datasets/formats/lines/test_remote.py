@@ -78,7 +78,7 @@ def test_files_on_a_web_server(server: WebServer, ending: str, is_split: bool, t
 def test_streams_and_random_access_share_a_compressed_file(
     server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each opens the file with its own foresight, and all continue to decompress where one of them stopped."""
+    """All continue to decompress where one of them stopped."""
     monkeypatch.setattr("feedline.datasets.storage.disk_cache.PIECE_BYTES", 200)
     write(server.folder / "a.jsonl.gz", lines_of(range(COUNT)), is_split=False)
     remote = Remote(cache=tmp_path / "shards", cache_bytes=100_000)

@@ -2,18 +2,16 @@ from __future__ import annotations
 
 import gzip
 import json
-import signal
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.utils.data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.datasets import JSONLines, TextLines
+from feedline.datasets import JSONLines
 from feedline.datasets.formats.lines import format as format_module
 from feedline.errors import BadState, CorruptSource, SourceChanged
 from tests.datasets.formats.lines.writing import FORMS, all_of, lines_of, packed, rows, taken, write
@@ -28,7 +26,7 @@ def small_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(format_module, "SECTION_BYTES", 150)
     monkeypatch.setattr("feedline.datasets.storage.content._SLICE", 32)
     monkeypatch.setattr("feedline.datasets.storage.content._ZSTD_SLICE", 32)
-    monkeypatch.setattr("feedline.datasets.framework.shard_stream._MOST", 3)
+    monkeypatch.setattr("feedline.datasets.framework.shard_pass._MOST", 3)
     monkeypatch.setattr("feedline.datasets.storage.ahead.LOCAL_CHUNK", 100)
 
 
@@ -155,31 +153,6 @@ def test_take_raises_only_if_the_first_sample_fails(tmp_path: Path, is_shuffled:
     assert failures == 2
 
 
-def test_an_interrupt_loses_nothing(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", lines_of(range(COUNT)))
-    calls: list[int] = []
-
-    def interrupted(number: int) -> int:
-        calls.append(number)
-        if calls.count(number) == 1 and number in (0, 5, 17, COUNT - 1):
-            signal.raise_signal(signal.SIGINT)
-        return number
-
-    for is_shuffled in (False, True):
-        calls.clear()
-        iterator: Any = iter(JSONLines(path, transform=interrupted, cache=False).stream(shuffle=is_shuffled))
-        found: list[int] = []
-        while True:
-            try:
-                made = iterator.take(9)
-            except KeyboardInterrupt:
-                continue
-            if not made:
-                break
-            found += made
-        assert sorted(found) == list(range(COUNT))
-
-
 def test_a_state_of_other_files_is_rejected(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", lines_of(range(COUNT)))
     stream = JSONLines(path).stream()
@@ -197,26 +170,6 @@ def test_a_state_of_other_files_is_rejected(tmp_path: Path) -> None:
         next(resumed(stream, state))
     with pytest.raises(BadState, match="This is not the state"):
         resumed(stream, {"place": 3})
-
-
-def test_a_file_that_changes_during_a_stream_is_detected(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", b"a\n" * 2000)
-    iterator = iter(TextLines(path).stream())
-    assert next(iterator) == "a"
-    with path.open("ab") as file:
-        file.write(b"b\n")
-    with pytest.raises(SourceChanged, match="was changed while it was read"):
-        list(iterator)
-
-
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_torch_workers_split_the_lines(tmp_path: Path, workers: int) -> None:
-    write(tmp_path / "a.jsonl", b"\n" + lines_of(range(25)))
-    write(tmp_path / "b.jsonl.zst", lines_of(range(25, COUNT)), is_split=True)
-    stream = JSONLines(tmp_path).stream()
-    assert isinstance(stream, torch.utils.data.IterableDataset)
-    loader = torch.utils.data.DataLoader(stream, batch_size=None, num_workers=workers)
-    assert sorted(loader) == list(range(COUNT))
 
 
 @pytest.mark.parametrize("is_shuffled", [False, True])

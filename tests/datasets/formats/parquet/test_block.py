@@ -14,36 +14,6 @@ from feedline.testing.source import assert_same
 from tests.datasets.formats.parquet.tables import write
 
 
-def columns() -> list[pa.Array]:
-    return [
-        pa.array([1, 2, 3], pa.int8()),
-        pa.array(["a", "b", "c"]),
-        pa.array([0.5, 1.5, 2.5], pa.float64()),
-        pa.array([1, None, 3], pa.int16()),
-        pa.array([True, False, True]),
-        pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int8(), 2)),
-    ]
-
-
-def test_numbers_are_packed_and_nothing_is_lost() -> None:
-    made = [prepared(column) for column in columns()]
-    block = Block(list(made), lambda address: False)
-    assert block.kind is not None
-    assert block.kind.names == ("0", "2", "4", "5")
-    rows = np.array([2, 0, 2])
-    for packed, column in zip(block.columns, made, strict=True):
-        assert_same(list(packed.take(rows)), list(column.take(rows)))
-    assert block.held_bytes >= 3 * (1 + 8 + 1)
-
-
-def test_mapped_columns_are_not_copied() -> None:
-    made = [prepared(column) for column in columns()[:3]]
-    block = Block(list(made), lambda address: True)
-    assert block.rows is None
-    assert block.columns == made
-    assert block.held_bytes == 0
-
-
 def test_row_groups_with_different_packing(tmp_path: Path) -> None:
     """A column has missing values in one of them only."""
     maybe = [None if i == 7 else i for i in range(12)]
@@ -90,13 +60,6 @@ def test_strings_of_any_row_groups(tmp_path: Path, kind: pa.DataType) -> None:
     order = [19, 0, 3, 12, 12, 7, 2]
     assert dataset.__getitems__(order) == [expected[index] for index in order]
     assert [dataset[index] for index in range(20)] == expected
-
-
-def test_strings_of_a_slice_and_of_an_empty_column() -> None:
-    whole = pa.array(["a", "bc", None, "", "def"])
-    assert prepared(whole.slice(1, 4)).take(np.array([3, 0, 1])) == ["def", "bc", None]
-    assert prepared(pa.array([], pa.string())).take(np.array([], np.int64)) == []
-    assert prepared(pa.array(["", ""])).take(np.array([1])) == [""]
 
 
 def test_arrays_without_values() -> None:

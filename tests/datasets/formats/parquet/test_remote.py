@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import multiprocessing
 import pickle
 import random
 from collections.abc import Iterator
@@ -17,13 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import feedline
-from feedline.datasets import ParquetDataset, Remote, open_dataset
+from feedline.datasets import ParquetDataset, Remote
 from feedline.datasets.formats.parquet import blob_file
 from feedline.datasets.formats.parquet.blob_file import BlobFile, parts_of
 from feedline.datasets.framework.manifest import FACTS, UNFINISHED
-from feedline.datasets.framework.paths import found_files
-from feedline.datasets.framework.store import stored_bytes
-from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.blob import LocalBlob, RetryPolicy
 from feedline.datasets.storage.systems import close_system, make_system
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
@@ -38,7 +34,6 @@ from tests.datasets.storage.servers import (
     knows_generations,
     needs_s3,
     options_for,
-    refuse_old,
     s3_server,
     start_fsspec,
     store_proxy,
@@ -175,16 +170,6 @@ def test_any_read_of_a_file_with_some_prefetched_parts(tmp_path: Path, monkeypat
     assert parts_of([]) == parts_of([(7, 7)]) == []
 
 
-def test_the_suffix_of_an_address_selects_the_dataset_class(proxy: StoreProxy) -> None:
-    options: dict[str, Any] = {"filters": [("x", ">", 75), ("text", "<", "t8")], "fields": "x"}
-    dataset = open_dataset(
-        "s3://bucket/few/[91]*.parquet", remote=Remote(storage_options=options_for(proxy)), **options
-    )
-    assert isinstance(dataset, ParquetDataset)
-    assert [int(x) for x in dataset.stream()] == [76, 77, 78, 79, *range(100, 160)]
-    dataset.close()
-
-
 def test_decoded_row_groups_are_cached(proxy: StoreProxy, s3: Any, tmp_path: Path) -> None:
     # A footer and a row group; a footer; both again, since the cached row group belongs to another object.
     for first_number, expected in ((0, 2), (0, 1), (5, 2)):
@@ -283,12 +268,10 @@ def test_error_messages(proxy: StoreProxy, s3: Any, monkeypatch: pytest.MonkeyPa
     assert "looking at 's3://bucket/cut.parquet' (" in message("s3://bucket/[c]ut.parquet", CorruptSource)
     proxy.fault = first(1, "AccessDenied", "HEAD")
     assert "s3://bucket/all.parquet cannot be read: PermissionError" in message("s3://bucket/all.parquet", SourceError)
-    with pytest.raises(BadOption, match="storage_options= is a dict"):
-        ParquetDataset("s3://bucket/a.parquet", remote=Remote(storage_options=3))  # type: ignore[arg-type]
     with pytest.raises(BadOption, match=r"only one slash .* Pass addresses as strings"):
         len(ParquetDataset(Path("s3://bucket/a.parquet")))
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
-    assert "feedline[gs]" in message("gs://bucket/a.parquet", MissingExtra, remote=Remote(storage_options={}))
+    assert "feedline[gs]" in message("gs://bucket/a.parquet", MissingExtra, remote={"storage_options": {}})
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -305,42 +288,6 @@ def test_a_changed_object_never_mixes_versions(proxy: StoreProxy, s3: Any, worke
     dataset.close()
 
 
-def test_the_order_does_not_depend_on_faults(proxy: StoreProxy) -> None:
-    def found() -> list[int]:
-        dataset = opened(proxy, "s3://bucket/few/", "x", remote={"retries": 9})
-        result = numbers(feedline.Loader(dataset.stream(shuffle=True, seed=4), 8))
-        dataset.close()
-        return result
-
-    expected = found()
-    assert sorted(expected) == list(range(ROWS))
-    faults = iter(["SlowDown", None, "reset", None, None, "InternalError"] * 100)
-    proxy.fault = lambda method, path, headers: next(faults) if method == "GET" else None
-    proxy.asked.clear()
-    assert found() == expected
-
-
-def test_credentials_that_expire_within_an_epoch(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    options = {name: value for name, value in options_for(proxy).items() if name not in ("key", "secret")}
-    dataset = opened(proxy, "s3://bucket/few/", remote={"storage_options": options, "retries": 0})
-    batches = iter(feedline.Loader(dataset.stream(shuffle=True, seed=4), 8))
-    found = numbers([next(batches)])
-    proxy.fault = refuse_old
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new-key")
-    assert sorted(found + numbers(batches)) == list(range(ROWS))
-    dataset.close()
-
-
-def test_a_response_that_stalls_in_the_middle(proxy: StoreProxy) -> None:
-    dataset = opened(proxy, "s3://bucket/few/", remote={"retries": 2, "timeout_s": 0.5})
-    assert len(dataset) == ROWS
-    proxy.fault = first(1, "stall")
-    assert dataset[0] == 0
-    dataset.close()
-
-
 # -- many objects ---
 
 
@@ -354,25 +301,6 @@ def put_many(prefix: str, count: int, body: bytes) -> None:
                 backend["aws"].put_object("bucket", f"{prefix}{number}.parquet", body)
 
 
-@pytest.mark.parametrize("page", [100, pytest.param(1_000, marks=pytest.mark.slow)])
-def test_many_objects_are_listed_page_by_page(proxy: StoreProxy, tmp_path: Path, page: int) -> None:
-    put_many(f"many-{page}/part-", 3 * page, b"x")
-    for number in range(3 * page):
-        (tmp_path / f"part-{number}.parquet").touch()
-    proxy.page = page
-    refused = iter([None, "SlowDown"])
-    proxy.fault = lambda method, path, headers: next(refused, None)
-    dataset = opened(proxy, f"s3://bucket/many-{page}/*.parquet")
-    found = dataset._found()
-    assert [Path(file.path).name for file in found] == [
-        Path(path).name for path in found_files(tmp_path / "*.parquet", (".parquet",))
-    ]
-    assert all(file.size == 1 and file.tag for file in found)
-    assert all("list-type=2" in path for _, path in asked(proxy)), "no object was requested on its own"
-    assert len(asked(proxy)) == 2 + 3, "the second page was refused, so all are listed again"
-    dataset.close()
-
-
 @pytest.mark.slow
 def test_each_footer_of_hundreds_of_objects_takes_one_request(proxy: StoreProxy) -> None:
     put_many("tiny/part-", 300, parquet_bytes(pa.table({"x": [1, 2]})))
@@ -382,46 +310,6 @@ def test_each_footer_of_hundreds_of_objects_takes_one_request(proxy: StoreProxy)
     assert len(asked(proxy)) == 3 + 300
     assert numbers(feedline.Loader(dataset.stream(), 64, workers=2)) == [1, 2] * 300
     dataset.close()
-
-
-# -- the disk cache ---
-
-
-def _read_all(folder: Path, options: dict[str, Any], seed: int, most: int) -> None:
-    disk_cache.PIECE_BYTES = 30_000
-    dataset = ParquetDataset(
-        "s3://bucket/few/", ("x", "wide"), remote=Remote(storage_options=options, cache=folder, cache_bytes=most)
-    )
-    found = {int(x): wide for x, wide in dataset.stream(shuffle=True, seed=seed)}
-    for shard in range(SHARDS):
-        rows = numbers_table(shard)
-        assert all(found[x] == wide for x, wide in zip(rows["x"].to_pylist(), rows["wide"].to_pylist(), strict=True))
-    dataset.close()
-
-
-@pytest.mark.parametrize("most", [pytest.param(120_000, marks=pytest.mark.slow), 10**7])
-def test_processes_fill_the_disk_cache_at_the_same_time(
-    proxy: StoreProxy, tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context, folder = multiprocessing.get_context("fork"), tmp_path / "shards"
-    processes = [context.Process(target=_read_all, args=(folder, options_for(proxy), seed, most)) for seed in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * 2
-    taken = [path.stat().st_size for path in folder.iterdir() if path.name[0] != "."]
-    assert sum(taken) <= most
-    if most < 10**7:
-        return
-    assert len(proxy.ranges) == len(taken), "each piece was fetched once"
-    sizes = [len(parquet_bytes(numbers_table(shard))) for shard in range(SHARDS)]
-    pieces = [min(30_000, size - place) for size in sizes for place in range(0, size, 30_000)]
-    assert sorted(taken) == sorted(map(stored_bytes, pieces))
-    proxy.asked.clear()
-    monkeypatch.setattr(disk_cache, "PIECE_BYTES", 30_000)
-    _read_all(folder, options_for(proxy), 5, most)
-    assert all("list-type" in path for _, path in asked(proxy)), "the next epoch requests only the listing"
 
 
 # -- Google Cloud Storage ---

@@ -26,14 +26,6 @@ def read_in_random_order(dataset: ParquetDataset) -> None:
         dataset[index]
 
 
-@pytest.mark.slow
-def test_random_order_over_more_than_the_cache_holds_warns_once_with_advice(path: Path) -> None:
-    dataset = ParquetDataset(path, "number", cache_bytes=0)
-    with pytest.warns(PerformanceWarning, match=r"cache=.*cache_bytes=0.*BlockSampler.*stream") as caught:
-        read_in_random_order(dataset)
-    assert len(caught) == 1
-
-
 def test_random_order_warns_if_the_cache_holds_half_of_many_small_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import feedline
-from feedline.datasets import CSVDataset, ParquetDataset
+from feedline.datasets import ParquetDataset
 from feedline.datasets.framework.store import StoredFile
-from feedline.errors import BadOption, DataWarning, FeedlineWarning, SourceChanged
-from feedline.testing.source import assert_same
+from feedline.errors import DataWarning, FeedlineWarning, SourceChanged
+from feedline.testing.source import apart, assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
-from tests.sources.test_damage import in_child
 
 GROUPS = 6
 
@@ -33,6 +31,13 @@ class TestUnpacked(SourceContract):
 
     def samples(self) -> list[Any]:
         return samples()
+
+    def files(self) -> list[Path]:
+        return [self.path]
+
+    def rewrite(self) -> list[Any]:
+        write(self.path, table().take(list(range(COUNT))[::-1]))
+        return samples()[::-1]
 
 
 @pytest.fixture
@@ -66,21 +71,6 @@ def test_row_groups_are_decoded_once_for_all_datasets_with_the_same_folder(path:
         assert_same([dataset[index] for index in order], [samples()[index] for index in order])
     assert sorted(decoded) == list(range(GROUPS))
     assert len(kept(folder)) == GROUPS
-
-
-def test_workers_read_row_groups_that_another_process_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = path.parent / "unpacked"
-    dataset = ParquetDataset(path, ("image", "number"), cache=folder)
-    first = [numbers.tolist() for _, numbers in feedline.Loader(dataset, 8, shuffle=True, seed=1, workers=2)]
-    assert len(kept(folder)) == GROUPS
-
-    def fails(*arguments: Any) -> Any:
-        raise AssertionError("decoded again")
-
-    monkeypatch.setattr(ParquetDataset, "_decoded", fails)  # forked workers inherit this
-    again = ParquetDataset(path, ("image", "number"), cache=folder)
-    loader = feedline.Loader(again, 8, shuffle=True, seed=1, workers=2, start_method="fork")
-    assert [numbers.tolist() for _, numbers in loader] == first
 
 
 def test_mapped_row_groups_take_no_memory(path: Path) -> None:
@@ -152,41 +142,6 @@ def test_an_unwritable_folder_warns_once_and_samples_are_still_read(path: Path) 
     assert len(caught) == 1
 
 
-def test_a_full_disk_leaves_nothing_half_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = path.parent / "unpacked"
-
-    def full(*paths: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    dataset = ParquetDataset(path, cache=folder)
-    with pytest.warns(FeedlineWarning, match="No space left"):
-        assert_same(list(dataset), samples())
-    assert [file.name for file in folder.rglob("*") if file.is_file()] == [".feedline-cache"]
-
-
-def test_the_option_is_pickled_and_checked(path: Path) -> None:
-    dataset = pickle.loads(pickle.dumps(ParquetDataset(path, cache=path.parent / "unpacked")))
-    assert_same(list(dataset), samples())
-    with pytest.raises(BadOption, match="cache=3"):
-        ParquetDataset(path, cache=3)  # type: ignore[arg-type]
-
-
-def test_rejects_a_folder_with_other_files(path: Path) -> None:
-    folder = path.parent / "pictures"
-    (folder / "cats").mkdir(parents=True)
-    with pytest.raises(BadOption, match=r"pictures contains other files, such as 'cats'.*new or empty"):
-        ParquetDataset(path, cache=folder)[0]
-    assert [file.name for file in folder.iterdir()] == ["cats"]
-
-
-def test_a_folder_with_an_unpacked_csv_file_is_accepted(path: Path) -> None:
-    folder, rows = path.parent / "unpacked", path.parent / "a.csv"
-    rows.write_text("x\n1\n2\n")
-    assert CSVDataset(rows, "x", cache=folder)[1] == 2
-    assert_same(list(ParquetDataset(path, cache=folder)), samples())
-
-
 def test_forked_processes_together_verify_checksums_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = path.parent / "unpacked"
     list(ParquetDataset(path, cache=folder))
@@ -207,7 +162,7 @@ def test_forked_processes_together_verify_checksums_once(path: Path, monkeypatch
                 assert dataset[index]["number"] == index
         return len(sums)
 
-    assert in_child(first_half) == 3
+    assert apart(first_half) == 3
     assert not sums
     for _ in range(2):
         assert_same([dataset[index] for index in range(COUNT)], samples())

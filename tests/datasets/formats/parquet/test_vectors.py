@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +56,6 @@ def test_batches(dataset: Any, order: list[int]) -> None:
     found = dataset.read_columns(np.array(order))
     assert found["features"].tolist() == [vector(index) for index in order]
     assert found["name"] == [f"row {index}" for index in order]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_loaders(dataset: Any, workers: int) -> None:
-    for batch in DataLoader(pickle.loads(pickle.dumps(dataset)), batch_size=8, shuffle=True, num_workers=workers):
-        assert batch["features"].shape == (len(batch["label"]), 3)
-        assert batch["features"].tolist() == [vector(label) for label in batch["label"].tolist()]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

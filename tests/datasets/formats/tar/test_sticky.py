@@ -99,8 +99,11 @@ def test_a_machine_with_sticky_shards_fetches_them_once(
 
 
 @pytest.mark.parametrize("engine", ["inline", "thread", "process"])
-def test_a_bounded_cache_fetches_as_little_as_possible(engine: Any, server: WebServer, tmp_path: Path) -> None:
+def test_a_bounded_cache_fetches_as_little_as_possible(
+    engine: Any, server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With room for 30 %, the second epoch fetches 70 %; no cache could fetch less."""
+    monkeypatch.setattr(disk_cache, "_FLUSH_BYTES", 1)
     total = sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
     dataset = TarDataset(pattern(server), "cls", remote=Remote(cache=tmp_path / "cache", cache_bytes=int(total * 0.3)))
     workers = 0 if engine == "inline" else 2

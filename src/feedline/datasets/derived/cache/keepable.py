@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from feedline.abc.source import EpochAware
 from feedline.datasets.framework.kind import kind_of
 from feedline.errors import BadOption
 from feedline.randomness.global_states import GlobalStates
@@ -30,7 +31,11 @@ def check_dataset(dataset: object, *, freeze_random: bool) -> None:
             f"A {name} has an async __getitems__, but its __getitem__ is not async, and a cache requests single "
             "samples. Make both async."
         )
-    if callable(getattr(dataset, "set_epoch", None)) and not freeze_random:
+    if isinstance(dataset, EpochAware):
+        changes = dataset.changes_with_epoch
+    else:
+        changes = callable(getattr(dataset, "set_epoch", None))
+    if changes and not freeze_random:
         raise BadOption(
             f"A {name} has a set_epoch: its samples depend on the epoch, and only those of one epoch would be cached. "
             "Cache the dataset inside it, or pass freeze_random=True to keep the samples of one epoch anyway."

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from feedline.datasets.formats.csv.parsing import Misfit, Parser, kind_at
-from feedline.datasets.formats.parquet.dataset import MappedSource
+from feedline.datasets.formats.parquet.arrow import MappedSource
 from feedline.datasets.formats.parquet.mapped import Mapped, MappedEntries, file_of, temporary
 from feedline.datasets.formats.parquet.table import CACHE_BYTES, reading, together, types_of
 from feedline.datasets.formats.parquet.values import pyarrow

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from feedline.datasets.formats.parquet.values import pyarrow
 from feedline.datasets.framework.paths import File
-from feedline.datasets.storage.unpacking import packing_of, unpacked_file
+from feedline.datasets.storage.blob import LocalBlob
+from feedline.datasets.storage.content import content_of
 from feedline.errors import CorruptSource
 from feedline.system.failures import words
 
@@ -50,10 +51,8 @@ class _Content(io.RawIOBase):
 
     def __init__(self, path: str, end: bytes) -> None:
         super().__init__()
-        with open(path, "rb") as file:
-            packing = packing_of(file.read(8))
-        self._file = open(path, "rb")  # noqa: SIM115 - closed below
-        self._read = self._file.read if packing is None else unpacked_file(path, packing).take
+        self._file = LocalBlob(path)
+        self._read = content_of(self._file).take
         self._end = end
 
     def readable(self) -> bool:

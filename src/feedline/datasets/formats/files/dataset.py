@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,20 +13,24 @@ from numpy.typing import NDArray
 
 from feedline.datasets.formats.files import labels as label_sources
 from feedline.datasets.formats.files.labels import Labels
-from feedline.datasets.formats.files.listing import Choice, list_files
-from feedline.datasets.formats.files.reading import Read, reader
+from feedline.datasets.formats.files.listing import Endings, list_files
+from feedline.datasets.formats.tar.arrays import decode_npy
 from feedline.datasets.framework.form import Fields, Form
 from feedline.datasets.framework.paths import checked_path
 from feedline.datasets.framework.source import Indices, Source, Transform
 from feedline.datasets.framework.store import Cache, checked_cache
-from feedline.errors import BadOption, SourceError
+from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.images.medium import MediumPipeline
 from feedline.memory.sharing.packed import Packed
+from feedline.system.failures import add_note, words
 
 Path = str | os.PathLike[str]
 
-LabelSource = str | os.PathLike[str] | tuple[Path, str, str] | Callable[[str], object] | Sequence[object] | None
+LabelSource = Path | Callable[[str], object] | Sequence[object] | None
 """Where labels come from: see `FileDataset`."""
+
+Read = Callable[[str], object]
+"""Takes a path and returns a value."""
 
 _CHECKED_FILES = 10_000
 """Files that a cache checks for changes when an epoch begins; of more files, about this many, evenly spread."""
@@ -43,12 +48,9 @@ class FileDataset(Source):
         fields: which of "data", "label" and "path" a sample has, and in what form: a name for the value itself, a tuple
             of names for tuples, a list for dicts. None for a dict of all.
         extensions: allowed endings of names, ignoring case; such as ".txt" or (".jpg", ".png"). None for any.
-        pattern: a shell pattern for names, such as "*_left.png"; if it contains a slash, for the path below the folder,
-            where `*` also matches slashes.
         labels: "folder" for the name of the file's top-level directory in the folder; the path of a CSV file with the
-            columns `file`, relative to the folder, and `label`; a tuple of such a path and the names of the two
-            columns; a function that takes a path; or, with a list of paths, a list. Names become numbers, in sorted
-            order.
+            columns `file`, relative to the folder, and `label`; a function that takes a path; or, with a list of paths,
+            a list. Names become numbers, in sorted order.
         unlabelled: "error" or "skip": what to do with files that a CSV file does not name, or gives an empty label.
         allow_empty: True if a directory without files is also a class.
         read: "bytes", "text" in UTF-8, "npy" for arrays that `numpy.save` wrote, or a function that takes a path.
@@ -82,7 +84,6 @@ class FileDataset(Source):
         fields: Fields = None,
         *,
         extensions: str | Iterable[str] | None = None,
-        pattern: str | None = None,
         labels: LabelSource = None,
         unlabelled: str = "error",
         allow_empty: bool = False,
@@ -99,22 +100,19 @@ class FileDataset(Source):
         if is_field and isinstance(pipeline, MediumPipeline) and pipeline.field is None:
             place = form.names.index(self._value)
             self.transform = pipeline.on(place if form.keys is None else form.keys[place])
-        self._reads = reader(read)
-        choice = Choice(_endings(extensions), pattern)
+        self._reads = _reader(read)
+        endings = _endings(extensions)
         checked_cache(cache)
         if isinstance(files, (str, os.PathLike)):
             self.root: str | None = checked_path(files)
-            self._list_folder(self.root, choice, labels, cache, skip=unlabelled == "skip", allow_empty=allow_empty)
+            self._list_folder(self.root, endings, labels, cache, skip=unlabelled == "skip", allow_empty=allow_empty)
         else:
             self.root = None
-            self._take_paths([os.fspath(path) for path in files], choice, labels)
+            self._take_paths([os.fspath(path) for path in files], endings, labels)
         if not len(self):
+            wanted = "" if endings is None else f" that end in {' or '.join(endings)}"
             others = f" ({self.left_out} others were left out)" if self.left_out else ""
-            raise SourceError(
-                f"{'There are no files' if self.root is None else f'{self.root} has no files'}"
-                f"{_criteria(choice)}{others}, so the dataset would be empty. Check the path, extensions= and "
-                "pattern=."
-            )
+            raise SourceError(f"{self.root or 'The list'} has no files{wanted}{others}, so the dataset would be empty.")
 
     @classmethod
     def _folder_fields(cls, root: object, fields: Fields, labels: LabelSource) -> Fields:
@@ -130,12 +128,12 @@ class FileDataset(Source):
         return cls._value if labels is None and fields == (cls._value, "label") else fields
 
     def _list_folder(
-        self, root: str, choice: Choice, labels: LabelSource, cache: Cache, *, skip: bool, allow_empty: bool
+        self, root: str, endings: Endings, labels: LabelSource, cache: Cache, *, skip: bool, allow_empty: bool
     ) -> None:
-        listing = list_files(root, choice, cache)
+        listing = list_files(root, endings, cache)
         self._paths = listing.paths
         self._unwanted = listing.left_out
-        """Number of files that `choice` excluded."""
+        """Number of files with other endings."""
         self._chosen: range | NDArray[np.int64] = range(len(self._paths))
         """Which paths are samples."""
         self._labels: Labels | None = None
@@ -144,25 +142,24 @@ class FileDataset(Source):
             first = int(listing.counts[0])  # files before this are in no directory
             self._chosen = self._chosen[first:]
             self._labels = Labels(self._labels.values[first:], self._labels.classes)
-        elif isinstance(labels, (str, os.PathLike, tuple)):
-            table, columns = _table(labels)
+        elif isinstance(labels, (str, os.PathLike)):
             paths = self._paths.each(range(len(self._paths)))
-            self._labels, chosen = label_sources.of_table(table, columns, root, paths, skip=skip)
+            self._labels, chosen = label_sources.of_table(checked_path(labels), root, paths, skip=skip)
             if len(chosen) < len(self._chosen):
                 self._chosen = chosen
         elif callable(labels):
             self._labels = label_sources.of_function(labels, len(self), self.path_of)
         elif labels is not None:
             raise BadOption(
-                "labels= is a list, but the files of a folder have no order that it could match. Pass a list of paths "
-                "as well, or pass a CSV file or a function as labels=."
+                "labels= is a list, but the files of a folder have no order that it could match. Pass a list of paths, "
+                "or a CSV file or a function as labels=."
             )
 
-    def _take_paths(self, paths: list[str], choice: Choice, labels: LabelSource) -> None:
+    def _take_paths(self, paths: list[str], endings: Endings, labels: LabelSource) -> None:
         for path in paths:
             if "://" in path:  # only these are checked in full: there may be millions of paths
                 checked_path(path)
-        is_wanted = [bool(choice.among([os.path.basename(path)], os.path.dirname(path))) for path in paths]
+        is_wanted = [endings is None or path.lower().endswith(endings) for path in paths]
         kept = [path for path, wanted in zip(paths, is_wanted, strict=True) if wanted]
         self._paths = Packed(kept, is_text=True)
         self._unwanted = len(paths) - len(kept)
@@ -170,7 +167,7 @@ class FileDataset(Source):
         if labels == "folder":
             parents = [os.path.basename(os.path.dirname(path)) for path in kept]
             self._labels = label_sources.of_values(parents, 'labels="folder"', kept.__getitem__)
-        elif isinstance(labels, (str, os.PathLike)) or (isinstance(labels, tuple) and len(labels) == 3 != len(paths)):
+        elif isinstance(labels, (str, os.PathLike)):
             raise BadOption(
                 f"labels={labels!r} needs a folder: the table names files relative to it. Pass a folder, not paths."
             )
@@ -289,7 +286,7 @@ class _Samples(Sequence[tuple[str, Any]]):
         return f"<path and label of {len(self)} samples>"
 
 
-def _endings(extensions: str | Iterable[str] | None) -> tuple[str, ...] | None:
+def _endings(extensions: str | Iterable[str] | None) -> Endings:
     if extensions is None:
         return None
     endings = (extensions,) if isinstance(extensions, str) else tuple(extensions)
@@ -300,20 +297,42 @@ def _endings(extensions: str | Iterable[str] | None) -> tuple[str, ...] | None:
     return tuple(sorted({ending.lower() for ending in endings}))
 
 
-def _table(labels: Any) -> tuple[str, tuple[str, str]]:
-    if not isinstance(labels, tuple):
-        return checked_path(labels), ("file", "label")
-    if len(labels) != 3:
-        raise BadOption(
-            f"labels={labels!r} is not a tuple of a CSV file and two of its columns: (path, file column, label column)."
-        )
-    return checked_path(labels[0]), (labels[1], labels[2])
+def _reader(read: str | Read) -> Read:
+    """Return the function for `read=`. Raises BadOption: `read` is unknown."""
+    if callable(read):
+        return functools.partial(by_user, read, None)
+    known: dict[str, Read] = {"bytes": read_bytes, "text": _read_text, "npy": _read_npy}
+    if read not in known:
+        raise BadOption(f"read={read!r} is neither one of {', '.join(map(repr, known))} nor a function of a path.")
+    return known[read]
 
 
-def _criteria(choice: Choice) -> str:
-    criteria = []
-    if choice.extensions is not None:
-        criteria.append(f"that end in {' or '.join(choice.extensions)}")
-    if choice.pattern is not None:
-        criteria.append(f"that match {choice.pattern!r}")
-    return f" {' and '.join(criteria)}" if criteria else ""
+def read_bytes(path: str) -> bytes:
+    """Return the content of a file."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def _read_text(path: str) -> str:
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as exc:
+        raise CorruptSource(f'{path} is not text in UTF-8: {words(exc)}. Read it with read="bytes".') from exc
+
+
+def _read_npy(path: str) -> NDArray[np.generic]:
+    try:
+        return decode_npy(read_bytes(path))
+    except (ValueError, CorruptSource) as exc:
+        raise CorruptSource(f"{path} does not contain an array that numpy.save wrote: {words(exc)}.") from exc
+
+
+# Any: a path, or bytes.
+def by_user(function: Callable[[Any], object], load: Callable[[str], bytes] | None, path: str) -> object:
+    """Call a user's function on a path, or on the bytes that `load` reads from it; its errors name the file."""
+    content = path if load is None else load(path)
+    try:
+        return function(content)
+    except Exception as exc:
+        add_note(exc, f"while reading {path}" if load is None else f"while decoding {path}, {len(content)} bytes")
+        raise

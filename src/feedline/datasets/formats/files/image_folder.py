@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from feedline.datasets.formats.files.dataset import FileDataset, LabelSource, Path
-from feedline.datasets.formats.files.reading import decoder, read_bytes
+from feedline.datasets.formats.files.dataset import FileDataset, LabelSource, Path, Read, by_user, read_bytes
 from feedline.datasets.framework.form import Fields
 from feedline.datasets.framework.source import Transform
 from feedline.datasets.framework.store import Cache
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.compose import image_transform
+from feedline.images.decoding import decode_image
+from feedline.images.pillow import picture_decoder
 from feedline.images.pipeline import PLACES, Pipeline
 from feedline.system.failures import words
+from feedline.system.optional import require
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jxl")
 """The endings that torchvision accepts as images, and three more."""
+
+_WAYS: dict[str, str | None] = {"auto": None, "cpu": None, "rgb": "rgb8", "pil": "pil"}
+"""Ways to decode images, by their names in `feedline.images.pillow`; None for `feedline.images.decode_image`."""
 
 
 class ImageFolder(FileDataset):
@@ -86,7 +92,7 @@ class ImageFolder(FileDataset):
                 'decode="gpu" needs a transform= from feedline.images, which also runs on the device. Pass one, or use '
                 'decode="auto".'
             )
-        reads = read_bytes if defers and decode in PLACES else decoder(decode)
+        reads = read_bytes if defers and decode in PLACES else _decoder(decode)
         super().__init__(
             root,
             extensions=extensions,
@@ -117,3 +123,33 @@ class ImageFolder(FileDataset):
     def imgs(self) -> Sequence[tuple[str, Any]]:
         """The same as `samples`, under torchvision's name."""
         return self.samples
+
+
+def _decoder(decode: str | Callable[[bytes], object]) -> Read:
+    """Return the function for `decode=` of an `ImageFolder`.
+
+    Raises BadOption: `decode` is unknown; MissingExtra: it needs Pillow, which is not installed.
+    """
+    if callable(decode):
+        return functools.partial(by_user, decode, read_bytes)
+    if decode == "bytes":
+        return read_bytes
+    if decode not in _WAYS:
+        known = ", ".join(map(repr, (*_WAYS, "gpu", "bytes")))
+        raise BadOption(f"decode={decode!r} is neither one of {known} nor a function that takes bytes.")
+    require("PIL.Image", extra="images", purpose="Decoding images")  # now rather than in a worker
+    return functools.partial(_read_picture, _WAYS[decode])
+
+
+def _read_picture(way: str | None, path: str) -> object:
+    content = read_bytes(path)
+    try:
+        return decode_image(content) if way is None else picture_decoder(way)(content)
+    except CorruptSource as exc:
+        raise CorruptSource(f"{path} ({len(content)} bytes) cannot be decoded as an image: {words(exc)}.") from exc
+    # Pillow's plugins raise many kinds of errors for a damaged file: OSError, SyntaxError, struct.error, IndexError.
+    except Exception as exc:
+        raise CorruptSource(
+            f"{path} ({len(content)} bytes) cannot be decoded as an image: {words(exc)}. It is damaged, cut "
+            "off, not an image, or in an unsupported format, such as EPS."
+        ) from exc

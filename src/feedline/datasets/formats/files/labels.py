@@ -16,8 +16,8 @@ from feedline.datasets.framework.form import listed
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.failures import words
 
-_SEPARATORS = (";", "\t", "|")
-"""Column separators of tables that do not use commas."""
+COLUMNS = ("file", "label")
+"""The columns of a table of labels."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
     if not classes:
         raise SourceError(
             f"{root} has no directories, so its files have no classes. If it is the directory of one class, pass the "
-            f"folder above it: {os.path.dirname(os.path.abspath(root))!r}. Otherwise put the files of each class into "
-            'a directory of their own, or pass labels="labels.csv", a function, or None for files without labels.'
+            f"folder above it: {os.path.dirname(os.path.abspath(root))!r}. Otherwise pass other labels=."
         )
     number_of = {name: number for number, name in enumerate(classes)}
     counts = np.zeros(len(classes), np.int64)
@@ -47,9 +46,8 @@ def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
     empty = [classes[number] for number in np.flatnonzero(counts == 0)]
     if empty and not allow_empty:
         raise SourceError(
-            f"{listed(empty, 5)} of {len(classes)} classes in {root} {_has(empty)} no files with the requested "
-            "endings. Remove the directory, change extensions=, or pass allow_empty=True to count it as a class "
-            "nevertheless."
+            f"{len(empty)} of {len(classes)} classes in {root} are without files that extensions= accepts: "
+            f"{listed(empty, 5)}. Remove the directory, or pass allow_empty=True to count it as a class nevertheless."
         )
     return Labels(_small(np.repeat(numbers, listing.counts)), classes)
 
@@ -59,8 +57,8 @@ def of_values(values: Sequence[object], option: str, path_of: Callable[[int], st
     for place, value in enumerate(values):
         if value is None or (isinstance(value, str) and not value.strip()):
             raise BadOption(
-                f"{option} gives {value!r} for {path_of(place)}, which is not a label. Label the file, or exclude it "
-                "with extensions= or pattern=, or by passing only the paths that have labels."
+                f"{option} gives {value!r} for {path_of(place)}, which is not a label. Label the file, or pass the "
+                "paths that have labels."
             )
     return _known(values, option)
 
@@ -77,8 +75,7 @@ def _known(values: Sequence[Any], option: str) -> Labels:
         return Labels(_small(np.fromiter((number_of[name] for name in values), np.int64, len(values))), classes)
     kinds = sorted({type(value).__name__ for value in values})
     raise BadOption(
-        f"{option} gives values of type {', '.join(kinds)}. A label is an integer, a float, or the name of a class, "
-        "the same for all files."
+        f"{option} gives values of type {', '.join(kinds)}. Labels are integers, floats, or names of classes."
     )
 
 
@@ -88,11 +85,9 @@ def of_function(function: Callable[[str], object], count: int, path_of: Callable
     return of_values(values, f"labels={getattr(function, '__name__', function)!r}", path_of)
 
 
-def of_table(
-    table: str, columns: tuple[str, str], root: str, paths: Iterable[str], *, skip: bool
-) -> tuple[Labels, NDArray[np.int64]]:
+def of_table(table: str, root: str, paths: Iterable[str], *, skip: bool) -> tuple[Labels, NDArray[np.int64]]:
     """Return the labels in a CSV file, and which files have one."""
-    rows = _rows(table, columns, root)
+    rows = _rows(table, root)
     values: list[str] = []
     places: list[int] = []
     without: list[str] = []
@@ -110,9 +105,8 @@ def of_table(
         line, name = min((line, name) for name, (_, line) in rows.items())
         count = len(rows) + len(values) + len(empty)
         raise CorruptSource(
-            f"{table}, line {line}, names {name!r}, but {len(rows)} of its {count} files are not "
-            f"among those of {root}. They are missing, have endings that extensions= excludes, or are relative to "
-            "another folder: the column must contain paths relative to the folder, including the ending."
+            f"{table}, line {line}, names {name!r}, but {len(rows)} of its {count} files are not among those of "
+            f"{root}: they are missing, excluded by extensions=, or not relative to this folder."
         )
     if empty and not skip:
         line, name = min(empty)
@@ -122,13 +116,13 @@ def of_table(
         )
     if without and not skip:
         raise SourceError(
-            f"{listed(without, 5)} of {len(values) + len(without)} files in {root} {_has(without)} no line in {table}. "
-            'Add the lines, or pass unlabelled="skip" to skip such files.'
+            f"{len(without)} of {len(values) + len(without)} files in {root} are without a line in {table}: "
+            f'{listed(without, 5)}. Add the lines, or pass unlabelled="skip" to skip such files.'
         )
     return _known(numbers_in(values), f"labels={table!r}"), np.array(places, np.int64)
 
 
-def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[str, int]]:
+def _rows(table: str, root: str) -> dict[str, tuple[str, int]]:
     """Return labels and line numbers by file."""
     rows: dict[str, tuple[str, int]] = {}
     absolute = os.path.abspath(root)
@@ -136,10 +130,12 @@ def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[st
         with open(table, encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
             header = next(lines, [])
-            missing = [name for name in columns if name not in header]
-            if missing:
-                raise CorruptSource(_no_column(table, missing[0], header))
-            name_at, label_at = map(header.index, columns)
+            if not set(COLUMNS).issubset(header):
+                raise CorruptSource(
+                    f"{table} does not have the columns 'file' and 'label', separated by commas: its first line names "
+                    f"{', '.join(map(repr, header)) or 'none'}."
+                )
+            name_at, label_at = map(header.index, COLUMNS)
             for line in lines:
                 if not line:
                     continue
@@ -158,21 +154,10 @@ def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[st
         if isinstance(exc, SourceError):
             raise
         raise SourceError(
-            f"labels={table!r} is the path of a CSV file that cannot be read: {exc.strerror or exc}. Correct the "
-            'path; or pass labels="folder" for the names of directories, a function that takes a path, or None.'
+            f"labels={table!r} is the path of a CSV file that cannot be read: {exc.strerror or exc}. Did you mean "
+            'labels="folder", for the names of directories?'
         ) from exc
     return rows
-
-
-def _no_column(table: str, missing: str, header: list[str]) -> str:
-    found = f"{table} has no column {missing!r}: its first line names {', '.join(map(repr, header)) or 'none'}."
-    other = next((one for one in _SEPARATORS if len(header) == 1 and one in header[0]), None)
-    if other is not None:
-        return (
-            f"{found} Its columns seem to be separated by {other!r}, but only commas are supported: save it with "
-            "commas, or read it yourself and pass labels= a function that takes a path."
-        )
-    return f"{found} Name the columns there, or pass their names: labels=(path, file column, label column)."
 
 
 def numbers_in(values: list[str]) -> Sequence[object]:
@@ -183,10 +168,6 @@ def numbers_in(values: list[str]) -> Sequence[object]:
         except ValueError:
             continue
     return values
-
-
-def _has(names: list[str]) -> str:
-    return "has" if len(names) == 1 else "have"
 
 
 def _small(values: NDArray[np.int64]) -> NDArray[np.generic]:

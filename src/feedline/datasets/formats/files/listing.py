@@ -10,9 +10,7 @@ without them. A link to a directory that was already listed is skipped, so that 
 
 from __future__ import annotations
 
-import fnmatch
 import os
-import re
 import stat
 import time
 from collections import deque
@@ -37,26 +35,8 @@ _LONGEST_WAIT_S = 0.05
 """How long one thread may wait before others help."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which files are wanted."""
-
-    extensions: tuple[str, ...] | None = None
-    """Allowed endings of names, in lower case; None for any."""
-    pattern: str | None = None
-    """Pattern for the name or, if it has a slash, for the path below the folder."""
-
-    def among(self, names: list[str], directory: str) -> list[str]:
-        """Return the wanted names among those in a directory."""
-        endings = self.extensions
-        if endings is not None:
-            names = [name for name in names if name.lower().endswith(endings)]
-        if self.pattern is None:
-            return names
-        begin = f"{directory}/" if directory and "/" in self.pattern else ""
-        expression = re.compile(fnmatch.translate(self.pattern))
-        return [name for name in names if expression.match(begin + name)]
-
+Endings = tuple[str, ...] | None
+"""Allowed endings of names, in lower case; None for any."""
 
 Stamp = tuple[int, int, int]
 """Unchanged while a directory does not change: modification time in ns, inode, device."""
@@ -93,7 +73,7 @@ def stamp_of(path: str) -> Stamp:
     return found.st_mtime_ns, found.st_ino, found.st_dev
 
 
-def scan(root: str, choice: Choice) -> list[Directory]:
+def scan(root: str, endings: Endings) -> list[Directory]:
     """Return a folder and all directories below it, in the order of their files.
 
     The folder's directories come by name, and in each of them all directories by path: the order of
@@ -102,7 +82,7 @@ def scan(root: str, choice: Choice) -> list[Directory]:
     found: dict[tuple[int, int], Directory] = {}
     kept, again, links = [], [], [""]
     while links:
-        answers = sorted(_below(root, choice, links), key=lambda answer: answer.directory.path)
+        answers = sorted(_below(root, endings, links), key=lambda answer: answer.directory.path)
         is_real, links = not found, []
         for answer in answers:
             directory = answer.directory
@@ -121,18 +101,18 @@ def scan(root: str, choice: Choice) -> list[Directory]:
     return sorted(kept, key=lambda directory: (directory.path.partition("/")[0], directory.path))
 
 
-def _below(root: str, choice: Choice, paths: Iterable[str]) -> list[_Answer]:
+def _below(root: str, endings: Endings, paths: Iterable[str]) -> list[_Answer]:
     """Return some directories, and all below them that are reachable without links."""
     found: list[_Answer] = []
     left = deque(paths)
     clock = _Clock()
     while left and not clock.is_waiting():
-        found.append(_read(root, choice, left.popleft()))
+        found.append(_read(root, endings, left.popleft()))
         left.extend(found[-1].below)
     if left:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="feedline-scan") as threads:
             while left:  # one level at a time; the first error stops it and cancels pending reads
-                answers = list(threads.map(partial(_read, root, choice), left))
+                answers = list(threads.map(partial(_read, root, endings), left))
                 found += answers
                 left = deque(path for answer in answers for path in answer.below)
     return found
@@ -159,7 +139,7 @@ class _Answer:
     links: list[str]
 
 
-def _read(root: str, choice: Choice, path: str) -> _Answer:
+def _read(root: str, endings: Endings, path: str) -> _Answer:
     full = os.path.join(root, path) if path else root
     try:
         stamp = stamp_of(full)  # before reading, so that concurrent changes are detected later
@@ -183,7 +163,7 @@ def _read(root: str, choice: Choice, path: str) -> _Answer:
             "one may also have been removed in the meantime",
             full,
         ) from exc
-    wanted = sorted(choice.among(files, path))
+    wanted = sorted(files if endings is None else (name for name in files if name.lower().endswith(endings)))
     names = b"\0".join(map(encoded, wanted))
     begin = f"{path}/" if path else ""
     return _Answer(
@@ -201,15 +181,13 @@ def _mode_of(path: str) -> int | None:
         return None
 
 
-_VERSION = 2
+_VERSION = 3
 _WORTH_KEEPING = 10_000
 """Listings of at least this many files go to the user's cache folder. Shorter ones are listed as fast as read."""
 
 _RECENT_NS = 2_000_000_000
 """A directory that changed this shortly before it was listed may have changed again with the same time: file system
 clocks tick slowly, some every two seconds."""
-
-_MANY_DIRECTORIES = 64
 
 
 @dataclass(frozen=True)
@@ -229,7 +207,7 @@ class Listing:
         return len(self.paths)
 
 
-def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
+def list_files(root: str, endings: Endings, cache: Cache) -> Listing:
     """Return the files below a folder, from the cache if no directory has changed since."""
     if not os.path.isdir(root):
         raise SourceError(
@@ -237,13 +215,13 @@ def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
             "list. Pass the folder that contains the files, or a list of paths."
         )
     absolute = os.path.abspath(root)
-    about = {"version": _VERSION, "root": absolute, "extensions": choice.extensions, "pattern": choice.pattern}
+    about = {"version": _VERSION, "root": absolute, "extensions": endings}
     file = Entry.within(cache, "listing", about)
     known = None if file is None else file.load(partial(_from_cache, absolute))
     if known is not None:
         return known
     began_ns = time.time_ns()
-    found = scan(absolute, choice)
+    found = scan(absolute, endings)
     paths = Packed(chain.from_iterable(directory.paths() for directory in found), is_text=True, is_encoded=True)
     counts = np.array([directory.count for directory in found], np.int64)
     left_out = sum(directory.left_out for directory in found)
@@ -284,8 +262,6 @@ def _from_cache(root: str, stored: Any) -> Listing | None:
 
 
 def _stamps(paths: list[str]) -> list[tuple[int, int, int]]:
-    if len(paths) < _MANY_DIRECTORIES:
-        return [stamp_of(path) for path in paths]
     with ThreadPoolExecutor(8, thread_name_prefix="feedline-stat") as threads:
         parts = [paths[number::8] for number in range(8)]
         found = list(threads.map(lambda part: [stamp_of(path) for path in part], parts))

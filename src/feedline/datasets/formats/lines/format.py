@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feedline.datasets.framework.form import Fields, Form, listed, names_in
-from feedline.datasets.framework.shard_stream import Run, ShardFormat
+from feedline.datasets.framework.shard_format import Run, ShardFormat
 from feedline.datasets.framework.shares import Entry, ShardShare
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.content import Content
@@ -55,7 +55,7 @@ Parsed = tuple[list[object], BadLine | None]
 """Samples, of any kind, up to the first line of which none can be made, and that line."""
 
 
-@dataclass
+@dataclass(slots=True)
 class LineRun(Run[bytes]):
     """Whole lines of a file, and those of them that are samples as its `records`."""
 
@@ -74,6 +74,7 @@ class LineFormat(ShardFormat[bytes]):
     """How lines are found, and become samples."""
 
     kind = "files of lines"
+    made_ahead = 32  # a guess: parsing more at a time saves little, and what is skipped next was parsed for nothing
     skips_blank = False
     """True if lines that contain only white space are no samples."""
 

@@ -29,14 +29,14 @@ from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.paths import Paths, found_files
 from feedline.datasets.framework.remote_files import is_remote
 from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
-from feedline.datasets.framework.shard_stream import CommonShardStream, Shards
+from feedline.datasets.framework.shard_format import Shards
+from feedline.datasets.framework.shard_stream import CommonShardStream
 from feedline.datasets.framework.source import Indices, Source, Transform
 from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.content import content_of
-from feedline.datasets.storage.foresight import Foresight
 from feedline.datasets.storage.ranges import side_by_side
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage
@@ -65,7 +65,6 @@ class LineSource(Source):
     _groups_at_once = upcoming.AT_ONCE
     """Parts that a stream reads ahead at the same time. Each thread opens files and decompresses them for itself."""
     _endings: tuple[str, ...] = ()
-    _shard_cache = None
 
     def __init__(
         self,
@@ -173,10 +172,7 @@ class LineSource(Source):
             raise bad.error(name, line, lines[bad.place])
         return samples
 
-    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
-        return self._read(indices)
-
-    def _load_range(self, start: int, stop: int, foresight: Foresight | None) -> None:
+    def _load_range(self, start: int, stop: int) -> None:
         """Read samples that are needed soon into memory."""
         first, last = self.index.find(np.array([start, stop - 1]))[0].tolist()
         self._several_blocks(list(range(first, last + 1)))
@@ -242,7 +238,9 @@ class _Reader:
         self.index = index
         addresses = [place.address for place in places]
         self._request_count = remote.requests
-        self._storage: Handle[Storage] = Handle(functools.partial(Storage, remote, addresses), Storage.close)
+        self._storage: Handle[Storage] = Handle(
+            functools.partial(Storage, remote, addresses, is_common=True), Storage.close
+        )
         opener = functools.partial(_open, self._storage, addresses, index.files, cache)
         self._files: Handle[ShardFiles] = Handle(
             functools.partial(ShardFiles, opener, remote.requests), ShardFiles.close, per_thread=True

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.formats.parquet.values import Numbers, Prepared, Texts
+from feedline.datasets.formats.parquet.values import Numbers, Prepared, Texts, memory_of
 from feedline.datasets.framework.source import Empty, stacked
 
 Indices = NDArray[np.int64]
@@ -52,7 +52,7 @@ class Block:
             self.bytes = self.rows.reshape(-1).data
         self.held_bytes = sum(
             size
-            for address, size in {part for column in self.columns for part in column.parts()}
+            for address, size in {part for column in self.columns for part in memory_of(column)}
             if not is_mapped(address)
         )
 

@@ -1,4 +1,4 @@
-"""Parquet and Arrow files as datasets."""
+"""Parquet files as a dataset."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from feedline.datasets.formats.parquet.blob_file import REQUESTS, BlobFile, chunks_of
 from feedline.datasets.formats.parquet.layout import Footer
-from feedline.datasets.formats.parquet.mapped import Mapped, MappedEntries, file_of, validate
+from feedline.datasets.formats.parquet.mapped import MappedEntries, file_of, validate
 from feedline.datasets.formats.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.formats.parquet.values import pyarrow, shape_of
 from feedline.datasets.framework.block_stream import BlockStream
@@ -22,7 +20,6 @@ from feedline.datasets.framework.paths import File, Paths, found_files
 from feedline.datasets.framework.remote_files import RemoteFile, found_remote, is_remote
 from feedline.datasets.framework.source import Transform
 from feedline.datasets.framework.store import Cache, Entry, cache_home, checked_cache
-from feedline.datasets.storage.foresight import Parts, name_of
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import CorruptSource
@@ -102,9 +99,10 @@ class ParquetDataset(RowGroupSource):
         self.is_remote = any(map(is_remote, self._given()))
         self._inspected_at_once = REQUESTS if self.is_remote else self._inspected_at_once
         self.remote = checked_remote(remote)
-        self._shard_cache = self.remote.disk_cache
-        self._storage: Handle[Storage] = Handle(partial(Storage, self.remote), Storage.close)
         self._remote_addresses: list[str] = []
+        """The addresses of all files, once they were found: the storage has the same list."""
+        opener = partial(Storage, self.remote, self._remote_addresses, is_common=True)
+        self._storage: Handle[Storage] = Handle(opener, Storage.close)
 
     def _given(self) -> list[str | os.PathLike[str]]:
         return [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
@@ -118,7 +116,7 @@ class ParquetDataset(RowGroupSource):
                 found += found_remote(path, storage, self._endings)
             else:
                 found += found_files([path], self._endings)
-        self._remote_addresses = [file.address if isinstance(file, RemoteFile) else str(file) for file in found]
+        self._remote_addresses[:] = [file.address if isinstance(file, RemoteFile) else str(file) for file in found]
         return found
 
     def _at(self, path: str) -> File:
@@ -127,15 +125,6 @@ class ParquetDataset(RowGroupSource):
         blob = self._storage.get().open(path)
         blob.close()
         return RemoteFile(blob.name, blob.size, blob.tag, path)
-
-    def _group_parts(self) -> dict[str, Parts]:
-        layout, found = self._layout, dict[str, Parts]()
-        for number, file in enumerate(layout.files):
-            groups = np.flatnonzero(layout.group_files == number)
-            if isinstance(file, RemoteFile) and len(groups):
-                starts, stops = (layout.group_shares[groups].T * file.size).astype(np.int64)
-                found[name_of(file.address)] = Parts(int(groups[0]), starts, stops, file.size)
-        return found
 
     def _stored_in(self) -> Iterable[str]:
         local = [path for path in self._given() if not is_remote(path)]
@@ -148,10 +137,7 @@ class ParquetDataset(RowGroupSource):
             with pyarrow().OSFile(file.path) as opened:
                 yield opened
             return
-        foresight, cache = file.foresight, self._shard_cache
-        if foresight is None and cache is not None:
-            foresight = cache.random_access(self._remote_addresses)
-        blob = self._storage.get().open(file.address, file.version, foresight)
+        blob = self._storage.get().open(file.address, file.version)
         try:
             yield BlobFile(blob)
         finally:
@@ -235,83 +221,3 @@ class ParquetDataset(RowGroupSource):
     def _advice(self) -> str:
         kept = "Give cache=, a folder where they are kept decoded for all processes, or: "
         return ("" if self.cache is not False else kept) + super()._advice()
-
-
-class MappedSource(RowGroupSource):
-    """Base of datasets of mapped Arrow files, whose record batches are row groups."""
-
-    _most_open = 1 << 16
-
-    def _map(self, file: File) -> Mapped:
-        """Map a file, or what was derived from it."""
-        return Mapped.of(file)
-
-    def _mapped(self, file: File) -> Mapped:
-        def make() -> tuple[Mapped, int]:
-            file.check()
-            return self._map(file), 1
-
-        mapped: Mapped = self._opened.load(file.path, make)
-        return mapped
-
-    def _schema_and_counts(self, file: File) -> tuple[object, list[int]]:
-        mapped = self._mapped(file)
-        return mapped.schema, [mapped.row_count(batch) for batch in range(mapped.count)]
-
-    def _decoded(self, file: File, number: int, names: list[str]) -> Table:
-        return pyarrow().Table.from_batches([self._mapped(file).batch(number, names)])
-
-    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[object], tuple[int, int]]:
-        mapped = self._mapped(file)
-        return mapped.batch(number, names).columns, mapped.addresses
-
-    def _touch(self, files: set[int]) -> None:
-        for number in files:  # mapped data would change or vanish under us
-            self._layout.files[number].check()
-
-
-class ArrowDataset(MappedSource):
-    """The rows of Arrow IPC or Feather files as a map-style dataset.
-
-    Files are memory-mapped: all workers share the pages that the system has read, and samples come from there without
-    decoding. Record batches act as row groups. Those of compressed files (Feather's default) are decoded and kept, as
-    `ParquetDataset` keeps row groups. Both Arrow formats are supported, files and streams; Hugging Face datasets caches
-    streams.
-
-    Args:
-        paths: a file, a folder (all `.arrow`, `.feather` and `.ipc` files below it), a pattern, or a list of these.
-        fields: as in `ParquetDataset`.
-        filters: as in `ParquetDataset`; Arrow files have no statistics, so each file is scanned in full once.
-        transform: applied to each sample.
-        cache_bytes: how much decoded data each process keeps; mapped data does not count.
-
-    Raises:
-        MissingExtra: pyarrow is not installed.
-        BadOption: an option has an invalid value.
-        SourceError: at first use: a file is missing, or files do not fit together.
-        CorruptSource: a file is damaged or not an Arrow file.
-        SourceChanged: a file was written to while it was in use.
-
-    Example:
-        >>> import pyarrow as pa, pyarrow.feather, tempfile, pathlib
-        >>> from feedline.datasets import ArrowDataset
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "people.feather")
-        ...     pa.feather.write_feather(pa.table({"name": ["Ada", "Alan"], "born": [1815, 1912]}), path)
-        ...     dataset = ArrowDataset(path, ("name", "born"))
-        ...     dataset[1]
-        ('Alan', np.int64(1912))
-    """
-
-    _endings = (".arrow", ".feather", ".ipc")
-
-    def __init__(
-        self,
-        paths: Paths,
-        fields: VectorFields = None,
-        *,
-        filters: object = None,
-        transform: Transform | None = None,
-        cache_bytes: int | str = CACHE_BYTES,
-    ) -> None:
-        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)

@@ -44,8 +44,6 @@ class Footer:
     """The type of each column, in the order of the file."""
     groups: list[Group]
     """The row groups that contain samples."""
-    row_counts: Sequence[int]
-    """The rows in each row group of the file."""
 
 
 class Layout:
@@ -72,8 +70,6 @@ class Layout:
         self.group_numbers = np.array([group.number for group in groups], np.int32)
         self.starts = np.zeros(len(groups) + 1, np.int64)
         np.cumsum([group.count for group in groups], out=self.starts[1:])
-        self.group_shares = np.array([share for footer in footers for share in _shares(footer)]).reshape(-1, 2)
-        """Where each row group begins and ends in its file, by its rows: 0 is the beginning of the file, 1 the end."""
         chosen = [group.rows for group in groups if group.rows is not None]
         self.rows = np.concatenate(chosen) if chosen else None
         """The row of each sample in its row group; None without a filter."""
@@ -108,12 +104,6 @@ class Layout:
         if self.rows is not None:
             return groups, self.rows[indices].astype(np.int64)
         return groups, indices - self.starts[groups]
-
-
-def _shares(footer: Footer) -> NDArray[np.float64]:
-    ends = np.cumsum([0, *footer.row_counts]) / max(1, sum(footer.row_counts))
-    numbers = np.array([group.number for group in footer.groups], np.int64)
-    return np.stack([ends[numbers], ends[numbers + 1]], axis=1)
 
 
 def _compare(name: str, first: Footer, other: Footer) -> None:

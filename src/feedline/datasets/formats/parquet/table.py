@@ -31,11 +31,8 @@ from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Form, VectorFields, check_fields
 from feedline.datasets.framework.paths import File, Paths, found_files
-from feedline.datasets.framework.remote_files import RemoteFile
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform
 from feedline.datasets.framework.waste import Waste
-from feedline.datasets.storage.disk_cache import DiskCache
-from feedline.datasets.storage.foresight import Foresight, Parts
 from feedline.datasets.storage.ranges import side_by_side
 from feedline.errors import CorruptSource, FeedlineError, SourceError
 from feedline.system.failures import words
@@ -70,8 +67,6 @@ class RowGroupSource(TableSource):
     """The module that must be installed."""
     _most_open = 64
     """Limit on cached file state, such as maps: a number of files; for Parquet, bytes of footers."""
-    _shard_cache: DiskCache | None = None
-    """Caches pieces of remote files."""
     _groups_at_once = upcoming.MOST
     """Row groups that a stream reads ahead at the same time."""
     _inspected_at_once = 8
@@ -145,7 +140,7 @@ class RowGroupSource(TableSource):
                 with reading(file, f"looking at {file.path!r}"):
                     schema, counts = self._schema_and_counts(file)
                     groups = [Group(number, group, count) for group, count in enumerate(counts) if count]
-                    return Footer(file, types_of(schema, file), groups, counts)
+                    return Footer(file, types_of(schema, file), groups)
 
             def keep(number: int, footer: Footer) -> Footer:
                 with reading(footer.file, f"looking at {footer.file.path!r}"):
@@ -198,10 +193,7 @@ class RowGroupSource(TableSource):
         self._opened.clear()
         self._waste = Waste()
 
-    def _columns_foreseen(self, indices: Indices, empty: Empty, foresight: Foresight | None) -> list[object]:
-        return self._read_columns(indices, empty, foresight)
-
-    def _read_columns(self, indices: Indices, empty: Empty, foresight: Foresight | None = None) -> list[object]:
+    def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         layout = self._layout
         if not len(indices):
             return [[] for _ in self._shape.vectors or self._shape.names]
@@ -209,32 +201,25 @@ class RowGroupSource(TableSource):
         groups, rows = layout.find(indices)
         present, owners = np.unique(groups, return_inverse=True)
         self._touch({*layout.group_files[present].tolist()})
-        read = functools.partial(self._block, foresight)
-        blocks = side_by_side(read, present.tolist(), _AT_ONCE if self.is_remote else 1)
+        blocks = side_by_side(self._block, present.tolist(), _AT_ONCE if self.is_remote else 1)
         return columns_of(blocks, owners, rows, empty)
 
-    def _load_range(self, start: int, stop: int, foresight: Foresight | None) -> None:
+    def _load_range(self, start: int, stop: int) -> None:
         """Read samples that are needed soon into memory."""
         groups = self._layout.find(np.array([start, stop - 1]))[0].tolist()
-        side_by_side(functools.partial(self._block, foresight), range(groups[0], groups[1] + 1), _AT_ONCE)
+        side_by_side(self._block, range(groups[0], groups[1] + 1), _AT_ONCE)
 
     def _groups_in_memory(self) -> int:
         """Return about how many row groups can be in memory at a time, judging by those that are."""
         return self._blocks.limit * len(self._blocks) // max(1, self._blocks.held)
 
-    def _group_parts(self) -> dict[str, Parts]:
-        """Return where row groups are in remote files, by the name of the file in a cache."""
-        return {}
-
-    def _block(self, foresight: Foresight | None, group: int) -> Block:
+    def _block(self, group: int) -> Block:
         block = self._blocks.get(group)
-        return block or self._blocks.load(group, functools.partial(self._read_block, foresight, group))
+        return block or self._blocks.load(group, functools.partial(self._read_block, group))
 
-    def _read_block(self, foresight: Foresight | None, group: int) -> tuple[Block, int]:
+    def _read_block(self, group: int) -> tuple[Block, int]:
         layout, began = self._layout, time.perf_counter()
         file, number = layout.files[layout.group_files[group]], int(layout.group_numbers[group])
-        if isinstance(file, RemoteFile):
-            file = replace(file, foresight=foresight)
         where = f"row group {number} of {file.path!r}"
         with reading(file, f"reading {where}"):
             arrays, mapped = self._load(file, number, list(self._shape.names))

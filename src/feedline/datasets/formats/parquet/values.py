@@ -53,10 +53,6 @@ class Prepared(ABC):
     def take(self, rows: Rows) -> NDArray[np.generic] | list[object]:
         """Return the values of these rows: a new array with a row per sample, or a list."""
 
-    @abstractmethod
-    def parts(self) -> Iterator[tuple[int, int]]:
-        """Yield address and size of each piece of memory it holds."""
-
 
 @dataclass(eq=False)
 class Numbers(Prepared):
@@ -84,11 +80,6 @@ class Numbers(Prepared):
     def is_whole(self) -> bool:
         """True if nothing is missing."""
         return self.valid is None and self.present is None
-
-    def parts(self) -> Iterator[tuple[int, int]]:
-        for array in (self.array, self.valid, self.present):
-            if array is not None:
-                yield _memory(array)
 
 
 @dataclass(eq=False)
@@ -136,9 +127,6 @@ class Nested(Prepared):
         listed = zip(taken, rows.tolist(), strict=True)
         return [_without_null_lists(value, self._array[row]) for value, row in listed]
 
-    def parts(self) -> Iterator[tuple[int, int]]:
-        yield from self._numbers.parts()
-
 
 def _with_gaps(value: NDArray[np.generic], present: NDArray[np.bool_]) -> object:
     """Return the array itself, or a list if it contains nulls: the form of a value depends on no other value."""
@@ -184,10 +172,6 @@ class Lists(Prepared):
                 taken.append(list(self._values.take(np.arange(self._offsets[row], self._offsets[row + 1]))))
         return taken
 
-    def parts(self) -> Iterator[tuple[int, int]]:
-        yield from self._values.parts()
-        yield _memory(self._offsets)
-
 
 @dataclass(eq=False)
 class Arrays(Lists):
@@ -220,10 +204,6 @@ class Dicts(Prepared):
         ]
         return taken if self._valid is None else _with_nulls(taken, self._valid[rows])
 
-    def parts(self) -> Iterator[tuple[int, int]]:
-        for field in self._fields.values():
-            yield from field.parts()
-
 
 @dataclass(eq=False)
 class Objects(Prepared):
@@ -236,11 +216,6 @@ class Objects(Prepared):
             return [self._array[row].as_py() for row in rows.tolist()]
         taken: list[object] = self._array.take(pyarrow().array(rows)).to_pylist()
         return taken
-
-    def parts(self) -> Iterator[tuple[int, int]]:
-        for buffer in self._array.buffers():
-            if buffer is not None:
-                yield buffer.address, buffer.size
 
 
 @dataclass(eq=False)
@@ -268,8 +243,19 @@ class Texts(Objects):
         return str(data, "utf-8") if self._is_text else bytes(data)
 
 
-def _memory(array: NDArray[np.generic]) -> tuple[int, int]:
-    return array.__array_interface__["data"][0], array.nbytes
+# Any: what an attribute of a prepared column holds.
+def memory_of(held: Any) -> Iterator[tuple[int, int]]:
+    """Yield address and size of each piece of memory that a prepared column holds."""
+    if isinstance(held, np.ndarray):
+        yield held.__array_interface__["data"][0], held.nbytes
+    elif isinstance(held, Prepared):
+        for one in vars(held).values():
+            yield from memory_of(one)
+    elif isinstance(held, dict):
+        for one in held.values():
+            yield from memory_of(one)
+    elif hasattr(held, "buffers"):
+        yield from ((buffer.address, buffer.size) for buffer in held.buffers() if buffer is not None)
 
 
 def pyarrow(module: str = "pyarrow") -> ModuleType:

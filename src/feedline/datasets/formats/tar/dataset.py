@@ -6,7 +6,8 @@ import functools
 import os
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,14 @@ from feedline.abc import memory
 from feedline.abc.source import ColumnSource
 from feedline.datasets.formats.tar.arrays import view_of_npy
 from feedline.datasets.formats.tar.form import Decode, Decoder, TarForm
-from feedline.datasets.formats.tar.index import Index, Range, ShardIndex, Unread, give, index_of
-from feedline.datasets.formats.tar.members import NO_SUM
-from feedline.datasets.formats.tar.packed_index import PackedIndexes
+from feedline.datasets.formats.tar.index import Index, PackedIndexes, ShardIndex, Unread, index_of
+from feedline.datasets.formats.tar.members import NO_SUM, sum_of
 from feedline.datasets.formats.tar.stream import TarFormat
-from feedline.datasets.framework.bounded_cache import BoundedCache
-from feedline.datasets.framework.cache_file import Cache, checked_cache
+from feedline.datasets.framework.checksums import damaged
 from feedline.datasets.framework.form import Fields
-from feedline.datasets.framework.shard_stream import Shards, ShardStream
+from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
+from feedline.datasets.framework.shard_format import Shards
+from feedline.datasets.framework.shard_stream import ShardStream
 from feedline.datasets.framework.shards import Found, expand
 from feedline.datasets.framework.source import (
     Indices,
@@ -33,17 +34,16 @@ from feedline.datasets.framework.source import (
     is_column,
     stacked,
 )
+from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob, Version
-from feedline.datasets.storage.ranges import coalesced, side_by_side
+from feedline.datasets.storage.ranges import side_by_side
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage, load_libraries, protocol_of
 from feedline.errors import BadOption, CorruptSource, SourceChanged
 from feedline.system.handle import Handle
 from feedline.system.sizes import SampleSize, byte_count, most_bytes
 
-_MOST_OPEN = 64
-"""Shards that one thread keeps open. A guess: far below the usual limit of 1,024 files."""
 _SCANNERS = 8
 
 
@@ -96,7 +96,7 @@ class TarDataset(Source, ColumnSource):
         >>> folder.cleanup()
     """
 
-    _lazy = ("_index", "_found", "_packed")
+    _lazy = ("_index", "_files", "_found")
 
     def __init__(
         self,
@@ -125,12 +125,9 @@ class TarDataset(Source, ColumnSource):
         self._cache = checked_cache(cache)
         self._index: Index | None = None
         self._lock = Handle(threading.Lock, bool)
-        self._open: Handle[_OpenShards] = Handle(
-            functools.partial(_OpenShards, self.shards, self.remote, self._found.listed_versions),
-            _OpenShards.close,
-            per_thread=True,
-        )
-        self._packed = PackedIndexes(self.shards, self._found, self.remote, self._cache, unique_keys=self.unique_keys)
+        self._storage: Handle[Storage] = Handle(functools.partial(Storage, self.remote, self.shards), Storage.close)
+        self._files: Handle[ShardFiles] | None = None
+        """The open shards of each thread; None before the index is made."""
 
     def stream(
         self, *, shuffle: bool | str = False, buffer: int = 1000, seed: int = 0, sticky: bool | None = None
@@ -172,30 +169,24 @@ class TarDataset(Source, ColumnSource):
         return self._index
 
     def _make_index(self) -> Index:
-        storage = Storage(self.remote, self.shards)
+        storage = self._storage.get()
+        self._found.look_beside(self.shards, storage)
+        packed = PackedIndexes(self.shards, self._found, self._storage, self._cache, unique_keys=self.unique_keys)
+        found: list[ShardIndex | Unread | None] = list(map(packed.announced, self.shards))
 
-        def get(shard: str) -> ShardIndex:
-            blob = storage.open(shard, self._found.listed_versions.get(shard))
-            try:
+        def scanned(shard: str) -> ShardIndex:
+            with closing(storage.open(shard, self._found.listed_versions.get(shard))) as blob:
                 return index_of(blob, self._cache, unique=self.unique_keys)
-            finally:
-                blob.close()
 
-        try:
-            self._found.look_beside(self.shards, storage)
-            found: list[ShardIndex | Unread | None] = list(map(self._packed.announced, self.shards))
-            missing = [shard for shard, one in zip(self.shards, found, strict=True) if one is None]
-            if len(missing) > 1:
-                with ThreadPoolExecutor(min(_SCANNERS, len(missing)), "feedline-index") as threads:
-                    scanned = iter(list(threads.map(get, missing)))
-            else:
-                scanned = map(get, missing)
-            shards = [next(scanned) if one is None else one for one in found]
-        finally:
-            storage.close()
-        index = Index(shards, self._packed.read)
+        missing = [shard for shard, one in zip(self.shards, found, strict=True) if one is None]
+        made = iter(side_by_side(scanned, missing, _SCANNERS))
+        index = Index([next(made) if one is None else one for one in found], packed.read)
         if index.starts[-1]:
             self.form.check(index.names, f"{self._names[0]} and the other shards" if len(found) > 1 else self._names[0])
+        opener = functools.partial(_open, self._storage, self.shards, index, self._found.listed_versions)
+        self._files = Handle(
+            functools.partial(ShardFiles, opener, self.remote.requests), ShardFiles.close, per_thread=True
+        )
         return index
 
     def keys(self) -> list[str]:
@@ -252,39 +243,36 @@ class TarDataset(Source, ColumnSource):
             for number, name, offset, size, checksum in index.fields(shard, place):
                 if wanted is None or name in wanted:
                     raw[name] = b""
-                    ranges.append(Range(shard, offset, offset + size, raw, name, row, checksum, number))
+                    ranges.append(Range(ByteRange(shard, offset, offset + size), raw, name, row, checksum, number))
             raws.append(raw)
         return raws, ranges
 
-    def _blobs(self, ranges: list[Range]) -> dict[int, Blob]:
-        """Open the shards of some ranges."""
-        opened, index = self._open.get(), self.index
-        return {shard: opened.get(shard, index) for shard in dict.fromkeys(one.shard for one in ranges)}
-
     def _fetch(self, ranges: list[Range], viewed: Collection[str] = ()) -> None:
-        """Read ranges, merging nearby ones, and store each in its sample; fields in `viewed` as views."""
-        blobs = self._blobs(ranges)
-        totals: dict[int, SampleSize] = {}
+        """Read ranges, and store each in its sample; fields in `viewed` as views.
+
+        Raises CorruptSource: a checksum differs.
+        """
+        index, totals = self.index, dict[int, SampleSize]()
+        assert self._files is not None
+        files = self._files.get()
+        are_local = {shard: files.blob(shard).is_local for shard in dict.fromkeys(one.place.shard for one in ranges)}
         for one in ranges:
-            if not blobs[one.shard].is_local:  # a server may claim any size
+            if not are_local[one.place.shard]:  # a server may claim any size
                 total = totals.setdefault(one.row, SampleSize(self.max_field_bytes, "max_field_bytes="))
-                name, key = blobs[one.shard].name, one.sample["__key__"]
-                what = functools.partial("{}: field {!r} of sample {!r}".format, name, one.name, key)
-                total.add(what, one.stop - one.start)
-        spans = coalesced(ranges, is_local=lambda shard: blobs[shard].is_local)
-        requests = 1 if all(blob.is_local for blob in blobs.values()) else self.remote.requests
-        contents = side_by_side(lambda span: blobs[span.shard].read(span.start, span.stop), spans, requests)
-        for span, content in zip(spans, contents, strict=True):
-            give(span, content, viewed)
-        index = self.index
-        for one in ranges:
-            if one.checksum != NO_SUM and blobs[one.shard].is_local:  # bytes from a network may differ each time
-                index.note_compared(one.shard, one.number)
+                total.add(one.describe, one.place.stop - one.place.start)
+        for one, data in zip(ranges, files.read([one.place for one in ranges]), strict=True):
+            if one.checksum != NO_SUM:
+                if sum_of(f"{one.sample['__key__']}.{one.name}", data) != one.checksum:
+                    raise damaged(one.describe())
+                if are_local[one.place.shard]:  # bytes from a network may differ each time
+                    index.note_compared(one.place.shard, one.number)
+            one.sample[one.name] = memoryview(data) if one.name in viewed else bytes(data)
 
     def close(self) -> None:
         self._upcoming.close()
-        self._open.close()
-        self._packed.close()
+        if self._files is not None:
+            self._files.close()
+        self._storage.close()
 
     def _form(self) -> str:
         return repr(self.form)
@@ -296,51 +284,41 @@ class TarDataset(Source, ColumnSource):
         return f"TarDataset({len(self.shards)} shards, each sample {self.form!r}{transform})"
 
 
-class _OpenShards:
-    """The open shards of one thread. If there are too many, the least recently used are released."""
+@dataclass(slots=True)
+class Range:
+    """The bytes of a field, and the sample they belong to."""
 
-    def __init__(self, shards: list[str], remote: Remote, listed_versions: Mapping[str, Version]) -> None:
-        self._shards = shards
-        self._listed_versions = listed_versions
-        self._storage = Storage(remote, shards)
-        self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
+    place: ByteRange
+    sample: dict[str, object]
+    name: str
+    row: int
+    """Position of the sample in the batch."""
+    checksum: int
+    number: int
+    """Number of the field in the shard."""
 
-    def get(self, shard: int, index: Index) -> Blob:
-        """Return an open shard, which stays open as long as something refers to it."""
-        blob = self._blobs.get(shard)
-        if blob is not None and not _is_replaced(blob):
-            return blob
-        version, is_packed = index.version(shard)
-        address = self._shards[shard]
-        known = version if is_packed and version.tag else self._listed_versions.get(address)
-        blob = self._storage.open(address, known)
-        if blob.size != version.size or blob.tag != version.tag != "":
-            blob.close()
-            since, advice = "its index was made", "Make the dataset again: the index will be, too."
-            if is_packed:
-                since, advice = "it was packed", "Pack it again, or restore it."
-            tag = f" and the tag {version.tag}" if version.tag else ""
-            raise SourceChanged(
-                f"{blob.name} has changed since {since}: it had {version.size} bytes{tag}, and has {blob.size} and "
-                f"{blob.tag}. {advice}"
-            )
-        self._blobs.put(shard, blob)
-        return blob
-
-    def close(self) -> None:
-        self._blobs.clear()
-        self._storage.close()
+    def describe(self) -> str:
+        return f"{self.sample['__url__']}: field {self.name!r} of sample {self.sample['__key__']!r}"
 
 
-def _is_replaced(blob: Blob) -> bool:
-    """True if an open local file was modified; changes of remote files are detected while reading."""
-    if not blob.is_local:
-        return False
-    try:
-        blob.check()
-    except SourceChanged:
-        return True
-    return False
+def _open(
+    storage: Handle[Storage], shards: list[str], index: Index, listed_versions: Mapping[str, Version], number: int
+) -> Blob:
+    """Open a shard. Raises SourceChanged: it is not the one that was indexed."""
+    version, is_packed = index.version(number)
+    known = version if is_packed and version.tag else listed_versions.get(shards[number])
+    blob = storage.get().open(shards[number], known)
+    if blob.size != version.size or blob.tag != version.tag != "":
+        blob.close()
+        since, advice = "its index was made", "Make the dataset again: the index will be, too."
+        if is_packed:
+            since, advice = "it was packed", "Pack it again, or restore it."
+        tag = f" and the tag {version.tag}" if version.tag else ""
+        raise SourceChanged(
+            f"{blob.name} has changed since {since}: it had {version.size} bytes{tag}, and has {blob.size} and "
+            f"{blob.tag}. {advice}"
+        )
+    return blob
 
 
 # Any: an array, or a list of strings or bytes.

@@ -1,8 +1,5 @@
 """Where the samples of a shard are: found by reading its headers once, and cached on disk.
 
-An index belongs to a shard with a certain name, size and tag (modification time, entity tag). If one of these differs,
-or the index file is damaged, the index is rebuilt. Several processes may build the same one.
-
 `feedline pack` writes the index of each shard beside the shards. Such an index is read when its shard is first used.
 """
 
@@ -11,8 +8,8 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -20,16 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.formats.tar.grouping import Grouping
-from feedline.datasets.formats.tar.members import NO_SUM, Members, sum_of
+from feedline.datasets.formats.tar.members import NO_SUM, Members
 from feedline.datasets.framework.bounded_cache import BoundedCache
-from feedline.datasets.framework.cache_file import Cache, CacheFile
-from feedline.datasets.framework.checksums import Compared, damaged
-from feedline.datasets.storage.addresses import identity_of
+from feedline.datasets.framework.checksums import Compared
+from feedline.datasets.framework.shards import Found
+from feedline.datasets.framework.store import Cache, Entry
+from feedline.datasets.storage.addresses import identity_of, shown_address
 from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.content import ByteReader, packing_of
-from feedline.datasets.storage.ranges import Span
+from feedline.datasets.storage.ranges import side_by_side
+from feedline.datasets.storage.storage import Storage, local_path, protocol_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.memory.sharing import records
+from feedline.system.handle import Handle
 from feedline.types import JsonObject
 
 _FORMAT = 4
@@ -197,14 +197,14 @@ def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
     Raises CorruptSource: the shard is damaged.
     """
     name = os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
-    file = CacheFile.at(cache, "tar-index", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None
-    if file is None:  # without a tag, a stale cached index could not be detected
+    entry = Entry.within(cache, "tar-index", [name, unique, _FORMAT], blob.stamp) if blob.tag else None
+    if entry is None:  # without a tag, an outdated index could not be detected
         return scan(blob, unique=unique)
-    kept = file.read_as(ShardIndex.of, blob.stamp)
+    kept = entry.load(ShardIndex.of)
     if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
         return kept
     made = scan(blob, unique=unique)
-    file.write(vars(made), blob.stamp)
+    entry.save(vars(made))
     return made
 
 
@@ -270,9 +270,7 @@ class Index:
             for number in numbers
             if isinstance(self._shards[number], Unread) and self._loaded.get(number) is None
         ]
-        if len(missing) > 1:
-            with ThreadPoolExecutor(min(requests, len(missing)), "feedline-index") as threads:
-                list(threads.map(self.shard, missing))
+        side_by_side(self.shard, missing, requests)
 
     def key(self, shard: int, place: int) -> str:
         one = self.shard(shard)
@@ -316,32 +314,65 @@ class Index:
         self._compared.flags[self._sums_from[shard] + number] = True
 
 
-@dataclass(slots=True)
-class Range:
-    """The bytes of a field, and the sample they belong to."""
+class PackedIndexes:
+    """The indexes that were packed with shards; each is read when it is needed.
 
-    shard: int
-    start: int
-    stop: int
-    sample: dict[str, object]
-    name: str
-    row: int = 0
-    """Position of the sample in the batch."""
-    checksum: int = NO_SUM
-    number: int = 0
-    """Number of the field in the shard."""
-
-
-def give(span: Span[Range], data: bytes, viewed: Collection[str] = ()) -> None:
-    """Store the bytes of a span in their samples; fields in `viewed` as views, without copying.
-
-    Raises CorruptSource: a checksum differs.
+    Args:
+        shards: addresses of all shards.
+        found: the manifests beside them.
+        storage: opens shards and indexes.
+        cache: whether and where indexes from stores are kept, as the option of `TarDataset`.
+        unique_keys: as the option of `TarDataset`.
     """
-    view = memoryview(data)
-    for one in span.ranges:
-        start, stop = one.start - span.start, one.stop - span.start
-        if one.checksum != NO_SUM:
-            key = one.sample["__key__"]
-            if sum_of(f"{key}.{one.name}", view[start:stop]) != one.checksum:
-                raise damaged(f"{one.sample['__url__']}: field {one.name!r} of sample {key!r}")
-        one.sample[one.name] = view[start:stop] if one.name in viewed else data[start:stop]
+
+    def __init__(
+        self, shards: Sequence[str], found: Found, storage: Handle[Storage], cache: Cache, *, unique_keys: bool
+    ) -> None:
+        self._shards = shards
+        self._found = found
+        self._unique_keys = unique_keys
+        self._cache = cache
+        self._storage = storage
+
+    def announced(self, shard: str) -> Unread | None:
+        """Return what a manifest says of a shard; None if there is none, or a local shard was replaced."""
+        packed = self._found.packed(shard)
+        if packed is None:
+            return None
+        manifest, entry = packed
+        names = manifest.stored.get("members")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return None
+        if not protocol_of(shard) and os.path.getsize(local_path(shard)) != entry.bytes:
+            return None
+        version = manifest.version_of(entry) or Version(entry.bytes, "")
+        return Unread(version, entry.samples, entry.samples * len(manifest.stored["fields"]), names)
+
+    def read(self, number: int) -> ShardIndex:
+        """Return the index of a shard that was announced, from this machine's cache if it is there.
+
+        If it is missing or damaged, read the headers of the shard instead. Raises CorruptSource: the shard has another
+        number of samples than the manifest says.
+        """
+        shard = self._shards[number]
+        packed = self._found.packed(shard)
+        assert packed is not None
+        manifest, entry = packed
+        storage, own = self._storage.get(), None
+        if protocol_of(shard):
+            own = Entry.within(self._cache, "tar-index", ["packed", identity_of(shard)], f"{entry.bytes}-{entry.crc32}")
+        content = None if own is None else own.load(bytes)
+        if content is None:
+            content = storage.contents(manifest.index_of(entry))
+            if own is not None and content is not None:
+                own.save(content)
+        found = None if content is None else decode(content, entry.bytes, entry.crc32)
+        if found is None:
+            with closing(storage.open(shard, manifest.version_of(entry))) as blob:
+                found = scan(blob, unique=self._unique_keys)
+        if found.count != entry.samples:
+            raise CorruptSource(
+                f"{shown_address(shard)} has {found.count} samples, but {entry.samples} were packed. Get another copy, "
+                "or pack it again."
+            )
+        return found

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from feedline.datasets.formats.tar.form import TarForm
 from feedline.datasets.formats.tar.grouping import Grouping, RawSample
 from feedline.datasets.formats.tar.members import Members
-from feedline.datasets.framework.shard_stream import Run, ShardFormat
+from feedline.datasets.framework.shard_format import Run, ShardFormat
 from feedline.datasets.framework.shares import Entry, ShardShare
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.content import Content
@@ -37,14 +37,15 @@ class TarFormat(ShardFormat[RawSample]):
             members,
             blob.name,
             fields=self.form.wanted,
-            wants=share.wants,
+            wants=share.wants if share.has_gaps or share.ordinal > begin.ordinal else None,
             ordinal=begin.ordinal,
             unique=self.unique_keys,
         )
         while (raw := grouping.next()) is not None:
             entry = begin
             if members.can_be_entered:
-                entry = Entry(*content.place(raw.start), raw.ordinal, size=begin.size, packing=begin.packing)
+                at, base, offset = (raw.start,) * 3 if is_plain else content.place(raw.start)
+                entry = Entry(at, base, offset, raw.ordinal, 1, begin.size, begin.packing)
             yield Run(entry, raw.ordinal, (raw,))
 
     def build(self, run: Run[RawSample], place: int) -> object:

@@ -15,7 +15,8 @@ from feedline.datasets.formats.tfrecord.stream import TFRecordFormat
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Fields
 from feedline.datasets.framework.paths import Paths, found_files
-from feedline.datasets.framework.shard_stream import Shards, ShardStream
+from feedline.datasets.framework.shard_format import Shards
+from feedline.datasets.framework.shard_stream import ShardStream
 from feedline.datasets.framework.source import Indices, Source, Transform
 from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.datasets.storage.blob import LocalBlob

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from feedline.datasets.formats.tfrecord.form import RecordForm
 from feedline.datasets.formats.tfrecord.framing import HEADER, TRAILER, damaged_record, data_sum, is_record, sum_of
-from feedline.datasets.framework.shard_stream import Run, ShardFormat
+from feedline.datasets.framework.shard_format import Run, ShardFormat
 from feedline.datasets.framework.shares import Entry, ShardShare
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.content import Content
