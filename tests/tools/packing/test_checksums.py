@@ -256,7 +256,7 @@ def test_a_sample_is_verified_once(tmp_path: Path, format_: str, monkeypatch: py
     module = (
         "feedline.datasets.formats.lmdb.dataset.sum_of"
         if format_ == "lmdb"
-        else "feedline.datasets.formats.tar.index.sum_of"
+        else "feedline.datasets.formats.tar.dataset.sum_of"
     )
     compared: list[Any] = []
     own = pkgutil.resolve_name(module)
@@ -288,7 +288,7 @@ def test_workers_of_the_next_epoch_do_not_verify_again(
     dataset = opened(packed(tmp_path, name))
     module = {
         "lmdb": "feedline.datasets.formats.lmdb.dataset.sum_of",
-        "tar": "feedline.datasets.formats.tar.index.sum_of",
+        "tar": "feedline.datasets.formats.tar.dataset.sum_of",
         "npy": "feedline.datasets.formats.array_file.RowCheck._read",
     }[format_]
     compared = mmap.mmap(-1, 1)

@@ -35,8 +35,8 @@ def expand(
     Braces stand for numbers or alternatives: `shard-{000..099}.tar`, `{train,val}.tar`. `::` separates patterns, as in
     the webdataset package. In local paths, `*`, `?` and `[...]` match existing files, `a-9` before `a-10`; a file with
     exactly that name takes precedence. They also match objects of a store, which `listed` lists. So it does for
-    folders: addresses that end in a slash, and folders with a manifest. Raises BadOption: there is no pattern, or a shard occurs twice;
-    SourceError: no file matches.
+    folders: addresses that end in a slash, and folders with a manifest. Raises BadOption: there is no pattern, or a
+    shard occurs twice; SourceError: no file matches.
 
     Example:
         >>> expand("s3://bucket/{train,val}-{08..10}.tar")[1:4]

@@ -20,6 +20,7 @@ from feedline.datasets.derived.opening import open_found
 from feedline.datasets.derived.recognition import Recognised, recognise
 from feedline.datasets.formats.tar import TarDataset
 from feedline.datasets.framework.manifest import FACTS
+from feedline.datasets.framework.shard_stream import ShardStreamBase
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import local_path, protocol_of
 from feedline.errors import BadOption, SourceError
@@ -153,8 +154,9 @@ def _open_store(found: Recognised, wanted: list[str] | None, remote: Remote | No
 
 
 def _local_files(source: str, dataset: object) -> list[Path]:
-    if isinstance(dataset, TarDataset):  # its patterns are richer than those of `glob`
-        return [Path(local_path(shard)) for shard in dataset.shards if not protocol_of(shard)]
+    if isinstance(dataset, (TarDataset, ShardStreamBase)):  # their patterns are richer than those of `glob`
+        shards = dataset.shards if isinstance(dataset, TarDataset) else dataset.shards.addresses
+        return [Path(local_path(shard)) for shard in shards if not protocol_of(shard)]
     path = Path(source)
     if path.is_dir():
         return sorted(file for file in path.rglob("*") if file.is_file())

@@ -291,6 +291,8 @@ class TestDamage:
         )
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with subprocess.Popen([sys.executable, "-c", writer, str(path)], **pipes) as process:
+            assert process.stdout is not None
+            assert process.stdin is not None
             assert process.stdout.readline() == "ready\n"
             with pytest.raises(SourceError, match=r"growing\.h5 is open for writing"):
                 HDF5Dataset(path)

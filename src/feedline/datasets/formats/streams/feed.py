@@ -10,7 +10,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Message:
-    """One message, and how to acknowledge it."""
+    """One message, and how to acknowledge it.
+
+    Example:
+        >>> from feedline.datasets import Message
+        >>> Message({"x": 3}, receipt=7).payload
+        {'x': 3}
+    """
 
     payload: Any
     """The content of the message, of any type."""
@@ -23,6 +29,19 @@ class Feed(ABC):
 
     A feed can be pickled, and opens nothing before it is used. Every iteration has a copy that subscribes, and the
     training process has one that acknowledges. All methods of a copy are called from one thread.
+
+    Example:
+        >>> from feedline.datasets import Feed, Message, StreamDataset
+        >>> class Letters(Feed):
+        ...     def subscribe(self, number, count):
+        ...         self.waiting = list("abcd")[number::count]
+        ...     def receive(self, most, wait_s):
+        ...         taken, self.waiting = self.waiting[:most], self.waiting[most:]
+        ...         return [Message(letter, receipt=letter) for letter in taken]
+        ...     def acknowledge(self, receipts): ...
+        ...     def close(self): ...
+        >>> list(StreamDataset(Letters(), idle_s=0))
+        ['a', 'b', 'c', 'd']
     """
 
     @abstractmethod
