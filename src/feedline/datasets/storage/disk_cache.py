@@ -276,10 +276,10 @@ class DiskCache:
         """Delete pieces that nobody needs, and the oldest ones if the limit was lowered.
 
         Returns:
-            The bytes that are left, and those that were deleted.
+            The bytes that are left, with those that are being fetched, and those that were deleted.
         """
         now_s, own = time.time(), {_name_of(address) for files in self._files for address in files}
-        pieces = _pieces_in(self.folder)
+        pieces, fetching = _pieces_in(self.folder)
         used = [one for one in pieces if not self._is_useless(one, own, now_s)]
         used.sort(key=lambda one: -one.used_s)
         held = sum(one.size for one in used)
@@ -289,7 +289,8 @@ class DiskCache:
         for piece in useless:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(piece.path)
-        return held, sum(one.size for one in useless)
+        # Pieces that are being fetched have room, but no file yet; some of them are only handed over.
+        return held + fetching * stored_bytes(PIECE_BYTES), sum(one.size for one in useless)
 
     def _is_useless(self, piece: _Piece, own: set[str], now_s: float) -> bool:
         """True if the piece's blob has changed, or nobody uses its dataset any more."""
@@ -310,7 +311,7 @@ class DiskCache:
 
     def _counts(self, mark: int) -> CacheStats:
         stored = _stored_counts(mark)
-        return CacheStats(held=sum(one.size for one in _pieces_in(self.folder))) if stored is None else stored
+        return CacheStats(held=sum(one.size for one in _pieces_in(self.folder)[0])) if stored is None else stored
 
     def _put_counts(self, mark: int, counts: CacheStats) -> None:
         served, self._served = self._served, 0
@@ -395,9 +396,9 @@ def _name_of(address: str) -> str:
     return hashlib.blake2b(identity_of(address).encode(), digest_size=_PART_OF_NAME // 2).hexdigest()
 
 
-def _pieces_in(folder: Path) -> list[_Piece]:
-    """Return the pieces in a folder, and delete files that were abandoned."""
-    found = []
+def _pieces_in(folder: Path) -> tuple[list[_Piece], int]:
+    """Return the pieces in a folder, and how many are being fetched. Deletes files that were abandoned."""
+    found, fetching = list[_Piece](), 0
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
@@ -408,7 +409,9 @@ def _pieces_in(folder: Path) -> list[_Piece]:
                     found.append(_Piece(entry.path, status.st_size, status.st_mtime))
                 elif name and status.st_mtime < time.time() - _ABANDONED_S:
                     os.unlink(entry.path)
-    return found
+                elif name:
+                    fetching += entry.name.endswith(".lock")
+    return found, fetching
 
 
 def _stored_counts(mark: int) -> CacheStats | None:
