@@ -104,6 +104,13 @@ def hdf5(folder: Path) -> None:
     importlib.import_module("deflate")
 
 
+def lance(folder: Path) -> None:
+    """Write with Lance, and read."""
+    pa = importlib.import_module("pyarrow")
+    importlib.import_module("lance").write_dataset(pa.table({"x": [1, 2]}), folder / "a.lance")
+    assert datasets.LanceDataset(folder / "a.lance", "x")[1] == 2
+
+
 def lmdb(folder: Path) -> None:
     """Pack and read."""
     _pack_and_read(folder / "a.lmdb", datasets.LMDBDataset)
@@ -242,8 +249,8 @@ def gpu(folder: Path) -> None:
 TRIED: dict[str, Callable[[Path], None]] = {
     function.__name__.replace("json_lines", "json"): function
     for function in (
-        torch, jax, images, jxl, audio, video, hdf5, lmdb, parquet, tar, text, sql, s3, gs, hf, tfrecord, json_lines,
-        redis, ray, notebook, demo, lab, pack, gpu, nothing,
+        torch, jax, images, jxl, audio, video, hdf5, lance, lmdb, parquet, tar, text, sql, s3, gs, hf, tfrecord,
+        json_lines, redis, ray, notebook, demo, lab, pack, gpu, nothing,
     )
 }  # fmt: skip
 GROUPS = {

@@ -22,7 +22,7 @@ QUICK = ("object_storage.py", "own_sampler.py", "own_scheduler.py")
 
 ELSEWHERE = {
     "accelerate_training.py": "frameworks_real/test_accelerate.py",
-    "growing_file.py": "datasets/streams/test_growing_file.py",
+    "growing_file.py": "datasets/formats/streams/test_growing_file.py",
     "jax_training.py": "frameworks_real/test_jax.py",
     "lightning_training.py": "frameworks_real/test_lightning.py",
     "ray_training.py": "frameworks_real/test_ray_train.py",

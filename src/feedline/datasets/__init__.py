@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from feedline.datasets.formats.csv import CSVDataset
     from feedline.datasets.formats.files import FileDataset, ImageFolder
     from feedline.datasets.formats.hdf5 import HDF5Dataset
+    from feedline.datasets.formats.lance import LanceDataset
     from feedline.datasets.formats.lines import JSONLines, TextLines
     from feedline.datasets.formats.litdata import LitDataDataset
     from feedline.datasets.formats.lmdb import LMDBDataset
@@ -38,6 +39,7 @@ __all__ = [
     "ImageFolder",
     "JSONLines",
     "LMDBDataset",
+    "LanceDataset",
     "LitDataDataset",
     "MDSDataset",
     "MegatronDataset",
@@ -68,6 +70,7 @@ _PLACES = {
     "ImageFolder": "formats.files",
     "JSONLines": "formats.lines",
     "LMDBDataset": "formats.lmdb",
+    "LanceDataset": "formats.lance",
     "LitDataDataset": "formats.litdata",
     "MDSDataset": "formats.mds",
     "MegatronDataset": "formats.megatron",

@@ -19,6 +19,7 @@ from feedline.datasets.formats.arrays import ArrayDataset
 from feedline.datasets.formats.csv import CSVDataset
 from feedline.datasets.formats.files import FileDataset, ImageFolder
 from feedline.datasets.formats.hdf5 import HDF5Dataset
+from feedline.datasets.formats.lance import LanceDataset
 from feedline.datasets.formats.lines import JSONLines, TextLines
 from feedline.datasets.formats.litdata import LitDataDataset
 from feedline.datasets.formats.lmdb import LMDBDataset
@@ -69,6 +70,7 @@ READABLE = {
     "text": Format(TextLines, _packed(".txt"), is_store=False),
     "sqlite": Format(SQLDataset, (), rb"SQLite format 3\0"),
     "precomputed": Format(PrecomputedDataset, (), rb"FDLVAULT"),
+    "lance": Format(LanceDataset, (".lance",)),
     "mds": Format(MDSDataset),
     "litdata": Format(LitDataDataset),
     "megatron": Format(MegatronDataset, (), rb"MMIDIDX\0\0"),

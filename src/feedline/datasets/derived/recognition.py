@@ -137,6 +137,8 @@ def _folder(path: str) -> Recognised:
         return Recognised(path, "lmdb")
     if os.path.exists(os.path.join(path, SAMPLES)):
         return Recognised(path, "precomputed")
+    if os.path.isdir(os.path.join(path, "_versions")) and format_by_name(path.rstrip("/")) == "lance":
+        return Recognised(path, "lance")
     if (listed := _listed_in(os.path.join(path, INDEX))) is not None:
         return Recognised(path, listed)
     files = sorted(files_below(path), key=lambda one: one.split(os.sep))
