@@ -158,7 +158,9 @@ def test_bad_weights_are_rejected(weights: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        *(({"datasets": wrong}, "is not a list of datasets") for wrong in ([], {"a": [1]}, ArrayDataset(np.arange(3)))),
+        ({"datasets": []}, "is not a list of datasets"),
+        ({"datasets": {"a": [1]}}, "is not a list of datasets"),
+        ({"datasets": ArrayDataset(np.arange(3))}, "is not a list of datasets"),
         ({"datasets": [[1], 3]}, r"datasets\[1\]=3 is not a dataset"),
         ({"datasets": [[1], iter([2])]}, r"datasets\[1\] is a list_iterator"),
         *(({"datasets": [first, []]}, r"datasets\[1\] of mix\(\) is empty") for first in ([1], Numbers(1))),

@@ -143,8 +143,8 @@ def test_each_option_of_each_operator_is_in_one_table() -> None:
         if name.startswith("_") or name in WITHOUT_STATE or not callable(method):
             continue
         parameters = inspect.signature(method).parameters.values()
-        options = {one.name for one in parameters if one.name != "self" and one.kind is not one.VAR_POSITIONAL}
-        assert options == known.get(name, set()), f"Add the options of {name} to a table"
+        names = {one.name for one in parameters if one.name != "self" and one.kind is not one.VAR_POSITIONAL}
+        assert names == known.get(name, set()), f"Add the options of {name} to a table"
 
 
 @every_source

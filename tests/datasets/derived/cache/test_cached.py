@@ -92,7 +92,7 @@ class TestMemory(SourceContract):
 
 class TestDisk(TestMemory):
     @pytest.fixture(autouse=True)
-    def room(self, tmp_path: Path) -> None:  # type: ignore[override]
+    def room(self, tmp_path: Path) -> None:
         self.options = {"disk": tmp_path / "ünïcode cache"}
 
 
@@ -347,8 +347,9 @@ def test_random_samples_are_not_cached_by_default(source: str) -> None:
     assert len(caught) == 1
     assert not set(epochs[0]) & set(epochs[1])
     assert cached.stats()["random"] == 40
-    for given in ({"freeze_random": True}, {}):  # a generator of its own is not watched
-        cached = CachedDataset(Random(source if given else "its own"), memory="1MB", **given)
+    for freeze in (True, False):
+        drawing = Random(source if freeze else "its own")  # a generator of its own is not watched
+        cached = CachedDataset(drawing, memory="1MB", freeze_random=freeze)
         assert [cached[index] for index in range(20)] == [cached[index] for index in range(20)]
 
 
