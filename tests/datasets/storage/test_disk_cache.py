@@ -499,8 +499,21 @@ def test_parts_of_pieces_are_fetched_alone_without_room(tmp_path: Path) -> None:
     assert (stats.fetched, stats.dropped) == (far.fetched, 400 + PIECE)
 
 
+class Meeting(Far):
+    """A blob whose reads of whole pieces end when so many of them have begun."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.together = threading.Barrier(count, timeout=60)
+
+    def read(self, start: int, stop: int) -> bytes:
+        if stop - start == PIECE:
+            self.together.wait()
+        return super().read(start, stop)
+
+
 def test_reads_at_the_same_time_fetch_no_more_pieces_than_fit(tmp_path: Path) -> None:
-    far, folder = Far(), tmp_path / "c"
+    far, folder = Meeting(4), tmp_path / "c"
     ready = threading.Barrier(10, timeout=60)
 
     def read(number: int) -> bytes:

@@ -54,6 +54,8 @@ _ABANDONED_S = 3600.0
 """An unfinished file of this age was abandoned."""
 _UNUSED_S = 3600.0
 """A piece of another dataset that was not read for this long is not needed any more. A guess."""
+_RESERVED = b"r"
+"""What is in the lock of a piece that is fetched and counted, but not written yet."""
 _PART_OF_NAME = 16
 """The characters of a piece's name that stand for the blob, and of those for its version."""
 _NAME = re.compile(r"(?P<begun>\.)?[0-9a-f]{32}-\d+(?(begun)\..*)")
@@ -181,20 +183,24 @@ class DiskCache:
         lock_path = path.with_name(f".{path.name}.lock")
         with contextlib.ExitStack() as stack:
             lock: int | None = None
-            with contextlib.suppress(OSError):  # the folder is not writable; `_reserved` reports it
+            try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 (self.folder / MARK).touch()  # before any other file
                 lock = stack.enter_context(_locked(lock_path))
+            except OSError as exc:
+                self._warn(exc)
             found = None if lock is None else _handed_over(lock, size)
             if found is not None:
                 return found
             found = self.read(path, size, 0, size)
             if found is None:
-                room = self._reserved(path, size)
+                room = 0 if lock is None else self._reserved(path, size, lock)
                 if room or is_worth:
                     try:
                         found = fetch()  # if it fails, the lock stays, and one of those who wait fetches
                     except BaseException:
+                        if lock is not None:
+                            os.truncate(lock, 0)
                         self._note(held=-room)
                         raise
                     if not room:
@@ -205,7 +211,7 @@ class DiskCache:
                 lock_path.unlink(missing_ok=True)
         return found
 
-    def _reserved(self, path: Path, size: int) -> int:
+    def _reserved(self, path: Path, size: int, lock: int) -> int:
         """Return the bytes that were counted for a piece, before it is fetched; 0 if there is no room for it.
 
         If the process is killed then, the count is too high until the folder is looked through.
@@ -218,6 +224,7 @@ class DiskCache:
                 if counts.held + room > self.max_bytes:
                     return 0
                 self._put_counts(mark, counts._replace(held=counts.held + room))
+                os.pwrite(lock, _RESERVED, 0)
                 return room
         except OSError as exc:
             self._warn(exc)
@@ -276,10 +283,10 @@ class DiskCache:
         """Delete pieces that nobody needs, and the oldest ones if the limit was lowered.
 
         Returns:
-            The bytes that are left, and those that were deleted.
+            The bytes that are left, with those that are being fetched, and those that were deleted.
         """
         now_s, own = time.time(), {_name_of(address) for files in self._files for address in files}
-        pieces = _pieces_in(self.folder)
+        pieces, fetching = _pieces_in(self.folder)
         used = [one for one in pieces if not self._is_useless(one, own, now_s)]
         used.sort(key=lambda one: -one.used_s)
         held = sum(one.size for one in used)
@@ -289,7 +296,8 @@ class DiskCache:
         for piece in useless:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(piece.path)
-        return held, sum(one.size for one in useless)
+        # Pieces that are being fetched have room, but no file yet.
+        return held + fetching * stored_bytes(PIECE_BYTES), sum(one.size for one in useless)
 
     def _is_useless(self, piece: _Piece, own: set[str], now_s: float) -> bool:
         """True if the piece's blob has changed, or nobody uses its dataset any more."""
@@ -310,7 +318,7 @@ class DiskCache:
 
     def _counts(self, mark: int) -> CacheStats:
         stored = _stored_counts(mark)
-        return CacheStats(held=sum(one.size for one in _pieces_in(self.folder))) if stored is None else stored
+        return CacheStats(held=sum(one.size for one in _pieces_in(self.folder)[0])) if stored is None else stored
 
     def _put_counts(self, mark: int, counts: CacheStats) -> None:
         served, self._served = self._served, 0
@@ -395,9 +403,9 @@ def _name_of(address: str) -> str:
     return hashlib.blake2b(identity_of(address).encode(), digest_size=_PART_OF_NAME // 2).hexdigest()
 
 
-def _pieces_in(folder: Path) -> list[_Piece]:
-    """Return the pieces in a folder, and delete files that were abandoned."""
-    found = []
+def _pieces_in(folder: Path) -> tuple[list[_Piece], int]:
+    """Return the pieces in a folder, and for how many others there is room. Deletes files that were abandoned."""
+    found, fetching = list[_Piece](), set[str]()
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
@@ -408,7 +416,9 @@ def _pieces_in(folder: Path) -> list[_Piece]:
                     found.append(_Piece(entry.path, status.st_size, status.st_mtime))
                 elif name and status.st_mtime < time.time() - _ABANDONED_S:
                     os.unlink(entry.path)
-    return found
+                elif name and entry.name.endswith(".lock") and status.st_size == len(_RESERVED):
+                    fetching.add(entry.name[1:].removesuffix(".lock"))
+    return found, len(fetching.difference(os.path.basename(one.path) for one in found))
 
 
 def _stored_counts(mark: int) -> CacheStats | None:

@@ -194,6 +194,8 @@ def plain(value: Any, name: str) -> Any:
     if value is None or kind in (str, bytes, bool, int, float, complex):
         return value
     if is_tensor(value):
+        if str(value.dtype) == "torch.bfloat16":
+            raise PackError(f"its field {name!r} is a tensor of bfloat16, which NumPy lacks. Turn it into float32.")
         value = value.detach().cpu().numpy()
         kind = np.ndarray
     if isinstance(value, (np.ndarray, np.generic)):

@@ -305,3 +305,12 @@ def test_name_prefixes_and_directories_of_old_archives() -> None:
     assert Header(info.tobuf(tarfile.USTAR_FORMAT)).name == name
     block = with_checksum(header(name="folder/")[:156] + b"\0" + header()[157:])
     assert not Header(with_checksum(b"folder/".ljust(100, b"\0") + block[100:])).has_content
+
+
+@pytest.mark.parametrize("files", [[], [("a.txt", b"hello")]])
+def test_a_shard_whose_rest_is_zeros_is_damaged(files: list[tuple[str, bytes]]) -> None:
+    """A disk that lost its blocks returns zeros, which look like the end of an archive."""
+    whole = tar_bytes(files)
+    assert read_all(whole + bytes(100_000)) == files
+    with pytest.raises(CorruptSource, match="bytes of zeros"):
+        read_all(whole + bytes(2 << 20), 1 << 16)

@@ -51,7 +51,7 @@ class TestTuplesWithThreads(TestTarDataset):
 
     @pytest.fixture(autouse=True)
     def _few_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("feedline.datasets.formats.tar.dataset._MOST_OPEN", 1)
+        monkeypatch.setattr("feedline.datasets.framework.shard_files._MOST_OPEN", 1)
 
     def make_source(self, **options: Any) -> TarDataset:
         return super().make_source(fields=("bin", "cls"), **options)

@@ -165,6 +165,8 @@ def _whole(text: str) -> int:
 
 _PIECE = 1 << 16
 """Bytes to check at a time after the end mark."""
+_MOST_ZEROS = 1 << 20
+"""The most bytes after the last file: programs write 1 to 20 KB, or as many as their option for tapes says."""
 
 
 class Members:
@@ -252,6 +254,11 @@ class Members:
     def _check_rest(self, end: int) -> None:
         """Read to the end of the shard. Only zeros may follow the end mark; compressed shards end with a checksum."""
         while rest := self._stream.take(_PIECE):
+            if self._stream.offset - end > _MOST_ZEROS:
+                raise CorruptSource(
+                    f"{self._shard}: more than {_MOST_ZEROS} bytes of zeros stand behind byte {end}, where an archive "
+                    "has a few thousand. The rest of it was overwritten, or never written. Get another copy."
+                )
             if rest != bytes(len(rest)):
                 raise CorruptSource(
                     f"{self._shard}: a block of zeros, which ends an archive, stands at byte {end}, but other bytes "

@@ -359,8 +359,10 @@ class Decodes:
         image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale)))).save(data, kind)
         opening = self._pillow.open
         self._pillow.open = lambda *_, **__: opening(io.BytesIO(data.getvalue()))
-        yield
-        self._pillow.open = opening
+        try:
+            yield
+        finally:
+            self._pillow.open = opening
 
     @contextmanager
     def _small_opencv(self, image: object, scale: float) -> Iterator[None]:
@@ -368,8 +370,10 @@ class Decodes:
         _, data = self._cv2.imencode(".jpg", self._cv2.resize(image, None, fx=scale, fy=scale))
         read, decode = self._cv2.imread, self._cv2.imdecode
         self._cv2.imread = self._cv2.imdecode = lambda *_, **__: decode(data, 1)
-        yield
-        self._cv2.imread, self._cv2.imdecode = read, decode
+        try:
+            yield
+        finally:
+            self._cv2.imread, self._cv2.imdecode = read, decode
 
 
 # Any: functions and objects of other libraries.
