@@ -23,11 +23,11 @@ from feedline.datasets.formats.lines.index import (
     index_of,
     scan,
 )
-from feedline.datasets.formats.lines.places import Place, found_places, given_paths
 from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.paths import Paths, found_files
+from feedline.datasets.framework.places import Place, found_places, given_paths
 from feedline.datasets.framework.remote_files import is_remote
 from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
 from feedline.datasets.framework.shard_format import Shards
