@@ -137,6 +137,7 @@ def test_thousands_of_batches_come_in_order_and_are_never_overwritten(
             image.record_stream(side)
             label.record_stream(side)
             torch.cuda.current_stream().wait_stream(side)
+            bad.record_stream(torch.cuda.current_stream())  # or the next copy on the side stream may take its memory
         else:
             if number % 7 == 0:
                 torch.cuda._sleep(300_000)

@@ -215,5 +215,5 @@ def test_ranks_need_a_process_group(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_exact_is_rejected_for_streams_that_split_themselves(folder: Path) -> None:
-    with pytest.raises(BadOption, match=r"TarStream.*'drop'.*'pad'"):
+    with pytest.raises(BadOption, match=r"ShardStream.*'drop'.*'pad'"):
         make(folder, "exact")

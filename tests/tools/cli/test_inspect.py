@@ -118,7 +118,7 @@ def test_an_hdf5_file_that_pack_did_not_write(tmp_path: Path, capsys: pytest.Cap
     with h5py.File(path, "a") as store:
         store["other"] = np.arange(7)
     message = fails(capsys, path)
-    assert "same length" in message
+    assert "differ in length" in message
     assert "with --fields (fields=)" in message
     assert inspect(capsys, path, "--fields", "group/images,labels")["samples"] == 30
 

@@ -258,7 +258,7 @@ def test_fields_of_a_file_that_pack_did_not_write_can_be_selected_and_renamed(
 ) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["train/x"], file["train/y"], file["mean"] = np.zeros((5, 2)), np.arange(5), np.zeros(2)
-    assert "same length" in fails(capsys, tmp_path / "a.h5", tmp_path / "b.lmdb")
+    assert "differ in length" in fails(capsys, tmp_path / "a.h5", tmp_path / "b.lmdb")
     assert "--fields x=train/x" in fails(capsys, tmp_path / "a.h5", tmp_path / "b.lmdb", "--fields", "train/x")
     run(tmp_path / "a.h5", tmp_path / "b.lmdb", "--fields", "image=train/x, label=train/y")
     assert list(taken(tmp_path / "b.lmdb", 1)[0]) == ["image", "label"]

@@ -173,7 +173,7 @@ class OpenShards:
 
     def _contents(self, wanted: Sequence[ByteRange]) -> list[bytes]:
         plain = [one for one in wanted if self._shards[one.shard].packing is None]
-        found = dict(zip(plain, map(bytes, self._files.read(plain)), strict=True))
+        found = dict(zip(plain, self._files.read(plain), strict=True))
         for number in {one.shard for one in plain}:
             self._files.blob(number).check()  # what was read may be from another version
         for one in wanted:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.storage.blob import Blob
-from feedline.datasets.storage.ranges import Span, coalesced, side_by_side
+from feedline.datasets.storage.ranges import Range, Span, coalesced, side_by_side
 from feedline.errors import CorruptSource, SourceChanged
 
 _MOST_OPEN = 64
 """Files that one thread keeps open. A guess: far below the usual limit of 1,024 files."""
+
+
+R = TypeVar("R", bound=Range)
 
 
 class ByteRange(NamedTuple):
@@ -74,25 +77,28 @@ class ShardFiles:
             )
         self._stamps[number] = blob.stamp
 
-    def read(self, ranges: Sequence[ByteRange]) -> list[bytes | memoryview]:
-        """Return the bytes of ranges, in order. Nearby ones are read together, and are views of what was read.
+    def spans(self, ranges: Sequence[R]) -> list[tuple[Span[R], bytes]]:
+        """Read ranges, those that are near each other together; return what was read.
 
         Raises what `open_file` and `Blob.read` raise.
         """
         blobs = {number: self.blob(number) for number in dict.fromkeys(one.shard for one in ranges)}
-        spans = coalesced(list(dict.fromkeys(ranges)), is_local=lambda number: blobs[number].is_local)
+        spans = coalesced(ranges, is_local=lambda number: blobs[number].is_local)
 
-        def read(span: Span[ByteRange]) -> bytes:
+        def read(span: Span[R]) -> bytes:
             return blobs[span.shard].read(span.start, span.stop)
 
         are_local = all(blob.is_local for blob in blobs.values())
         contents = side_by_side(read, spans, 1 if are_local else self._request_count)
-        found: dict[ByteRange, bytes | memoryview] = {}
-        for span, content in zip(spans, contents, strict=True):
-            view = memoryview(content)
-            for one in span.ranges:
-                is_all = one.stop - one.start == len(content)
-                found[one] = content if is_all else view[one.start - span.start : one.stop - span.start]
+        return list(zip(spans, contents, strict=True))
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """Return the bytes of ranges, in order. Raises what `spans` raises."""
+        found = {
+            one: content[one.start - span.start : one.stop - span.start]
+            for span, content in self.spans(ranges)
+            for one in span.ranges
+        }
         return [found[one] for one in ranges]
 
     def close(self) -> None:

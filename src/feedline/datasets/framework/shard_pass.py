@@ -202,6 +202,16 @@ class ShardPass(ResumablePass[Held]):
 
     # Samples, one by one through the buffer.
 
+    def __next__(self) -> Any:
+        run, first, samples = self._made
+        place = self._index - first
+        is_made = run is self._run is not None and 0 <= place < len(samples)
+        if not is_made or self._has_gaps or self._again is not None or self._transform is not None:
+            return super().__next__()
+        self._failed = None  # the usual case of samples that are made several at a time
+        self._pass(1)
+        return samples[place]
+
     def _take(self) -> Held:
         if self._stream.buffer <= 1:
             held = self._next_held()

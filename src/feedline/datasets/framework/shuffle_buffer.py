@@ -36,12 +36,27 @@ class ShuffleBuffer(Generic[T]):
         self._width = width
         self.number = first
         """Number of the next sample to add."""
-        self.last = last
-        self.taken = last, first
-        """The last release before the last sample was taken, and the number of that sample."""
+        self._passes = False
+        """True once samples were passed by: all of them are released then."""
+        self._last = last
+        self._before = last, first
         self._heap: list[Release] = []
         self._held: dict[int, T] = {}
         """Samples by number, in the order in which they were added."""
+
+    @property
+    def last(self) -> Release:
+        """The last release."""
+        if self._passes:
+            return self.number - 1, self.number - 1
+        return self._last
+
+    @property
+    def taken(self) -> tuple[Release, int]:
+        """The last release before the last sample was taken, and the number of that sample."""
+        if self._passes:
+            return (self.number - 2, self.number - 2), self.number - 1
+        return self._before
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -51,7 +66,7 @@ class ShuffleBuffer(Generic[T]):
         delay = mix(self._key, self.number) % self._width if self._width > 1 else 0
         release = self.number + delay, self.number
         self.number += 1
-        if release > self.last:
+        if release > self._last:
             heapq.heappush(self._heap, release)
             self._held[release[1]] = item
 
@@ -61,18 +76,14 @@ class ShuffleBuffer(Generic[T]):
 
     def take(self, *, ended: bool) -> T:
         """Release the next sample; only call this if `is_ready`."""
-        assert self.is_ready(ended=ended)
-        before, self.last = self.last, heapq.heappop(self._heap)
-        self.taken = before, self.last[1]
-        return self._held.pop(self.last[1])
+        before, self._last = self._last, heapq.heappop(self._heap)
+        self._before = before, self._last[1]
+        return self._held.pop(self._last[1])
 
     def pass_by(self, count: int) -> None:
         """Count samples as added and released; only call this if the width is 1 and no sample is held."""
-        assert self._width == 1
-        assert not self._held
         self.number += count
-        self.last = self.number - 1, self.number - 1
-        self.taken = (self.number - 2, self.number - 2), self.number - 1
+        self._passes = True
 
     def came(self, first: int, end: int | None) -> NDArray[np.bool_]:
         """Return whether each sample from `first` to `end` was released; `end` defaults to the last release."""

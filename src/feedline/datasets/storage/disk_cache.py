@@ -296,8 +296,9 @@ class DiskCache:
         for piece in useless:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(piece.path)
-        # Pieces that are being fetched have room, but no file yet.
-        return held + fetching * stored_bytes(PIECE_BYTES), sum(one.size for one in useless)
+        # Pieces that are being fetched have room, but no file yet. The last one of a blob is smaller.
+        held = min(self.max_bytes, held + fetching * stored_bytes(PIECE_BYTES))
+        return held, sum(one.size for one in useless)
 
     def _is_useless(self, piece: _Piece, own: set[str], now_s: float) -> bool:
         """True if the piece's blob has changed, or nobody uses its dataset any more."""

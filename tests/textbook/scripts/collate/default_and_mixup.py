@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader
+from torch.utils.data import TensorDataset, default_collate
 from torch.utils.data._utils.collate import default_collate as private_default_collate
 
 num_workers = 2

@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 # Broken samples are None, and the collate function leaves them out.
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset
 
 num_workers = 2
 

@@ -2,7 +2,8 @@
 # Sequences padded to the longest of their batch, sorted and packed for an RNN.
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset
 
 num_workers = 2
 

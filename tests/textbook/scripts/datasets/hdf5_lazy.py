@@ -3,8 +3,8 @@
 import h5py
 import numpy as np
 import torch
-from torch.utils import data
 from torch.utils.data import DataLoader
+from torch.utils import data
 
 num_workers = 2
 

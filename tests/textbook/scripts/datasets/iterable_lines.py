@@ -4,7 +4,8 @@ import itertools
 import random
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader
+from torch.utils.data import IterableDataset, get_worker_info
 
 num_workers = 2
 for name in ("a.txt", "b.txt"):

@@ -3,7 +3,8 @@
 import math
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
+from torch.utils.data import IterableDataset
 
 
 class MyIterableDataset(IterableDataset):

@@ -2,7 +2,8 @@
 # Windows over a time series in a memory-mapped file.
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset
 
 num_workers = 2
 np.save("series.npy", np.sin(np.arange(200) / 10).astype(np.float32))

@@ -2,7 +2,8 @@
 # Lists, pandas columns and arrays in the place of datasets.
 import numpy as np
 import pandas as pd
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset
 
 
 class CustomTextDataset(Dataset):

@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 # random_split, Subset and ConcatDataset; transforms set after the fact.
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split
+from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, random_split
 
 num_workers = 2
 

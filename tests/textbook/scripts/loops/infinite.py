@@ -3,7 +3,8 @@
 import itertools
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
+from torch.utils.data import TensorDataset
 
 num_workers = 2
 dataset = TensorDataset(torch.arange(10))

@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 # Batches moved to the device: pin_memory where there is a GPU, non_blocking copies, a prefetcher around the loader.
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
+from torch.utils.data import TensorDataset
 
 num_workers = 2
 use_cuda = torch.cuda.is_available()

@@ -2,7 +2,8 @@
 # Functions train(dataloader, ...) and test(dataloader, ...); lengths of loader and dataset; a dict of loaders.
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
+from torch.utils.data import TensorDataset
 
 num_workers = 2
 device = "cuda" if torch.cuda.is_available() else "cpu"

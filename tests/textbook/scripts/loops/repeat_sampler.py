@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 # A loader whose workers live for all epochs, since its batch sampler never ends; two spellings of it.
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
+from torch.utils.data import TensorDataset
 
 num_workers = 2
 dataset = TensorDataset(torch.arange(10))

@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 # Errors in the middle of an epoch, caught in the loop and around it.
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset
 
 num_workers = 2
 

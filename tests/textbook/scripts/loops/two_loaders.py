@@ -3,7 +3,8 @@
 from itertools import islice
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
+from torch.utils.data import TensorDataset
 from tqdm import tqdm
 
 num_workers = 2

@@ -1,14 +1,8 @@
 # mypy: ignore-errors
 # Samplers of torch by hand: batches read by one call of the dataset, draws with replacement, generators.
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, TensorDataset
 
 num_workers = 2
 

@@ -4,7 +4,8 @@ import random
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset, Sampler
 
 num_workers = 2
 

@@ -2,7 +2,8 @@
 # A validation set by SubsetRandomSampler, then folds of a cross-validation.
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
+from torch.utils.data import TensorDataset
 from torch.utils.data.sampler import SubsetRandomSampler
 
 num_workers = 2

@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 # Workers that stay: caches, prefetch_factor, several epochs; options that need workers.
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset
 
 
 class CachedDataset(Dataset):

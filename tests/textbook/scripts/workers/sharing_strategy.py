@@ -2,7 +2,8 @@
 # "Too many open files": the sharing strategy is changed, also in workers; batches are kept for long.
 import torch
 import torch.multiprocessing
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
+from torch.utils.data import TensorDataset
 
 sharing_strategy = "file_system"
 torch.multiprocessing.set_sharing_strategy(sharing_strategy)

@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 # Workers started by spawn, as on Windows and macOS: a guarded main and everything importable.
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset
 
 
 class Squares(Dataset):

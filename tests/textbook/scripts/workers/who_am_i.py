@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 # Workers that say who they are, in samples and on the terminal.
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset
 
 num_workers = 2
 

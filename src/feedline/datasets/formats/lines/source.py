@@ -275,7 +275,7 @@ class _Reader:
 
     def _contents(self, files: ShardFiles, wanted: list[ByteRange]) -> dict[ByteRange, bytes]:
         plain = [one for one in wanted if not self._is_packed(one)]
-        contents = dict(zip(plain, map(bytes, files.read(plain)), strict=True))
+        contents = dict(zip(plain, files.read(plain), strict=True))
         packed = [one for one in wanted if self._is_packed(one)]
         blobs = [files.blob(one.shard) for one in packed]
 

@@ -21,7 +21,7 @@ from feedline.datasets.formats.tar.members import NO_SUM, sum_of
 from feedline.datasets.formats.tar.stream import TarFormat
 from feedline.datasets.framework.checksums import damaged
 from feedline.datasets.framework.form import Fields
-from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
+from feedline.datasets.framework.shard_files import ShardFiles
 from feedline.datasets.framework.shard_format import Shards
 from feedline.datasets.framework.shard_stream import ShardStream
 from feedline.datasets.framework.shards import Found, expand
@@ -250,7 +250,7 @@ class TarDataset(Source, ColumnSource):
             for number, name, offset, size, checksum in index.fields(shard, place):
                 if wanted is None or name in wanted:
                     raw[name] = b""
-                    ranges.append(Range(ByteRange(shard, offset, offset + size), raw, name, row, checksum, number))
+                    ranges.append(Range(shard, offset, offset + size, raw, name, row, checksum, number))
             raws.append(raw)
         return raws, ranges
 
@@ -259,21 +259,30 @@ class TarDataset(Source, ColumnSource):
 
         Raises CorruptSource: a checksum differs.
         """
-        index, totals = self.index, dict[int, SampleSize]()
-        assert self._files is not None
-        files = self._files.get()
-        are_local = {shard: files.blob(shard).is_local for shard in dict.fromkeys(one.place.shard for one in ranges)}
+        index, files = self.index, self._files
+        assert files is not None
+        opened = files.get()
+        if self.is_remote:
+            self._check_sizes(ranges, opened)
+        for span, content in opened.spans(ranges):
+            view, start = memoryview(content), span.start
+            for one in span.ranges:
+                if one.checksum != NO_SUM:
+                    own = view[one.start - start : one.stop - start]
+                    if sum_of(f"{one.sample['__key__']}.{one.name}", own) != one.checksum:
+                        raise damaged(one.describe())
+                    if opened.blob(one.shard).is_local:  # bytes from a network may differ each time
+                        index.note_compared(one.shard, one.number)
+                data = view if one.name in viewed else content
+                one.sample[one.name] = data[one.start - start : one.stop - start]
+
+    def _check_sizes(self, ranges: list[Range], opened: ShardFiles) -> None:
+        """Refuse samples of remote shards that are too large: a server may claim any size."""
+        totals = dict[int, SampleSize]()
         for one in ranges:
-            if not are_local[one.place.shard]:  # a server may claim any size
+            if not opened.blob(one.shard).is_local:
                 total = totals.setdefault(one.row, SampleSize(self.max_field_bytes, "max_field_bytes="))
-                total.add(one.describe, one.place.stop - one.place.start)
-        for one, data in zip(ranges, files.read([one.place for one in ranges]), strict=True):
-            if one.checksum != NO_SUM:
-                if sum_of(f"{one.sample['__key__']}.{one.name}", data) != one.checksum:
-                    raise damaged(one.describe())
-                if are_local[one.place.shard]:  # bytes from a network may differ each time
-                    index.note_compared(one.place.shard, one.number)
-            one.sample[one.name] = memoryview(data) if one.name in viewed else bytes(data)
+                total.add(one.describe, one.stop - one.start)
 
     def close(self) -> None:
         self._upcoming.close()
@@ -295,7 +304,9 @@ class TarDataset(Source, ColumnSource):
 class Range:
     """The bytes of a field, and the sample they belong to."""
 
-    place: ByteRange
+    shard: int
+    start: int
+    stop: int
     sample: dict[str, object]
     name: str
     row: int

@@ -10,7 +10,31 @@ from feedline.datasets.formats.tar.members import Members
 from feedline.datasets.framework.shard_format import Run, ShardFormat
 from feedline.datasets.framework.shares import Entry, ShardShare
 from feedline.datasets.storage.blob import Blob
-from feedline.datasets.storage.content import Content
+from feedline.datasets.storage.content import Content, Place
+
+
+class SampleRun(Run[RawSample]):
+    """One sample. Its entry is made when it is asked for: hardly ever, and a sample is often small."""
+
+    __slots__ = ("_begin", "_can_be_entered", "_place", "_raw", "ordinal")
+
+    def __init__(self, raw: RawSample, begin: Entry, place: Place | None, can_be_entered: bool) -> None:
+        self.ordinal = raw.ordinal
+        self._raw = raw
+        self._begin = begin
+        self._place = place
+        self._can_be_entered = can_be_entered
+
+    @property
+    def records(self) -> tuple[RawSample]:  # type: ignore[override]  # not stored
+        return (self._raw,)
+
+    @property
+    def entry(self) -> Entry:  # type: ignore[override]  # not stored
+        if not self._can_be_entered:
+            return self._begin
+        place = self._place or Place(self._raw.start, self._raw.start, self._raw.start)
+        return Entry(*place, self.ordinal, size=self._begin.size, packing=self._begin.packing)
 
 
 class TarFormat(ShardFormat[RawSample]):
@@ -29,7 +53,7 @@ class TarFormat(ShardFormat[RawSample]):
         self.max_field_bytes = max_field_bytes
         self.unique_keys = unique_keys
 
-    def runs(self, content: Content, blob: Blob, share: ShardShare) -> Iterator[Run[RawSample]]:
+    def runs(self, content: Content, blob: Blob, share: ShardShare) -> Iterator[SampleRun]:
         begin, is_plain = share.entry, content.packing is None
         limit = None if blob.is_local and is_plain else self.max_field_bytes  # a server may claim any size
         members = Members(content, blob.name, size=blob.size if is_plain else None, limit=limit)
@@ -42,11 +66,10 @@ class TarFormat(ShardFormat[RawSample]):
             unique=self.unique_keys,
         )
         while (raw := grouping.next()) is not None:
-            entry = begin
-            if members.can_be_entered:
-                at, base, offset = (raw.start,) * 3 if is_plain else content.place(raw.start)
-                entry = Entry(at, base, offset, raw.ordinal, 1, begin.size, begin.packing)
-            yield Run(entry, raw.ordinal, (raw,))
+            place = None
+            if members.can_be_entered and not is_plain:
+                place = content.place(raw.start)
+            yield SampleRun(raw, begin, place, members.can_be_entered)
 
     def build(self, run: Run[RawSample], place: int) -> object:
         raw = run.records[place]

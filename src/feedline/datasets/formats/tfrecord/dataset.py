@@ -144,7 +144,7 @@ class TFRecordDataset(Source):
         sum_of = self._sum()
         samples = []
         for index, (one, content) in zip(indices.tolist(), self._records().read(indices), strict=True):
-            name, data = self.files[one.shard].name, bytes(content[: -TRAILER.size])
+            name, data = self.files[one.shard].name, content[: -TRAILER.size]
             if sum_of is not None and sum_of(data) != TRAILER.unpack(content[-TRAILER.size :])[0]:
                 raise damaged_record(name, one.start, "its data")
             samples.append(self.form.build(data, f"Record {index}, at byte {one.start} of {name},"))
@@ -180,7 +180,7 @@ class _Found:
             functools.partial(ShardFiles, opener, request_count, stamps, is_same), ShardFiles.close, per_thread=True
         )
 
-    def read(self, indices: Indices) -> list[tuple[ByteRange, bytes | memoryview]]:
+    def read(self, indices: Indices) -> list[tuple[ByteRange, bytes]]:
         """Return the place and the bytes of records, with their checksums.
 
         Raises SourceChanged: a file has changed since its records were found; SourceError: it cannot be read.
