@@ -245,13 +245,6 @@ def test_versions_of_opencv_without_rgb_output(monkeypatch: pytest.MonkeyPatch) 
         assert decode_image(files()["jpeg"], factor=4).shape == (19, 25, 3)
 
 
-def test_the_fastest_installed_decoder_is_used(decoder: str) -> None:
-    jpeg = {"simplejpeg": decoding._simplejpeg, "cv2": decoding._opencv, "PIL": decoding._pillow}[decoder]
-    assert decoding._decoder("JPEG") is jpeg
-    if "cv2" in INSTALLED:
-        assert decoding._decoder("PNG") is (decoding._pillow if decoder == "PIL" else decoding._opencv)
-
-
 @pytest.mark.parametrize(
     "options",
     [{"mode": "RGBA"}, {"factor": 3}, {"rows": -5}, {"rows": 0}, {"rows": 1.5}, {"rows": True}, {"rows": "7"}],
@@ -259,3 +252,10 @@ def test_the_fastest_installed_decoder_is_used(decoder: str) -> None:
 def test_bad_options_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):
         decode_image(files()["jpeg"], **options)
+
+
+def test_the_fastest_installed_decoder_is_used(decoder: str) -> None:
+    jpeg = {"simplejpeg": decoding._simplejpeg, "cv2": decoding._opencv, "PIL": decoding._pillow}[decoder]
+    assert decoding._decoder("JPEG") is jpeg
+    if "cv2" in INSTALLED:
+        assert decoding._decoder("PNG") is (decoding._pillow if decoder == "PIL" else decoding._opencv)
