@@ -109,17 +109,6 @@ def test_other_files_have_their_own_index(root: Path, tmp_path: Path, read: list
     assert len(read) == 18
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", None])
-def test_a_damaged_index_is_rebuilt(root: Path, tmp_path: Path, read: list[str], content: bytes | None) -> None:
-    dataset = audio.AudioFolder(root)
-    first = audio.durations(dataset, cache=tmp_path / "cache")
-    (file,) = (tmp_path / "cache").glob("*.durations")
-    file.write_bytes(file.read_bytes()[:-7] if content is None else content)
-    with pytest.warns(DataWarning, match="is made again"):
-        assert np.array_equal(audio.durations(dataset, cache=tmp_path / "cache"), first)
-    assert len(read) == 18
-
-
 def test_no_index_is_stored_for_few_files(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "home"))
     audio.durations(audio.AudioFolder(root))

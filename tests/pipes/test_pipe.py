@@ -93,6 +93,10 @@ def test_each_epoch_and_repetition_is_shuffled_differently() -> None:
     assert list(pipe(range(50)).shuffle(seed=2)) != list(pipe(range(50)).shuffle(seed=1))
     stream = pipe(range(50)).shuffle(seed=1).repeat().filter(lambda _: True)
     assert list(stream.take(100)) == first
+    nested = pipe(range(50)).shuffle(seed=1).repeat(2).repeat(2)
+    again = pipe(range(50)).shuffle(seed=1).filter(lambda _: True).repeat(2).repeat(2)
+    assert list(nested) == list(again) == list(stream.take(200))
+    assert len({tuple(list(nested)[low : low + 50]) for low in range(0, 200, 50)}) == 4
 
 
 @pytest.mark.parametrize(

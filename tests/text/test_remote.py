@@ -391,7 +391,7 @@ def test_errors_and_reprs_do_not_reveal_secrets(server: WebServer) -> None:
 # -- stores ---
 
 
-def test_a_store_without_versions(folder: Path) -> None:
+def test_a_store_without_versions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system = fsspec.filesystem("memory")
     system.pipe({f"/tokens/{name}": (folder / f"tokens-{name}").read_bytes() for name in ("0.bin", "1.bin")})
     try:
@@ -400,7 +400,16 @@ def test_a_store_without_versions(folder: Path) -> None:
             dataset = TokenDataset(paths, BLOCK)
             assert plain_all(dataset.stream()) == plain_all(expected)
             dataset.close()
-        system.pipe("/tokens/0.bin", b"other")
+        fetch = type(system).cat_file
+
+        def fetch_and_change(*given: Any, **options: Any) -> Any:
+            content = fetch(*given, **options)
+            system.pipe("/tokens/0.bin", b"other")
+            return content
+
+        monkeypatch.setattr(type(system), "cat_file", fetch_and_change)
+        with pytest.raises(SourceChanged, match=r"0.bin was changed while it was read"):
+            _ = dataset[0]
         with pytest.raises(SourceChanged, match=r"0.bin has changed"):
             _ = dataset[0]
         with pytest.raises(SourceError, match="No object fits"):
