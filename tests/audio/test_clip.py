@@ -87,14 +87,6 @@ def test_only_the_clip_and_a_margin_are_read(rate: int) -> None:
     assert 44_100 <= whole.read_frames <= 44_100 + margin
 
 
-@given(st.floats(0, 1, exclude_max=True), st.integers(1, 20_000), st.integers(1, 20_000))
-def test_a_clip_is_never_outside_of_the_sound(position: float, frames: int, wanted: int) -> None:
-    clip = Clip(AudioInfo("WAV", 1000, 1, frames), 1000, seconds=wanted / 1000, position=position)
-    start, stop = clip.window()
-    assert 0 <= start <= max(0, frames - wanted)
-    assert stop - start == min(frames, wanted)
-
-
 @pytest.mark.parametrize(
     ("short", "expected"),
     [("pad", [1, 2, 3, 0, 0, 0, 0, 0]), ("repeat", [1, 2, 3, 1, 2, 3, 1, 2]), ("keep", [1, 2, 3])],
@@ -103,13 +95,6 @@ def test_sounds_shorter_than_the_clip(short: str, expected: list[int]) -> None:
     whole = ArraySound(np.array([[1, 2, 3], [-1, -2, -3]], np.float32), 4)
     samples = render(whole, Clip(whole.info, 4, seconds=2, position=0.7, short=short))
     assert samples.tolist() == [expected, [-value for value in expected]]
-
-
-def test_channels_are_mixed_before_they_are_resampled() -> None:
-    whole = of(1.0, 44_100, 2)
-    samples = render(whole, Clip(whole.info, 16_000, mono=True))
-    mixed = sound(1.0, 2, 44_100).mean(axis=0)
-    assert np.abs(samples[0] - soxr.resample(mixed, 44_100, 16_000)).max() < 1e-5
 
 
 def test_rejects_a_clip_larger_than_a_sample_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from feedline.datasets.framework.source import Source
 from feedline.images.decoding import decode_image
 from feedline.images.finishing import DeferredImages
 from feedline.images.rendering import cut, dtype_of, finish_into
+from tests.images.files import stored
 
 
 def photo(width: int = 120, height: int = 90, seed: int = 0) -> NDArray[np.uint8]:
@@ -26,9 +26,7 @@ def photo(width: int = 120, height: int = 90, seed: int = 0) -> NDArray[np.uint8
 
 def encoded(pixels: NDArray[np.uint8], format_: str = "JPEG", **options: Any) -> bytes:
     """Return the bytes of a file with these pixels."""
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, format_, **options)
-    return file.getvalue()
+    return stored(pixels, format_, **options)
 
 
 def scene(index: int) -> dict[str, Any]:

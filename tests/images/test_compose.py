@@ -94,10 +94,12 @@ def test_an_image_object_of_16_bits_gives_the_same_as_its_file() -> None:
     assert (images.Decode()(Image.fromarray(pixels)) == images.Decode()(encoded(pixels, "PNG"))).all()
 
 
-def test_a_flip_before_a_crop_equals_the_steps_by_hand() -> None:
+def test_flips_before_a_crop_and_after_normalising() -> None:
     pixels = photo()
     result = images.Compose([images.HorizontalFlip(1), images.CenterCrop((20, 31)), images.HorizontalFlip(1)])(pixels)
     assert (result == images.CenterCrop((20, 31))(pixels[:, ::-1].copy())[:, ::-1]).all()
+    after = images.Compose([images.Normalize(), images.HorizontalFlip(1)])(pixels)
+    assert (after == images.Normalize()(pixels)[:, :, ::-1]).all()
 
 
 def darker(pixels: Any) -> Any:
@@ -150,30 +152,6 @@ def test_bad_pipelines_are_rejected_at_construction() -> None:
         images.Compose(["x"])
     with pytest.raises(BadOption, match=r"call its \.on\(\)"):
         images.Compose([images.Compose([images.Resize(8)]).on("left"), images.Normalize()])
-
-
-def test_a_flip_after_normalising_works() -> None:
-    after = images.Compose([images.Normalize(), images.HorizontalFlip(1)])(photo())
-    assert (after == images.Normalize()(photo())[:, :, ::-1]).all()
-
-
-@pytest.mark.parametrize("key", range(6))
-@pytest.mark.parametrize("place", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
-def test_random_draws_do_not_depend_on_where_an_image_is_finished(place: Placement, key: int) -> None:
-    plain = images.Compose(TRAIN.transforms[:-1])
-    jpeg = encoded(photo())
-    for pipeline in (TRAIN, plain):
-        for image in (jpeg, encoded(photo(), "PNG"), photo()):
-            whole = in_place(Placement.DATASET, pipeline, image, key)
-            deferred = in_place(place, pipeline, image, key)
-            other = in_place(Placement.COLLATE, pipeline, image, key)
-            assert isinstance(deferred, DeferredImage)
-            assert whole.shape == ((3, 32, 32) if pipeline is TRAIN else (32, 32, 3))
-            assert deferred.finish == other.finish
-            assert deferred.flip == other.flip
-            assert deferred.steps == other.steps
-            assert (deferred.data is not None) == (place is Placement.DECODE and image is jpeg)
-            assert (deferred.pixels is None) == (deferred.data is not None) == (deferred.box is not None)
 
 
 def test_an_image_that_the_device_cannot_decode_is_sent_as_pixels() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -204,21 +203,6 @@ def test_a_truncated_file_never_gives_grey_areas(decoder: str, name: str) -> Non
         assert np.array_equal(pixels, whole), f"cut off after {end} of {len(data)} bytes"
 
 
-@each_pair
-def test_damage_gives_pixels_or_an_error(decoder: str, name: str) -> None:
-    rng = random.Random(name)
-    whole = decode_image(files()[name])
-    for _ in range(50):
-        data = bytearray(files()[name])
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        try:
-            pixels = decode_image(bytes(data))
-        except CorruptSource:
-            continue
-        if name.startswith("png"):  # it has checksums
-            assert np.array_equal(pixels, whole)
-
-
 @pytest.mark.parametrize(
     ("old", "new"), [(b"\xff\xd9", bytes(9) + b"\xff\xd9"), (b"JFIF\0\x01", b"JFIF\0\x07")], ids=["bytes", "version"]
 )
@@ -245,13 +229,6 @@ def test_versions_of_opencv_without_rgb_output(monkeypatch: pytest.MonkeyPatch) 
         assert decode_image(files()["jpeg"], factor=4).shape == (19, 25, 3)
 
 
-def test_the_fastest_installed_decoder_is_used(decoder: str) -> None:
-    jpeg = {"simplejpeg": decoding._simplejpeg, "cv2": decoding._opencv, "PIL": decoding._pillow}[decoder]
-    assert decoding._decoder("JPEG") is jpeg
-    if "cv2" in INSTALLED:
-        assert decoding._decoder("PNG") is (decoding._pillow if decoder == "PIL" else decoding._opencv)
-
-
 @pytest.mark.parametrize(
     "options",
     [{"mode": "RGBA"}, {"factor": 3}, {"rows": -5}, {"rows": 0}, {"rows": 1.5}, {"rows": True}, {"rows": "7"}],
@@ -259,3 +236,10 @@ def test_the_fastest_installed_decoder_is_used(decoder: str) -> None:
 def test_bad_options_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):
         decode_image(files()["jpeg"], **options)
+
+
+def test_the_fastest_installed_decoder_is_used(decoder: str) -> None:
+    jpeg = {"simplejpeg": decoding._simplejpeg, "cv2": decoding._opencv, "PIL": decoding._pillow}[decoder]
+    assert decoding._decoder("JPEG") is jpeg
+    if "cv2" in INSTALLED:
+        assert decoding._decoder("PNG") is (decoding._pillow if decoder == "PIL" else decoding._opencv)

@@ -19,6 +19,7 @@ from feedline.datasets import ImageFolder
 from feedline.device import nvjpeg
 from feedline.errors import CorruptSource
 from feedline.images import finishing
+from tests.images.files import stored
 from tests.images.pictures import placed
 
 pytestmark = pytest.mark.sample(3)
@@ -148,11 +149,7 @@ def test_encoded_images_are_finished_the_same_way_without_a_gpu(
 
 
 def test_a_file_that_the_gpu_rejects_is_decoded_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = []
-    for number in range(3):
-        file = io.BytesIO()
-        picture(number, (60, 40)).save(file, "JPEG")
-        files.append(file.getvalue())
+    files = [stored(picture(number, (60, 40)), "JPEG") for number in range(3)]
 
     def refuse_one(
         data: torch.Tensor, offsets: Numbers, out: torch.Tensor, places: Numbers, sizes: Numbers

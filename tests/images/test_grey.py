@@ -111,23 +111,19 @@ def test_masks_move_with_grey(library: str) -> None:
 
 
 def test_bad_pipelines_of_one_channel_are_rejected() -> None:
-    with pytest.raises(BadOption, match=r'ColorJitter changes colours, but Decode\("?.I;16.\) leaves one channel'):
-        pipeline(images.ColorJitter(0.4))(deep())
-    with pytest.raises(BadOption, match=r"is for 3 channel\(s\), but images have 1"):
-        pipeline(images.Normalize())
-    with pytest.raises(BadOption, match=r"is for 1 channel\(s\), but images have 3"):
-        images.Compose([images.Normalize(mean=(0.5,), std=(0.5,))])
-    with pytest.raises(BadOption, match="is not the first transform"):
-        images.Compose([images.Resize(8), images.Decode("L")])
-    erased = pipeline(images.Normalize((0.5,), (0.5,)), images.RandomErasing(1.0))
-    with pytest.raises(BadOption, match="RandomErasing changes colours"):
-        erased(deep())
-    with pytest.raises(BadOption, match=r"a mode other than RGB"):
-        pipeline(decode="gpu")
-    with pytest.raises(BadOption, match=r'uint16 of shape .*Put Decode\("I;16"\) first'):
-        images.Compose([images.Resize(8)])(deep())
-    with pytest.raises(BadOption, match="its last axis should be color, with 1 values"):
-        pipeline(mode="L")(photo())
+    normalize = images.Normalize((0.5,), (0.5,))
+    for act, message in (
+        (lambda: pipeline(images.ColorJitter(0.4))(deep()), "ColorJitter changes colours"),
+        (lambda: pipeline(images.Normalize()), r"3 channel\(s\), but images have 1"),
+        (lambda: images.Compose([normalize]), r"1 channel\(s\), but images have 3"),
+        (lambda: images.Compose([images.Resize(8), images.Decode("L")]), "is not the first transform"),
+        (lambda: pipeline(normalize, images.RandomErasing(1.0))(deep()), "RandomErasing changes colours"),
+        (lambda: pipeline(decode="gpu"), "a mode other than RGB"),
+        (lambda: images.Compose([images.Resize(8)])(deep()), r'Put Decode\("I;16"\) first'),
+        (lambda: pipeline(mode="L")(photo()), "with 1 values"),
+    ):
+        with pytest.raises(BadOption, match=message):
+            act()
 
 
 def test_the_fill_of_16_bit_images_ranges_from_black_to_white(library: str) -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 from feedline import audio, images, video
 from feedline.audio.compose import SOUND
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.images.medium import Medium, MediumPipeline, replaced
+from feedline.images.medium import Medium, MediumPipeline
 from feedline.images.pipeline import IMAGE
 from feedline.video.compose import VIDEO, is_video
 from tests.audio.sounds import encoded as encoded_sound
@@ -152,15 +152,6 @@ def test_videos_are_recognised(data: bytes) -> None:
 @pytest.mark.parametrize("value", ["a.mp4", b"text", 3, None, JPEG, np.zeros((4, 4, 3), np.uint8), {"bytes": None}])
 def test_other_values_are_no_videos(value: Any) -> None:
     assert not is_video(value)
-
-
-def test_samples_keep_their_type() -> None:
-    assert replaced(Pair(1, 2), 0, str) == Pair("1", 2)
-    assert replaced((1, 2), 1, str) == (1, "2")
-    assert replaced([1, 2], 1, str) == [1, "2"]
-    original = {"a": 1, "b": 2}
-    assert replaced(original, "a", str) == {"a": "1", "b": 2}
-    assert original["a"] == 1
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from feedline.testing.source import assert_same
 from feedline.tools.packing.inspection import inspect
 from feedline.tools.packing.pictures import Pictures
 from tests.datasets.formats.tar.writing import tar_bytes
+from tests.images.files import stored
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -27,18 +28,12 @@ VALUES = np.arange(0, 65536, 37, dtype=np.uint16)[:1760].reshape(40, 44)
 UPPER = (VALUES >> 8).astype(np.uint8)
 
 
-def stored(kind: str, values: Any = VALUES) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(values).save(file, kind)
-    return file.getvalue()
-
-
 FILES = {
-    "png": stored("PNG"),
-    "tif": stored("TIFF"),
-    "big.tif": stored("TIFF", VALUES.astype(">u2")),
-    "pgm": stored("PPM"),
-    "jp2": stored("JPEG2000"),
+    "png": stored(VALUES, "PNG"),
+    "tif": stored(VALUES, "TIFF"),
+    "big.tif": stored(VALUES.astype(">u2"), "TIFF"),
+    "pgm": stored(VALUES, "PPM"),
+    "jp2": stored(VALUES, "JPEG2000"),
 }
 
 
@@ -58,9 +53,7 @@ def test_every_reader_takes_the_upper_8_of_16_bits(name: str, tmp_path: Path) ->
 
 def flat_png(side: int) -> bytes:
     """Return a PNG of one grey value, a thousand times smaller than its pixels."""
-    out = io.BytesIO()
-    Image.new("L", (side, side)).save(out, "PNG")
-    return out.getvalue()
+    return stored(Image.new("L", (side, side)), "PNG")
 
 
 def test_rejects_images_with_too_many_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,9 +112,7 @@ def test_postscript_files_start_no_other_program(tmp_path: Path, monkeypatch: py
     "kind", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "PPM", "JPEG2000", "ICO", "TGA", "PCX", "SGI"]
 )
 def test_supported_formats(kind: str) -> None:
-    file = io.BytesIO()
-    Image.new("RGB", (16, 16)).save(file, kind)
-    assert open_picture(file).size == (16, 16)
+    assert open_picture(io.BytesIO(stored(Image.new("RGB", (16, 16)), kind))).size == (16, 16)
 
 
 def test_formats_registered_by_plugins_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +143,7 @@ def test_avif_is_decoded_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     """One thread per core in every worker would be too many."""
     from PIL import AvifImagePlugin
 
-    data = stored("AVIF", np.zeros((16, 16, 3), np.uint8))
+    data = stored(np.zeros((16, 16, 3), np.uint8), "AVIF")
     threads = []
 
     class Decoder:

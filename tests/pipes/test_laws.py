@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.abc.source import StreamSource
 from feedline.faults.policy import Policy
+from tests.pipes.streams import Counting, Plain, saved
 from tests.sampling import examples
 
 Step = Callable[[Any], Any]
@@ -27,51 +26,15 @@ def short_blocks() -> Iterator[None]:
         yield
 
 
-class Plain:
-    """An iterable dataset without a state."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.count))
-
-
-class Counting(StreamSource):
-    """A stream whose iterator saves its position."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Any:
-        return _Counter(self.count)
-
-
-class _Counter:
-    def __init__(self, count: int) -> None:
-        self.count, self.at = count, 0
-
-    def __iter__(self) -> _Counter:
-        return self
-
-    def __next__(self) -> int:
-        if self.at >= self.count:
-            raise StopIteration
-        self.at += 1
-        return self.at - 1
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
-
-SOURCES: list[Callable[[int], Any]] = [lambda n: list(range(n)), Plain, Counting]
+SOURCES: list[Callable[[int], Any]] = [
+    lambda n: list(range(n)),
+    lambda n: Plain(range(n)),
+    lambda n: Counting(range(n)),
+]
 
 
 def by_size(pipe: Any) -> Any:
-    return pipe.mix(Plain(9), weights=[2, 1], measure=lambda x: x + 1)
+    return pipe.mix(Plain(range(9)), weights=[2, 1], measure=lambda x: x + 1)
 
 
 FLAT: list[Step] = [  # operators that return numbers for numbers
@@ -89,13 +52,14 @@ FLAT: list[Step] = [  # operators that return numbers for numbers
     lambda p: p.repeat().take(25),
     lambda p: p.enumerate().map(lambda pair: pair[0] * 100 + pair[1]),
     lambda p: p.zip(range(7)).map(sum),
-    lambda p: p.zip(Counting(30)).map(sum),
+    lambda p: p.zip(Counting(range(30))).map(sum),
     lambda p: p.concat([50, 51]),
-    lambda p: p.concat(Plain(3)),
-    lambda p: p.interleave([70, 71, 72], Plain(2)),
+    lambda p: p.concat(Plain(range(3))),
+    lambda p: p.interleave([70, 71, 72], Plain(range(2))),
     lambda p: feedline.pipe(range(40, 43)).repeat().interleave(p.repeat()).take(20),
-    lambda p: p.mix(Counting(9), weights=[2, 1]),
+    lambda p: p.mix(Counting(range(9)), weights=[2, 1]),
     lambda p: p.repeat().mix(feedline.pipe([8, 9]).shuffle().repeat(), weights={0: [1, 3], 7: [3, 1]}).take(21),
+    lambda p: p.map(lambda x: [x + 1] * (x % 4 + 1)).pack(6, window=3).flat_map(lambda row: row["tokens"].tolist()),
     by_size,
     lambda p: p.shuffle(seed=5) if isinstance(p, feedline.pipes.MapPipe) else p,
 ]
@@ -115,11 +79,6 @@ def pipes(draw: st.DrawFn) -> Any:
         if next(iter(made), None) is None:  # an empty source cannot be repeated
             return made
     return made.take(60)
-
-
-def saved(state: Any) -> Any:
-    """Return a state after a round trip through a file."""
-    return json.loads(json.dumps(state))
 
 
 def as_stream(pipe: Any) -> Any:
@@ -190,6 +149,15 @@ def fails_sometimes(x: int) -> int:
     return x
 
 
+def failing(source: Any, before: list[Step], after: list[Step]) -> Any:
+    """Return a pipe of which a function in the middle fails for some samples."""
+    pipe: Any = feedline.pipe(source)
+    for step in (*before, lambda p: p.map(fails_sometimes), *after):
+        pipe = step(pipe)
+    return as_stream(pipe).take(40)
+
+
+some_steps = st.lists(st.sampled_from(PLAIN_STEPS), max_size=2)
 CALLS = st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=30)
 """Whether to skip, and how many."""
 
@@ -211,39 +179,25 @@ def outcomes(stream: Any, calls: list[tuple[bool, int]]) -> list[Any]:
     [lambda p: p.window_shuffle(4, seed=3)],
     [(False, 4), (True, 3), (False, 4)],
 )
-@given(st.lists(st.sampled_from(PLAIN_STEPS), max_size=2), st.lists(st.sampled_from(PLAIN_STEPS), max_size=2), CALLS)
+@given(some_steps, some_steps, CALLS)
 def test_no_sample_is_lost_beside_one_that_fails(before: list[Step], after: list[Step], calls: Any) -> None:
-    pipe: Any = feedline.pipe(range(17))
-    for step in before:
-        pipe = step(pipe)
-    pipe = pipe.map(fails_sometimes)
-    for step in after:
-        pipe = step(pipe)
-    stream = as_stream(pipe).take(40)
+    stream = failing(range(17), before, after)
     whole, found = outcomes(stream, []), outcomes(stream, calls)
     assert len(found) == len(whole)
     assert all(one in ("skipped", other) for one, other in zip(found, whole, strict=True))
 
 
 @settings(max_examples=examples(30))
-@given(st.data())
-def test_failing_samples_do_not_make_results_depend_on_workers(data: st.DataObject) -> None:
-    def made() -> Any:
-        pipe = feedline.pipe(source(17))
-        for step in before:
-            pipe = step(pipe)
-        pipe = pipe.map(fails_sometimes)
-        for step in after:
-            pipe = step(pipe)
-        return as_stream(pipe).take(40)
-
-    source = data.draw(st.sampled_from(SOURCES))
-    before, after = (data.draw(st.lists(st.sampled_from(PLAIN_STEPS), max_size=2)) for _ in range(2))
+@given(st.sampled_from(SOURCES), some_steps, some_steps, st.data())
+def test_failing_samples_do_not_make_results_depend_on_workers(
+    source: Callable[[int], Any], before: list[Step], after: list[Step], data: st.DataObject
+) -> None:
     policy = Policy({ValueError: "skip"}, max_share=1.0)
 
     def loader(workers: int) -> Any:
         engine: Any = "thread" if workers else "inline"
-        return feedline.Loader(made(), 3, workers=workers, engine=engine, on_error=policy, collate_fn=list)
+        made = failing(source(17), before, after)
+        return feedline.Loader(made, 3, workers=workers, engine=engine, on_error=policy, collate_fn=list)
 
     with contextlib.closing(loader(0)) as one, contextlib.closing(loader(3)) as three:
         whole = list(one)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +11,7 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.errors import BadOption, CollateError
+from tests.pipes.streams import Plain, saved
 
 Documents = list[list[int]]
 
@@ -32,14 +30,6 @@ class WithLengths:
     def __getitem__(self, index: int) -> list[int]:
         self.read.append(index)
         return self.documents[index]
-
-
-class Plain:
-    def __init__(self, documents: Documents) -> None:
-        self.documents = documents
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.documents)
 
 
 def numbered(lengths: list[int]) -> Documents:
@@ -85,33 +75,12 @@ def test_every_token_is_in_one_row_and_rows_resume_at_every_step(
     iterator = iter(pipe)
     for number in range(len(rows) + 1):
         again = iter(pipe)
-        again.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
+        again.load_state_dict(saved(iterator.state_dict()))
         assert [shown(row) for row in again] == rows[number:]
         skipping = iter(pipe)
         assert skipping.skip(number) == number
         assert [shown(row) for row in skipping] == rows[number:]
         next(iterator, None)
-
-
-@pytest.mark.parametrize("strategy", ["concat", "best_fit"])
-@pytest.mark.parametrize("source", [list, Plain, WithLengths])
-def test_the_number_of_workers_does_not_change_the_rows(strategy: Any, source: Any) -> None:
-    documents = numbered([(7 * number) % 11 + 1 for number in range(60)])
-
-    def loader(workers: int) -> Any:
-        pipe = feedline.pipe(source(documents)).pack(16, strategy=strategy, window=7)
-        return feedline.Loader(pipe, 3, workers=workers, engine="thread" if workers else "inline")
-
-    whole = [batch["tokens"].tolist() for batch in loader(0)]
-    assert len(whole) > 5
-    for step in range(len(whole)):
-        with contextlib.closing(loader(step % 4)) as made:
-            iterator = iter(made)
-            assert [next(iterator)["tokens"].tolist() for _ in range(step)] == whole[:step]
-            state = json.loads(json.dumps(made.state_dict()))
-        with contextlib.closing(loader((step + 1) % 4)) as made:
-            made.load_state_dict(state)
-            assert [batch["tokens"].tolist() for batch in made] == whole[step:]
 
 
 def test_with_known_lengths_only_the_documents_of_a_row_are_read() -> None:

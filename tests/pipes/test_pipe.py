@@ -18,14 +18,7 @@ from feedline.abc.source import ShardedSource
 from feedline.errors import BadOption, SourceError
 from feedline.pipes import MapPipe, ShardedPipe, StreamPipe, pipe
 from tests import program_server
-
-
-class Plain:
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.count))
+from tests.pipes.streams import Plain
 
 
 class Remapped(list[int]):
@@ -64,7 +57,13 @@ def test_map_style_pipes_are_ordinary_datasets() -> None:
 
 def test_some_operators_turn_a_map_style_pipe_into_a_stream() -> None:
     base = pipe(range(4))
-    streams = [base.filter(is_odd), base.flat_map(lambda x: [x]), base.repeat(), base.pack(2), base.concat(Plain(3))]
+    streams = [
+        base.filter(is_odd),
+        base.flat_map(lambda x: [x]),
+        base.repeat(),
+        base.pack(2),
+        base.concat(Plain(range(3))),
+    ]
     assert all(isinstance(made, StreamPipe) for made in streams)
     assert all(isinstance(made, torch.utils.data.IterableDataset) for made in streams)
 
@@ -94,6 +93,10 @@ def test_each_epoch_and_repetition_is_shuffled_differently() -> None:
     assert list(pipe(range(50)).shuffle(seed=2)) != list(pipe(range(50)).shuffle(seed=1))
     stream = pipe(range(50)).shuffle(seed=1).repeat().filter(lambda _: True)
     assert list(stream.take(100)) == first
+    nested = pipe(range(50)).shuffle(seed=1).repeat(2).repeat(2)
+    again = pipe(range(50)).shuffle(seed=1).filter(lambda _: True).repeat(2).repeat(2)
+    assert list(nested) == list(again) == list(stream.take(200))
+    assert len({tuple(list(nested)[low : low + 50]) for low in range(0, 200, 50)}) == 4
 
 
 @pytest.mark.parametrize(
@@ -169,8 +172,8 @@ def test_an_empty_stream_is_not_repeated_forever() -> None:
 
 def test_a_stream_is_shuffled_within_windows_only() -> None:
     with pytest.raises(BadOption, match="window_shuffle"):
-        pipe(Plain(3)).shuffle()
-    found = list(pipe(Plain(10)).window_shuffle(4, seed=1))
+        pipe(Plain(range(3))).shuffle()
+    found = list(pipe(Plain(range(10))).window_shuffle(4, seed=1))
     assert found != list(range(10))
     assert [sorted(found[low : low + 4]) for low in (0, 4, 8)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert found == list(pipe(range(10)).window_shuffle(4, seed=1))
@@ -226,8 +229,8 @@ def test_the_parts_of_a_stream_that_splits_itself_count_in_turn(workers: int) ->
     assert samples(shards.skip(3)) == list(range(3, 24))
     assert samples(shards.slice(2, 20, 4)) == list(range(2, 20, 4))
     assert samples(shards.enumerate(5)) == [(number + 5, number) for number in range(24)]
-    assert samples(shards.zip(range(24), Plain(24))) == [(number, number, number) for number in range(24)]
-    others = range(100, 124), pipe(Plain(24)).map(lambda x: x + 200)
+    assert samples(shards.zip(range(24), Plain(range(24)))) == [(number, number, number) for number in range(24)]
+    others = range(100, 124), pipe(Plain(range(24))).map(lambda x: x + 200)
     assert samples(shards.interleave(*others)) == [first + number for first in (0, 100, 200) for number in range(24)]
 
 
@@ -266,9 +269,9 @@ def drawn(x: int) -> float:
         pipe([0] * 4).filter(lambda _: True).map(drawn).repeat(3),
         pipe([0] * 4).map(drawn).repeat(3),
         pipe([0] * 4).map(drawn).repeat().take(12),
-        pipe([0] * 4).map(drawn).interleave(pipe([0] * 4).map(drawn), pipe(Plain(4)).map(drawn)),
+        pipe([0] * 4).map(drawn).interleave(pipe([0] * 4).map(drawn), pipe(Plain(range(4))).map(drawn)),
         pipe([0] * 4).map(drawn).concat(pipe([0] * 4).map(drawn), pipe([0] * 4).map(drawn)),
-        pipe([0] * 4).map(drawn).concat(pipe(Plain(4)).map(drawn), pipe([0] * 4).map(drawn)),
+        pipe([0] * 4).map(drawn).concat(pipe(Plain(range(4))).map(drawn), pipe([0] * 4).map(drawn)),
         pipe([0] * 6).map(drawn).zip(pipe([0] * 6).map(drawn)).flat_map(list),
         pipe([0] * 6).map(drawn).mix(pipe([0] * 6).map(drawn)),
     ],
@@ -302,7 +305,7 @@ def notes(exc: BaseException) -> str:
     "made",
     [
         pipe(range(9)).map(double).map(sometimes),
-        pipe(Plain(9)).map(double).map(sometimes),
+        pipe(Plain(range(9))).map(double).map(sometimes),
         pipe(range(9)).map(double).map(sometimes, num_threads=3),
         pipe(range(9)).map(double).filter(sometimes),
         pipe(range(9)).map(double).flat_map(lambda x: [sometimes(x)]),
@@ -319,13 +322,9 @@ def test_an_error_names_operator_position_and_sample(made: Any) -> None:
 @pytest.mark.parametrize(
     "made",
     [
-        pipe(range(16)).map(sometimes).filter(lambda _: True),
-        pipe(Plain(16)).map(sometimes),
-        pipe(Plain(16)).map(sometimes, num_threads=3),
-        pipe(Plain(16)).filter(lambda x: sometimes(x) >= 0).window_shuffle(5),
-        pipe(Plain(16)).map(sometimes).enumerate().map(lambda pair: pair[1]),
-        pipe(range(16)).repeat().map(sometimes).take(16),
-        pipe(Plain(8)).concat(range(8, 16)).map(sometimes),
+        pipe(Plain(range(16))).map(sometimes),
+        pipe(Plain(range(16))).map(sometimes, num_threads=3),
+        pipe(Plain(range(16))).filter(lambda x: sometimes(x) >= 0).window_shuffle(5),
         pipe(range(8)).map(sometimes).interleave(range(8, 16)),
         pipe(range(8)).filter(lambda _: True).map(sometimes).mix(range(8, 16), weights=[1, 1]),
     ],
@@ -347,9 +346,9 @@ class FailsOnce:
         return x
 
 
-@pytest.mark.parametrize("kind", [range, Plain])
-def test_a_sample_that_fails_once_is_retried(kind: Any) -> None:
-    made = pipe(kind(12)).map(FailsOnce()).filter(lambda _: True).map(FailsOnce()).batch(2, collate_fn=list).unbatch()
+@pytest.mark.parametrize("source", [range(12), Plain(range(12))])
+def test_a_sample_that_fails_once_is_retried(source: Any) -> None:
+    made = pipe(source).map(FailsOnce()).filter(lambda _: True).map(FailsOnce()).batch(2, collate_fn=list).unbatch()
     loader = feedline.Loader(made, 4, on_error="retry")
     assert [x for batch in loader for x in batch.tolist()] == list(range(12))
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import feedline
-from feedline.abc import ShardedSource, StreamSource
+from feedline.abc import ShardedSource
 from feedline.collate import pad
 from feedline.errors import BadOption
 from feedline.text import tokenize
+from tests.pipes.streams import Counter, Counting, Plain
 
 TEXTS = [f"text {number}" for number in range(23)]
 
@@ -154,49 +155,6 @@ def test_options() -> None:
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 
-class Lines(StreamSource):
-    draws_nothing = True
-
-    def __init__(self, count: int = 23) -> None:
-        self.count = count
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(TEXTS[: self.count])
-
-
-class Position:
-    """An iterator that saves its position, and raises an exception for some samples."""
-
-    def __init__(self, numbers: range, bad: tuple[int, ...]) -> None:
-        self.numbers, self.bad, self.place = numbers, bad, 0
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        if self.place >= len(self.numbers):
-            raise StopIteration
-        number = self.numbers[self.place]
-        self.place += 1
-        if number in self.bad:
-            raise OSError(f"text {number} is lost")
-        return TEXTS[number]
-
-    def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.place = state["place"]
-
-
-class Resumable(StreamSource):
-    def __init__(self, *bad: int) -> None:
-        self.bad = bad
-
-    def __iter__(self) -> Iterator[str]:
-        return Position(range(23), self.bad)
-
-
 class Sharded(ShardedSource):
     number, count = 0, 1
 
@@ -204,7 +162,7 @@ class Sharded(ShardedSource):
         self.number, self.count = number, count
 
     def __iter__(self) -> Iterator[str]:
-        return Position(range(self.number, 23, self.count), ())
+        return Counter(TEXTS[self.number :: self.count])
 
 
 def texts(dataset: Any) -> list[str]:
@@ -216,7 +174,7 @@ def through(dataset: Any, **options: Any) -> list[str]:
 
 
 def test_streams() -> None:
-    for source in (Lines(), Resumable(), Sharded()):
+    for source in (Plain(TEXTS), Counting(TEXTS), Sharded()):
         stream = tokenize(source, encode)
         assert texts(stream) == TEXTS
         assert texts(stream) == TEXTS
@@ -227,7 +185,7 @@ def test_streams() -> None:
 
 def test_a_worker_tokenizes_only_its_own_texts() -> None:
     tokenizer = HuggingFace()
-    stream = tokenize(Lines(), tokenizer)
+    stream = tokenize(Plain(TEXTS), tokenizer)
     assert through(stream, workers=2, engine="thread") == TEXTS
     assert sum(tokenizer.calls) == 23
 
@@ -238,7 +196,7 @@ def test_a_bad_sample_costs_only_itself() -> None:
             raise KeyError(text)
         return encode(text)
 
-    stream = tokenize(Resumable(3, 4, 22), picky)
+    stream = tokenize(Counting(TEXTS, 3, 4, 22), picky)
     found: list[Any] = []
     iterator = iter(stream)
     while True:

@@ -21,6 +21,7 @@ from feedline.datasets.storage import disk_cache, ranges
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.samplers import BlockSampler
+from feedline.testing.source import assert_same
 from feedline.text import TokenDataset
 from feedline.text.token_file import HEADER_BYTES
 from tests.datasets.contract import SourceContract
@@ -38,7 +39,7 @@ from tests.datasets.storage.servers import (
     web_server,
 )
 from tests.sampling import examples
-from tests.text.token_files import plain, write
+from tests.text.token_files import files, plain, write
 
 PIECE = 2048
 BLOCK = 16
@@ -78,16 +79,6 @@ def local(folder: Path, block: int = BLOCK, **options: Any) -> TokenDataset:
     return TokenDataset([folder / f"tokens-{number}.bin" for number in range(3)], block, **options)
 
 
-def assert_equal(found: Any, expected: Any) -> None:
-    if isinstance(expected, dict):
-        assert list(found) == list(expected)
-        for name, values in expected.items():
-            assert_equal(found[name], values)
-        return
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(found, expected)
-
-
 def own_server(tmp_path: Path, documents: Any = DOCUMENTS[0]) -> Any:
     """Serve a folder that the test may change."""
     write(tmp_path / "tokens-0.bin", documents)
@@ -97,13 +88,10 @@ def own_server(tmp_path: Path, documents: Any = DOCUMENTS[0]) -> Any:
 # -- samples ---
 
 
-documents = st.lists(st.lists(st.integers(0, 65_535), max_size=40), max_size=8)
-
-
 @settings(max_examples=examples(30), deadline=None)
 @given(
     data=st.data(),
-    files=st.lists(documents, min_size=1, max_size=3).filter(lambda found: any(map(any, found))),
+    files=files,
     block=st.integers(4, 40),
     stride=st.none() | st.integers(4, 50),
     piece=st.sampled_from([128, 4096 + 64, 1 << 22]),
@@ -143,7 +131,7 @@ def test_samples_equal_those_of_local_files(
         assert len(found) == len(expected)
         for _ in range(3):
             chosen = data.draw(st.lists(st.integers(0, max(0, len(expected) - 1)), max_size=8 if len(expected) else 0))
-            assert_equal(found.read_columns(np.array(chosen)), expected.read_columns(np.array(chosen)))
+            assert_same(found.read_columns(np.array(chosen)), expected.read_columns(np.array(chosen)))
         ours, theirs = found.documents, expected.documents
         np.testing.assert_array_equal(ours.lengths, theirs.lengths)
         assert plain_all(ours) == plain_all(theirs)
@@ -289,10 +277,28 @@ def test_a_second_epoch_comes_from_the_disk(server: WebServer, folder: Path, tmp
     dataset.close()
 
 
-# -- processes ---
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_forked_and_spawned_workers_read_the_same_windows(server: WebServer, folder: Path, start: str) -> None:
+    expected = [plain(batch) for batch in feedline.Loader(local(folder, segment_ids=True), 32)]
+    for dataset in (local(folder, segment_ids=True), remote(server, segment_ids=True)):
+        assert plain(dataset[0])  # its handles are open when the workers start
+        loader = feedline.Loader(dataset, 32, workers=2, start_method=start)
+        assert [plain(batch) for batch in loader] == expected
+        dataset.close()
 
 
 # -- faults ---
+
+
+@pytest.mark.parametrize("fault", ["404", "503", "drop", "refuse"])
+def test_a_file_that_cannot_be_reached_is_named(server: WebServer, fault: str) -> None:
+    dataset = remote(server)
+    server.fault = lambda request: fault
+    for act in (lambda: dataset[0], lambda: dataset.documents[0], lambda: remote(server)):
+        with pytest.raises(SourceError, match=r"tokens-0\.bin"):
+            act()
+    dataset.close()
 
 
 @pytest.mark.parametrize("fault", ["drop", "refuse", "503"])
@@ -385,7 +391,7 @@ def test_errors_and_reprs_do_not_reveal_secrets(server: WebServer) -> None:
 # -- stores ---
 
 
-def test_a_store_without_versions(folder: Path) -> None:
+def test_a_store_without_versions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system = fsspec.filesystem("memory")
     system.pipe({f"/tokens/{name}": (folder / f"tokens-{name}").read_bytes() for name in ("0.bin", "1.bin")})
     try:
@@ -394,7 +400,16 @@ def test_a_store_without_versions(folder: Path) -> None:
             dataset = TokenDataset(paths, BLOCK)
             assert plain_all(dataset.stream()) == plain_all(expected)
             dataset.close()
-        system.pipe("/tokens/0.bin", b"other")
+        fetch = type(system).cat_file
+
+        def fetch_and_change(*given: Any, **options: Any) -> Any:
+            content = fetch(*given, **options)
+            system.pipe("/tokens/0.bin", b"other")
+            return content
+
+        monkeypatch.setattr(type(system), "cat_file", fetch_and_change)
+        with pytest.raises(SourceChanged, match=r"0.bin was changed while it was read"):
+            _ = dataset[0]
         with pytest.raises(SourceChanged, match=r"0.bin has changed"):
             _ = dataset[0]
         with pytest.raises(SourceError, match="No object fits"):
@@ -432,7 +447,7 @@ def test_an_object_store(proxy: StoreProxy, folder: Path, tmp_path: Path) -> Non
     proxy.fault = first(3, "SlowDown")
     expected = local(folder, segment_ids=True)
     chosen = RANDOM.permutation(len(expected))[:40]
-    assert_equal(dataset.read_columns(chosen), expected.read_columns(chosen))
+    assert_same(dataset.read_columns(chosen), expected.read_columns(chosen))
     loader = feedline.Loader(dataset.stream(shuffle=True, seed=1), 32, workers=2)
     same = feedline.Loader(expected.stream(shuffle=True, seed=1), 32)
     assert [plain(batch) for batch in loader] == [plain(batch) for batch in same]

@@ -14,14 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError
+from feedline.collate import pad
+from feedline.errors import BadOption, BadState, CorruptSource, SourceError
 from feedline.text import TokenDataset, TokenFile
 from tests.datasets.contract import SourceContract
 from tests.sampling import examples
-from tests.text.token_files import IGNORED, Expected, joined, plain, write
-
-documents = st.lists(st.lists(st.integers(0, 65_535), max_size=7), max_size=12)
-files = st.lists(documents, min_size=1, max_size=4).filter(lambda found: len(joined(found)) > 0)
+from tests.text.token_files import IGNORED, Expected, files, plain, write
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -58,12 +56,35 @@ def test_blocks_equal_those_of_plain_numpy(
     assert [plain(one) for one in dataset.__getitems__(chosen)] == batch
 
 
+@settings(max_examples=examples(80), deadline=None)
+@given(files=files)
+def test_documents_equal_what_was_written(files: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("tokens")
+    paths = [write(folder / f"{number}.bin", one) for number, one in enumerate(files)]
+    found = TokenDataset(paths, block=1).documents
+    flat = [document for one in files for document in one]
+    assert [plain(document) for document in found] == flat
+    assert [plain(one) for one in found.__getitems__(range(len(flat))[::-1])] == flat[::-1]
+    for one in (found, pickle.loads(pickle.dumps(found))):
+        assert one.lengths.dtype == np.int64
+        assert one.lengths.tolist() == [len(document) for document in flat]
+
+
 class TestContract(SourceContract):
+    notices_damage = False  # a file that begins in another way is taken for bare tokens: see test_token_file.py
+
     @pytest.fixture(autouse=True)
     def store(self, tmp_path: Path) -> None:
-        random = np.random.default_rng(2)
-        self.documents = [random.integers(0, 60_000, count).tolist() for count in (30, 0, 71, 120, 9)]
-        self.path = write(tmp_path / "tokens.bin", self.documents)
+        self.path, self.random = tmp_path / "tokens.bin", np.random.default_rng(2)
+        self.rewrite()
+
+    def files(self) -> list[Path]:
+        return [self.path]
+
+    def rewrite(self) -> list[Any]:
+        self.documents = [self.random.integers(0, 60_000, count).tolist() for count in (30, 0, 71, 120, 9)]
+        write(self.path, self.documents)
+        return self.samples()
 
     def make_source(self, **options: Any) -> TokenDataset:
         return TokenDataset(self.path, 8, mask_crossing=True, positions=True, segment_ids=True, **options)
@@ -104,37 +125,6 @@ def test_a_raw_file_is_read_as_the_usual_dataset_reads_it(tmp_path: Path, count:
         assert all(batch[name].is_contiguous() and torch.equal(batch[name], other[name]) for name in other)
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write three files of 60 documents."""
-    folder = tmp_path_factory.mktemp("corpus")
-    random = np.random.default_rng(5)
-    for number in range(3):
-        texts = [random.integers(0, 60_000, random.integers(0, 30)).tolist() for _ in range(60)]
-        write(folder / f"tokens-{number:05d}.bin", texts)
-    return folder
-
-
-def batches(dataset: TokenDataset, **options: Any) -> list[Any]:
-    return [plain(batch) for batch in feedline.Loader(dataset, 8, shuffle=True, seed=3, **options)]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_resumes_after_every_batch(corpus: Path, workers: int) -> None:
-    dataset = TokenDataset(corpus, 16, stride=13, segment_ids=True)
-    whole = batches(dataset)
-    loader = feedline.Loader(
-        dataset, 8, shuffle=True, seed=3, workers=workers, engine="thread" if workers else "inline"
-    )
-    states = [loader.state_dict() for _ in loader]
-    for done, state in enumerate(states[:-1], 1):
-        other = feedline.Loader(
-            dataset, 8, shuffle=True, seed=3, workers=2 - workers, engine="inline" if workers else "thread"
-        )
-        other.load_state_dict(state)
-        assert [plain(batch) for batch in other] == whole[done:]
-
-
 def sparse(path: Path, tokens: int) -> Path:
     """Write a sparse token file of one document of zeros, which takes no space on the disk."""
     file = TokenFile(str(path), 2, tokens, 1)
@@ -147,9 +137,11 @@ def sparse(path: Path, tokens: int) -> Path:
 
 
 @pytest.mark.parametrize(("option", "other"), [("block", 5), ("stride", 3)])
-def test_a_state_does_not_fit_other_blocks(corpus: Path, option: str, other: int) -> None:
+def test_a_state_does_not_fit_other_blocks(tmp_path: Path, option: str, other: int) -> None:
+    path = write(tmp_path / "a.bin", [list(range(50))])
+
     def loader(**options: Any) -> feedline.Loader:
-        return feedline.Loader(TokenDataset(corpus, **{"block": 4, "stride": 2, **options}), 2)
+        return feedline.Loader(TokenDataset(path, **{"block": 4, "stride": 2, **options}), 2)
 
     saving = loader()
     next(iter(saving))
@@ -248,15 +240,59 @@ def test_missing_files(tmp_path: Path) -> None:
         TokenDataset(tmp_path, 4)
 
 
-def test_a_file_changed_before_it_is_opened_is_detected(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.bin", [[1, 2, 3, 4]])
-    changed, cut, gone = TokenDataset(path, 2), TokenDataset(path, 2), TokenDataset(path, 2)
-    write(path, [[1, 2, 3, 5]])
-    with pytest.raises(SourceChanged, match="Create the dataset again"):
-        changed[0]
-    os.truncate(path, path.stat().st_size - 1)
-    with pytest.raises(CorruptSource, match="truncated"):
-        cut[0]
-    path.unlink()
-    with pytest.raises(SourceError, match="no file"):
-        gone[0]
+def test_many_files_are_not_all_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.text.sequence._OPEN_FILES", 8)
+    for number in range(20):
+        write(tmp_path / f"tokens-{number:05d}.bin", [[number, number, number]])
+    dataset = TokenDataset(tmp_path, 3, labels=None)
+    assert dataset.read_columns(np.arange(20))[:, 1].tolist() == list(range(20))
+    before = len(os.listdir("/proc/self/fd"))
+    dataset.close()
+    assert before - len(os.listdir("/proc/self/fd")) == 8
+
+
+def test_rejects_files_of_different_tokenizers(tmp_path: Path) -> None:
+    one = write(tmp_path / "a.bin", [[1]], tokenizer="gpt2", tokenizer_hash="1")
+    two = write(tmp_path / "b.bin", [[1]], tokenizer="llama", tokenizer_hash="2")
+    with pytest.raises(BadOption, match="'gpt2' and 'llama'"):
+        TokenDataset([one, two], 1)
+
+
+def test_a_block_may_span_empty_files(tmp_path: Path) -> None:
+    texts: list[list[list[int]]] = [[[1, 2]], [], [[]], [[3]], [], [[4, 5]]]
+    paths = [write(tmp_path / f"{number}.bin", one) for number, one in enumerate(texts)]
+    dataset = TokenDataset(paths, 5, labels=None, segment_ids=True, positions="document")
+    assert len(dataset) == 1
+    assert {name: values.tolist() for name, values in dataset[0].items()} == {
+        "tokens": [1, 2, 3, 4, 5],
+        "positions": [0, 1, 0, 0, 1],
+        "segment_ids": [1, 1, 2, 3, 3],
+    }
+
+
+# -- documents ---
+
+
+@pytest.mark.parametrize("offset", [-1, 10**9])
+def test_damaged_document_offsets(tmp_path: Path, offset: int) -> None:
+    path = write(tmp_path / "a.bin", [[1, 2], [3, 4], [5, 6]])
+    content = bytearray(path.read_bytes())
+    at = 4096 + 16  # after six tokens and the padding
+    assert content[at + 8 : at + 16] == (2).to_bytes(8, "little")
+    content[at + 8 : at + 16] = offset.to_bytes(8, "little", signed=True)
+    path.write_bytes(content)
+    dataset = TokenDataset(path, 2)
+    for read in (lambda: dataset.documents[0], lambda: dataset.documents[1], lambda: dataset.documents.lengths):
+        with pytest.raises(CorruptSource, match="list of documents"):
+            read()
+
+
+def test_documents_through_a_loader(tmp_path: Path) -> None:
+    found = TokenDataset(write(tmp_path / "a.bin", [[1, 2], [3], [], [4, 5, 6]]), 2).documents
+    padded = [plain(tokens) for tokens, _ in feedline.Loader(found, 2, collate_fn=pad())]
+    assert padded == [[[1, 2], [3, 0]], [[0, 0, 0], [4, 5, 6]]]
+    assert repr(found) == "TokenDocuments(4 samples of int64[tokens])"
+    found.close()
+    assert plain(found[-1]) == [4, 5, 6]
+    with pytest.raises(IndexError, match="4 samples"):
+        found[4]

@@ -104,9 +104,6 @@ def test_raw_types(tmp_path: Path, dtype: str | None) -> None:
     path = saved(tmp_path, b"12345678")
     with pytest.raises(BadOption, match="raw_dtype"):
         TokenDataset(path, 2, raw_dtype=dtype)
-
-
-def test_rejects_a_raw_file_with_half_a_token(tmp_path: Path) -> None:
     with pytest.raises(CorruptSource, match="not a multiple of"):
         TokenDataset(saved(tmp_path, b"123"), 1, raw_dtype="uint16")
 

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from feedline.errors import BadOption, BadState
 from feedline.text import TokenDataset, TokenWriter, verify
 from tests.sampling import examples
-from tests.text.token_files import write
-
-documents = st.lists(st.lists(st.integers(0, 65_535), max_size=6), max_size=10)
+from tests.text.token_files import documents, write
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from feedline.text import TokenWriter
 
 Documents = Sequence[Sequence[int]]
 IGNORED = -100
+
+documents = st.lists(st.lists(st.integers(0, 65_535), max_size=7), max_size=12)
+files = st.lists(documents, min_size=1, max_size=4).filter(lambda found: any(map(any, found)))
 
 
 def write(path: Path, documents: Documents, dtype: str = "uint16", **options: Any) -> Path:  # Any: of TokenWriter

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("av")
 
@@ -96,21 +97,6 @@ def test_a_function_receives_the_whole_clip() -> None:
     assert video.Compose([Fixed(1, 2, 3), lambda clip: clip[:2], images.Resize(8)])(data).shape == (2, 8, 12, 3)
 
 
-def test_transforms_of_torchvision_receive_a_tensor() -> None:
-    torch = pytest.importorskip("torch")
-    seen = []
-
-    class Brighter:
-        def __call__(self, clip: Any) -> Any:
-            seen.append((type(clip), tuple(clip.shape)))
-            return clip // 2
-
-    Brighter.__module__ = "torchvision.transforms.v2"
-    clip = video.Compose([Fixed(1, 2), Brighter(), images.Resize(16)])(encoded())
-    assert seen == [(torch.Tensor, (2, 3, 64, 96))]
-    assert clip.shape == (2, 16, 24, 3)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -161,11 +147,12 @@ def test_it_can_be_pickled_and_printed() -> None:
 
 
 @pytest.mark.parametrize(
-    "finish", [images.Normalize(), images.ToChannelsFirst(), images.Normalize(channels_first=False)]
+    "finish", [images.Resize(20), images.Normalize(), images.ToChannelsFirst(), images.Normalize(channels_first=False)]
 )
-def test_torchvision_always_receives_channels_first(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchvision_receives_a_tensor_with_channels_first(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class ReturnsShape:
         def __call__(self, clip: Any) -> Any:
+            assert type(clip) is torch.Tensor
             return tuple(clip.shape)
 
     monkeypatch.setattr(ReturnsShape, "__module__", "torchvision.transforms.v2")

@@ -12,7 +12,6 @@ import pytest
 from feedline.errors import CorruptSource, MissingExtra, SourceError
 from feedline.video import CenterClip, Compose, Video
 from feedline.video.container import check_declared
-from tests.video.files import encoded, options
 
 
 def test_the_package_is_needed_only_for_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,11 +117,6 @@ def test_valid_headers_pass(data: bytes) -> None:
     check(data)
 
 
-@pytest.mark.parametrize("container", [(), options(movflags="frag_keyframe+empty_moov"), options(movflags="faststart")])
-def test_real_files_pass(container: tuple[tuple[str, str], ...]) -> None:
-    check(encoded(muxing=container))
-
-
 @pytest.mark.parametrize(
     "table",
     [
@@ -132,17 +126,13 @@ def test_real_files_pass(container: tuple[tuple[str, str], ...]) -> None:
         box(b"stts", struct.pack(">II", 0, 1 << 28)),
         box(b"ctts", struct.pack(">IIII", 0, 2, 1, 1)),
         box(b"stco", struct.pack(">II", 0, 1 << 30)),
+        None,
     ],
 )
-def test_rejects_tables_larger_than_the_file(table: bytes) -> None:
-    with pytest.raises(CorruptSource, match=r"The table '\w+' of a.mp4 declares"):
-        check(movie(table))
-
-
-def test_rejects_fragments_larger_than_the_file() -> None:
-    inside = box(b"moof", box(b"traf", box(b"trun", struct.pack(">II", 0, 1 << 31))))
-    with pytest.raises(CorruptSource, match=r"'trun' of a\.mp4 declares 2147483648 frames"):
-        check(box(b"ftyp", b"isom") + inside)
+def test_rejects_tables_larger_than_the_file(table: bytes | None) -> None:
+    fragment = box(b"moof", box(b"traf", box(b"trun", struct.pack(">II", 0, 1 << 31))))
+    with pytest.raises(CorruptSource, match=r"'\w+' of a.mp4 declares"):
+        check(box(b"ftyp", b"isom") + fragment if table is None else movie(table))
 
 
 def test_rejects_a_segment_longer_than_the_file() -> None:

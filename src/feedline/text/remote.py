@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from feedline.datasets.formats.lines.places import Place, found_places
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.paths import Paths
+from feedline.datasets.framework.places import Place, found_places
 from feedline.datasets.framework.remote_files import RemoteFile, is_remote
 from feedline.datasets.storage import disk_cache, ranges
 from feedline.datasets.storage.blob import Blob

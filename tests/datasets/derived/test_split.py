@@ -198,6 +198,9 @@ def test_it_behaves_like_torch_s() -> None:
     assert ours.dataset is dataset
     assert ours.indices.tolist() == theirs.indices
     assert torch.utils.data.Subset(ours, [2, 0])[0] == 30  # type: ignore[arg-type]
+    assert Subset(np.arange(6) * 2, INDICES)[[0, 2]].tolist() == [8, 6]
+    assert list(pickle.loads(pickle.dumps(Subset(list("abcdef"), INDICES)))) == ["e", "b", "d"]
+    assert repr(Subset(list("abcdef"), INDICES)) == "Subset(3 of 6 samples of a list)"
 
 
 @pytest.mark.parametrize("index", [3, -4])
@@ -218,13 +221,3 @@ def test_samples_are_read_together_if_the_dataset_supports_it() -> None:
     assert several(iter(())) == []
     assert dataset.calls == [[3, 4, 3], []]
     assert Subset(list("abcdef"), INDICES).__getitems__ is None
-
-
-def test_a_list_of_indices_is_passed_to_datasets_that_accept_one() -> None:
-    assert Subset(np.arange(6) * 2, INDICES)[[0, 2]].tolist() == [8, 6]
-
-
-def test_pickle_and_repr() -> None:
-    subset = pickle.loads(pickle.dumps(Subset(list("abcdef"), INDICES)))
-    assert list(subset) == ["e", "b", "d"]
-    assert repr(subset) == "Subset(3 of 6 samples of a list)"

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import zstandard
 
+from feedline.datasets import Remote
 from feedline.datasets.formats.indexed_shards import Folder, OpenShards, Shard, starts_of
+from feedline.datasets.framework.shard_files import ByteRange
 from feedline.errors import CorruptSource, SourceChanged
 
 
@@ -27,18 +29,18 @@ def test_samples_come_from_their_shards(tmp_path: Path) -> None:
         shard(tmp_path / "c", [b"3"], "zstd"),
     ]
     assert starts_of(shards).tolist() == [0, 3, 3, 4]
-    opened = OpenShards(shards, {}, 100)
+    opened = OpenShards(shards, Remote(), 100)
     assert opened.samples(np.array([3, 0, 2, 1, 3])) == [(2, b"3"), (0, b"0"), (0, b"22"), (0, b""), (2, b"3")]
     assert opened.size(2) == 13
-    assert opened.read(2, 12, 13) == b"3"
+    assert opened.read([ByteRange(2, 12, 13)]) == [b"3"]
     with pytest.raises(CorruptSource, match="only 13"):
-        opened.read(2, 12, 14)
+        opened.read([ByteRange(2, 12, 14)])
     opened.close()
 
 
 def test_more_shards_than_the_limit_of_open_files(tmp_path: Path) -> None:
     shards = [shard(tmp_path / f"{number}", [b"%d" % number]) for number in range(200)]
-    opened = OpenShards(shards, {}, 100)
+    opened = OpenShards(shards, Remote(), 100)
     for _ in range(2):
         assert [data for _, data in opened.samples(np.arange(200))] == [b"%d" % number for number in range(200)]
         assert len(list(Path("/proc/self/fd").iterdir())) < 150
@@ -54,7 +56,7 @@ def test_more_shards_than_the_limit_of_open_files(tmp_path: Path) -> None:
 def test_malformed_tables_are_rejected(tmp_path: Path, table: tuple[int, ...]) -> None:
     data = struct.pack("<3I", *table[:3]) + b"x"
     (tmp_path / "a").write_bytes(data)
-    opened = OpenShards([Shard(str(tmp_path / "a"), (len(data),), 1)], {}, 100)
+    opened = OpenShards([Shard(str(tmp_path / "a"), (len(data),), 1)], Remote(), 100)
     with pytest.raises(CorruptSource, match=r"a has 2 samples|table at the beginning"):
         opened.samples(np.array([0]))
     opened.close()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from feedline.images.steps import tables
 from feedline.images.steps.colors import Blur, Hue, Saturation, Sharpness
 from feedline.images.steps.geometric import Erase, Flip, Warp, Window
-from feedline.images.steps.step import Matrix, Pixels, Step, after, inverse
+from feedline.images.steps.step import Matrix, Pixels, Step
 from feedline.images.steps.tables import (
     AutoContrast,
     Contrast,
@@ -109,14 +109,6 @@ def test_symmetric_steps_commute_with_a_flip_and_all_are_small(step: Step) -> No
         assert np.abs(flipped_first.astype(int) - flipped_last).max() <= 1
     elif not isinstance(step, Flip):
         assert np.abs(flipped_first.astype(int) - flipped_last).max() > 1
-
-
-def test_maps_can_be_composed_and_inverted() -> None:
-    back = after(TURN, inverse(TURN))
-    assert np.allclose(back, (1, 0, 0, 0, 1, 0))
-    a, b, c, d, e, f = after((2.0, 0.0, 1.0, 0.0, 3.0, 2.0), TURN)
-    x, y = 2 * 5 + 1, 3 * 7 + 2
-    assert np.allclose((a * 5 + b * 7 + c, d * 5 + e * 7 + f), (0.9 * x - 0.3 * y + 20.25, 0.3 * x + 0.8 * y - 6.5))
 
 
 TABLES: list[Step] = [brightness(1.4), posterize(4), solarize(90), invert(), AutoContrast(), Equalize(), Contrast(1.5)]

@@ -152,28 +152,6 @@ def test_labels_are_counted_even_if_all_boxes_remain(labels: object) -> None:
         pipeline({"image": IMAGE, "boxes": [[0, 0, 9, 9], [1, 1, 8, 8]], "labels": labels})
 
 
-def test_boxes_equal_those_of_torchvision() -> None:
-    v2 = pytest.importorskip("torchvision.transforms.v2")
-    from torchvision import tv_tensors
-
-    boxes = torch.from_numpy(np.random.default_rng(0).uniform(0, 50, (40, 4)).astype(np.float32))
-    boxes[:, 2:] += boxes[:, :2]
-    steps = [v2.Resize((45, 71)), v2.CenterCrop(40), v2.RandomHorizontalFlip(1.0), v2.ClampBoundingBoxes()]
-    theirs = v2.Compose([*steps, v2.SanitizeBoundingBoxes(min_size=3)])
-    given_ = {
-        "image": torch.from_numpy(IMAGE).permute(2, 0, 1),
-        "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(HEIGHT, WIDTH)),
-        "labels": torch.arange(40),
-    }
-    expected = theirs(given_)
-    transforms = [images.Resize((45, 71)), images.CenterCrop(40), images.HorizontalFlip(1.0)]
-    targets = {"boxes": images.Boxes(min_size=3)}
-    found = images.Compose(transforms, targets=targets)({"image": IMAGE, "boxes": boxes, "labels": torch.arange(40)})
-    assert found["labels"].tolist() == expected["labels"].tolist()
-    assert 0 < len(found["labels"]) < 40
-    assert torch.allclose(found["boxes"], torch.Tensor(expected["boxes"]), atol=1e-3)
-
-
 @pytest.mark.parametrize("after", [images.Pad(60), images.RandomAffine(0, scale=(0.4, 0.4))])
 def test_boxes_that_a_rotation_moved_out_of_the_image_do_not_come_back(after: images.Pad | images.RandomAffine) -> None:
     corner, middle = [0, 0, 4, 4], [36, 26, 44, 34]

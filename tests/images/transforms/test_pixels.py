@@ -75,13 +75,6 @@ def mode_of(interpolation: str) -> object:
     return pytest.importorskip("torchvision.transforms").InterpolationMode(interpolation)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_torchvision_pads_in_the_same_way(mode: str) -> None:
-    functional = pytest.importorskip("torchvision.transforms.v2.functional")
-    expected = functional.pad(planes(), [1, 2, 3, 4], fill=[9, 8, 7] if mode == "constant" else None, padding_mode=mode)
-    assert (images.Pad((1, 2, 3, 4), (9, 8, 7), mode)(photo()) == expected.numpy().transpose(1, 2, 0)).all()
-
-
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 def test_torchvision_rotates_in_the_same_way(interpolation: str) -> None:
     functional = pytest.importorskip("torchvision.transforms.v2.functional")

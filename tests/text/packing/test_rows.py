@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.text.packing import Plan, plan
-from feedline.text.packing.rows import Layout
 from tests.text.packing.reference import STRATEGIES, length_lists, row_lengths, rows_of
 
 
@@ -30,16 +29,12 @@ def test_numbers_select_rows_in_any_order(lengths: list[int], length: int, data:
     assert [rows_of(made[number])[0] for number in numbers] == expected
 
 
-def test_a_mask_selects_rows() -> None:
-    made = plan([5, 4, 3], 5)
-    assert rows_of(made[made.row_tokens < 5]) == rows_of(made)[1:]
-
-
 def test_a_row_out_of_range() -> None:
     made = plan([5, 4], 5)
     with pytest.raises(IndexError, match="2"):
         made[2]
     assert [len(row) for row in made] == [1, 1]
+    assert rows_of(made[made.row_tokens < 5]) == rows_of(made)[1:], "a mask selects rows"
 
 
 @given(length_lists, row_lengths, st.sampled_from(STRATEGIES))
@@ -57,11 +52,3 @@ def test_a_plan_has_a_repr_and_can_be_pickled() -> None:
     assert repr(made) == "Plan(2 rows of 4 tokens, 3 pieces, 75.0 % full)"
     again: Plan = pickle.loads(pickle.dumps(made))
     assert rows_of(again) == rows_of(made)
-
-
-@given(length_lists, row_lengths)
-def test_segments_start_where_positions_are_zero(lengths: list[int], length: int) -> None:
-    made = plan(lengths, length)
-    layout = Layout(made.counts, made.row_starts, made.length)
-    first = (layout.positions() == 0) & (layout.segment_ids() > 0)
-    assert layout.starts().tolist() == np.flatnonzero(first).tolist()

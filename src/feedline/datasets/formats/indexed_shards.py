@@ -2,7 +2,7 @@
 
 A shard is the number of its samples, one more offset than that, and the samples, one after the other. All numbers are
 32 bits wide. A shard may be compressed as a whole. Then it is unpacked into memory, and as many shards are kept as fit
-into `cache_bytes`. All others are read in place, from disk or by ranged requests: one read per sample.
+into `cache_bytes`. All others are read in place, nearby samples together, from disk or by ranged requests.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import json
 import os
 import posixpath
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.framework.bounded_cache import BoundedCache
+from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
 from feedline.datasets.framework.source import Indices
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob, Version
+from feedline.datasets.storage.content import Content, chunks_of
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage, local_path, protocol_of
-from feedline.datasets.storage.unpacking import Unpacking
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.failures import words
 from feedline.system.sizes import byte_count, check_size
@@ -32,14 +32,11 @@ from feedline.types import JsonObject
 
 INDEX = "index.json"
 """The name of the file that lists the shards of a folder."""
-_MOST_OPEN = 64
-"""Shards that a process keeps open. A guess: far below the usual limit of 1,024 files."""
 _MOST_BYTES = 1 << 32
 """A shard cannot be larger: its offsets have 32 bits."""
 _MOST_INDEX_BYTES = 1 << 30
-_REQUESTS = 32
-"""Requests in flight for a batch of remote samples, as in `TarDataset`."""
-_PIECE = 1 << 20
+_TABLE_BYTES = 1 << 24
+"""The memory of each process for tables of samples."""
 AGAIN = "Write or copy the folder again."
 
 
@@ -137,16 +134,6 @@ def starts_of(shards: Sequence[Shard]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum([shard.count for shard in shards], dtype=np.int64)]).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class _Table:
-    """An open shard, and where its samples are."""
-
-    blob: Blob | None
-    """None if it was unpacked into memory."""
-    data: bytes
-    offsets: NDArray[np.uint32]
-
-
 class OpenShards:
     """The shards that one process has open. Threads may use it at the same time."""
 
@@ -154,10 +141,12 @@ class OpenShards:
         self._shards = shards
         self._starts = starts_of(shards)
         self._storage = Storage(remote)
-        self._open = BoundedCache[int, _Table](_MOST_OPEN)
-        self._unpacked = BoundedCache[int, _Table](cache_bytes)
         self._versions: dict[int, Version] = {}
         """The identity of each shard when it was first opened: shards must not change."""
+        self._files = ShardFiles(self._open, remote.requests, has_same_index=self._has_same_table)
+        self._tables = BoundedCache[int, NDArray[np.uint32]](_TABLE_BYTES)
+        """Where the samples of a shard are."""
+        self._unpacked = BoundedCache[int, bytes](cache_bytes)
 
     def samples(self, indices: Indices) -> list[tuple[int, bytes]]:
         """Return the shard and the bytes of some samples.
@@ -165,73 +154,83 @@ class OpenShards:
         Raises SourceError: a shard is missing; CorruptSource: it is damaged; SourceChanged: it was written to.
         """
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
-        places = (indices - self._starts[numbers]).tolist()
         tables = {number: self._table(number) for number in dict.fromkeys(numbers.tolist())}
-        wanted = [(tables[number], place) for number, place in zip(numbers.tolist(), places, strict=True)]
-        if len(wanted) > 1 and any(table.blob is not None and not table.blob.is_local for table in tables.values()):
-            with ThreadPoolExecutor(min(_REQUESTS, len(wanted)), "feedline-read") as threads:
-                contents = list(threads.map(_content, wanted))
-        else:
-            contents = list(map(_content, wanted))
-        return list(zip(numbers.tolist(), contents, strict=True))
+        wanted = [
+            ByteRange(number, *tables[number][place : place + 2].tolist())
+            for number, place in zip(numbers.tolist(), (indices - self._starts[numbers]).tolist(), strict=True)
+        ]
+        return list(zip(numbers.tolist(), self._contents(wanted), strict=True))
 
     def size(self, number: int) -> int:
         """Return the bytes of a shard, not compressed."""
-        table = self._table(number)
-        return len(table.data) if table.blob is None else table.blob.size
+        return self._files.blob(number).size if self._shards[number].packing is None else len(self._content(number))
 
-    def read(self, number: int, start: int, stop: int) -> bytes:
-        """Return some bytes of a shard. Raises CorruptSource: it is shorter."""
-        check_size(shown_address(self._shards[number].address), stop, held=self.size(number))
-        table = self._table(number)
-        return table.data[start:stop] if table.blob is None else table.blob.read(start, stop)
+    def read(self, wanted: Sequence[ByteRange]) -> list[bytes]:
+        """Return some bytes of shards. Raises CorruptSource: one is shorter."""
+        for number, stop in {one.shard: one.stop for one in sorted(wanted)}.items():
+            check_size(shown_address(self._shards[number].address), stop, held=self.size(number))
+        return self._contents(wanted)
 
-    def _table(self, number: int) -> _Table:
-        shard = self._shards[number]
-        if shard.packing is not None:
-            return self._unpacked.load(number, functools.partial(self._unpack, number, shard))
-        table = self._open.load(number, functools.partial(self._opened, number, shard))
-        if table.blob is not None and table.blob.is_local:
-            table.blob.check()
-        return table
+    def _contents(self, wanted: Sequence[ByteRange]) -> list[bytes]:
+        unpacked = [one for one in wanted if self._shards[one.shard].packing is None]
+        contents = self._files.read(unpacked)
+        if len(unpacked) == len(wanted):
+            return contents
+        plain = iter(contents)
+        return [
+            next(plain) if self._shards[one.shard].packing is None else self._content(one.shard)[one.start : one.stop]
+            for one in wanted
+        ]
 
-    def _blob(self, number: int, shard: Shard) -> Blob:
-        blob = self._storage.open(shard.address, self._versions.get(number))
+    def _open(self, number: int) -> Blob:
+        blob = self._storage.open(self._shards[number].address, self._versions.get(number))
         self._versions[number] = Version(blob.size, blob.tag)
         return blob
 
-    def _opened(self, number: int, shard: Shard) -> tuple[_Table, int]:
-        blob = self._blob(number, shard)
-        if blob.size not in shard.sizes:
-            raise CorruptSource(
-                f"{blob.name} has {blob.size} bytes, not {shard.sizes[0]} as in {INDEX}: it is cut off, or another "
-                f"file. {AGAIN}"
-            )
-        head = blob.read(0, min(blob.size, 8 + 4 * shard.count))
-        return _Table(blob, b"", _offsets(head, blob.size, shard, blob.name)), 1
+    def _table(self, number: int) -> NDArray[np.uint32]:
+        shard = self._shards[number]
+        if shard.packing is None:
+            blob = self._files.blob(number)
+            return self._tables.load(number, lambda: (_table_of(blob, shard), 4 * shard.count))
+        content = self._content(number)
+        return _offsets(content[: 8 + 4 * shard.count], len(content), shard, shown_address(shard.address))
 
-    def _unpack(self, number: int, shard: Shard) -> tuple[_Table, int]:
-        blob = self._blob(number, shard)
-        pieces = (blob.read(start, min(start + _PIECE, blob.size)) for start in range(0, blob.size, _PIECE))
-        unpacking = Unpacking(shard.packing or "", functools.partial(next, pieces, b""), blob.name)
-        data = bytearray()
-        while chunk := unpacking.next_chunk():
-            data += chunk
-            if len(data) > max(shard.sizes):
-                break  # stop at the size in the index, however large the data becomes
-        if len(data) not in shard.sizes:
+    def _has_same_table(self, number: int, blob: Blob) -> bool:
+        known, shard = self._tables.get(number), self._shards[number]
+        if known is None or shard.packing is not None:  # nothing that is kept would be used for the new file
+            return True
+        return np.array_equal(_table_of(blob, shard), known)
+
+    def _content(self, number: int) -> bytes:
+        """Return a compressed shard, unpacked."""
+        return self._unpacked.load(number, functools.partial(self._unpack, number))
+
+    def _unpack(self, number: int) -> tuple[bytes, int]:
+        shard, blob = self._shards[number], self._files.blob(number)
+        # Not more than the size in the index, however large the content is.
+        content = Content(chunks_of(blob), blob.name, shard.packing).take(max(shard.sizes) + 1)
+        if len(content) not in shard.sizes:
             raise CorruptSource(
                 f"{blob.name} does not decompress to {shard.sizes[0]} bytes, its size in {INDEX}. {AGAIN}"
             )
-        content = bytes(data)
-        offsets = _offsets(content[: 8 + 4 * shard.count], len(content), shard, blob.name)
-        return _Table(None, content, offsets), len(content)
+        return content, len(content)
 
     def close(self) -> None:
         """Close all files and connections."""
-        self._open.clear()
+        self._files.close()
+        self._tables.clear()
         self._unpacked.clear()
         self._storage.close()
+
+
+def _table_of(blob: Blob, shard: Shard) -> NDArray[np.uint32]:
+    """Return where the samples of a shard begin and end. Raises CorruptSource: it is damaged, or another file."""
+    if blob.size not in shard.sizes:
+        raise CorruptSource(
+            f"{blob.name} has {blob.size} bytes, not {shard.sizes[0]} as in {INDEX}: it is cut off, or another file. "
+            f"{AGAIN}"
+        )
+    return _offsets(blob.read(0, min(blob.size, 8 + 4 * shard.count)), blob.size, shard, blob.name)
 
 
 def _offsets(head: bytes, size: int, shard: Shard, name: str) -> NDArray[np.uint32]:
@@ -245,9 +244,3 @@ def _offsets(head: bytes, size: int, shard: Shard, name: str) -> NDArray[np.uint
     if offsets[0] < len(head) or offsets[-1] > size or (offsets[1:] < offsets[:-1]).any():
         raise CorruptSource(f"The table at the beginning of {name} is damaged: samples overlap or lie outside. {AGAIN}")
     return offsets
-
-
-def _content(wanted: tuple[_Table, int]) -> bytes:
-    table, place = wanted
-    start, stop = table.offsets[place : place + 2].tolist()
-    return table.data[start:stop] if table.blob is None else table.blob.read(start, stop)

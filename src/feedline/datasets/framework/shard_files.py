@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.ranges import Range, Span, coalesced, side_by_side
-from feedline.errors import SourceChanged
+from feedline.errors import CorruptSource, SourceChanged
 
 _MOST_OPEN = 64
 """Files that one thread keeps open. A guess: far below the usual limit of 1,024 files."""
@@ -29,14 +29,28 @@ class ByteRange(NamedTuple):
 class ShardFiles:
     """Files that are opened when they are needed. If there are too many, the least recently used are released.
 
+    A file that is opened again must be the one that was indexed. One of the same size and time may be another: then
+    the stamps differ. But they also differ after a new link or new permissions, so the index decides.
+
     Args:
-        open_file: opens a file by its number, after checking that it is the one that is meant.
+        open_file: opens a file by its number, after checking that it has the size and the time that are meant.
         request_count: how many ranges of remote files are requested at the same time.
+        stamps: the stamps of files when they were indexed. Others are noted here when they are first opened.
+        has_same_index: True if an index of the file, made anew, is the one that is used; it may raise CorruptSource.
+            None if there is no index.
     """
 
-    def __init__(self, open_file: Callable[[int], Blob], request_count: int) -> None:
+    def __init__(
+        self,
+        open_file: Callable[[int], Blob],
+        request_count: int,
+        stamps: dict[int, str] | None = None,
+        has_same_index: Callable[[int, Blob], bool] | None = None,
+    ) -> None:
         self._open_file = open_file
         self._request_count = request_count
+        self._stamps = {} if stamps is None else stamps
+        self._has_same_index = has_same_index
         self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
 
     def blob(self, number: int) -> Blob:
@@ -44,8 +58,24 @@ class ShardFiles:
         blob = self._blobs.get(number)
         if blob is None or _is_replaced(blob):
             blob = self._open_file(number)
+            self._check_index(number, blob)
             self._blobs.put(number, blob)
         return blob
+
+    def _check_index(self, number: int, blob: Blob) -> None:
+        if self._has_same_index is None or blob.stamp == self._stamps.setdefault(number, blob.stamp):
+            return
+        try:
+            is_same = self._has_same_index(number, blob)
+        except CorruptSource:
+            is_same = False
+        if not is_same:
+            blob.close()
+            raise SourceChanged(
+                f"{blob.name} was replaced by another file of the same size and time since its index was made. Make "
+                "the dataset again."
+            )
+        self._stamps[number] = blob.stamp
 
     def spans(self, ranges: Sequence[R]) -> list[tuple[Span[R], bytes]]:
         """Read ranges, those that are near each other together; return what was read.
@@ -63,7 +93,20 @@ class ShardFiles:
         return list(zip(spans, contents, strict=True))
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """Return the bytes of ranges, in order. Raises what `spans` raises."""
+        """Return the bytes of ranges, in order.
+
+        Raises what `spans` raises, and SourceChanged: a file has changed in the meantime.
+        """
+        blobs = {number: self.blob(number) for number in {one[0] for one in ranges}}
+        if all(blob.is_local for blob in blobs.values()):  # merging them would cost more than a read of each
+            contents = [blobs[number].read(start, stop) for number, start, stop in ranges]
+        else:
+            contents = self._merged(ranges)
+        for blob in blobs.values():
+            blob.check()
+        return contents
+
+    def _merged(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         found = {
             one: content[one.start - span.start : one.stop - span.start]
             for span, content in self.spans(ranges)

@@ -79,26 +79,21 @@ class TestMemory(SourceContract):
     def test_columns_are_what_the_default_collate_function_makes_of_samples(self) -> None:
         """Not run: a skipped test keeps its frame alive, and with it the memory."""
 
-    def make_source(self, **options: Any) -> CachedDataset:
-        return CachedDataset(Together(30), memory="1MB", **options)
-
-    def samples(self) -> list[Any]:
-        return [Numbers()[index] for index in range(30)]
-
-
-class TestDisk(SourceContract):
-    def test_columns_are_what_the_default_collate_function_makes_of_samples(self) -> None:
-        """Not run, for the same reason."""
-
     @pytest.fixture(autouse=True)
-    def folder(self, tmp_path: Path) -> None:
-        self.path = tmp_path / "ünïcode cache"
+    def room(self) -> None:
+        self.options: dict[str, Any] = {"memory": "1MB"}
 
     def make_source(self, **options: Any) -> CachedDataset:
-        return CachedDataset(Together(30), disk=self.path, **options)
+        return CachedDataset(Together(30), **self.options, **options)
 
     def samples(self) -> list[Any]:
         return [Numbers()[index] for index in range(30)]
+
+
+class TestDisk(TestMemory):
+    @pytest.fixture(autouse=True)
+    def room(self, tmp_path: Path) -> None:
+        self.options = {"disk": tmp_path / "ünïcode cache"}
 
 
 def go_through(cached: CachedDataset, **options: Any) -> None:
@@ -341,7 +336,7 @@ class Random:
             return float(np.random.normal())  # every other normal number comes from NumPy's buffer
         if self.source == "torch":
             return float(pytest.importorskip("torch").rand(()))
-        return random.random()
+        return random.random() if self.source == "python" else random.Random().random()
 
 
 @pytest.mark.parametrize("source", ["rng", "numpy", "torch", "python"])
@@ -352,6 +347,10 @@ def test_random_samples_are_not_cached_by_default(source: str) -> None:
     assert len(caught) == 1
     assert not set(epochs[0]) & set(epochs[1])
     assert cached.stats()["random"] == 40
+    for freeze in (True, False):
+        drawing = Random(source if freeze else "its own")  # a generator of its own is not watched
+        cached = CachedDataset(drawing, memory="1MB", freeze_random=freeze)
+        assert [cached[index] for index in range(20)] == [cached[index] for index in range(20)]
 
 
 def test_random_samples_are_not_cached_in_workers() -> None:
@@ -362,11 +361,6 @@ def test_random_samples_are_not_cached_in_workers() -> None:
     assert not set(epochs[0]) & set(epochs[1])
     plain = feedline.Loader(Random("rng"), 5, seed=3)
     assert epochs == [np.concatenate(list(plain)).tolist() for _ in range(2)]
-
-
-def test_random_samples_are_cached_on_request() -> None:
-    cached = CachedDataset(Random("python"), memory="1MB", freeze_random=True)
-    assert [cached[index] for index in range(20)] == [cached[index] for index in range(20)]
 
 
 def _augment(sample: dict[str, Any]) -> dict[str, Any]:
@@ -567,15 +561,8 @@ def test_a_cache_does_not_drop_precomputed_samples(tmp_path: Path) -> None:
     assert PrecomputedDataset(tmp_path)[1] == 2
 
 
-def test_an_empty_dataset() -> None:
-    cached = CachedDataset([], memory="1MB")
-    assert len(cached) == 0
-    assert list(cached) == []
-    with pytest.raises(IndexError):
-        cached[0]
-
-
 def test_has_getitems_only_if_the_dataset_has_it() -> None:
+    assert list(CachedDataset([], memory="1MB")) == []
     assert CachedDataset(Numbers(), memory="1MB").__getitems__ is None
     cached = CachedDataset(ArrayDataset(np.arange(50)), memory="1MB")
     several = cached.__getitems__

@@ -300,19 +300,6 @@ def test_objects_that_cannot_be_pickled_count_by_type() -> None:
         assert fingerprint([one]) == fingerprint([other])
 
 
-def test_an_object_may_define_its_own_fingerprint() -> None:
-    class TaskNotes(list[int]):
-        identity = "a"
-
-        def fingerprint(self) -> str:
-            return self.identity
-
-    one, other = TaskNotes([1]), TaskNotes([2])
-    assert fingerprint(one) == fingerprint(other)
-    other.identity = "b"
-    assert fingerprint(one) != fingerprint(other)
-
-
 PROGRAM = """
 import functools
 import numpy as np

@@ -4,7 +4,6 @@ import os
 import pickle
 import random
 import signal
-import threading
 import tracemalloc
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from feedline.datasets.derived.cache.sample_store import (
     read_store,
     write_store,
 )
-from feedline.datasets.derived.cache.shared_bytes import Counters, SharedBytes, SharedFile, SharedMemory
+from feedline.datasets.derived.cache.shared_bytes import SharedFile, SharedMemory
 from feedline.errors import CorruptSource
 from feedline.memory.sharing.records import NotARecord
 from tests.sampling import examples
@@ -44,24 +43,9 @@ def file_store(path: Path, head: Head = HEAD, limit: int = 1 << 20) -> SampleSto
     return store
 
 
-def record(data: bytes) -> Encoded:
-    return Encoded(data)
-
-
 def data_of(found: Encoded | None) -> bytes:
     assert isinstance(found, Encoded)
     return bytes(found.data)
-
-
-def test_put_replaces_only_damaged_samples() -> None:
-    store = memory_store()
-    store.put(3, record(b"first"))
-    assert store.put(3, record(b"second"))
-    assert data_of(store.get(3)) == b"first"
-    store.damaged.add(3)
-    assert store.put(3, record(b"third"))
-    assert data_of(store.get(3)) == b"third"
-    assert store.stored == 1
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -71,7 +55,7 @@ def test_a_store_never_goes_beyond_its_limit(puts: list[tuple[int, bytes]], room
     store = memory_store(size)
     kept: dict[int, bytes] = {}
     for index, data in puts:
-        if store.put(index, record(data)):
+        if store.put(index, Encoded(data)):
             kept.setdefault(index, data)
     assert store.used_bytes <= size + 7
     for index in range(HEAD.count):
@@ -81,12 +65,12 @@ def test_a_store_never_goes_beyond_its_limit(puts: list[tuple[int, bytes]], room
             assert store.get(index) is None
 
 
-def test_damage_to_any_byte_is_detected(tmp_path: Path) -> None:
-    head = Head(b"f" * 32, 2)
+def test_damage_is_detected_wherever_it_is(tmp_path: Path) -> None:
+    head = Head(b"f" * 32, 3)
     path = tmp_path / "store"
     store = file_store(path, head)
-    store.put(0, record(bytes(range(100))))
-    store.put(1, record(b"other"))
+    store.put(0, Encoded(bytes(range(100))))
+    store.put(1, Encoded(b"other"))
     whole = path.read_bytes()
     start = whole.index(bytes(range(100)))
     entry = 4096
@@ -98,30 +82,14 @@ def test_damage_to_any_byte_is_detected(tmp_path: Path) -> None:
         assert store.get(0) is None, place
         assert 0 in store.damaged
         assert data_of(store.get(1)) == b"other"
-    store.close()
-
-
-def test_a_truncated_file(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    store = file_store(path)
-    store.put(0, record(bytes(5000)))
-    for size, is_damaged in ((path.stat().st_size - 1, True), (4100, True), (10, False), (0, False)):
+    path.write_bytes(whole[: entry + 64] + whole[entry + 32 : entry + 64] + whole[entry + 96 :])
+    assert store.get(2) is None, "an entry of another index"
+    assert 2 in store.damaged
+    for size, is_damaged in ((start + 99, True), (4100, True), (10, False), (0, False)):
         os.truncate(path, size)
         store.damaged.clear()
         assert store.get(0) is None
         assert (0 in store.damaged) == is_damaged
-    store.close()
-
-
-def test_an_entry_for_another_index_is_detected(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    store = file_store(path)
-    store.put(7, record(b"seven"))
-    data = bytearray(path.read_bytes())
-    data[4096 + 8 * 32 : 4096 + 9 * 32] = data[4096 + 7 * 32 : 4096 + 8 * 32]
-    path.write_bytes(data)
-    assert store.get(8) is None
-    assert 8 in store.damaged
     store.close()
 
 
@@ -132,7 +100,7 @@ def test_a_sample_of_another_dataset_is_detected(tmp_path: Path) -> None:
     """Even if the header is right: a writer may have mistaken this store for its own."""
     path = tmp_path / "store"
     store = file_store(path)
-    store.put(3, record(b"three"))
+    store.put(3, Encoded(b"three"))
     store.close()
     file_store(tmp_path / "other", OTHER).close()
     with open(path, "r+b") as file:
@@ -148,15 +116,15 @@ def test_a_sample_of_another_dataset_is_detected(tmp_path: Path) -> None:
 def test_a_store_that_replaced_the_file_is_neither_read_nor_written(way: str, tmp_path: Path) -> None:
     path = tmp_path / "store"
     store = file_store(path)
-    store.put(3, record(b"three"))
+    store.put(3, Encoded(b"three"))
     other = file_store(tmp_path / "other", OTHER)
-    other.put(3, record(b"another three"))
+    other.put(3, Encoded(b"another three"))
     os.replace(tmp_path / "other", path)
     content = path.read_bytes()
     assert data_of(store.get(3)) == b"three"  # it has the old file open
 
     def finds_nothing(one: SampleStore) -> bool:
-        return one.get(3) is None and not one.put(4, record(b"four")) and not one.is_current()
+        return one.get(3) is None and not one.put(4, Encoded(b"four")) and not one.is_current()
 
     if way == "forked":
         pid = os.fork()
@@ -179,15 +147,15 @@ def test_an_emptied_store_is_empty_for_others_until_they_reopen_it(where: str, t
     store = memory_store() if where == "memory" else file_store(tmp_path / "a")
     other = SampleStore(store._shared, limit=store.limit) if where == "memory" else file_store(tmp_path / "a")
     assert other.open(HEAD)
-    assert store.put(3, record(b"old"))
+    assert store.put(3, Encoded(b"old"))
     assert data_of(store.get(3)) == data_of(other.get(3)) == b"old"
     assert not other.open(OTHER)
     other.empty(OTHER)
     assert store.get(3) is None
-    assert other.put(3, record(b"new"))
+    assert other.put(3, Encoded(b"new"))
     assert store.get(3) is None
     assert store.damaged == set()
-    assert not store.put(4, record(b"of the old dataset"))
+    assert not store.put(4, Encoded(b"of the old dataset"))
     assert other.get(4) is None
     assert not store.open(HEAD)
     assert store.open(OTHER)
@@ -214,7 +182,7 @@ def test_writers_killed_at_any_moment_do_not_break_the_store(where: str, tmp_pat
             while True:
                 index = chance.randrange(head.count)
                 store.get(index)
-                store.put(index, record(b"%d-" % index * (1 + index % 300)))
+                store.put(index, Encoded(b"%d-" % index * (1 + index % 300)))
         os.read(reader, 1)
         for _ in range(chance.randrange(50)):  # work of varying length in the meantime
             index = chance.randrange(head.count)
@@ -225,7 +193,7 @@ def test_writers_killed_at_any_moment_do_not_break_the_store(where: str, tmp_pat
         os.waitpid(pid, 0)
         os.close(reader)
         os.close(writer)
-        assert store.put(round_number, record(b"%d-" % round_number * (1 + round_number % 300)))
+        assert store.put(round_number, Encoded(b"%d-" % round_number * (1 + round_number % 300)))
         assert isinstance(store.get(round_number), Encoded)
     for index in range(head.count):
         found = store.get(index)
@@ -235,9 +203,13 @@ def test_writers_killed_at_any_moment_do_not_break_the_store(where: str, tmp_pat
 
 
 def test_sizes_in_a_damaged_file_are_not_trusted(tmp_path: Path) -> None:
+    path = tmp_path / "many"
+    file_store(path, Head(bytes(32), 1_000_000)).close()
+    os.truncate(path, 1 << 16)
+    assert SampleStore(SharedFile(path), limit=0).head() is None, "it declares more entries than fit"
     path = tmp_path / "samples"
     store = file_store(path)
-    assert store.put(0, record(b"zero"))
+    assert store.put(0, Encoded(b"zero"))
     store.close()
     data = bytearray(path.read_bytes())
     data[4096 + 8 : 4096 + 16] = (1 << 40).to_bytes(8, "little")  # the size in the first entry
@@ -251,13 +223,6 @@ def test_sizes_in_a_damaged_file_are_not_trusted(tmp_path: Path) -> None:
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
     store.close()
-
-
-def test_a_header_that_declares_more_entries_than_fit_is_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "samples"
-    file_store(path, Head(bytes(32), 1_000_000)).close()
-    os.truncate(path, 1 << 16)
-    assert SampleStore(SharedFile(path), limit=0).head() is None
 
 
 def test_pickles_are_neither_written_nor_read_by_default() -> None:
@@ -281,7 +246,7 @@ def test_one_of_several_processes_creates_the_store(before: str, tmp_path: Path)
         pid = os.fork()
         if pid == 0:
             store, dropped = write_store(tmp_path, HEAD, 1 << 20)
-            store.put(number, record(b"%d" % number))
+            store.put(number, Encoded(b"%d" % number))
             os._exit(int(dropped))
         children.append(pid)
     drops = sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children)
@@ -292,19 +257,10 @@ def test_one_of_several_processes_creates_the_store(before: str, tmp_path: Path)
     store.close()
 
 
-KINDS = pytest.mark.parametrize("kind", ["memory", "file"])
-
-
-def make(kind: str, folder: Path) -> SharedBytes:
-    if kind == "memory":
-        return SharedMemory(1 << 16)
-    (folder / "shared").write_bytes(bytes(1 << 16))
-    return SharedFile(folder / "shared")
-
-
-@KINDS
-def test_a_killed_process_leaves_no_lock_behind(kind: str, tmp_path: Path) -> None:
-    shared = make(kind, tmp_path)
+@pytest.mark.parametrize("where", ["memory", "file"])
+def test_a_killed_process_leaves_no_lock_behind(where: str, tmp_path: Path) -> None:
+    (tmp_path / "shared").write_bytes(bytes(1 << 16))
+    shared = SharedMemory(1 << 16) if where == "memory" else SharedFile(tmp_path / "shared")
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -319,29 +275,3 @@ def test_a_killed_process_leaves_no_lock_behind(kind: str, tmp_path: Path) -> No
     os.close(reader)
     os.close(writer)
     shared.close()
-
-
-def test_counters_add_up_across_processes_and_threads() -> None:
-    counters = Counters("memory_hits", "misses", "damaged")
-    children = []
-    for _ in range(4):
-        pid = os.fork()
-        if pid == 0:
-            for _ in range(500):
-                counters.add("misses")
-            os._exit(0)
-        children.append(pid)
-
-    def add() -> None:
-        for _ in range(500):
-            counters.add("damaged")
-
-    threads = [threading.Thread(target=add) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for pid in children:
-        os.waitpid(pid, 0)
-    counters.add("memory_hits", 7)
-    assert counters.totals() == {"memory_hits": 7, "misses": 2000, "damaged": 2000}

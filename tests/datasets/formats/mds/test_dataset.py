@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gzip
-import http.server
 import io
 import json
 import pickle
 import struct
 import sys
-import threading
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,6 +25,7 @@ from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChang
 from feedline.testing.source import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.mds.shards import PACK, write
+from tests.datasets.storage.servers import web_server
 
 COLUMNS = {
     "any": "ndarray",
@@ -299,50 +296,13 @@ def test_damage_raises_a_feedline_error(tmp_path_factory: pytest.TempPathFactory
         assert len(list(dataset)) == 3
 
 
-@contextlib.contextmanager
-def server(folder: Path) -> Iterator[str]:
-    """Serve a folder over HTTP, with support for ranges."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            file = folder / self.path.lstrip("/")
-            if not file.is_file():
-                self.send_error(404)
-                return
-            content = file.read_bytes()
-            start, stop = 0, len(content)
-            if wanted := self.headers.get("Range"):
-                first, last = wanted.removeprefix("bytes=").split("-")
-                start, stop = int(first), min(int(last) + 1, len(content))
-            self.send_response(206 if wanted else 200)
-            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
-            self.send_header("Content-Length", str(stop - start))
-            self.send_header("ETag", '"1"')
-            self.end_headers()
-            self.wfile.write(content[start:stop])
-
-        do_HEAD = do_GET  # noqa: N815  (a name of http.server)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=functools.partial(httpd.serve_forever, 0.01))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{httpd.server_port}"
-        finally:
-            httpd.shutdown()
-            thread.join()
-
-
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_a_folder_on_a_web_server(tmp_path: Path, compression: str | None) -> None:
     write(tmp_path / "x", FLAT_COLUMNS, [FLAT[:11], FLAT[11:]], compression)
-    with server(tmp_path) as address, contextlib.closing(MDSDataset(f"{address}/x", "label")) as dataset:
+    with web_server(tmp_path) as server, contextlib.closing(MDSDataset(f"{server.address}/x", "label")) as dataset:
         assert dataset.__getitems__([29, 3, 11]) == [29, 3, 11]
         with pytest.raises(SourceError, match=r"nothing/index\.json"):
-            MDSDataset(f"{address}/nothing")
+            MDSDataset(f"{server.address}/nothing")
 
 
 def peer() -> Any:

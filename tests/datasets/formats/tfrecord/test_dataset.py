@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import TFRecordDataset, open_dataset
 from feedline.datasets.formats.tfrecord import framing
+from feedline.datasets.storage.blob import LocalBlob
 from feedline.errors import (
     BadOption,
     CorruptSource,
@@ -31,6 +32,7 @@ from feedline.errors import (
 from feedline.testing.source import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.tfrecord.records import example, field, file_of, framed
+from tests.datasets.storage.servers import web_server
 
 
 def sample(number: int) -> dict[str, Any]:
@@ -207,9 +209,27 @@ def test_changed_files_are_detected(tmp_path: Path) -> None:
         dataset[0]
     dataset.close()
     other = pickle.loads(text)
-    with pytest.raises(SourceChanged, match="Create the dataset again"):
+    with pytest.raises(SourceChanged, match="has changed"):
         other[0]
     other.close()
+
+
+def test_files_on_a_web_server_and_here_are_one_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "_KEPT", 1)
+    first, second = sorted(write(tmp_path / "x", RECORDS[:7], RECORDS[7:]).iterdir())
+    cache = tmp_path / "cache"
+    with web_server(tmp_path / "x") as server:
+        paths = [f"{server.address}/{first.name}", second]
+        with contextlib.closing(TFRecordDataset(paths, "label", cache=cache, checksums=True)) as dataset:
+            assert dataset.is_remote
+            assert [one.item() for one in dataset.__getitems__([29, 0, 8, 6])] == [24, -5, 3, 1]
+            asked = len(server.requests)
+            assert [one.item() for one in dataset.__getitems__([1, 2, 3])] == [-4, -3, -2]
+            assert len(server.requests) == asked + 1, "nearby records are one read"
+            assert_same(list(dataset.stream()), list(pickle.loads(pickle.dumps(dataset))))
+        assert len(list(cache.glob("*.tfrecord"))) == 2
+        with pytest.raises(SourceError, match="nothing"):
+            len(TFRecordDataset(f"{server.address}/nothing.tfrecord"))
 
 
 def test_the_index_of_large_files_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,11 +238,11 @@ def test_the_index_of_large_files_is_cached(tmp_path: Path, monkeypatch: pytest.
     cache = tmp_path / "cache"
     assert len(TFRecordDataset(path, cache=cache)) == 30
     (kept,) = cache.glob("*.tfrecord")
-    scan = framing._scan
-    monkeypatch.setattr(framing, "_scan", lambda file: pytest.fail("it was scanned again"))
+    scan = framing.scan
+    monkeypatch.setattr(framing, "scan", lambda blob: pytest.fail("it was scanned again"))
     with contextlib.closing(TFRecordDataset(path, cache=cache)) as dataset:
         assert_same(list(dataset), SAMPLES)
-    monkeypatch.setattr(framing, "_scan", scan)
+    monkeypatch.setattr(framing, "scan", scan)
     content = kept.read_bytes()
     kept.write_bytes(content[:-9])
     with pytest.warns(DataWarning, match="is made again"):
@@ -230,9 +250,10 @@ def test_the_index_of_large_files_is_cached(tmp_path: Path, monkeypatch: pytest.
     os.utime(path, ns=(1, 1))
     assert len(TFRecordDataset(path, cache=cache)) == 30
     assert len(list(cache.glob("*.tfrecord"))) == 1, "the new index replaces the old one"
-    records = framing.find_records(str(path), False)
+    blob = LocalBlob(str(path))
+    records = framing.find_records(blob, False)
     with pytest.raises(ValueError, match="not the records"):
-        framing._kept(records.file, {"starts": records.starts + 1, "sizes": records.sizes})
+        framing._kept(blob, {"starts": records.starts + 1, "sizes": records.sizes})
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from feedline.datasets.formats.lines.format import JSONFormat, TextFormat
-from feedline.datasets.formats.lines.places import JSON_ENDINGS, TEXT_ENDINGS
 from feedline.datasets.formats.lines.source import PART_BYTES, LineSource, limit_of
 from feedline.datasets.framework.form import Fields, check_fields
 from feedline.datasets.framework.paths import Paths
 from feedline.datasets.framework.source import Transform
 from feedline.datasets.framework.store import Cache
 from feedline.datasets.storage.remote import Remote
+
+_PACKED = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")
+_JSON_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".ndjson", ".jsonlines") for packed in _PACKED)
+_TEXT_ENDINGS = tuple(f".txt{packed}" for packed in _PACKED)
 
 
 class JSONLines(LineSource):
@@ -60,7 +63,7 @@ class JSONLines(LineSource):
         JSONLines(2 samples of (name, born))
     """
 
-    _endings = JSON_ENDINGS
+    _endings = _JSON_ENDINGS
 
     def __init__(
         self,
@@ -117,7 +120,7 @@ class TextLines(LineSource):
         ('burning bright,', 2)
     """
 
-    _endings = TEXT_ENDINGS
+    _endings = _TEXT_ENDINGS
 
     def __init__(
         self,

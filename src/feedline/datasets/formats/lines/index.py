@@ -237,7 +237,7 @@ class UnpackedBlob(ClosedWhenDeleted, Blob):
         self._open_blob = open_blob
         with closing(open_blob()) as blob:
             self.name, self.address = blob.name, blob.address
-            self._version = blob.size, blob.tag
+            self._version, self._stamp = (blob.size, blob.tag), blob.stamp
             entry = Entry.within(cache, "lines", _name_of(blob), blob.stamp) if blob.tag else None
             if entry is None:
                 raise BadOption(
@@ -248,6 +248,10 @@ class UnpackedBlob(ClosedWhenDeleted, Blob):
             self._entry = entry
             self._file = entry.open() or self._made(blob)
         self.size, self.tag = self._version  # of the file, whose index this belongs to
+
+    @property
+    def stamp(self) -> str:
+        return self._stamp
 
     def _made(self, blob: Blob) -> StoredFile:
         file = self._entry.open() if self._entry.write(iter(content_of(blob).take_some, b"")) else None

@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Literal, overload
 
 import numpy as np
@@ -21,12 +21,13 @@ from feedline.datasets.formats.lines.index import (
     Numbers,
     UnpackedBlob,
     index_of,
+    scan,
 )
-from feedline.datasets.formats.lines.places import Place, found_places, given_paths
 from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.paths import Paths, found_files
+from feedline.datasets.framework.places import Place, found_places, given_paths
 from feedline.datasets.framework.remote_files import is_remote
 from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
 from feedline.datasets.framework.shard_format import Shards
@@ -112,16 +113,18 @@ class LineSource(Source):
         places, remote, cache = self.files, self.remote, self.cache
         with closing(Storage(remote, self._addresses())) as storage:
 
-            def find(place: Place) -> FileIndex:
+            def find(place: Place) -> tuple[FileIndex, str]:
                 open_file = functools.partial(storage.open, place.address, place.version)
                 with closing(open_file()) as blob:
-                    found = index_of(blob, cache)
+                    found, stamp = index_of(blob, cache), blob.stamp
                 if found.is_unpacked:
-                    UnpackedBlob(open_file, cache).close()  # which makes the copy now
-                return found
+                    with closing(UnpackedBlob(open_file, cache)) as copy:  # which is made now
+                        stamp = copy.stamp
+                return found, stamp
 
             found = side_by_side(find, places, _SCANNERS)
-        return _Reader(places, LineIndex(found, skips_blank=self.format.skips_blank), remote, cache)
+        index = LineIndex([one for one, _ in found], skips_blank=self.format.skips_blank)
+        return _Reader(places, index, remote, cache, {number: stamp for number, (_, stamp) in enumerate(found)})
 
     def __len__(self) -> int:
         return len(self.index)
@@ -234,7 +237,9 @@ class LineSource(Source):
 class _Reader:
     """Reads blocks of files whose lines were found."""
 
-    def __init__(self, places: list[Place], index: LineIndex, remote: Remote, cache: Cache) -> None:
+    def __init__(
+        self, places: list[Place], index: LineIndex, remote: Remote, cache: Cache, stamps: dict[int, str]
+    ) -> None:
         self.index = index
         addresses = [place.address for place in places]
         self._request_count = remote.requests
@@ -243,7 +248,15 @@ class _Reader:
         )
         opener = functools.partial(_open, self._storage, addresses, index.files, cache)
         self._files: Handle[ShardFiles] = Handle(
-            functools.partial(ShardFiles, opener, remote.requests), ShardFiles.close, per_thread=True
+            functools.partial(
+                ShardFiles,
+                opener,
+                remote.requests,
+                stamps,
+                functools.partial(_has_same_index, self._storage, addresses, index.files),
+            ),
+            ShardFiles.close,
+            per_thread=True,
         )
 
     def blocks(self, blocks: list[int], limit: int) -> list[bytes]:
@@ -301,6 +314,16 @@ def _open(storage: Handle[Storage], addresses: list[str], files: list[FileIndex]
             f"has {blob.size} and {blob.tag}. Make the dataset again: the index will be, too."
         )
     return blob
+
+
+def _has_same_index(
+    storage: Handle[Storage], addresses: list[str], files: list[FileIndex], number: int, blob: Blob
+) -> bool:
+    known = files[number]
+    with ExitStack() as stack:
+        packed = stack.enter_context(closing(storage.get().open(addresses[number]))) if known.is_unpacked else blob
+        made = scan(packed)
+    return all(np.array_equal(value, getattr(known, name)) for name, value in vars(made).items())
 
 
 class Block:

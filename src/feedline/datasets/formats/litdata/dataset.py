@@ -18,6 +18,7 @@ from feedline.datasets.formats.litdata.leaves import decoding_of, token_type
 from feedline.datasets.formats.litdata.rows import ArrowRows
 from feedline.datasets.formats.mds.encodings import BROKEN, Decoding
 from feedline.datasets.framework.form import Fields, Form
+from feedline.datasets.framework.shard_files import ByteRange
 from feedline.datasets.framework.source import Indices, Source, Transform, checked_count, checked_flag, has_own_samples
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.remote import Remote
@@ -114,6 +115,7 @@ class LitDataDataset(Source, ColumnSource):
             raise BadOption(f"block_size={block_size} is for tokens, but the samples of {self._name} are not tokens.")
         self._shape = self._chosen(fields)
         self._starts = self._first_samples()
+        self._parts = self._parts_read()
         self._decodings()  # raises now the error that every sample would raise
         self._open: Handle[_Opened] = Handle(
             functools.partial(_Opened, self._layout.chunks, folder.remote, folder.cache_bytes), _Opened.close
@@ -137,7 +139,7 @@ class LitDataDataset(Source, ColumnSource):
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def _parts(self) -> list[tuple[int, int]]:
+    def _parts_read(self) -> list[tuple[int, int]]:
         """Return, for each field, the place of its first value and the place after its last."""
         tree, places = self._layout.tree, self._layout.tree.places()
         if self._shape is None:
@@ -148,7 +150,7 @@ class LitDataDataset(Source, ColumnSource):
     def _decodings(self) -> dict[int, Decoding]:
         """Return the function that decodes each value that is read."""
         found = {}
-        for place in (place for start, stop in self._parts() for place in range(start, stop)):
+        for place in (place for start, stop in self._parts for place in range(start, stop)):
             name = self._layout.serializers[place]
             try:
                 found[place] = decoding_of(name, decode=self.decode, pickles=self.allow_pickle)
@@ -199,7 +201,7 @@ class LitDataDataset(Source, ColumnSource):
         if self._shape is None:
             return tree.build(iter(values.values()))
         children = dict(zip(tree.keys, tree.children, strict=True))
-        parts = zip(self._shape.names, self._parts(), strict=True)
+        parts = zip(self._shape.names, self._parts, strict=True)
         return self._shape.build(
             [children[name].build(values[place] for place in range(start, stop)) for name, (start, stop) in parts]
         )
@@ -209,12 +211,13 @@ class LitDataDataset(Source, ColumnSource):
 
     def _blocks(self, indices: Indices, batch: NDArray[np.generic]) -> NDArray[np.generic]:
         """Read blocks of tokens into the rows of an array."""
-        chunks, size = self._open.get().chunks, batch.dtype.itemsize * batch.shape[1]
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
-        places = (indices - self._starts[numbers]).tolist()
-        for row, (number, place) in enumerate(zip(numbers.tolist(), places, strict=True)):
-            start = 8 + 4 * self._layout.chunks[number].count + place * size
-            batch[row] = np.frombuffer(chunks.read(number, start, start + size), batch.dtype)
+        size = batch.dtype.itemsize * batch.shape[1]
+        firsts = 8 + 4 * np.array([chunk.count for chunk in self._layout.chunks], np.int64)[numbers]
+        starts = (firsts + (indices - self._starts[numbers]) * size).tolist()
+        wanted = [ByteRange(number, at, at + size) for number, at in zip(numbers.tolist(), starts, strict=True)]
+        for row, data in enumerate(self._open.get().chunks.read(wanted)):
+            batch[row] = np.frombuffer(data, batch.dtype)
         return batch
 
     def read_columns(self, indices: Indices) -> NDArray[np.generic] | None:

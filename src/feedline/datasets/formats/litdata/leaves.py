@@ -27,6 +27,7 @@ _MEDIA = ("video", "audio", "tifffile", "tiff", "nifti", "mesh", "pdf", "file")
 _MOST_AXES = 64
 
 
+@functools.lru_cache(256)
 def decoding_of(name: str, *, decode: str | None = None, pickles: bool = False) -> Decoding:
     """Return the function that decodes a value, given the name of its serializer in index.json.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from feedline.datasets.formats.indexed_shards import AGAIN, OpenShards
 from feedline.datasets.framework.bounded_cache import BoundedCache
+from feedline.datasets.framework.shard_files import ByteRange
 from feedline.errors import CorruptSource
 from feedline.system.failures import words
 from feedline.system.optional import require
@@ -39,14 +40,17 @@ class ArrowRows:
         found: dict[str, object] = table.slice(place, 1).to_pylist()[0]
         return found
 
+    def _read(self, chunk: int, start: int, stop: int) -> bytes:
+        return self._chunks.read([ByteRange(chunk, start, stop)])[0]
+
     def _load(self, chunk: int, name: str) -> tuple[Table, int]:
         arrow = require("pyarrow", extra="parquet", purpose="reading rows of LitData")
         ipc = require("pyarrow.ipc", extra="parquet", purpose="reading rows of LitData")
         end = self._chunks.size(chunk)
-        size, magic = _FOOTER.unpack(self._chunks.read(chunk, max(0, end - _FOOTER.size), end))
+        size, magic = _FOOTER.unpack(self._read(chunk, max(0, end - _FOOTER.size), end))
         if magic != _MAGIC or size > end - _FOOTER.size:
             raise CorruptSource(f"{name} lists empty samples, and no Arrow table follows them. {AGAIN}")
-        data = self._chunks.read(chunk, end - _FOOTER.size - size, end - _FOOTER.size)
+        data = self._read(chunk, end - _FOOTER.size - size, end - _FOOTER.size)
         opened = ipc.open_file if data.startswith(b"ARROW1") else ipc.open_stream
         try:
             table = opened(arrow.BufferReader(data)).read_all()

@@ -16,7 +16,7 @@ from feedline.abc import memory
 from feedline.abc.source import ColumnSource
 from feedline.datasets.formats.tar.arrays import view_of_npy
 from feedline.datasets.formats.tar.form import Decode, Decoder, TarForm
-from feedline.datasets.formats.tar.index import Index, PackedIndexes, ShardIndex, Unread, index_of
+from feedline.datasets.formats.tar.index import Index, PackedIndexes, ShardIndex, Unread, index_of, scan
 from feedline.datasets.formats.tar.members import NO_SUM, sum_of
 from feedline.datasets.formats.tar.stream import TarFormat
 from feedline.datasets.framework.checksums import damaged
@@ -174,18 +174,25 @@ class TarDataset(Source, ColumnSource):
         packed = PackedIndexes(self.shards, self._found, self._storage, self._cache, unique_keys=self.unique_keys)
         found: list[ShardIndex | Unread | None] = list(map(packed.announced, self.shards))
 
-        def scanned(shard: str) -> ShardIndex:
+        stamps: dict[int, str] = {}
+
+        def scanned(number: int) -> ShardIndex:
+            shard = self.shards[number]
             with closing(storage.open(shard, self._found.listed_versions.get(shard))) as blob:
+                stamps[number] = blob.stamp
                 return index_of(blob, self._cache, unique=self.unique_keys)
 
-        missing = [shard for shard, one in zip(self.shards, found, strict=True) if one is None]
+        missing = [number for number, one in enumerate(found) if one is None]
         made = iter(side_by_side(scanned, missing, _SCANNERS))
         index = Index([next(made) if one is None else one for one in found], packed.read)
         if index.starts[-1]:
             self.form.check(index.names, f"{self._names[0]} and the other shards" if len(found) > 1 else self._names[0])
         opener = functools.partial(_open, self._storage, self.shards, index, self._found.listed_versions)
+        is_same = functools.partial(_has_same_index, index, self.unique_keys)
         self._files = Handle(
-            functools.partial(ShardFiles, opener, self.remote.requests), ShardFiles.close, per_thread=True
+            functools.partial(ShardFiles, opener, self.remote.requests, stamps, is_same),
+            ShardFiles.close,
+            per_thread=True,
         )
         return index
 
@@ -330,6 +337,12 @@ def _open(
             f"{blob.tag}. {advice}"
         )
     return blob
+
+
+def _has_same_index(index: Index, unique_keys: bool, number: int, blob: Blob) -> bool:
+    made, known = scan(blob, unique=unique_keys), index.shard(number)
+    places = ("keys", "key_ends", "first", "offsets", "sizes")
+    return all(np.array_equal(getattr(made, name), getattr(known, name)) for name in places)
 
 
 # Any: an array, or a list of strings or bytes.

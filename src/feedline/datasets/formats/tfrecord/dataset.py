@@ -5,28 +5,34 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import closing
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.datasets.formats.tfrecord.form import Parse, RecordForm
-from feedline.datasets.formats.tfrecord.framing import TRAILER, Records, damaged_record, data_sum, find_records
+from feedline.datasets.formats.tfrecord.framing import TRAILER, Records, damaged_record, data_sum, find_records, scan
 from feedline.datasets.formats.tfrecord.stream import TFRecordFormat
-from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Fields
-from feedline.datasets.framework.paths import Paths, found_files
+from feedline.datasets.framework.paths import Paths
+from feedline.datasets.framework.places import Place, found_places, given_paths
+from feedline.datasets.framework.remote_files import is_remote
+from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
 from feedline.datasets.framework.shard_format import Shards
 from feedline.datasets.framework.shard_stream import ShardStream
 from feedline.datasets.framework.source import Indices, Source, Transform
 from feedline.datasets.framework.store import Cache, checked_cache
-from feedline.datasets.storage.blob import LocalBlob
-from feedline.datasets.storage.remote import Remote
-from feedline.errors import BadOption, SourceChanged
+from feedline.datasets.storage.addresses import shown_address
+from feedline.datasets.storage.blob import Blob
+from feedline.datasets.storage.ranges import side_by_side
+from feedline.datasets.storage.remote import Remote, checked_remote
+from feedline.datasets.storage.storage import Storage
+from feedline.errors import BadOption
 from feedline.system.handle import Handle
 
 ENDINGS = tuple(f".{name}{part}{gz}" for name in ("tfrecord", "tfrecords") for part in ("", "-*") for gz in ("", ".gz"))
 """How the names of TFRecord files end. TensorFlow Datasets appends the number of a shard."""
-_MOST_OPEN = 64
+_SCANNERS = 8
+"""Files in which records are looked for at the same time."""
 
 
 class TFRecordDataset(Source):
@@ -40,7 +46,7 @@ class TFRecordDataset(Source):
     be read from beginning to end: see `stream()`.
 
     Args:
-        paths: a file, a folder, a pattern, or a list of these.
+        paths: a file, a folder, a pattern, an address in a store or on a web server, or a list of these.
         fields: which features a sample has, and in what form: a name for the value itself, a tuple of names for tuples,
             a list for dicts. None for a dict of all.
         parse: a function that takes the bytes of a record, for records of another kind; `parse=bytes` returns them.
@@ -49,6 +55,7 @@ class TFRecordDataset(Source):
             so if it is installed. The checksums of lengths are always compared.
         cache: True to cache the positions of records in the user's cache folder (`$FEEDLINE_CACHE`), False not to, or a
             folder to cache them in.
+        remote: how remote files are read.
 
     Raises:
         SourceError: a file is missing.
@@ -83,20 +90,21 @@ class TFRecordDataset(Source):
         transform: Transform | None = None,
         checksums: bool | None = None,
         cache: Cache = True,
+        remote: Remote | None = None,
     ) -> None:
         super().__init__(transform)
-        self.files = found_files(paths, ENDINGS)
+        self.remote = checked_remote(remote)
+        self.is_remote = any(map(is_remote, given_paths(paths)))
+        with closing(Storage(self.remote)) as storage:
+            self.files = found_places(paths, storage, ENDINGS)
         self.form = RecordForm(fields, parse)
         if checksums is not None and not isinstance(checksums, bool):
             raise BadOption(f"checksums={checksums!r} is not True, False or None.")
         self.checksums = checksums
         self._sum()  # raises now if the package is missing
         self._cache = checked_cache(cache)
-        self._found: list[Records] | None = None
+        self._found: _Found | None = None
         self._lock = Handle(threading.Lock, bool)
-        self._open: Handle[BoundedCache[int, LocalBlob]] = Handle(
-            functools.partial(BoundedCache[int, LocalBlob], _MOST_OPEN), BoundedCache.clear
-        )
 
     def _sum(self) -> Callable[[bytes], int] | None:
         return None if self.checksums is False else data_sum(needed=self.checksums is True)
@@ -108,59 +116,95 @@ class TFRecordDataset(Source):
         epoch, and a sample may come up to `buffer` places later than its neighbours. Raises BadOption: an option is
         invalid.
         """
+        versions = {file.address: file.version for file in self.files if file.version is not None}
         form = TFRecordFormat(self.form, checksums=self.checksums)
-        shards = Shards(list(self.files), form, Remote(), {})
+        shards = Shards([file.address for file in self.files], form, self.remote, versions)
         return ShardStream(shards, self.transform, shuffle=shuffle, buffer=buffer, seed=seed)
 
-    @property
-    def _records(self) -> list[Records]:
+    def _records(self) -> _Found:
         if self._found is None:
             with self._lock.get():
                 if self._found is None:
-                    self._found = [find_records(path, self._cache) for path in self.files]
+                    self._found = self._find()
         return self._found
 
-    def _starts(self) -> NDArray[np.int64]:
-        counts = np.array([len(one.starts) for one in self._records], np.int64)
-        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    def _find(self) -> _Found:
+        addresses = [file.address for file in self.files]
+        storage = Handle(functools.partial(Storage, self.remote, addresses), Storage.close)
+
+        def find(place: Place) -> Records:
+            with closing(storage.get().open(place.address, place.version)) as blob:
+                return find_records(blob, self._cache)
+
+        return _Found(addresses, side_by_side(find, self.files, _SCANNERS), storage, self.remote.requests)
 
     def __len__(self) -> int:
-        return sum(len(one.starts) for one in self._records)
+        return int(self._records().firsts[-1])
 
     def _read(self, indices: Indices) -> list[object]:
-        firsts, sum_of = self._starts(), self._sum()
-        numbers = np.searchsorted(firsts, indices, side="right") - 1
-        places = (indices - firsts[numbers]).tolist()
-        blobs = {number: self._blob(number) for number in dict.fromkeys(numbers.tolist())}
+        sum_of, found = self._sum(), self._records()
         samples = []
-        for index, number, place in zip(indices.tolist(), numbers.tolist(), places, strict=True):
-            records = self._records[number]
-            start, size = int(records.starts[place]), int(records.sizes[place])
-            data = blobs[number].read(start, start + size + TRAILER.size)
-            if sum_of is not None and sum_of(data[:size]) != TRAILER.unpack(data[size:])[0]:
-                raise damaged_record(records.file.path, start, "its data")
-            samples.append(self.form.build(data[:size], f"Record {index}, at byte {start} of {records.file.path},"))
+        for index, (one, content) in zip(indices.tolist(), found.read(indices), strict=True):
+            name, data = found.names[one.shard], content[: -TRAILER.size]
+            if sum_of is not None and sum_of(data) != TRAILER.unpack(content[-TRAILER.size :])[0]:
+                raise damaged_record(name, one.start, "its data")
+            samples.append(self.form.build(data, f"Record {index}, at byte {one.start} of {name},"))
         return samples
-
-    def _blob(self, number: int) -> LocalBlob:
-        """Return an open file, after checking that it is unchanged."""
-        file = self._records[number].file
-        blob = self._open.get().load(number, lambda: (LocalBlob(file.path), 1))
-        blob.check()
-        if (blob.size, blob.tag) != (file.size, str(file.tag)):
-            self._open.get().clear()
-            raise SourceChanged(
-                f"{file.path} has changed since its records were found: it had {file.size} bytes and now has "
-                f"{blob.size}, or was written again. Create the dataset again."
-            )
-        return blob
 
     def close(self) -> None:
         """Close all files in this process. The next read opens them again."""
-        self._open.close()
+        self._upcoming.close()
+        if self._found is not None:
+            self._found.close()
 
-    def _stored_in(self) -> tuple[str, ...]:
-        return self.files
+    def _stored_in(self) -> list[str]:
+        return [file.address for file in self.files if not is_remote(file.address)]
 
     def _form(self) -> str:
         return repr(self.form)
+
+
+class _Found:
+    """Reads records that were found."""
+
+    def __init__(
+        self, addresses: list[str], records: list[Records], storage: Handle[Storage], request_count: int
+    ) -> None:
+        self.firsts = np.concatenate([[0], np.cumsum([len(one.starts) for one in records], dtype=np.int64)])
+        """The index of the first record of each file, and the number of all records."""
+        self.names = list(map(shown_address, addresses))
+        self._records = records
+        self._storage = storage
+        stamps = {number: one.stamp for number, one in enumerate(records)}
+        opener = functools.partial(_open, storage, addresses, records)
+        is_same = functools.partial(_has_same_records, records)
+        self._files: Handle[ShardFiles] = Handle(
+            functools.partial(ShardFiles, opener, request_count, stamps, is_same), ShardFiles.close, per_thread=True
+        )
+
+    def read(self, indices: Indices) -> list[tuple[ByteRange, bytes]]:
+        """Return the place and the bytes of records, with their checksums.
+
+        Raises SourceChanged: a file has changed since its records were found; SourceError: it cannot be read.
+        """
+        numbers = np.searchsorted(self.firsts, indices, side="right") - 1
+        wanted = []
+        for number, place in zip(numbers.tolist(), (indices - self.firsts[numbers]).tolist(), strict=True):
+            records = self._records[number]
+            start = int(records.starts[place])
+            wanted.append(ByteRange(number, start, start + int(records.sizes[place]) + TRAILER.size))
+        return list(zip(wanted, self._files.get().read(wanted), strict=True))
+
+    def close(self) -> None:
+        """Close the files of this process."""
+        self._files.close()
+        self._storage.close()
+
+
+def _open(storage: Handle[Storage], addresses: list[str], records: list[Records], number: int) -> Blob:
+    return storage.get().open(addresses[number], records[number].version)
+
+
+def _has_same_records(records: list[Records], number: int, blob: Blob) -> bool:
+    made, known = scan(blob), records[number]
+    return np.array_equal(made.starts, known.starts) and np.array_equal(made.sizes, known.sizes)

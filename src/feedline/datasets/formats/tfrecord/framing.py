@@ -8,6 +8,7 @@ google-crc32c to be fast.
 from __future__ import annotations
 
 import functools
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.framework.paths import File
 from feedline.datasets.framework.store import Cache, Entry
-from feedline.datasets.storage.blob import LocalBlob
+from feedline.datasets.storage.addresses import identity_of
+from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.content import packing_of
-from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged
+from feedline.errors import BadOption, CorruptSource, MissingExtra
 from feedline.system.optional import require
 from feedline.system.sizes import check_size
 
@@ -30,79 +31,80 @@ HEADER = struct.Struct("<QI")
 TRAILER = struct.Struct("<I")
 _DELTA = 0xA282EAD8
 _POLYNOMIAL = 0x82F63B78
-_WINDOW = 1 << 16
+_WINDOW, _REMOTE_WINDOW = 1 << 16, 1 << 20
+"""Bytes to read at a time while looking for records: over a network, reading more costs less than another request."""
 _KEPT = 100_000
 """The fewest records for which positions are cached. Fewer are found in a tenth of a second."""
 _FORMAT = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Records:
     """Where the records of a file are."""
 
-    file: File
+    version: Version
+    stamp: str
+    """That of the file, as `Blob.stamp`."""
     starts: NDArray[np.int64]
     """Where their data begin."""
     sizes: NDArray[np.int64]
 
 
-def find_records(path: str, cache: Cache) -> Records:
+def find_records(blob: Blob, cache: Cache) -> Records:
     """Find the records of a file: from the cache, or by reading all lengths.
 
     Raises SourceError: it cannot be read; CorruptSource: it is cut off or damaged; BadOption: it is compressed.
     """
-    file = File.at(path)
-    kept = Entry.within(cache, "tfrecord", [_FORMAT, file.identity], file.stamp)
-    found = None if kept is None else kept.load(functools.partial(_kept, file))
+    name = os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
+    kept = Entry.within(cache, "tfrecord", [_FORMAT, name], blob.stamp) if blob.tag else None
+    found = None if kept is None else kept.load(functools.partial(_kept, blob))
     if found is None:
-        found = _scan(file)
+        found = scan(blob)
         if kept is not None and len(found.starts) >= _KEPT:
             kept.save({"starts": found.starts, "sizes": found.sizes})
     return found
 
 
 # Any: what a cache file holds.
-def _kept(file: File, value: Any) -> Records:
-    found = Records(file, value["starts"], value["sizes"])
+def _kept(blob: Blob, value: Any) -> Records:
+    found = Records(Version(blob.size, blob.tag), blob.stamp, value["starts"], value["sizes"])
     ends = found.starts + found.sizes + TRAILER.size
     after = np.concatenate([[0], ends[:-1]]) + HEADER.size
     is_right = found.starts.dtype == found.sizes.dtype == np.int64 and (found.starts == after).all()
-    if not is_right or (found.sizes < 0).any() or (len(ends) and ends[-1] != file.size):
+    if not is_right or (found.sizes < 0).any() or (len(ends) and ends[-1] != blob.size):
         raise ValueError("these are not the records of the file")
     return found
 
 
-def _scan(file: File) -> Records:
-    blob = LocalBlob(file.path)
-    if (blob.size, blob.tag) != (file.size, str(file.tag)):
-        raise SourceChanged(f"{file.path} was written to while it was opened. Try again.")
+def scan(blob: Blob) -> Records:
+    """Find the records of a file by reading all lengths. Raises what `find_records` raises."""
     head = blob.read(0, min(HEADER.size, blob.size))
     packing = packing_of(head)
     if packing is not None and not is_record(head):
         raise BadOption(
-            f"{file.path} is compressed ({packing}), so a record cannot be read without all records before it. Use "
+            f"{blob.name} is compressed ({packing}), so a record cannot be read without all records before it. Use "
             ".stream(), or decompress the file."
         )
     starts, lengths, sums = list[int](), list[int](), list[int]()
     at, base, window = 0, 0, b""
     while at < blob.size:
         if at + HEADER.size > base + len(window):
-            base, window = at, blob.read(at, min(at + _WINDOW, blob.size))
-            check_size(f"{file.path}, at byte {at},", HEADER.size, held=len(window))
+            size = _WINDOW if blob.is_local else _REMOTE_WINDOW
+            base, window = at, blob.read(at, min(at + size, blob.size))
+            check_size(f"{blob.name}, at byte {at},", HEADER.size, held=len(window))
         length, checksum = HEADER.unpack_from(window, at - base)
         at += HEADER.size
-        check_size(f"{file.path}, at byte {at},", length + TRAILER.size, held=blob.size - at)
+        check_size(f"{blob.name}, at byte {at},", length + TRAILER.size, held=blob.size - at)
         starts.append(at)
         lengths.append(length)
         sums.append(checksum)
         at += length + TRAILER.size
     blob.check()
-    blob.close()
     sizes = np.array(lengths, np.int64)
     wrong = np.flatnonzero(sums_of_lengths(sizes) != np.array(sums, np.uint32))
     if len(wrong):
-        raise damaged_record(file.path, starts[wrong[0]], "its length")
-    return Records(file, np.array(starts, np.int64), sizes)
+        raise damaged_record(blob.name, starts[wrong[0]], "its length")
+    return Records(Version(blob.size, blob.tag), blob.stamp, np.array(starts, np.int64), sizes)
 
 
 def is_record(head: bytes) -> bool:

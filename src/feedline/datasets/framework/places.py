@@ -1,4 +1,4 @@
-"""Which files of lines the user means: local ones, and those in stores and on web servers."""
+"""Which files the user means: local ones, and those in stores and on web servers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,9 @@ from feedline.datasets.storage.blob import Version
 from feedline.datasets.storage.storage import Storage, protocol_of
 from feedline.errors import BadOption, SourceError
 
-PACKED = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")
-JSON_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".ndjson", ".jsonlines") for packed in PACKED)
-TEXT_ENDINGS = tuple(f".txt{packed}" for packed in PACKED)
-
 
 class Place(NamedTuple):
-    """A file of lines."""
+    """A file."""
 
     address: str
     """Its path or address. It may contain secrets."""
