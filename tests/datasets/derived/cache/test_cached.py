@@ -16,6 +16,7 @@ import pytest
 import feedline
 from feedline.datasets import ArrayDataset
 from feedline.datasets.derived.cache import CachedDataset, PrecomputedDataset
+from feedline.datasets.derived.cache.keepable import RandomWatch
 from feedline.datasets.derived.cache.sample_store import FILE
 from feedline.datasets.derived.cache.shared_bytes import SharedMemory
 from feedline.errors import BadOption, PerformanceWarning, SourceError
@@ -446,6 +447,11 @@ def test_exceptions_are_not_cached() -> None:
         cached[3]
     dataset.fails = False
     assert cached[3]["index"] == 3
+    watch = RandomWatch()
+    with pytest.raises(KeyError), watch.watching():
+        raise KeyError
+    feedline.rng()
+    assert watch.generators == [], "an exception ends the watch"
 
 
 def test_samples_that_are_not_records_need_pickle(tmp_path: Path) -> None:
