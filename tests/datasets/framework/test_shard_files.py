@@ -43,6 +43,9 @@ def test_every_range_is_read_with_few_reads(asked: list[tuple[int, int, int]], i
     assert [bytes(data) for data in files.read(wanted)] == [
         blobs[one.shard].data[one.start : one.stop] for one in wanted
     ]
+    for blob in blobs:
+        blob.reads.clear()
+    files.spans(wanted)
     gap = ranges._LOCAL_GAP if is_local else ranges.REMOTE_GAP
     for blob in blobs:
         assert all(other[0] - span[1] > gap for span, other in itertools.pairwise(blob.reads))

@@ -172,14 +172,15 @@ class OpenShards:
         return self._contents(wanted)
 
     def _contents(self, wanted: Sequence[ByteRange]) -> list[bytes]:
-        plain = [one for one in wanted if self._shards[one.shard].packing is None]
-        found = dict(zip(plain, self._files.read(plain), strict=True))
-        for number in {one.shard for one in plain}:
-            self._files.blob(number).check()  # what was read may be from another version
-        for one in wanted:
-            if one not in found:
-                found[one] = self._content(one.shard)[one.start : one.stop]
-        return [found[one] for one in wanted]
+        unpacked = [one for one in wanted if self._shards[one.shard].packing is None]
+        contents = self._files.read(unpacked)
+        if len(unpacked) == len(wanted):
+            return contents
+        plain = iter(contents)
+        return [
+            next(plain) if self._shards[one.shard].packing is None else self._content(one.shard)[one.start : one.stop]
+            for one in wanted
+        ]
 
     def _open(self, number: int) -> Blob:
         blob = self._storage.open(self._shards[number].address, self._versions.get(number))

@@ -93,7 +93,20 @@ class ShardFiles:
         return list(zip(spans, contents, strict=True))
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """Return the bytes of ranges, in order. Raises what `spans` raises."""
+        """Return the bytes of ranges, in order.
+
+        Raises what `spans` raises, and SourceChanged: a file has changed in the meantime.
+        """
+        blobs = {number: self.blob(number) for number in {one[0] for one in ranges}}
+        if all(blob.is_local for blob in blobs.values()):  # merging them would cost more than a read of each
+            contents = [blobs[number].read(start, stop) for number, start, stop in ranges]
+        else:
+            contents = self._merged(ranges)
+        for blob in blobs.values():
+            blob.check()
+        return contents
+
+    def _merged(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         found = {
             one: content[one.start - span.start : one.stop - span.start]
             for span, content in self.spans(ranges)

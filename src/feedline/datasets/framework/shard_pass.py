@@ -292,8 +292,11 @@ class ShardPass(ResumablePass[Held]):
         try:
             raise_damage(run)
             samples = self._format.build_several(run, range(index, index + ready))
-            for place, sample in enumerate(samples, index):
-                made.append(sample if self._transform is None else self._transformed(sample, (self._share, run, place)))
+            if self._transform is None:
+                made = samples
+            else:
+                for place, sample in enumerate(samples, index):
+                    made.append(self._transformed(sample, (self._share, run, place)))
         except Exception:
             if not made:
                 self._failed = self._share, run, index

@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from feedline.datasets.formats.tar.members import Members
+from feedline.datasets.framework.shard_format import Run
+from feedline.datasets.framework.shares import BEGINNING, Entry
+from feedline.datasets.storage.content import Place
 from feedline.errors import CorruptSource
 
 _META = re.compile(r"__[^/]*__($|/)")
 
 
-@dataclass(slots=True)
-class RawSample:
-    """A sample as stored in its shard."""
+class RawSample(Run[Any]):
+    """A sample as stored in its shard: a run of one. Its entry is made when it is asked for, which is hardly ever."""
 
-    data: dict[str, Any]
-    """`__key__`, `__url__`, and the bytes of each field. Any: what `take` of the grouping returns."""
-    ordinal: int
-    """Its number in the shard."""
-    start: int
-    """The offset of its first header."""
-    names: set[str]
-    """Names of all of its fields in the shard, including unwanted ones."""
+    __slots__ = ("begin", "data", "names", "ordinal", "place", "start")
+
+    def __init__(self, data: dict[str, Any], ordinal: int, start: int, names: set[str]) -> None:
+        self.data = data
+        """`__key__`, `__url__`, and the bytes of each field. Any: what `take` of the grouping returns."""
+        self.ordinal = ordinal
+        """Its number in the shard."""
+        self.start = start
+        """The offset of its first header."""
+        self.names = names
+        """Names of all of its fields in the shard, including unwanted ones."""
+        self.begin = BEGINNING
+        """Where reading began."""
+        self.place: Place | None = None
+        """Where reading can begin to find it again; None for where it began."""
+
+    @property
+    def records(self) -> tuple[RawSample]:  # type: ignore[override]  # not stored
+        return (self,)
+
+    @property
+    def entry(self) -> Entry:  # type: ignore[override]  # not stored
+        if self.place is None:
+            return self.begin
+        return Entry(*self.place, self.ordinal, size=self.begin.size, packing=self.begin.packing)
 
 
 class Grouping:

@@ -8,33 +8,9 @@ from feedline.datasets.formats.tar.form import TarForm
 from feedline.datasets.formats.tar.grouping import Grouping, RawSample
 from feedline.datasets.formats.tar.members import Members
 from feedline.datasets.framework.shard_format import Run, ShardFormat
-from feedline.datasets.framework.shares import Entry, ShardShare
+from feedline.datasets.framework.shares import ShardShare
 from feedline.datasets.storage.blob import Blob
-from feedline.datasets.storage.content import Content, Place
-
-
-class SampleRun(Run[RawSample]):
-    """One sample. Its entry is made when it is asked for: hardly ever, and a sample is often small."""
-
-    __slots__ = ("_begin", "_can_be_entered", "_place", "_raw", "ordinal")
-
-    def __init__(self, raw: RawSample, begin: Entry, place: Place | None, can_be_entered: bool) -> None:
-        self.ordinal = raw.ordinal
-        self._raw = raw
-        self._begin = begin
-        self._place = place
-        self._can_be_entered = can_be_entered
-
-    @property
-    def records(self) -> tuple[RawSample]:  # type: ignore[override]  # not stored
-        return (self._raw,)
-
-    @property
-    def entry(self) -> Entry:  # type: ignore[override]  # not stored
-        if not self._can_be_entered:
-            return self._begin
-        place = self._place or Place(self._raw.start, self._raw.start, self._raw.start)
-        return Entry(*place, self.ordinal, size=self._begin.size, packing=self._begin.packing)
+from feedline.datasets.storage.content import Content
 
 
 class TarFormat(ShardFormat[RawSample]):
@@ -53,7 +29,7 @@ class TarFormat(ShardFormat[RawSample]):
         self.max_field_bytes = max_field_bytes
         self.unique_keys = unique_keys
 
-    def runs(self, content: Content, blob: Blob, share: ShardShare) -> Iterator[SampleRun]:
+    def runs(self, content: Content, blob: Blob, share: ShardShare) -> Iterator[RawSample]:
         begin, is_plain = share.entry, content.packing is None
         limit = None if blob.is_local and is_plain else self.max_field_bytes  # a server may claim any size
         members = Members(content, blob.name, size=blob.size if is_plain else None, limit=limit)
@@ -66,13 +42,13 @@ class TarFormat(ShardFormat[RawSample]):
             unique=self.unique_keys,
         )
         while (raw := grouping.next()) is not None:
-            place = None
-            if members.can_be_entered and not is_plain:
-                place = content.place(raw.start)
-            yield SampleRun(raw, begin, place, members.can_be_entered)
+            raw.begin = begin
+            if members.can_be_entered:
+                raw.place = content.place(raw.start)
+            yield raw
 
     def build(self, run: Run[RawSample], place: int) -> object:
-        raw = run.records[place]
+        (raw,) = run.records
         return self.form.build(raw.data, raw.names)
 
     def name_of(self, run: Run[RawSample], place: int) -> str:

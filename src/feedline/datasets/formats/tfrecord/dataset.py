@@ -21,6 +21,7 @@ from feedline.datasets.framework.shard_format import Shards
 from feedline.datasets.framework.shard_stream import ShardStream
 from feedline.datasets.framework.source import Indices, Source, Transform
 from feedline.datasets.framework.store import Cache, checked_cache
+from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.ranges import side_by_side
 from feedline.datasets.storage.remote import Remote, checked_remote
@@ -141,10 +142,10 @@ class TFRecordDataset(Source):
         return int(self._records().firsts[-1])
 
     def _read(self, indices: Indices) -> list[object]:
-        sum_of = self._sum()
+        sum_of, found = self._sum(), self._records()
         samples = []
-        for index, (one, content) in zip(indices.tolist(), self._records().read(indices), strict=True):
-            name, data = self.files[one.shard].name, content[: -TRAILER.size]
+        for index, (one, content) in zip(indices.tolist(), found.read(indices), strict=True):
+            name, data = found.names[one.shard], content[: -TRAILER.size]
             if sum_of is not None and sum_of(data) != TRAILER.unpack(content[-TRAILER.size :])[0]:
                 raise damaged_record(name, one.start, "its data")
             samples.append(self.form.build(data, f"Record {index}, at byte {one.start} of {name},"))
@@ -171,6 +172,7 @@ class _Found:
     ) -> None:
         self.firsts = np.concatenate([[0], np.cumsum([len(one.starts) for one in records], dtype=np.int64)])
         """The index of the first record of each file, and the number of all records."""
+        self.names = list(map(shown_address, addresses))
         self._records = records
         self._storage = storage
         stamps = {number: one.stamp for number, one in enumerate(records)}
@@ -191,11 +193,7 @@ class _Found:
             records = self._records[number]
             start = int(records.starts[place])
             wanted.append(ByteRange(number, start, start + int(records.sizes[place]) + TRAILER.size))
-        files = self._files.get()
-        contents = files.read(wanted)
-        for number in {one.shard for one in wanted}:
-            files.blob(number).check()  # what was read may be from another version
-        return list(zip(wanted, contents, strict=True))
+        return list(zip(wanted, self._files.get().read(wanted), strict=True))
 
     def close(self) -> None:
         """Close the files of this process."""
