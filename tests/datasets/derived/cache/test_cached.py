@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +353,14 @@ def test_random_samples_are_not_cached_by_default(source: str) -> None:
         drawing = Random(source if freeze else "its own")  # a generator of its own is not watched
         cached = CachedDataset(drawing, memory="1MB", freeze_random=freeze)
         assert [cached[index] for index in range(20)] == [cached[index] for index in range(20)]
+
+
+def test_generators_of_the_process_are_watched_on_the_main_thread_only() -> None:
+    """Draws on other threads cannot be attributed to a sample."""
+    cached = CachedDataset(Random("python"), memory="1MB")
+    with ThreadPoolExecutor(1) as thread:
+        first, second = ([*thread.map(cached.__getitem__, range(20))] for _ in range(2))
+    assert first == second
 
 
 def test_random_samples_are_not_cached_in_workers() -> None:
