@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import feedline
 from feedline.datasets import ArrayDataset
 from feedline.datasets.derived.cache import CachedDataset, PrecomputedDataset
+from feedline.datasets.derived.cache.keepable import RandomWatch
 from feedline.datasets.derived.cache.sample_store import FILE
 from feedline.datasets.derived.cache.shared_bytes import SharedMemory
 from feedline.errors import BadOption, PerformanceWarning, SourceError
@@ -353,6 +355,14 @@ def test_random_samples_are_not_cached_by_default(source: str) -> None:
         assert [cached[index] for index in range(20)] == [cached[index] for index in range(20)]
 
 
+def test_generators_of_the_process_are_watched_on_the_main_thread_only() -> None:
+    """Draws on other threads cannot be attributed to a sample."""
+    cached = CachedDataset(Random("python"), memory="1MB")
+    with ThreadPoolExecutor(1) as thread:
+        first, second = ([*thread.map(cached.__getitem__, range(20))] for _ in range(2))
+    assert first == second
+
+
 def test_random_samples_are_not_cached_in_workers() -> None:
     cached = CachedDataset(Random("rng"), memory="1MB")
     loader = feedline.Loader(cached, 5, workers=2, engine="thread", seed=3)
@@ -446,6 +456,11 @@ def test_exceptions_are_not_cached() -> None:
         cached[3]
     dataset.fails = False
     assert cached[3]["index"] == 3
+    watch = RandomWatch()
+    with pytest.raises(KeyError), watch.watching():
+        raise KeyError
+    feedline.rng()
+    assert watch.generators == [], "an exception ends the watch"
 
 
 def test_samples_that_are_not_records_need_pickle(tmp_path: Path) -> None:
