@@ -378,9 +378,9 @@ def test_a_file_that_was_cut_off_raises_after_its_complete_samples(kind: str, tm
     paths = write(tmp_path, kind, sizes=(3, 400, 3), packed=packed)
     cut = Path(paths[1])
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 3 // 4])
-    samples, found = iter(stream(kind, paths)), list[int]()
     if kind == "jsonl" and not packed:
         cut.write_bytes(cut.read_bytes() + b"?")  # its last line is damaged
+    samples, found = iter(stream(kind, paths)), list[int]()
     with pytest.raises(CorruptSource, match="shard-001"):
         found.extend(samples)
     assert found == list(range(len(found)))
@@ -414,8 +414,7 @@ def test_a_missing_file_is_named_and_the_others_are_read(kind: str, paths: list[
 def test_a_common_stream_ends_if_a_file_is_missing(tmp_path: Path) -> None:
     paths = write(tmp_path, "jsonl")
     dataset = stream("jsonl", paths)
-    content = Path(paths[2]).read_bytes()
-    Path(paths[2]).unlink()
+    away = Path(paths[2]).rename(tmp_path / "away")
     with pytest.raises(SourceError, match=r"shard-002\.jsonl cannot be opened"):
         listed(feedline.Loader(dataset, 4, on_error="skip"))
     iterator = iter(dataset)
@@ -423,8 +422,65 @@ def test_a_common_stream_ends_if_a_file_is_missing(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="shard-002"):
         next(iterator)
     assert iterator.has_broken_off
-    Path(paths[2]).write_bytes(content)
+    away.rename(paths[2])
     assert list(iterator) == list(range(14, COUNT))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_all_workers_of_a_common_stream_read_the_same_version(tmp_path: Path, workers: int) -> None:
+    paths = write(tmp_path, "jsonl")
+    loader = feedline.Loader(stream("jsonl", paths), 4, workers=workers, engine="thread" if workers else "inline")
+    Path(paths[2]).write_bytes(b"1\n" * 50)
+    with pytest.raises(SourceChanged, match="shard-002"):
+        listed(loader)
+
+
+@pytest.mark.parametrize("buffer", [0, 1000])
+def test_damage_after_a_state_was_saved_is_an_error(tmp_path: Path, buffer: int) -> None:
+    """The samples that follow it were not returned yet, even if some with higher numbers were."""
+    for kind in OWN:
+        paths = write(tmp_path / kind, kind, sizes=[200, 20])
+        first = iter(stream(kind, paths, shuffle=True, buffer=buffer, seed=1))
+        found = list(itertools.islice(first, 60))
+        state, whole = first.state_dict(), Path(paths[0]).read_bytes()
+        Path(paths[0]).write_bytes(whole[: len(whole) // 2] + b"\xff" * (len(whole) - len(whole) // 2))
+        second = iter(stream(kind, paths, shuffle=True, buffer=buffer, seed=1))
+        second.load_state_dict(state)
+        with pytest.raises(CorruptSource, match="shard-000"):
+            found.extend(second)
+        found.extend(second)
+        assert len({*found}) == len(found) >= 60
+
+
+def test_a_closed_pass_goes_on_where_it_was(kind: str, tmp_path: Path) -> None:
+    for packed in (False, True):
+        paths = write(tmp_path / str(packed), kind, sizes=[3000, 5], packed=packed)
+        samples = iter(stream(kind, paths))
+        found = list(itertools.islice(samples, 10))
+        samples.close()
+        assert not [file for file in Path("/proc/self/fd").iterdir() if str(tmp_path) in os.path.realpath(file)]
+        found += samples
+        assert found == list(range(3005))
+
+
+@pytest.mark.parametrize("kind", ["tar", "jsonl"])
+def test_a_forked_process_goes_on_with_a_pass_that_reads_ahead(kind: str, paths: list[str]) -> None:
+    samples = iter(stream(kind, paths, remote=Remote(read_ahead=2)))
+    assert next(samples) == 0
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if list(samples) == list(range(1, COUNT)) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert list(samples) == list(range(1, COUNT))
+
+
+def test_stop_iteration_of_a_transform_is_an_error(kind: str, paths: list[str]) -> None:
+    def stopped(number: int) -> int:
+        return number if number != 5 else next(iter(()))
+
+    for read in (list, lambda samples: [samples.take(3) for _ in range(9)]):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            read(iter(stream(kind, paths, stopped)))
 
 
 def test_a_file_that_changes_while_it_is_read_is_detected(kind: str, tmp_path: Path) -> None:

@@ -225,13 +225,13 @@ class BlockPass(ResumablePass[int]):
                 self._place, self._failed = place + len(samples), None
                 break
             except BaseException:  # an interrupt: return these samples next time
+                self._forget_made()
                 self._place, self._again = place, None
                 raise
         return samples
 
-    def try_again(self) -> bool:
-        self._ahead = []  # a transform may have modified its input
-        return super().try_again()
+    def _forget_made(self) -> None:
+        self._ahead = []
 
     def skip(self, count: int) -> int:
         """Skip up to `count` samples without reading them; return how many were skipped."""

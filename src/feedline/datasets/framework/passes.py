@@ -140,6 +140,8 @@ class Pass(Repeatable, Iterator[Any], Generic[T]):
         assert self._transform is not None
         try:
             return self._transform(sample)
+        except StopIteration as exc:  # which would end the stream
+            raise RuntimeError(f"the transform raised StopIteration for {self._name_of(item) or 'a sample'}") from exc
         except Exception as exc:
             if name := self._name_of(item):
                 add_note(exc, f"It is {name}.")
@@ -152,14 +154,22 @@ class Pass(Repeatable, Iterator[Any], Generic[T]):
         try:
             sample = self._make(item)
             return sample if self._transform is None else self._transformed(sample, item)
+        except StopIteration as exc:
+            self._failed = item
+            raise RuntimeError("a function that makes samples raised StopIteration") from exc
         except Exception:
             self._failed = item
             raise
         except BaseException:  # an interrupt: return this sample next time
             self._again = item
+            self._forget_made()
             raise
 
+    def _forget_made(self) -> None:
+        """Drop samples that were made ahead: a transform may have modified them."""
+
     def try_again(self) -> bool:
+        self._forget_made()
         if self._failed is not None:
             self._again, self._failed = self._failed, None
         return self._again is not None

@@ -73,7 +73,7 @@ class ShardPass(ResumablePass[Held]):
         self._enter({**_BEGINNING, "epoch": stream.epoch, "homes": stream.homes})
 
     def _enter(self, state: State) -> None:
-        self.close()
+        self._let_go()
         self._epoch, self._homes = state["epoch"], state["homes"]
         self._start = {name: state[name] for name in _BEGINNING}
         self._shares: list[ShardShare] | None = None
@@ -96,6 +96,11 @@ class ShardPass(ResumablePass[Held]):
 
     def close(self) -> None:
         """Close the shards, and end the threads that read ahead. The next sample opens them again."""
+        position = self._position()
+        self._again = self._failed = None
+        self._enter(position)
+
+    def _let_go(self) -> None:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.close()
@@ -121,6 +126,8 @@ class ShardPass(ResumablePass[Held]):
     def _next_run(self) -> bool:
         """Read on until there is another sample; False at the end."""
         self.has_broken_off = False
+        if self._ahead is not None and not self._ahead.is_own:  # in a forked process, which has not its threads
+            self.close()
         if self._shares is None:
             self._shares = self._own_shares()
         while self._share < len(self._shares):
@@ -128,6 +135,9 @@ class ShardPass(ResumablePass[Held]):
             try:
                 run = self._read(share)
             except CorruptSource as exc:
+                if self._stream.buffer > 1:  # not through the buffer: it has numbers for samples only
+                    self._go_on()
+                    raise
                 self._runs, self._blob = iter(()), None
                 run = Run(share.entry if self._run is None else self._run.entry, self._after(share), [Damage(exc)])
             except BaseException as exc:
@@ -187,9 +197,11 @@ class ShardPass(ResumablePass[Held]):
         self._runs = self._blob = self._run = None
         self._share += 1
         if self._share < len(self._shares or ()):
+            # A shard before it may have fewer samples than when the state was saved, if it cannot be reached now.
+            self._buffer.number = max(self._buffer.number, self._begun.get(self._share, 0))
             self._begun[self._share] = self._buffer.number
         else:
-            self.close()
+            self._let_go()
 
     def _give_up(self, exc: BaseException) -> None:
         """Go on after an exception with the next shard, or with the same place."""
@@ -237,7 +249,8 @@ class ShardPass(ResumablePass[Held]):
                     return None
                 continue
             self._index = index + 1
-            if not self._has_gaps or self._share_now().wants(run.ordinal + index):
+            is_damage = self._has_gaps and isinstance(run.records[0], Damage)
+            if not self._has_gaps or is_damage or self._share_now().wants(run.ordinal + index):
                 return self._share, run, index
 
     def _share_now(self) -> ShardShare:
@@ -256,9 +269,8 @@ class ShardPass(ResumablePass[Held]):
             self._made = run, first, samples
         return samples[place - first]
 
-    def try_again(self) -> bool:
-        self._made = None, 0, []  # a transform may have modified its input
-        return super().try_again()
+    def _forget_made(self) -> None:
+        self._made = None, 0, []
 
     def _name_of(self, item: Held) -> str:
         return self._format.name_of(item[1], item[2])

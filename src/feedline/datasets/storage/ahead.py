@@ -253,6 +253,11 @@ class Ahead(ClosedWhenDeleted):
         # `act` must not refer to this object: a thread that is the last to do so would have to end itself.
         return _Later(act) if self._threads is None else self._threads.submit(act)
 
+    @property
+    def is_own(self) -> bool:
+        """True if this process can go on with it: a forked one has not inherited the threads."""
+        return self._threads is None or self._pid == os.getpid()
+
     def close(self) -> None:
         """Let go of all blobs, which closes them, and end the threads. May be called twice.
 

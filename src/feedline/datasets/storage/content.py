@@ -30,11 +30,13 @@ what comes out: four bytes may stand for 128 KB, so a slice for 64 MB."""
 _PIECE = 1 << 18
 """The most content to decompress at a time, except with zstd."""
 _MOST_WINDOW = 1 << 27
-"""Memory that zstd may use for a file: the default of its own command line tool."""
+"""Memory that zstd and xz may use for a file: twice as much as what they take at their highest usual levels."""
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _SKIPPABLE = b"\x2a\x4d\x18"
 """Follows 0x50 to 0x5f at the beginning of a zstd frame without content, such as a seek table."""
-_STARTS = {"gzip": b"\x1f\x8b", "bzip2": b"BZh", "xz": b"\xfd7zXZ\x00"}
+_STARTS = {"gzip": b"\x1f\x8b", "xz": b"\xfd7zXZ\x00"}
+_BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
+"""How a block of bzip2 begins, and the end of a file without content."""
 _HEAD = 8
 """Bytes that show how a file is compressed."""
 
@@ -48,6 +50,9 @@ def packing_of(head: bytes) -> str | None:
     """
     if _is_zstd(head):
         return "zstd"
+    if head.startswith(b"BZh"):  # which a word may begin with
+        is_packed = head[3:4] in b"123456789" and any(block.startswith(head[4:8]) for block in _BZIP2_BLOCKS)
+        return "bzip2" if is_packed else None
     return next((name for name, start in _STARTS.items() if head.startswith(start)), None)
 
 
@@ -253,7 +258,7 @@ _UNPACKERS: Mapping[str, Callable[[], _Unpacker]] = {
     "gzip": _Gzip,
     "zstd": _Zstd,
     "bzip2": bz2.BZ2Decompressor,
-    "xz": functools.partial(lzma.LZMADecompressor, lzma.FORMAT_XZ),
+    "xz": functools.partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _MOST_WINDOW),
 }
 
 
@@ -330,6 +335,8 @@ class _Unpacking:
                 "something follows what was compressed",
                 "Bytes were written behind it, or it is damaged there. Write it again, with nothing behind it.",
             )
+        if self._units[-1].base == self._offset:  # that unit was empty
+            self._units.pop()
         self._units.append(Place(self._at, self._offset, self._offset))
         self._unpacker = _UNPACKERS[self._packing]()
         return True

@@ -365,7 +365,7 @@ def test_lines_before_the_damage_are_delivered(tmp_path: Path) -> None:
     first.write_bytes(whole[: len(whole) // 2])
     second.write_text("-1\n-2\n")
     stream = JSONLines([first, second]).stream()
-    found, iterator = [], iter(stream)
+    found, iterator = list[int](), iter(stream)
     with pytest.raises(CorruptSource, match=r"a\.jsonl\.gz cannot be unpacked: it ends within a compressed stream"):
         found.extend(iterator)
     assert found == list(range(len(found)))
@@ -529,3 +529,12 @@ def test_options_are_documented() -> None:
     for kind in (dataset_module.JSONLines, dataset_module.TextLines):
         names = [name for name in kind.__init__.__annotations__ if name != "return"]
         assert [name for name in names if f"\n        {name}: " not in str(kind.__doc__)] == []
+
+
+def test_a_long_line_of_spaces_is_an_error_of_its_own(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", b"0\n" + b" " * 500 + b"1\n2\n")
+    dataset = JSONLines(path, max_line_bytes=100, cache=False)
+    for source in (dataset, dataset.stream()):
+        loader = feedline.Loader(source, 1, on_error="skip")
+        assert [int(batch[0]) for batch in loader] == [0, 2]
+        assert "longer than 100 bytes" in str(loader.faults[0].message)

@@ -316,7 +316,7 @@ def head_of(folder: Path) -> Head | None:
 
 def refuse_whole(folder: Path) -> None:
     """Refuse a folder that holds samples stored by `feedline.precompute`. Raises BadOption: it does."""
-    if head_of(folder) is None:
+    if not has_store(folder):
         return
     with closing(read_store(folder)) as store:
         if store.is_whole:

@@ -99,14 +99,15 @@ class LineFormat(ShardFormat[bytes]):
             if is_first:
                 start, is_first = mark_bytes(text, blob.name), False
                 text = text[start:]
-            if has_line or has_ended:
+            is_long = not (has_line or has_ended)
+            if not is_long:
                 cut = len(text) if has_ended and damage is None else text.rfind(b"\n") + 1
                 lines, rest = split_lines(text[:cut]), text[cut:]
             else:
                 cut, rest, has_ended = self._pass_long_line(content, len(text))
                 lines = [text[: self.limit + 1]]
             # Blank lines come before all others that begin with a visible character.
-            may_be_blank = self.skips_blank and bool(lines) and min(lines)[:1] <= b" "
+            may_be_blank = self.skips_blank and not is_long and bool(lines) and min(lines)[:1] <= b" "
             kept = [one for one in lines if one.strip(SPACE)] if may_be_blank else lines
             if kept:
                 entry = Entry(*content.place(start), ordinal, line, begin.size, begin.packing)

@@ -6,6 +6,7 @@ An index holds a few numbers per block of lines, not per line.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -224,6 +225,7 @@ class UnpackedBlob(ClosedWhenDeleted, Blob):
     Args:
         open_blob: opens the compressed file.
         cache: where copies are kept.
+        content_bytes: how much content it has.
 
     Raises:
         BadOption: nothing may be kept.
@@ -233,8 +235,9 @@ class UnpackedBlob(ClosedWhenDeleted, Blob):
 
     is_local = True
 
-    def __init__(self, open_blob: Callable[[], Blob], cache: Cache) -> None:
+    def __init__(self, open_blob: Callable[[], Blob], cache: Cache, content_bytes: int) -> None:
         self._open_blob = open_blob
+        self._content_bytes = content_bytes
         with closing(open_blob()) as blob:
             self.name, self.address = blob.name, blob.address
             self._version, self._stamp = (blob.size, blob.tag), blob.stamp
@@ -254,7 +257,11 @@ class UnpackedBlob(ClosedWhenDeleted, Blob):
         return self._stamp
 
     def _made(self, blob: Blob) -> StoredFile:
-        file = self._entry.open() if self._entry.write(iter(content_of(blob).take_some, b"")) else None
+        folder = self._entry.path.parent
+        while not folder.exists():
+            folder = folder.parent
+        has_room = shutil.disk_usage(folder).free > self._content_bytes + self._content_bytes // 100
+        file = self._entry.open() if has_room and self._entry.write(iter(content_of(blob).take_some, b"")) else None
         blob.check()
         if file is None:
             raise SourceError(

@@ -26,7 +26,7 @@ from feedline.datasets.formats.lines.index import (
 from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
-from feedline.datasets.framework.paths import Paths, found_files
+from feedline.datasets.framework.paths import File, Paths, found_files
 from feedline.datasets.framework.places import Place, found_places, given_paths
 from feedline.datasets.framework.remote_files import is_remote
 from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
@@ -36,7 +36,7 @@ from feedline.datasets.framework.source import Indices, Source, Transform
 from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.addresses import shown_address
-from feedline.datasets.storage.blob import Blob
+from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.content import content_of
 from feedline.datasets.storage.ranges import side_by_side
 from feedline.datasets.storage.remote import Remote, checked_remote
@@ -118,7 +118,7 @@ class LineSource(Source):
                 with closing(open_file()) as blob:
                     found, stamp = index_of(blob, cache), blob.stamp
                 if found.is_unpacked:
-                    with closing(UnpackedBlob(open_file, cache)) as copy:  # which is made now
+                    with closing(UnpackedBlob(open_file, cache, int(found.starts[-1]))) as copy:  # which is made now
                         stamp = copy.stamp
                 return found, stamp
 
@@ -161,7 +161,9 @@ class LineSource(Source):
         if shuffle:
             return shuffled
         versions = {place.address: place.version for place in self.files if place.version is not None}
-        return CommonShardStream(Shards(self._addresses(), self.format, self.remote, versions), self.transform)
+        here = [File.at(place.address) for place in self.files if not is_remote(place.address)]
+        local = {file.path: Version(file.size, str(file.tag)) for file in here}
+        return CommonShardStream(Shards(self._addresses(), self.format, self.remote, versions, local), self.transform)
 
     def _read(self, indices: Indices) -> list[object]:
         blocks, places = self.index.find(indices)
@@ -196,7 +198,7 @@ class LineSource(Source):
             return found
         contents, starts = self._reader().blocks(missing, self.format.limit), self.index.starts
         for block, content in zip(missing, contents, strict=True):
-            made = found[block] = Block(content, skips_blank=self.format.skips_blank)
+            made = found[block] = Block(content, self.format.limit, skips_blank=self.format.skips_blank)
             count = int(starts[block + 1] - starts[block])
             if made.count != count:
                 name, line = self._line(block, 0)
@@ -306,7 +308,7 @@ class _Reader:
 def _open(storage: Handle[Storage], addresses: list[str], files: list[FileIndex], cache: Cache, number: int) -> Blob:
     """Open a file, or its unpacked copy. Raises SourceChanged: it is not the one that was indexed."""
     index, open_file = files[number], functools.partial(storage.get().open, addresses[number])
-    blob = UnpackedBlob(open_file, cache) if index.is_unpacked else open_file()
+    blob = UnpackedBlob(open_file, cache, int(index.starts[-1])) if index.is_unpacked else open_file()
     if (blob.size, blob.tag) != (index.size, index.tag):
         blob.close()
         raise SourceChanged(
@@ -329,7 +331,7 @@ def _has_same_index(
 class Block:
     """The lines of a block that are samples."""
 
-    def __init__(self, content: bytes, *, skips_blank: bool) -> None:
+    def __init__(self, content: bytes, limit: int, *, skips_blank: bool) -> None:
         self.content = content
         codes = np.frombuffer(content, np.uint8)
         ends = np.flatnonzero(codes == 10)
@@ -342,7 +344,9 @@ class Block:
         """Which lines are samples; None for all."""
         if skips_blank and (codes[starts] <= 32).any():
             spans = zip(starts.tolist(), stops.tolist(), strict=True)
-            self._numbers = np.array([n for n, (a, b) in enumerate(spans) if content[a:b].strip(SPACE)], np.int64)
+            self._numbers = np.array(
+                [n for n, (a, b) in enumerate(spans) if b - a > limit or content[a:b].strip(SPACE)], np.int64
+            )
         self._starts = starts
         self._stops = stops
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ from feedline.datasets.framework.shares import BEGINNING, Entry
 from feedline.datasets.storage.content import Place
 from feedline.errors import CorruptSource
 
+_LONG_KEY = 200
+"""Of longer keys a digest is kept: a malicious shard may have very many very long ones."""
 _META = re.compile(r"__[^/]*__($|/)")
 
 
@@ -150,13 +153,14 @@ class Grouping:
         return None
 
     def _note(self, key: str) -> None:
-        if key in self._keys:
+        known = key if len(key) <= _LONG_KEY else hashlib.blake2b(key.encode("utf-8", "surrogateescape")).hexdigest()
+        if known in self._keys:
             raise CorruptSource(
                 f"{self._shard}: the key {key!r} comes again at byte {self._members.start}, after other samples. The "
                 "files of a sample have to follow each other: sort them by name when the shard is written. If they are "
                 "samples of their own, unique_keys=False takes them as such."
             )
-        self._keys.add(key)
+        self._keys.add(known)
 
 
 def split_name(name: str) -> tuple[str, str] | None:

@@ -29,6 +29,7 @@ _SUPPORTED = frozenset(b"0\x001234567LKSxgX")
 _SPARSE, _DIRECTORY, _LONG_NAME, _COMMON = b"S5Lg"
 _PAX_RECORD = re.compile(rb"(\d{1,20}) ([^=]+)=")
 _SPACES = b" " * 8
+_KEPT_RECORDS = ("path", "size", "comment")
 _RELEVANT_RECORDS = (b"path=", b"size=", b"GNU.sparse.")
 
 SUM_AT = 500
@@ -308,7 +309,7 @@ class Members:
         if header.kind == _LONG_NAME:
             found.setdefault("path", _text(content))
         elif header.kind == _COMMON:
-            self._common.update(_pax(content))
+            self._common.update({name: text for name, text in _pax(content).items() if name in _KEPT_RECORDS})
             check_seal(self._shard, self._common.get("comment", ""))
         # Most pax records hold times, for every file, and do not affect name, size or holes.
         elif header.kind in b"xX" and (self._common or any(one in content for one in _RELEVANT_RECORDS)):
