@@ -145,7 +145,7 @@ def test_bad_options(tmp_path: Path, written: Path, monkeypatch: pytest.MonkeyPa
         LanceDataset(written, version=99)
     for options in ({"version": 1.5}, {"version": True}, {"cache_bytes": "many"}):
         with pytest.raises(BadOption):
-            LanceDataset(written, **options)  # type: ignore[arg-type]
+            LanceDataset(written, **options)
     monkeypatch.setitem(sys.modules, "lance", None)
     with pytest.raises(MissingExtra, match="lance"):
         LanceDataset(written)

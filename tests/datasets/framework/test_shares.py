@@ -50,7 +50,9 @@ def shares(draw: st.DrawFn, turn: int = 0) -> ShardShare:
     place, ordinal = draw(st.integers(0, every - 1)), draw(st.integers(0, SIZE))
     own = [number for number in range(ordinal, SIZE) if number % every == place]
     came = draw(st.sets(st.sampled_from(own))) if own else set()
-    return ShardShare(turn, place, every, Entry(*[512 * ordinal] * 3, ordinal), ordinal, frozenset(came))
+    return ShardShare(
+        turn, place, every, Entry(512 * ordinal, 512 * ordinal, 512 * ordinal, ordinal), ordinal, frozenset(came)
+    )
 
 
 @given(shares(), st.integers(1, 5))

@@ -89,6 +89,7 @@ class LanceDataset(TableSource):
         BadOption: an option has an invalid value.
 
     Example:
+        >>> from feedline.datasets import LanceDataset
         >>> dataset = LanceDataset("people.lance", ("name", "born"))  # doctest: +SKIP
         >>> dataset  # doctest: +SKIP
         LanceDataset(3 samples of (string, int64[]))

@@ -66,7 +66,8 @@ def change(sqlite: str, statement: str) -> None:
 
 def test_parameters_of_both_kinds(kind: str, address: str) -> None:
     kept = [sample for sample in samples() if sample["id"] >= 20]
-    for mark, parameters in zip(PLACEHOLDERS[kind], ([20], {"low": 20}), strict=True):
+    given: list[Any] = [[20], {"low": 20}]
+    for mark, parameters in zip(PLACEHOLDERS[kind], given, strict=True):
         dataset = SQLDataset(address, f"{QUERY} WHERE id >= {mark}", key="id", parameters=parameters)
         assert_same(dataset.__getitems__(range(len(dataset))), kept)
         dataset.close()

@@ -24,7 +24,7 @@ class Connected:
 class Flaky(Postgres):
     """An error that says so loses the connection."""
 
-    errors = (Broken,)  # type: ignore[assignment]
+    errors = (Broken,)
 
     def __init__(self) -> None:
         super().__init__(Address("postgresql://ada:s3cret@host/people"))
@@ -78,7 +78,7 @@ def test_a_lost_connection_is_reopened_a_few_times(flaky: Flaky) -> None:
 
 @pytest.mark.parametrize(("text", "kind"), [("syntax error", SourceError), ("malformed", CorruptSource)])
 def test_a_query_that_fails_is_not_repeated(flaky: Flaky, text: str, kind: type[Exception]) -> None:
-    session = Session(flaky, pytest.fail)
+    session = Session(flaky, lambda pause: pytest.fail("it was repeated"))
     with pytest.raises(kind, match=text):
         session.ask(raising(text), "asking")
     assert len(flaky.opened) == 1

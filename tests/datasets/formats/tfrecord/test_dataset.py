@@ -219,7 +219,7 @@ def test_files_on_a_web_server_and_here_are_one_dataset(tmp_path: Path, monkeypa
     first, second = sorted(write(tmp_path / "x", RECORDS[:7], RECORDS[7:]).iterdir())
     cache = tmp_path / "cache"
     with web_server(tmp_path / "x") as server:
-        paths = [f"{server.address}/{first.name}", second]
+        paths: list[str | Path] = [f"{server.address}/{first.name}", second]
         with contextlib.closing(TFRecordDataset(paths, "label", cache=cache, checksums=True)) as dataset:
             assert dataset.is_remote
             assert [one.item() for one in dataset.__getitems__([29, 0, 8, 6])] == [24, -5, 3, 1]
