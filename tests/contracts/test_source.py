@@ -20,7 +20,7 @@ import torch
 from feedline.datasets.framework.source import Indices, Source
 from feedline.errors import CorruptSource
 from feedline.testing import SourceContract
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 
 
 class Numbers(Source):

@@ -12,7 +12,7 @@ import pytest
 
 from feedline.errors import BadOption
 from feedline.testing import SourceContract as PublicContract
-from feedline.testing.source import error_of
+from feedline.testing.asserting import error_of
 
 
 class SourceContract(PublicContract):

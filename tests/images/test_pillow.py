@@ -16,7 +16,7 @@ from feedline.datasets import ImageFolder, TarDataset
 from feedline.datasets.formats.lmdb.decoding import Picture
 from feedline.errors import CorruptSource
 from feedline.images.pillow import open_picture
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from feedline.tools.packing.inspection import inspect
 from feedline.tools.packing.pictures import Pictures
 from tests.datasets.formats.tar.writing import tar_bytes

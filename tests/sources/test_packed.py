@@ -13,7 +13,7 @@ import torch
 import feedline
 from feedline.datasets import HDF5Dataset, ParquetDataset, TarDataset
 from feedline.errors import SourceError
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.sources.stores import FORMATS, TAR_FIELDS, Original, close, packed
 from tests.tools.packing.stores import canonical

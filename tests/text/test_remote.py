@@ -21,7 +21,7 @@ from feedline.datasets.storage import disk_cache, ranges
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.samplers import BlockSampler
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from feedline.text import TokenDataset
 from feedline.text.token_file import HEADER_BYTES
 from tests.datasets.contract import SourceContract

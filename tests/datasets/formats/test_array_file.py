@@ -18,7 +18,7 @@ import feedline
 from feedline.datasets import ArrayDataset, FileDataset
 from feedline.datasets.formats.array_file import find_mapped
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.sampling import examples
 

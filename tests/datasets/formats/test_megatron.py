@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import MegatronDataset, open_dataset
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}

@@ -19,7 +19,7 @@ from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.datasets.formats.parquet.table import RowGroupSource
 from feedline.datasets.framework.block_stream import BlockPass, BlockStream
 from feedline.errors import BadState, CorruptSource
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from feedline.types import EngineName
 from feedline.workers.fetch import streams as fetched
 from tests.datasets.formats.parquet.tables import write

@@ -18,7 +18,8 @@ import pytest
 from feedline.datasets.framework.store import stored_bytes
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.blob import Blob
-from feedline.datasets.storage.disk_cache import MARK, CachedBlob, DiskCache
+from feedline.datasets.storage.cached_blob import CachedBlob
+from feedline.datasets.storage.disk_cache import MARK, DiskCache
 from feedline.errors import BadOption, FeedlineWarning, SourceError
 
 PIECE = 1000

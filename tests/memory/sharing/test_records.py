@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 
 from feedline.errors import CorruptSource
 from feedline.memory.sharing.records import NotARecord, decode, encode
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 
 dtypes = (
     arrays.scalar_dtypes()

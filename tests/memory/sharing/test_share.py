@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.memory.sharing import SharedDict, SharedList
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.sampling import examples
 
 

@@ -22,7 +22,7 @@ from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, ParquetDat
 from feedline.datasets.formats.lmdb.dataset import META_KEY
 from feedline.datasets.framework.checksums import SEAL, Checked
 from feedline.errors import CorruptSource
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from feedline.tools.packing.writers.tar import comment_of, header_of
 
 COUNT = 40

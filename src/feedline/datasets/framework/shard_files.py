@@ -98,13 +98,13 @@ class ShardFiles:
         Raises what `spans` raises, and SourceChanged: a file has changed in the meantime.
         """
         blobs = {number: self.blob(number) for number in {one[0] for one in ranges}}
-        if all(blob.is_local for blob in blobs.values()):  # merging them would cost more than a read of each
-            contents = [blobs[number].read(start, stop) for number, start, stop in ranges]
-        else:
-            contents = self._merged(ranges)
-        for blob in blobs.values():
-            blob.check()
-        return contents
+        try:
+            if all(blob.is_local for blob in blobs.values()):  # merging them would cost more than a read of each
+                return [blobs[number].read(start, stop) for number, start, stop in ranges]
+            return self._merged(ranges)
+        finally:
+            for blob in blobs.values():
+                blob.check()  # what was read, or could not be read, may be from another version
 
     def _merged(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         found = {

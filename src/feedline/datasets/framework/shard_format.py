@@ -6,7 +6,7 @@ import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from feedline.datasets.framework.passes import (
@@ -17,7 +17,7 @@ from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.content import Content, packing_of
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import Storage
-from feedline.errors import CorruptSource, SourceChanged
+from feedline.errors import CorruptSource
 from feedline.system.handle import Handle
 
 R = TypeVar("R")
@@ -92,9 +92,7 @@ class Shards(Generic[R]):
     format: ShardFormat[R]
     remote: Remote
     versions: Mapping[str, Version]
-    """The versions that remote shards must have; of those that are missing, any will do."""
-    local_versions: Mapping[str, Version] = field(default_factory=dict)
-    """The same for local ones, if all workers have to read the same version."""
+    """The versions that shards must have; of those that are missing, any will do."""
 
     def __post_init__(self) -> None:
         opener = functools.partial(Storage, self.remote, self.addresses)
@@ -102,12 +100,7 @@ class Shards(Generic[R]):
 
     def open(self, address: str) -> Blob:
         """Open a shard; called by threads. Raises SourceChanged: it has another version than expected."""
-        blob = self._storage.get().open(address, self.versions.get(address))
-        expected = self.local_versions.get(address)
-        if expected is not None and (blob.size, blob.tag) != expected:
-            blob.close()
-            raise SourceChanged(f"{blob.name} was changed after the stream was created. Create the stream again.")
-        return blob
+        return self._storage.get().open(address, self.versions.get(address))
 
     @functools.cached_property
     def names_sum(self) -> list[int]:

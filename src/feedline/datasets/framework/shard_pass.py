@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ from feedline.randomness.keys import epoch_key, mix
 from feedline.types import State
 
 
-class Stream(Protocol):
+class StreamToRead(Protocol):
     """What a pass needs to know of its stream."""
 
     # Any: a format's records.
@@ -65,7 +66,7 @@ class ShardPass(ResumablePass[Held]):
 
     _ahead: Ahead | None = None
 
-    def __init__(self, stream: Stream, part: Part = (0, 1)) -> None:
+    def __init__(self, stream: StreamToRead, part: Part = (0, 1)) -> None:
         super().__init__(part, stream.transform)
         self._stream = stream
         self._format: ShardFormat[Any] = stream.shards.format
@@ -360,7 +361,11 @@ class ShardPass(ResumablePass[Held]):
         last, oldest = buffer.last, buffer.oldest()
         if self._again is not None:  # as if it had not been taken
             last, number = buffer.taken
-            oldest = (number, self._again) if oldest is None else min(oldest, (number, self._again), key=_number)
+            oldest = (
+                (number, self._again)
+                if oldest is None
+                else min(oldest, (number, self._again), key=operator.itemgetter(0))
+            )
         if oldest is not None:
             number, (share, held, index) = oldest
             return number, share, held.entry, held.ordinal + index, last
@@ -393,7 +398,3 @@ class ShardPass(ResumablePass[Held]):
             if end is None or not came.all():
                 begun.append(share.without(came))
         return begun + shares[first + len(firsts) :]
-
-
-def _number(item: tuple[int, Held]) -> int:
-    return item[0]

@@ -63,8 +63,7 @@ class ShuffleBuffer(Generic[T]):
 
     def add(self, item: T) -> None:
         """Add the next sample."""
-        delay = mix(self._key, self.number) % self._width if self._width > 1 else 0
-        release = self.number + delay, self.number
+        release = self.number + mix(self._key, self.number) % self._width, self.number
         self.number += 1
         if release > self._last:
             heapq.heappush(self._heap, release)

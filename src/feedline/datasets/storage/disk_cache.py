@@ -7,8 +7,8 @@ may be deleted at any time: a process that has it open keeps reading, and later 
 
 A cache fills with whole pieces, and then stays as it is: other reads fetch just their own bytes. Every sample is needed
 once per epoch, so of an epoch's bytes a cache can serve those that it held when the epoch began, and no choice of
-pieces serves more. Only pieces that nobody needs make room: those of blobs that have changed, and those of other
-datasets that were not read for an hour.
+pieces serves more. Only pieces that are no longer needed make room: those of blobs that have changed, and those of
+other datasets that were not read for an hour.
 
 Workers and ranks often want the same piece at the same time. The first one locks a file beside it and fetches; the
 others wait for the lock, so the piece is requested once. If there is no room for it, they find it in the locked file,
@@ -44,8 +44,8 @@ PIECE_BYTES = 1 << 21
 MARK = ".feedline-shards"
 _LOOK_S = 60.0
 _LOOK_SHARE = 0.01
-"""How long a full cache is not looked through again for pieces that nobody needs: so long, and until this share of the
-time was spent on it. Guesses."""
+"""A full cache is looked through for pieces that are no longer needed at most this often, and for at most this share of
+the time. Guesses."""
 _FAILED_S = 300.0
 """How long nothing is stored after the disk refused a piece. A guess."""
 _FLUSH_BYTES = 1 << 23
@@ -280,7 +280,7 @@ class DiskCache:
         return held + wanted <= self.max_bytes
 
     def _tidied(self) -> tuple[int, int]:
-        """Delete pieces that nobody needs, and the oldest ones if the limit was lowered.
+        """Delete pieces that are no longer needed, and the oldest ones if the limit was lowered.
 
         Returns:
             The bytes that are left, with those that are being fetched, and those that were deleted.
@@ -301,7 +301,7 @@ class DiskCache:
         return held, sum(one.size for one in useless)
 
     def _is_useless(self, piece: _Piece, own: set[str], now_s: float) -> bool:
-        """True if the piece's blob has changed, or nobody uses its dataset any more."""
+        """True if the piece's blob has changed, or its dataset is no longer used."""
         name = os.path.basename(piece.path)
         blob, version = name[:_PART_OF_NAME], name[_PART_OF_NAME : 2 * _PART_OF_NAME]
         if blob in self._versions:
@@ -336,60 +336,6 @@ class DiskCache:
 
     def __repr__(self) -> str:
         return f"DiskCache({str(self.folder)!r}, max_bytes={self.max_bytes})"
-
-
-class CachedBlob(Blob):
-    """A blob that reads through a disk cache, piece by piece. Closing it closes the underlying blob.
-
-    Args:
-        blob: the underlying blob.
-        cache: where its pieces are cached.
-        is_common: True if several processes read the same pieces at about the same time.
-    """
-
-    def __init__(self, blob: Blob, cache: DiskCache, *, is_common: bool = False) -> None:
-        self.name, self.address, self.size, self.tag = blob.name, blob.address, blob.size, blob.tag
-        self._blob = blob
-        self._cache = cache
-        self._is_common = is_common
-
-    def read(self, start: int, stop: int) -> bytes:
-        parts, at = list[bytes](), start  # what was read, up to `at`
-        for number in range(start // PIECE_BYTES, -(-stop // PIECE_BYTES)):
-            first = number * PIECE_BYTES
-            begin, end = max(start, first), min(stop, first + PIECE_BYTES)
-            part = self._part(number, begin - first, end - first)
-            if part is not None:
-                parts += [self._fetched(at, begin), part] if at < begin else [part]
-                at = end
-        if at < stop:
-            parts.append(self._fetched(at, stop))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _part(self, number: int, start: int, stop: int) -> bytes | None:
-        """Return some bytes of a piece from the cache, which may fetch it; None if it should not."""
-        cache, first = self._cache, number * PIECE_BYTES
-        size, path = min(PIECE_BYTES, self.size - first), cache.path_of(self, number)
-        found = cache.read(path, size, start, stop)
-        if found is not None:
-            return found
-        is_worth = self._is_common and 2 * (stop - start) >= size
-        if not is_worth and not cache.has_room_for(path):
-            return None
-        whole = cache.fetched(path, size, lambda: self._blob.read(first, first + size), is_worth=is_worth)
-        return None if whole is None else whole[start:stop]
-
-    def _fetched(self, start: int, stop: int) -> bytes:
-        """Fetch bytes that are not stored."""
-        data = self._blob.read(start, stop)
-        self._cache.count_uncached(stop - start)
-        return data
-
-    def check(self) -> None:
-        self._blob.check()
-
-    def close(self) -> None:
-        self._blob.close()
 
 
 class _Piece(NamedTuple):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from feedline.datasets.framework.paths import natural
 from feedline.datasets.storage.addresses import shown_url
 from feedline.datasets.storage.blob import Blob, LocalBlob, RetryPolicy, Transient, Version, read_range, retried
-from feedline.datasets.storage.disk_cache import CachedBlob
+from feedline.datasets.storage.cached_blob import CachedBlob
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.systems import FileSystems, system_call, system_class
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
@@ -232,7 +232,7 @@ class Storage(ClosedWhenDeleted):
             blob = StoreBlob(address, self._systems, self._retry_policy, version)
         if version is not None and (blob.size, blob.tag) != version:
             blob.close()
-            raise SourceChanged(f"{blob.name} has changed since it was looked at.")
+            raise SourceChanged(f"{blob.name} has changed since it was looked at. Create the dataset or stream again.")
         if blob.is_local or self._cache is None or not blob.tag:
             return blob
         return CachedBlob(blob, self._cache, is_common=self._is_common)

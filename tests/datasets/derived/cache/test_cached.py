@@ -22,7 +22,7 @@ from feedline.datasets.derived.cache.sample_store import FILE
 from feedline.datasets.derived.cache.shared_bytes import SharedMemory
 from feedline.errors import BadOption, PerformanceWarning, SourceError
 from feedline.memory.sharing.records import NotARecord
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from feedline.types import EngineName
 from tests.datasets.contract import SourceContract
 

@@ -24,7 +24,7 @@ from feedline.datasets import CachedDataset, CSVDataset
 from feedline.datasets.formats.csv import dataset as module
 from feedline.datasets.formats.csv import parsing
 from feedline.errors import BadOption, CorruptSource, DataWarning, PerformanceWarning, SourceChanged, SourceError
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.sampling import examples
 

@@ -12,7 +12,7 @@ import feedline
 from feedline.datasets import FileDataset
 from feedline.datasets.derived.cache.fingerprint import fingerprint
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 
 COUNT = 24

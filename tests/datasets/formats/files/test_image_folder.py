@@ -18,7 +18,7 @@ from feedline import images
 from feedline.datasets import ImageFolder
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.faults import Policy
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from feedline.types import EngineName
 from tests.datasets.contract import SourceContract
 

@@ -20,7 +20,7 @@ from feedline.datasets import HDF5Dataset
 from feedline.datasets.formats.hdf5 import dataset as dataset_module
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
 from feedline.samplers import BlockSampler
-from feedline.testing.source import apart, assert_same
+from feedline.testing.asserting import apart, assert_same
 from feedline.tools.packing.inspection import inspect
 from tests.datasets.contract import SourceContract
 

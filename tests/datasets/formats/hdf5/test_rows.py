@@ -20,7 +20,7 @@ from feedline.datasets import HDF5Dataset
 from feedline.datasets.formats.hdf5 import rows as rows_module
 from feedline.datasets.formats.hdf5.rows import ChunkedRows, MappedRows, PackedRows, SelectedRows
 from feedline.errors import BadOption, CorruptSource
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.sampling import examples
 
 COUNT = 37

@@ -22,7 +22,7 @@ from feedline.datasets.formats.lines import source as source_module
 from feedline.datasets.storage import content
 from feedline.datasets.storage.content import packing_of
 from feedline.errors import BadOption, CorruptSource, DataWarning, SourceChanged, SourceError
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.lines.writing import (
     BETWEEN,

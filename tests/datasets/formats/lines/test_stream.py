@@ -166,7 +166,7 @@ def test_a_state_of_other_files_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadState, match="files"):
         resumed(JSONLines(tmp_path / "b.jsonl").stream(), state)
     write(path, lines_of(range(COUNT + 1)))
-    with pytest.raises(SourceChanged, match=r"a\.jsonl was changed after the stream was created"):
+    with pytest.raises(SourceChanged, match=r"a\.jsonl has changed since it was looked at"):
         next(resumed(stream, state))
     with pytest.raises(BadState, match="This is not the state"):
         resumed(stream, {"place": 3})

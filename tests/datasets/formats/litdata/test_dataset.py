@@ -20,7 +20,7 @@ import feedline
 from feedline.datasets import LitDataDataset, MDSDataset, open_dataset
 from feedline.datasets.formats.litdata.leaves import decoding_of
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged, SourceError
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.litdata.chunks import LEAF, NUMPY, write
 

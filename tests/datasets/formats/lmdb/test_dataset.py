@@ -31,7 +31,7 @@ from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.formats.lmdb import environment
 from feedline.errors import BadOption, CorruptSource, DataWarning, MissingExtra, SourceChanged, SourceError
 from feedline.memory.sharing import records
-from feedline.testing.source import apart, assert_same
+from feedline.testing.asserting import apart, assert_same
 from tests.datasets.contract import SourceContract
 
 lmdb = pytest.importorskip("lmdb")

@@ -22,7 +22,7 @@ from PIL import Image
 import feedline
 from feedline.datasets import MDSDataset, open_dataset
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged, SourceError
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.mds.shards import PACK, write
 from tests.datasets.storage.servers import web_server

@@ -10,6 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
+import pytest
+
+from tests.datasets.contract import SourceContract
 
 COUNT = 40
 
@@ -72,3 +75,30 @@ def write(path: Path, rows: Any, group: int = 7) -> Path:
         with pa.ipc.new_stream(path, rows.schema) as stream:
             stream.write_table(rows, max_chunksize=group)
     return path
+
+
+class TableContract(SourceContract):
+    """The contract with a file of `table`."""
+
+    takes_fields = True
+    source: Any
+    """The class of the source."""
+    name: str
+    """The name of its file."""
+
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path: Path) -> None:
+        self.path = write(tmp_path / self.name, table())
+
+    def make_source(self, **options: Any) -> Any:
+        return self.source(self.path, **options)
+
+    def samples(self) -> list[Any]:
+        return samples()
+
+    def files(self) -> list[Path]:
+        return [self.path]
+
+    def rewrite(self) -> list[Any]:
+        write(self.path, table().take(list(range(COUNT))[::-1]))
+        return samples()[::-1]

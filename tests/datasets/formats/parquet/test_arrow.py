@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,33 +11,16 @@ import pytest
 
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.errors import BadOption, CorruptSource
-from feedline.testing.source import assert_same
-from tests.datasets.contract import SourceContract
-from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
+from feedline.testing.asserting import assert_same
+from tests.datasets.formats.parquet.tables import COUNT, TableContract, samples, table, write
 
 ENDINGS = (".arrow", ".feather", ".ipc")
 
 
-class TestArrowDataset(SourceContract):
-    takes_fields = True
+class TestArrowDataset(TableContract):
+    source = ArrowDataset
+    name = "a.arrow"
     stays_mapped = True
-
-    @pytest.fixture(autouse=True)
-    def _file(self, tmp_path: Path) -> None:
-        self.path = write(tmp_path / "a.arrow", table())
-
-    def make_source(self, **options: Any) -> ArrowDataset:
-        return ArrowDataset(self.path, **options)
-
-    def samples(self) -> list[Any]:
-        return samples()
-
-    def files(self) -> list[Path]:
-        return [self.path]
-
-    def rewrite(self) -> list[Any]:
-        write(self.path, table().take(list(range(COUNT))[::-1]))
-        return samples()[::-1]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -10,7 +10,7 @@ import pytest
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.datasets.formats.parquet.block import Block, columns_of
 from feedline.datasets.formats.parquet.values import prepared
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.formats.parquet.tables import write
 
 

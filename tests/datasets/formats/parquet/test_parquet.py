@@ -18,31 +18,15 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
-from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
+from tests.datasets.formats.parquet.tables import COUNT, TableContract, samples, table, write
 from tests.sampling import examples
 
 
-class TestParquetDataset(SourceContract):
-    takes_fields = True
-
-    @pytest.fixture(autouse=True)
-    def _file(self, tmp_path: Path) -> None:
-        self.path = write(tmp_path / "a.parquet", table())
-
-    def make_source(self, **options: Any) -> ParquetDataset:
-        return ParquetDataset(self.path, **options)
-
-    def samples(self) -> list[Any]:
-        return samples()
-
-    def files(self) -> list[Path]:
-        return [self.path]
-
-    def rewrite(self) -> list[Any]:
-        write(self.path, table().take(list(range(COUNT))[::-1]))
-        return samples()[::-1]
+class TestParquetDataset(TableContract):
+    source = ParquetDataset
+    name = "a.parquet"
 
 
 class TestColumnsThatCanBeBatched(SourceContract):

@@ -23,7 +23,7 @@ from feedline.datasets.framework.manifest import FACTS, UNFINISHED
 from feedline.datasets.storage.blob import LocalBlob, RetryPolicy
 from feedline.datasets.storage.systems import close_system, make_system
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
 from tests.datasets.storage.servers import (

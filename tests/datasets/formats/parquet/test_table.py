@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from feedline.datasets import ParquetDataset
-from feedline.datasets.framework import waste as module
+from feedline.datasets.formats.parquet import waste as module
 from feedline.errors import PerformanceWarning
 from feedline.samplers import BlockSampler, RandomSampler
 from tests.datasets.formats.parquet.tables import table, write

@@ -11,7 +11,7 @@ import pytest
 from feedline.datasets import ParquetDataset
 from feedline.datasets.framework.store import StoredFile
 from feedline.errors import DataWarning, FeedlineWarning, SourceChanged
-from feedline.testing.source import apart, assert_same
+from feedline.testing.asserting import apart, assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from feedline.datasets.formats.parquet.values import prepared, text_of, whole
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 
 DAY = datetime.date(2020, 2, 29)
 TIME = datetime.datetime(2020, 2, 29, 12, 30, 1, 250000)

@@ -21,7 +21,7 @@ from feedline.datasets.formats.sql.database import Sqlite
 from feedline.datasets.formats.sql.dataset import Keys
 from feedline.datasets.formats.sql.query import Query, quoted
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.sql.people import COUNT, make_postgres, make_sqlite, samples
 

@@ -16,7 +16,7 @@ from feedline.datasets import SQLDataset
 from feedline.datasets.formats.sql.stream import SQLPass
 from feedline.errors import BadOption, SourceError
 from feedline.faults import Retry
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from feedline.types import EngineName
 from tests.datasets.formats.sql.people import COUNT, make_postgres, rows, samples
 from tests.datasets.formats.sql.test_dataset import change

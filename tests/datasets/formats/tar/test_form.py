@@ -20,7 +20,7 @@ from webdataset import tenbin as theirs
 from feedline.datasets.formats.tar.arrays import decode_npy, decode_ten
 from feedline.datasets.formats.tar.form import Decoder
 from feedline.errors import BadOption, CorruptSource, MissingExtra
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.sampling import examples
 
 

@@ -23,7 +23,7 @@ from PIL import Image
 from feedline.datasets import TarDataset
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import EXTENSIONS, SPECS
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.formats.tar.writing import tar_bytes
 from tests.sampling import examples
 

@@ -29,7 +29,7 @@ from feedline.errors import (
     SourceChanged,
     SourceError,
 )
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.tfrecord.records import example, field, file_of, framed
 from tests.datasets.storage.servers import web_server

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from feedline.datasets.formats.tfrecord.example import SequenceExample, parse_example
 from feedline.errors import CorruptSource
-from feedline.testing.source import assert_same
+from feedline.testing.asserting import assert_same
 from tests.datasets.formats.tfrecord.records import example, feature, field
 
 INTEGERS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40).map(lambda values: np.array(values, np.int64))

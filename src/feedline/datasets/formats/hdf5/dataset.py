@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.formats.hdf5.checked import checked_rows
 from feedline.datasets.formats.hdf5.fields import (
     NUMBERS,
     UNREADABLE,
@@ -20,7 +21,7 @@ from feedline.datasets.formats.hdf5.fields import (
     open_file,
     stored_in,
 )
-from feedline.datasets.formats.hdf5.rows import ChunkCache, Rows, checked_rows, rows_of
+from feedline.datasets.formats.hdf5.rows import ChunkCache, Rows, rows_of
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Fields, fields_with_sums
 from feedline.datasets.framework.paths import Paths, found_files

@@ -162,8 +162,8 @@ class LineSource(Source):
             return shuffled
         versions = {place.address: place.version for place in self.files if place.version is not None}
         here = [File.at(place.address) for place in self.files if not is_remote(place.address)]
-        local = {file.path: Version(file.size, str(file.tag)) for file in here}
-        return CommonShardStream(Shards(self._addresses(), self.format, self.remote, versions, local), self.transform)
+        versions |= {file.path: Version(file.size, str(file.tag)) for file in here}
+        return CommonShardStream(Shards(self._addresses(), self.format, self.remote, versions), self.transform)
 
     def _read(self, indices: Indices) -> list[object]:
         blocks, places = self.index.find(indices)
@@ -268,27 +268,23 @@ class _Reader:
         """
         files = self._files.get()
         wanted = [self._range(block, limit) for block in blocks]
-        try:
-            contents = self._contents(files, wanted)
-        finally:
-            for number in {one.shard for one in wanted}:
-                files.blob(number).check()  # what was read, or could not be read, may be from another version
-        return [contents[one] for one in wanted]
-
-    def _contents(self, files: ShardFiles, wanted: list[ByteRange]) -> dict[ByteRange, bytes]:
         plain = [one for one in wanted if not self._is_packed(one)]
         contents = dict(zip(plain, files.read(plain), strict=True))
         packed = [one for one in wanted if self._is_packed(one)]
-        blobs = [files.blob(one.shard) for one in packed]
+        blobs = {one.shard: files.blob(one.shard) for one in packed}
 
-        def unpacked(place: int) -> bytes:
-            one = packed[place]
-            found = self.index.files[one.shard]
-            return content_of(blobs[place], found.place(one.start), found.packing, _CHUNK).take(one.stop - one.start)
+        def unpacked(one: ByteRange) -> bytes:
+            place = self.index.files[one.shard].place(one.start)
+            packing = self.index.files[one.shard].packing
+            return content_of(blobs[one.shard], place, packing, _CHUNK).take(one.stop - one.start)
 
-        count = 1 if all(blob.is_local for blob in blobs) else self._request_count
-        contents |= zip(packed, side_by_side(unpacked, range(len(packed)), count), strict=True)
-        return contents
+        count = 1 if all(blob.is_local for blob in blobs.values()) else self._request_count
+        try:
+            contents |= zip(packed, side_by_side(unpacked, packed, count), strict=True)
+        finally:
+            for blob in blobs.values():
+                blob.check()  # what was read, or could not be read, may be from another version
+        return [contents[one] for one in wanted]
 
     def _is_packed(self, one: ByteRange) -> bool:
         found = self.index.files[one.shard]

@@ -16,7 +16,7 @@ from feedline.datasets.formats.indexed_shards import Folder, OpenShards, Shard, 
 from feedline.datasets.formats.litdata.index import read_layout
 from feedline.datasets.formats.litdata.leaves import decoding_of, token_type
 from feedline.datasets.formats.litdata.rows import ArrowRows
-from feedline.datasets.formats.mds.encodings import BROKEN, Decoding
+from feedline.datasets.formats.mds.encodings import BROKEN, Decoding, checked_decode
 from feedline.datasets.framework.form import Fields, Form
 from feedline.datasets.framework.shard_files import ByteRange
 from feedline.datasets.framework.source import Indices, Source, Transform, checked_count, checked_flag, has_own_samples
@@ -24,7 +24,6 @@ from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
-from feedline.images.pillow import SPECS
 from feedline.system.failures import words
 from feedline.system.handle import Handle
 
@@ -101,9 +100,7 @@ class LitDataDataset(Source, ColumnSource):
         remote: Remote | None = None,
     ) -> None:
         super().__init__(transform)
-        if decode is not None and decode not in SPECS:
-            raise BadOption(f"decode={decode!r} is not an image decoder: {', '.join(map(repr, sorted(SPECS)))}.")
-        self.decode = decode
+        self.decode = checked_decode(decode)
         self.allow_pickle = checked_flag("allow_pickle", allow_pickle)
         folder = Folder(path, remote, cache_bytes)
         self.remote = folder.remote

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from feedline.datasets.formats.indexed_shards import Folder, OpenShards, starts_of
-from feedline.datasets.formats.mds.encodings import BROKEN, Decoding, decoding_of
+from feedline.datasets.formats.mds.encodings import BROKEN, Decoding, checked_decode, decoding_of
 from feedline.datasets.formats.mds.index import read_layout
 from feedline.datasets.framework.form import Fields, Form
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform, checked_flag, is_column, stacked
@@ -15,7 +15,6 @@ from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
-from feedline.images.pillow import SPECS
 from feedline.system.failures import words
 from feedline.system.handle import Handle
 
@@ -75,9 +74,7 @@ class MDSDataset(TableSource):
         remote: Remote | None = None,
     ) -> None:
         super().__init__(transform)
-        if decode is not None and decode not in SPECS:
-            raise BadOption(f"decode={decode!r} is not an image decoder: {', '.join(map(repr, sorted(SPECS)))}.")
-        self.decode = decode
+        self.decode = checked_decode(decode)
         self.allow_pickle = checked_flag("allow_pickle", allow_pickle)
         folder = Folder(path, remote, cache_bytes)
         self.remote = folder.remote

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption, CorruptSource
-from feedline.images.pillow import check_pixels, picture_decoder
+from feedline.images.pillow import SPECS, check_pixels, picture_decoder
 from feedline.system.failures import words
 from feedline.system.optional import require
 
@@ -45,6 +45,13 @@ BROKEN = (
     pickle.UnpicklingError,
 )
 """What decoding raises if bytes are damaged. A pickle may also raise anything else."""
+
+
+def checked_decode(decode: str | None) -> str | None:
+    """Return the option `decode=`, the decoder of images. Raises BadOption: there is none of this name."""
+    if decode is not None and decode not in SPECS:
+        raise BadOption(f"decode={decode!r} is not an image decoder: {', '.join(map(repr, sorted(SPECS)))}.")
+    return decode
 
 
 @functools.lru_cache(256)

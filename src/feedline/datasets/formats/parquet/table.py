@@ -26,13 +26,13 @@ from feedline.datasets.formats.parquet.layout import (
     mask_of,
 )
 from feedline.datasets.formats.parquet.values import prepared, pyarrow, text_of, vectors, whole
+from feedline.datasets.formats.parquet.waste import Waste
 from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Form, VectorFields, check_fields
 from feedline.datasets.framework.paths import File, Paths, found_files
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform
-from feedline.datasets.framework.waste import Waste
 from feedline.datasets.storage.ranges import side_by_side
 from feedline.errors import CorruptSource, FeedlineError, SourceError
 from feedline.system.failures import words

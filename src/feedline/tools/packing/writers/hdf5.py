@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feedline.datasets.formats.hdf5.rows import SUMS, value_sum
+from feedline.datasets.formats.hdf5.checked import SUMS, value_sum
 from feedline.datasets.framework.checksums import BlockSums, sealed
 from feedline.system.optional import require
 from feedline.tools.packing.schema import Column, Sample, Unfit, is_utf8

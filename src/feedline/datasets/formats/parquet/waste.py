@@ -23,8 +23,6 @@ class Waste:
     """
 
     def __init__(self) -> None:
-        self.went_back = False
-        """True if the next row group was reached by reading its file from the beginning again."""
         self._in_pass: set[int] = set()
         self._seconds = 0.0
         self._decoded = 0
@@ -35,9 +33,8 @@ class Waste:
         """Record a decoded row group; warn, once, if most of the work is wasted."""
         if group in self._in_pass and len(self._in_pass) >= _PASS * group_count:
             self._in_pass.clear()
-        is_again = group in self._in_pass or self.went_back
+        is_again = group in self._in_pass
         self._in_pass.add(group)
-        self.went_back = False
         self._decoded += rows
         self._seconds += seconds if is_again else 0
         if self._has_warned or not is_again or self._seconds < LATEST_S or self._decoded < SHARE * self.used:
