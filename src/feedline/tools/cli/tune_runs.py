@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -371,6 +372,7 @@ def _code(end: SystemExit) -> str:
 
 
 def _tail(written: BinaryIO) -> str:
+    sys.stdout.flush()
     size = written.seek(0, os.SEEK_END)
     written.seek(max(0, size - _TAIL))
     return written.read().decode(errors="replace")
