@@ -32,7 +32,7 @@ from feedline.datasets import (
 )
 from feedline.samplers import DistributedSampler
 from feedline.system.ranks import Tail
-from tests.datasets.formats.streams.server import Server, find_server, has_server
+from tests.datasets.formats.streams.server import Server, find_server, started_server
 
 pytestmark = pytest.mark.sample(4)
 
@@ -247,13 +247,8 @@ def test_workers_without_a_process_group_know_their_rank(source: str, where: Pat
 @pytest.fixture(scope="module", autouse=True)
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server | None]:
     """Return a server that starts before the checks for leaks."""
-    if not has_server():
-        yield None
-        return
-    server = Server(tmp_path_factory.mktemp("r"))
-    server.start()
-    yield server
-    server.stop()
+    with started_server(tmp_path_factory.mktemp("r")) as server:
+        yield server
 
 
 def _consume(rank: int, url: str, stream: str, how: dict[str, Any]) -> Any:

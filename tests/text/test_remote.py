@@ -29,12 +29,10 @@ from tests.datasets.storage.servers import (
     Request,
     StoreProxy,
     WebServer,
-    bucket_at,
     first,
     needs_s3,
     options_for,
-    s3_server,
-    start_fsspec,
+    s3_bucket,
     store_proxy,
     web_server,
 )
@@ -421,14 +419,11 @@ def test_a_store_without_versions(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture(scope="module")
 def s3(folder: Path) -> Iterator[Any]:
-    start_fsspec()
-    with s3_server() as address:
-        client = bucket_at(address)
+    with s3_bucket() as client:
         for number in range(3):
             body = (folder / f"tokens-{number}.bin").read_bytes()
             client.put_object(Bucket="bucket", Key=f"train/tokens-{number + 8}.bin", Body=body)
         yield client
-        client.close()
 
 
 @pytest.fixture

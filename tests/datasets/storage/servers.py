@@ -395,9 +395,10 @@ def options_for(proxy: StoreProxy) -> dict[str, Any]:
 S3_OPTIONS = {"key": "user", "secret": "secret", "client_kwargs": {"region_name": "us-east-1", "verify": False}}
 
 
+# Any: boto3 creates the classes of its clients at run time.
 @contextlib.contextmanager
-def s3_server() -> Iterator[str]:
-    """Run moto's server, and yield its address."""
+def s3_bucket() -> Iterator[Any]:
+    """Run moto's server with a bucket named "bucket", and yield a client to fill it with."""
     import functools
     import logging
 
@@ -410,20 +411,27 @@ def s3_server() -> Iterator[str]:
     # Every client has its own session, which would read the description of S3 again.
     sessions: Any = importlib.import_module("botocore.session")
     sessions.create_loader = functools.cache(sessions.create_loader)
+    start_fsspec()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
         host, port = server.get_host_and_port()
-        yield f"http://{host}:{port}"
+        with contextlib.closing(_client_of(f"http://{host}:{port}")) as client:
+            client.create_bucket(Bucket="bucket")
+            yield client
     finally:
         server.stop()
 
 
 @contextlib.contextmanager
 def gs_server() -> Iterator[str]:
-    """Run a server that imitates Google Cloud Storage, with a bucket named "bucket", and yield its address."""
-    from gcp_storage_emulator.server import create_server
+    """Run a server that imitates Google Cloud Storage, with a bucket named "bucket", and yield its address.
 
+    Skips the test if the packages for it are not installed.
+    """
+    pytest.importorskip("gcsfs")
+    create_server = pytest.importorskip("gcp_storage_emulator.server").create_server
+    start_fsspec()
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
     server.start()
     api = server._api
@@ -447,17 +455,13 @@ def start_fsspec() -> None:
     loop.call_soon_threadsafe(loop.set_default_executor, executor)
 
 
-# Any: boto3 creates the classes of its clients at run time.
-def bucket_at(address: str) -> Any:
-    """Create a bucket named "bucket" and return a client to fill it with; close the client afterwards."""
+def _client_of(address: str) -> Any:
     import boto3
 
-    client = boto3.client(
+    return boto3.client(
         "s3",
         endpoint_url=address,
         aws_access_key_id=S3_OPTIONS["key"],
         aws_secret_access_key=S3_OPTIONS["secret"],
         region_name="us-east-1",
     )
-    client.create_bucket(Bucket="bucket")
-    return client

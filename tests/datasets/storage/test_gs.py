@@ -13,7 +13,7 @@ from feedline.datasets import Remote, TarDataset
 from feedline.datasets.storage.storage import Storage
 from feedline.datasets.storage.systems import close_system, make_system
 from feedline.errors import SourceChanged, SourceError
-from tests.datasets.storage.servers import gs_server, knows_generations, start_fsspec, store_proxy
+from tests.datasets.storage.servers import gs_server, knows_generations, store_proxy
 
 pytestmark = pytest.mark.sample(4)
 
@@ -23,9 +23,6 @@ COUNT = 30
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[dict[str, Any]]:
-    pytest.importorskip("gcsfs")
-    pytest.importorskip("gcp_storage_emulator")
-    start_fsspec()
     with gs_server() as address:
         yield {"endpoint_url": address, "token": "anon"}
 

@@ -15,7 +15,7 @@ from feedline.datasets.storage.blob import Version
 from feedline.datasets.storage.storage import Storage, local_path, protocol_of
 from feedline.datasets.storage.systems import close_system
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
-from tests.datasets.storage.servers import S3_OPTIONS, bucket_at, s3_server, start_fsspec
+from tests.datasets.storage.servers import S3_OPTIONS, s3_bucket
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,9 @@ def quick(**options: object) -> Storage:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    start_fsspec()
-    with s3_server() as address:
-        client = bucket_at(address)
+    with s3_bucket() as client:
         client.put_object(Bucket="bucket", Key="some/a ä.bin", Body=DATA)
         yield client
-        client.close()
 
 
 @pytest.fixture

@@ -27,13 +27,11 @@ from feedline.datasets.storage.storage import Storage
 from feedline.errors import FeedlineWarning, SourceChanged, SourceError
 from tests.datasets.storage.servers import (
     StoreProxy,
-    bucket_at,
     first,
     needs_s3,
     options_for,
     refuse_old,
-    s3_server,
-    start_fsspec,
+    s3_bucket,
     store_proxy,
 )
 
@@ -44,12 +42,9 @@ DATA = bytes(i * 7 % 251 for i in range(100_000))
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    start_fsspec()
-    with s3_server() as address:
-        client = bucket_at(address)
+    with s3_bucket() as client:
         client.put_object(Bucket="bucket", Key="a", Body=DATA)
         yield client
-        client.close()
 
 
 @pytest.fixture

@@ -30,12 +30,10 @@ from feedline.tools.packing.inspection import inspect
 from tests import program_server
 from tests.datasets.storage.servers import (
     StoreProxy,
-    bucket_at,
     first,
     needs_s3,
     options_for,
-    s3_server,
-    start_fsspec,
+    s3_bucket,
     store_proxy,
 )
 from tests.sampling import examples
@@ -502,11 +500,8 @@ def test_every_engine_delivers_the_same_samples(memory: Any, tmp_path: Path, eng
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    start_fsspec()
-    with s3_server() as address:
-        client = bucket_at(address)
+    with s3_bucket() as client:
         yield client
-        client.close()
 
 
 @pytest.fixture

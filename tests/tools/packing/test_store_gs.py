@@ -17,7 +17,7 @@ from feedline.datasets import ParquetDataset, Remote, TarDataset
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.systems import close_system, make_system
 from feedline.errors import PackError
-from tests.datasets.storage.servers import StoreProxy, gs_server, start_fsspec, store_proxy
+from tests.datasets.storage.servers import StoreProxy, gs_server, store_proxy
 from tests.tools.packing.stores import Mixed, content
 from tests.tools.packing.test_store import NEW, OLD, Large, labels_in, without_place
 
@@ -31,9 +31,6 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def behind() -> Iterator[str]:
-    pytest.importorskip("gcsfs")
-    pytest.importorskip("gcp_storage_emulator")
-    start_fsspec()
     with gs_server() as address:
         yield address
 

@@ -28,14 +28,12 @@ from tests.datasets.contract import SourceContract
 from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
 from tests.datasets.storage.servers import (
     StoreProxy,
-    bucket_at,
     first,
     gs_server,
     knows_generations,
     needs_s3,
     options_for,
-    s3_server,
-    start_fsspec,
+    s3_bucket,
     store_proxy,
     web_server,
 )
@@ -68,16 +66,13 @@ def asked(proxy: StoreProxy) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    start_fsspec()
-    with s3_server() as address:
-        client = bucket_at(address)
+    with s3_bucket() as client:
         client.put_object(Bucket="bucket", Key="all.parquet", Body=parquet_bytes(table()))
         for shard in range(SHARDS):
             client.put_object(Bucket="bucket", Key=f"few/{9 + shard}.parquet", Body=parquet_bytes(numbers_table(shard)))
         for key in ("few/_hidden.parquet", "few/about.txt"):
             client.put_object(Bucket="bucket", Key=key, Body=b"no Parquet")
         yield client
-        client.close()
 
 
 @pytest.fixture
@@ -317,9 +312,6 @@ def test_each_footer_of_hundreds_of_objects_takes_one_request(proxy: StoreProxy)
 
 @pytest.fixture(scope="module")
 def gs() -> Iterator[str]:
-    pytest.importorskip("gcsfs")
-    pytest.importorskip("gcp_storage_emulator")
-    start_fsspec()
     with gs_server() as address:
         yield address
 

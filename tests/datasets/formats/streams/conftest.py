@@ -3,20 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.datasets.formats.streams.server import Server, find_server, has_server
+from tests.datasets.formats.streams.server import Server, find_server, started_server
 from tests.datasets.formats.streams.stores import Lines, Store, Stream
 
 
 @pytest.fixture(scope="module", autouse=True)
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server | None]:
     """A server that starts before the checks for leaks."""
-    if not has_server():
-        yield None
-        return
-    server = Server(tmp_path_factory.mktemp("r"))
-    server.start()
-    yield server
-    server.stop()
+    with started_server(tmp_path_factory.mktemp("r")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """A private Redis server in a temporary folder, reached through a socket."""
 
+import contextlib
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,20 @@ class Server:
     def pending(self, stream: str, group: str = "feedline") -> int:
         with self.client() as client:
             return int(client.xpending(stream, group)["pending"])
+
+
+@contextlib.contextmanager
+def started_server(folder: Path) -> Iterator[Server | None]:
+    """Run a server in a folder; None if none is installed."""
+    if not has_server():
+        yield None
+        return
+    server = Server(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def has_server() -> bool:

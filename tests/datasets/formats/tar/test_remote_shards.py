@@ -22,9 +22,7 @@ from tests.datasets.storage.servers import (
     S3_OPTIONS,
     Request,
     WebServer,
-    bucket_at,
-    s3_server,
-    start_fsspec,
+    s3_bucket,
     web_server,
 )
 
@@ -166,15 +164,12 @@ def test_a_shard_replaced_on_the_server_is_detected(server: WebServer, tmp_path:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    start_fsspec()
-    with s3_server() as address:
-        client = bucket_at(address)
+    with s3_bucket() as client:
         first = 0
         for place, count in enumerate(SIZES):
             client.put_object(Bucket="bucket", Key=f"x/{place}.tar", Body=tar_bytes(numbered(count, first)))
             first += count
-        client.close()
-        yield address
+        yield client.meta.endpoint_url
 
 
 @pytest.mark.slow
