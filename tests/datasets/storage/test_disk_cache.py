@@ -51,6 +51,10 @@ class Far(Blob):
         self.data = b""
 
 
+def path_of(cache: DiskCache, blob: Blob, number: int) -> Path:
+    return Path(f"{cache.pieces_of(blob)}-{number}")
+
+
 def opened(far: Blob, cache: DiskCache, *, is_common: bool = False) -> CachedBlob:
     """Open a blob as the only file of its dataset."""
     cache.own([far.address])
@@ -102,9 +106,9 @@ def test_a_full_cache_keeps_its_pieces_and_other_reads_fetch_only_their_bytes(tm
     for number in range(5):
         blob.read(number * PIECE, (number + 1) * PIECE)
     for number in range(5):
-        os.utime(cache.path_of(far, number), (0, 0))  # long ago
+        os.utime(path_of(cache, far, number), (0, 0))  # long ago
     assert blob.read(5 * PIECE + 10, 5 * PIECE + 20) == DATA[5 * PIECE + 10 : 5 * PIECE + 20]
-    assert {number for number in range(11) if cache.path_of(far, number).exists()} == set(range(5))
+    assert {number for number in range(11) if path_of(cache, far, number).exists()} == set(range(5))
     assert far.fetched == 5 * PIECE + 10
     stats = cache.stats()
     assert (stats.fetched, stats.dropped, stats.held) == (5 * PIECE + 10, 10, 5 * stored_bytes(PIECE))
@@ -133,15 +137,15 @@ def test_random_access_replaces_unused_pieces(tmp_path: Path, monkeypatch: pytes
     opened(other, DiskCache(tmp_path / "c", 6 * PIECE)).read(0, 5 * PIECE)
     cache = DiskCache(tmp_path / "c", 6 * PIECE)
     opened(own, cache).read(0, 10)
-    assert not cache.path_of(own, 0).exists(), "the other pieces were used recently"
+    assert not path_of(cache, own, 0).exists(), "the other pieces were used recently"
     monkeypatch.setattr(disk_cache, "_UNUSED_S", -1.0)
     opened(own, cache).read(0, 10)
-    assert not cache.path_of(own, 0).exists(), "a full cache is not scanned for every read"
+    assert not path_of(cache, own, 0).exists(), "a full cache is not scanned for every read"
     later = opened(own, DiskCache(tmp_path / "c", 6 * PIECE))
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: later.read(number * PIECE, number * PIECE + 10), range(8)))
     later.read(0, 8 * PIECE)
-    assert sum(cache.path_of(own, number).exists() for number in range(11)) == 5
+    assert sum(path_of(cache, own, number).exists() for number in range(11)) == 5
     assert taken(tmp_path / "c") <= 6 * PIECE
 
 
@@ -150,7 +154,7 @@ def test_random_access_replaces_pieces_of_an_old_version(tmp_path: Path) -> None
     opened(old, DiskCache(tmp_path / "c", 6 * PIECE)).read(0, 5 * PIECE)
     cache = DiskCache(tmp_path / "c", 6 * PIECE)
     opened(new, cache).read(0, 10)
-    assert cache.path_of(new, 0).exists()
+    assert path_of(cache, new, 0).exists()
 
 
 def test_missing_pieces_are_fetched_in_one_request(tmp_path: Path) -> None:
@@ -263,7 +267,7 @@ def test_a_lock_is_released_even_if_a_process_was_forked_meanwhile(tmp_path: Pat
         child.start()
         return DATA[:PIECE]
 
-    path = cache.path_of(far, 0)
+    path = path_of(cache, far, 0)
     assert cache.fetched(path, PIECE, fetch, is_worth=False) == DATA[:PIECE]
     path.unlink()
     assert cache.fetched(path, PIECE, lambda: DATA[:PIECE], is_worth=False) == DATA[:PIECE]
@@ -278,7 +282,7 @@ def test_a_piece_can_be_fetched_after_a_failed_fetch(tmp_path: Path) -> None:
         raise SourceError("unreachable")
 
     with pytest.raises(SourceError, match="unreachable"):
-        cache.fetched(cache.path_of(far, 0), PIECE, fail, is_worth=False)
+        cache.fetched(path_of(cache, far, 0), PIECE, fail, is_worth=False)
     assert opened(far, cache).read(0, PIECE) == DATA[:PIECE]
 
 
@@ -287,7 +291,7 @@ def test_leftovers_of_a_killed_process_are_deleted(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(disk_cache, "_LOOK_SHARE", float("inf"))
     cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
     opened(far, cache).read(0, 1)
-    half, young = (tmp_path / "c" / f".{cache.path_of(far, 1).name}.{end}" for end in ("half", "young"))
+    half, young = (tmp_path / "c" / f".{path_of(cache, far, 1).name}.{end}" for end in ("half", "young"))
     others = [tmp_path / "c" / name for name in (".env", "thesis.tex", "0-1")]  # a file of the user, added later
     for path in (half, young, *others):
         path.write_bytes(b"abc")
@@ -368,7 +372,7 @@ def test_a_piece_that_is_damaged_after_it_was_read_is_fetched_again(tmp_path: Pa
     read_parts(blob)
     before = far.fetched
     for number in range(4):
-        path = cache.path_of(far, number)
+        path = path_of(cache, far, number)
         content = bytearray(path.read_bytes())
         content[7] ^= 1
         with open(path, "r+b") as file:  # in place, as a failing disk does
@@ -397,7 +401,7 @@ def large(path: Path) -> None:
 def test_only_regular_files_of_the_right_size_are_pieces(tmp_path: Path, replaced: Any, worth: str) -> None:
     far, cache = Far(), DiskCache(tmp_path / "c", 1 << 40)
     for number in range(4):
-        path = cache.path_of(far, number)
+        path = path_of(cache, far, number)
         path.parent.mkdir(exist_ok=True)
         (tmp_path / "c" / MARK).touch()
         replaced(path)
@@ -413,7 +417,7 @@ def test_only_regular_files_of_the_right_size_are_pieces(tmp_path: Path, replace
 
 def test_a_folder_in_place_of_a_piece_is_left_alone(tmp_path: Path) -> None:
     far, cache = Far(), DiskCache(tmp_path / "c", 10**6)
-    path = cache.path_of(far, 0)
+    path = path_of(cache, far, 0)
     path.mkdir(parents=True)
     (tmp_path / "c" / MARK).touch()
     (path / "mine").touch()
@@ -469,7 +473,7 @@ def test_a_piece_without_room_is_handed_to_those_who_wait_for_it(tmp_path: Path,
     other = Far()
     other.address = "s3://bucket/other.tar"
     opened(other, DiskCache(folder, limit)).read(0, 4 * PIECE)
-    lock = folder / f".{DiskCache(folder, limit).path_of(far, 0).name}.lock"
+    lock = folder / f".{path_of(DiskCache(folder, limit), far, 0).name}.lock"
     blobs = [opened(far, DiskCache(folder, limit), is_common=True) for _ in range(4)]
     with ThreadPoolExecutor(len(blobs)) as threads:
         first = threads.submit(blobs[0].read, 0, PIECE)

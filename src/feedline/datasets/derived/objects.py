@@ -75,12 +75,16 @@ def _run_file(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None  # the file ends in .py
     assert spec.loader is not None
+    before = sys.modules.get(name)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         with _users_code(f"Importing {path}"):
             spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
         raise
     return module
 

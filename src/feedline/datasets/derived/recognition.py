@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from feedline.datasets.formats.files.image_folder import IMAGES
 from feedline.datasets.formats.indexed_shards import INDEX
 from feedline.datasets.formats.tfrecord.framing import is_record
 from feedline.datasets.framework.manifest import FACTS, Manifest, folder_of, manifest_in, refuse_unfinished
+from feedline.datasets.framework.paths import files_below
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.content import packing_of
 from feedline.datasets.storage.remote import Remote, checked_remote
@@ -108,8 +108,10 @@ def recognise(path: str | os.PathLike[str], remote: Remote | None = None) -> Rec
 
 
 def _file(path: str) -> Recognised:
-    kind, found = kind_of_file(path), format_by_content(path)
-    if found is None and not (kind.is_text and path.lower().endswith((".tar", *COMPRESSED))):
+    if (found := format_by_content(path)) is not None:
+        return Recognised(path, found)
+    kind = kind_of_file(path)
+    if not (kind.is_text and path.lower().endswith((".tar", *COMPRESSED))):
         found = format_by_name(path)
     if found is None:
         raise SourceError(f"feedline cannot read {path}: it looks like {kind.words}. {kind.advice or f'{_KNOWN}.'}")
@@ -141,11 +143,14 @@ def _folder(path: str) -> Recognised:
         return Recognised(path, "lance")
     if (listed := _listed_in(os.path.join(path, INDEX))) is not None:
         return Recognised(path, listed)
-    files = sorted(files_below(path), key=lambda one: one.split(os.sep))
+    files = sorted(
+        (file for file in files_below(path) if os.path.basename(file) != FACTS), key=lambda one: one.split(os.sep)
+    )
     if not files:
         hidden = " except hidden ones" if os.listdir(path) else ""
         raise SourceError(f"{path} is empty: there are no files in it{hidden}.")
-    pairs = [file for file in files if file.endswith(_PAIR[0]) and f"{file[:-4]}{_PAIR[1]}" in files]
+    known = set(files)
+    pairs = [file for file in files if file.endswith(_PAIR[0]) and f"{file[:-4]}{_PAIR[1]}" in known]
     if 2 * len(pairs) >= max(2, len(files) - 1):
         return Recognised(path, "megatron" if len(pairs) == 1 else "stores", list(map(Path, pairs)))
     fallback = "pictures" if any(map(_is_picture, files)) else "files"
@@ -154,16 +159,15 @@ def _folder(path: str) -> Recognised:
 
 def _shards(path: str, files: list[str]) -> Recognised | None:
     """Return what a folder holds if its files are one dataset."""
-    shards = [file for file in files if _store_of(file) is not None]
-    others = [file for file in files if _store_of(file) is None]
+    stores = {file: one for file in files if (one := _store_of(file)) is not None}
+    shards, others = list(stores), [file for file in files if file not in stores]
     # A few texts beside shards describe them and are not samples. If there are as many texts as shards, they are
     # samples.
     few = len(others) <= max(1, len(shards) // 2) and all(one.lower().endswith(_BESIDE) for one in others)
-    found = {(_store_of(file), file.lower().endswith(COMPRESSED)) for file in shards}
+    found = {(one, file.lower().endswith(COMPRESSED)) for file, one in stores.items()}
     if not few or len(found) != 1:
         return None
     ((one, _),) = found
-    assert one is not None
     beside = list(map(Path, others))
     if READABLE[one].is_sharded:
         return Recognised(path, one, list(map(Path, shards)), beside)
@@ -196,7 +200,8 @@ def _stores(path: str, files: list[str]) -> Recognised | None:
     pictures = sum(map(_is_picture, files))
     if not 4 * len(stores) >= len(files) > 2 * pictures:
         return None
-    return Recognised(path, "stores", list(map(Path, stores)), [Path(one) for one in files if one not in stores])
+    found = set(stores)
+    return Recognised(path, "stores", list(map(Path, stores)), [Path(one) for one in files if one not in found])
 
 
 def _pair_of(path: str) -> tuple[str, str]:
@@ -219,12 +224,3 @@ def _listed_in(path: str) -> str | None:
     shards = found.get("shards")
     is_mds = isinstance(shards, list) and all(isinstance(one, dict) and one.get("format") == "mds" for one in shards)
     return "mds" if is_mds else None
-
-
-def files_below(path: str) -> Iterator[str]:
-    """Yield the data files in a folder: neither hidden files nor those that programs leave beside data."""
-    for place, folders, names in os.walk(path):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            if not name.startswith((".", "_")) and name != FACTS:
-                yield os.path.join(place, name)

@@ -11,7 +11,7 @@ import os
 import sys
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from feedline.abc.source import EpochAware, IterableSource, Repeatable, ShardedSource
@@ -198,8 +198,6 @@ class ResumablePass(Pass[T]):
 
     _name = ""
     """What the pass reads, for errors."""
-    _words: Mapping[str, str] = {"part": "part (worker of a rank, number of them)"}
-    """Names of the entries of a state, for errors."""
 
     @abstractmethod
     def _position(self) -> dict[str, object]:
@@ -235,8 +233,9 @@ class ResumablePass(Pass[T]):
             if saved != own[name]:
                 if name == "files":
                     raise self._other_files(saved, own[name])
+                what = "part (worker of a rank, number of them)" if name == "part" else name
                 raise BadState(
-                    f"The state was saved with {self._words.get(name, name)} {saved}, but now it is {own[name]}, so "
+                    f"The state was saved with {what} {saved}, but now it is {own[name]}, so "
                     f"the remaining samples of {self._name} cannot be determined. Use the same data, options and "
                     "number of workers and ranks as when it was saved."
                 )

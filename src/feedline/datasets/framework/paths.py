@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from feedline.datasets.storage.addresses import shown_address
 from feedline.errors import BadOption, SourceChanged, SourceError
 
+_HIDDEN = (".", "_")
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """The beginning of an address, also of one that was made into a Path; a single letter is a drive."""
 
@@ -89,8 +91,8 @@ def _of_one(given: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str
         raise BadOption(f"{given!r} is not a path, a pattern or a list of these.")
     path = os.path.abspath(os.path.expanduser(checked_path(given)))
     if os.path.isdir(path):
-        inside = [str(file) for ending in endings for file in Path(path).rglob(f"*{ending}")]
-        found = sorted((file for file in inside if not os.path.basename(file).startswith((".", "_"))), key=natural)
+        inside = [file for file in files_below(path) if is_data(os.path.relpath(file, path), endings)]
+        found = sorted(inside, key=natural)
         if not found:
             raise SourceError(f"The folder {path!r} has no files that end in {' or '.join(endings)}.")
         return found
@@ -100,6 +102,32 @@ def _of_one(given: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str
     if not found:
         raise SourceError(f"No file matches the pattern {os.fspath(given)!r}. Check the folder.")
     return found
+
+
+def files_below(path: str) -> Iterator[str]:
+    """Yield the files in a folder that are not hidden, and in no hidden folder: names that begin with `.` or `_`.
+
+    Programs leave copies and unfinished files in such folders, `.ipynb_checkpoints` and `_temporary` among them.
+    """
+    for place, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
+        yield from (os.path.join(place, name) for name in names if not name.startswith(_HIDDEN))
+
+
+def is_data(below: str, endings: tuple[str, ...]) -> bool:
+    """True for the path, below the folder that the user named, of a file that is not hidden and has a known ending.
+
+    Endings may be patterns.
+
+    Example:
+        >>> is_data("2026/a.csv", (".csv",)), is_data("a.tfrecord-00000-of-00002", (".tfrecord-*",))
+        (True, True)
+        >>> is_data("_temporary/0/a.csv", (".csv",)), is_data(".a.csv", (".csv",)), is_data("a.txt", (".csv",))
+        (False, False, False)
+    """
+    parts = below.replace(os.sep, "/").split("/")
+    is_hidden = any(part.startswith(_HIDDEN) for part in parts)
+    return not is_hidden and any(fnmatch.fnmatchcase(parts[-1], f"*{ending}") for ending in endings)
 
 
 def natural(path: str) -> list[tuple[int, str]]:

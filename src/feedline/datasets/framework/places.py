@@ -6,12 +6,18 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from feedline.datasets.framework.paths import Paths, found_files, natural
-from feedline.datasets.framework.remote_files import RemoteFile, found_remote, is_remote
-from feedline.datasets.storage.addresses import shown_address, shown_url
+from feedline.datasets.framework.paths import Paths, found_files
+from feedline.datasets.framework.remote_files import (
+    RemoteFile,
+    files_in_store,
+    found_remote,
+    is_remote,
+    is_store_folder,
+)
+from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Version
-from feedline.datasets.storage.storage import Storage, protocol_of
-from feedline.errors import BadOption, SourceError
+from feedline.datasets.storage.storage import Storage
+from feedline.errors import BadOption
 
 
 class Place(NamedTuple):
@@ -57,19 +63,7 @@ def found_places(paths: Paths, storage: Storage, endings: tuple[str, ...]) -> li
 
 
 def _remote(address: str, storage: Storage, endings: tuple[str, ...]) -> list[Place]:
-    if not _is_folder(address):
-        files = found_remote(address, storage, endings)
-        return [Place(one.address, one.version) if isinstance(one, RemoteFile) else Place(one, None) for one in files]
-    inside = storage.listed(f"{address.rstrip('/')}/**")
-    found = [one for one in inside if one.endswith(endings) and not one.rpartition("/")[2].startswith((".", "_"))]
-    if not found:
-        raise SourceError(f"{shown_url(address)} has no files that end in {' or '.join(endings)}.")
-    return [Place(one, inside[one]) for one in sorted(found, key=natural)]
-
-
-def _is_folder(address: str) -> bool:
-    """True if an address names a folder of a store: it ends with /, or its last name has no dot."""
-    path = address.partition("://")[2]
-    if protocol_of(address) in ("http", "https") or any(sign in path for sign in "*["):
-        return False
-    return "." not in path.partition("/")[2].rpartition("/")[2]
+    if is_store_folder(address):
+        return [Place(one, version) for one, version in files_in_store(address, storage, endings).items()]
+    files = found_remote(address, storage, endings)
+    return [Place(one.address, one.version) if isinstance(one, RemoteFile) else Place(one, None) for one in files]

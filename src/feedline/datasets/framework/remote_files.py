@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from feedline.datasets.framework.manifest import FACTS, Manifest, manifest_in, refuse_unfinished
-from feedline.datasets.framework.paths import File, natural
+from feedline.datasets.framework.paths import File, is_data
 from feedline.datasets.storage.addresses import identity_of, shown_url
 from feedline.datasets.storage.blob import Version
 from feedline.datasets.storage.storage import Storage, protocol_of
@@ -40,6 +40,28 @@ def is_remote(path: object) -> TypeGuard[str]:
     return isinstance(path, str) and bool(protocol_of(path))
 
 
+def is_store_folder(address: str) -> bool:
+    """True if an address names a folder of a store: it ends with /, or its last name has no dot."""
+    path = address.partition("://")[2]
+    if protocol_of(address) in ("http", "https") or any(sign in path for sign in "*["):
+        return False
+    return "." not in path.partition("/")[2].rpartition("/")[2]
+
+
+def files_in_store(folder: str, storage: Storage, endings: tuple[str, ...]) -> dict[str, Version]:
+    """Return the files below a folder of a store, in natural order. Raises SourceError: there are none."""
+    inside = storage.listed(f"{folder.rstrip('/')}/**")
+    depth = len(_parts(folder))
+    found = {one: version for one, version in inside.items() if is_data("/".join(_parts(one)[depth:]), endings)}
+    if not found:
+        raise SourceError(f"{shown_url(folder)} has no files that end in {' or '.join(endings)}.")
+    return found
+
+
+def _parts(address: str) -> list[str]:
+    return [part for part in address.partition("://")[2].split("/") if part]
+
+
 def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> list[RemoteFile | str]:
     """Return the files that an address stands for: those of a pattern or folder, or the address of a single file.
 
@@ -52,26 +74,21 @@ def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> li
         return [address]
     if address.endswith(f"/{FACTS}"):
         address = address.removesuffix(FACTS)
-    place = address.partition("://")[2]
     manifest = _packed(address, storage)
     if manifest is not None and manifest.is_in_place and all(shard.tag for shard in manifest.shards):
         return [
             RemoteFile(shown_url(one), shard.bytes, shard.tag, one)
             for one, shard in zip(manifest.addresses(), manifest.shards, strict=True)
         ]
-    patterns = [address]
-    if not any(sign in place for sign in "*["):
-        if "." in place.partition("/")[2].rpartition("/")[2]:
-            return [address]
-        if manifest is None:
-            refuse_unfinished(address, storage)
-        patterns = [f"{address.rstrip('/')}/**/*{ending}" for ending in endings]
-    found = {one: version for pattern in patterns for one, version in storage.listed(pattern).items()}
-    if patterns != [address]:
-        found = {one: version for one, version in found.items() if not os.path.basename(one).startswith((".", "_"))}
+    is_folder = is_store_folder(address)
+    if not is_folder and not any(sign in address.partition("://")[2] for sign in "*["):
+        return [address]
+    if is_folder and manifest is None:
+        refuse_unfinished(address, storage)
+    found = files_in_store(address, storage, endings) if is_folder else storage.listed(address)
     if manifest is not None:  # a run that replaces the files may have put others there
         found = {one: version for one, version in found.items() if os.path.basename(one) in manifest.by_name}
-    return [RemoteFile(shown_url(one), *found[one], one) for one in sorted(found, key=natural)]
+    return [RemoteFile(shown_url(one), *found[one], one) for one in found]
 
 
 def _packed(address: str, storage: Storage) -> Manifest | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol
@@ -248,6 +249,9 @@ class ShardPass(ResumablePass[Held]):
             if run is None or index >= len(run.records):
                 if not self._next_run():
                     return None
+                continue
+            if self._buffer.number >= self._begun.get(self._share + 1, sys.maxsize):
+                self._go_on()  # the rest of this shard could not be read before the state was saved
                 continue
             self._index = index + 1
             is_damage = self._has_gaps and isinstance(run.records[0], Damage)

@@ -51,7 +51,7 @@ def expand(
             )
         text = os.fspath(pattern)
         if text and isinstance(pattern, os.PathLike) and not is_folder_here(text):
-            found += _files(text, None)  # never a pattern, even if it contains pattern characters
+            found += _files(text, None)  # neither braces nor several in one
             continue
         for part in _SEPARATOR.split(text):
             for name in braces(part):

@@ -21,13 +21,13 @@ import json
 import os
 import stat
 import struct
-import sys
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from feedline.datasets.framework.checksums import BlockSums
 from feedline.datasets.framework.paths import local_output
 from feedline.errors import BadOption, CorruptSource, DataWarning, PerformanceWarning, SourceError, warn_user
 from feedline.memory.sharing import records
@@ -233,19 +233,13 @@ class Entry:
 
 def write_stored(path: Path, pieces: Iterable[ReadableBuffer], *, label: bytes = b"", flush: bool = True) -> None:
     """Write a file that `StoredFile` opens. Without `flush`, a power failure may damage it. Raises OSError."""
-    table, size, checksum = bytearray(), 0, 0
+    sums, size = BlockSums(BLOCK_BYTES), 0
     with replacing(path, flush=flush) as file:
         for piece in pieces:
             file.write(piece)
-            view = memoryview(piece).cast("B")
-            while len(view):
-                part = view[: BLOCK_BYTES - size % BLOCK_BYTES]
-                checksum, size, view = zlib.crc32(part, checksum), size + len(part), view[len(part) :]
-                if size % BLOCK_BYTES == 0:
-                    table += checksum.to_bytes(4, sys.byteorder)
-                    checksum = 0
-        if size % BLOCK_BYTES:
-            table += checksum.to_bytes(4, sys.byteorder)
+            sums.add(piece)
+            size += memoryview(piece).nbytes
+        table = sums.finish().tobytes()
         file.write(table + label + _footer(size, len(label), table + label))
 
 

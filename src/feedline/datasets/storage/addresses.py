@@ -6,13 +6,14 @@ Every address that ends up in a message, a repr, a state or a file goes through 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from hashlib import blake2b
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 HIDDEN = "***"
 _HOST = re.compile(r"((\[[^\[\]]*\]|[^:\[\]]+)(:\d*)?)?")
 _SHORTEST = 4
-"""Minimum length of a value to hide in other texts: shorter ones also occur as ordinary words."""
+"""Minimum length of a value to hide in other texts."""
 _SIGNATURES = [
     (re.compile(sign), re.compile(options))
     for sign, options in (
@@ -81,7 +82,12 @@ def without_secrets(text: str, address: str) -> str:
     user = place.partition("/")[0].rpartition("@")[0]
     found = [rest, user, *user.partition(":")[::2], options, *(value for _, value in parse_qsl(options))]
     found += [unquote(secret) for secret in found] + [quote(secret, safe="") for secret in found]
-    for secret in sorted({secret for secret in found if len(secret) >= _SHORTEST}, key=len, reverse=True):
+    return hidden(text, found)
+
+
+def hidden(text: str, secrets: Iterable[str]) -> str:
+    """Return a text without these values, except for those that are so short that they occur as ordinary words."""
+    for secret in sorted({secret for secret in secrets if len(secret) >= _SHORTEST}, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return text
 

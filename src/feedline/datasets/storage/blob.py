@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import stat
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
@@ -73,7 +74,7 @@ class LocalBlob(ClosedWhenDeleted, Blob):
     def __init__(self, path: str) -> None:
         self.name = self.address = path
         try:
-            self._file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            self._file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
         except OSError as exc:
             if exc.errno == errno.EMFILE:
                 raise TooManyOpenFiles(f"opening {path}") from exc
@@ -82,7 +83,7 @@ class LocalBlob(ClosedWhenDeleted, Blob):
             ) from (exc if shown_address(path) == path else None)
         try:
             status = os.fstat(self._file)
-            if not os.path.isfile(path):
+            if not stat.S_ISREG(status.st_mode):  # O_NONBLOCK lets a pipe be opened without a writer
                 files = os.path.join(path, "*")
                 raise SourceError(f"{path} is not a file. If it is a folder, name the files in it, such as {files}.")
         except BaseException:

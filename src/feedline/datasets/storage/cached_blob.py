@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.disk_cache import DiskCache
@@ -20,6 +22,7 @@ class CachedBlob(Blob):
         self.name, self.address, self.size, self.tag = blob.name, blob.address, blob.size, blob.tag
         self._blob = blob
         self._cache = cache
+        self._pieces = str(cache.pieces_of(blob))
         self._is_common = is_common
 
     def read(self, start: int, stop: int) -> bytes:
@@ -38,7 +41,7 @@ class CachedBlob(Blob):
     def _part(self, number: int, start: int, stop: int) -> bytes | None:
         """Return some bytes of a piece from the cache, which may fetch it; None if it should not."""
         cache, first = self._cache, number * disk_cache.PIECE_BYTES
-        size, path = min(disk_cache.PIECE_BYTES, self.size - first), cache.path_of(self, number)
+        size, path = min(disk_cache.PIECE_BYTES, self.size - first), Path(f"{self._pieces}-{number}")
         found = cache.read(path, size, start, stop)
         if found is not None:
             return found

@@ -21,7 +21,7 @@ from feedline.errors import CorruptSource
 from feedline.system.failures import words
 from feedline.system.optional import require
 
-LOCAL_CHUNK, REMOTE_CHUNK = 1 << 20, 1 << 23
+LOCAL_BLOCK, REMOTE_BLOCK = 1 << 20, 1 << 23
 """Bytes of a file to read at a time."""
 _SLICE = 1 << 13
 _ZSTD_SLICE = 1 << 11
@@ -177,7 +177,7 @@ def content_of(blob: Blob, begin: Place = BEGINNING, packing: str | None = None,
 
 def chunks_of(blob: Blob, start: int = 0, size: int = 0) -> Callable[[], bytes]:
     """Return a function that returns the bytes of a blob in chunks of some size, and none at its end."""
-    size = size or (LOCAL_CHUNK if blob.is_local else REMOTE_CHUNK)
+    size = size or (LOCAL_BLOCK if blob.is_local else REMOTE_BLOCK)
     starts = itertools.count(start, size)
 
     def next_chunk() -> bytes:

@@ -142,11 +142,11 @@ class DiskCache:
         if not any(one is files for one in self._files):
             self._files.append(files)
 
-    def path_of(self, blob: Blob, number: int) -> Path:
-        """Return the path of a piece, whether or not it is cached."""
+    def pieces_of(self, blob: Blob) -> Path:
+        """Return the path of each piece of a blob, cached or not, without its number: append `-` and the number."""
         name, version = _name_of(blob.address), hashlib.blake2b(f"{blob.size}\n{blob.tag}".encode(), digest_size=8)
         self._versions[name] = version.hexdigest()
-        return self.folder / f"{name}{version.hexdigest()}-{number}"
+        return self.folder / f"{name}{version.hexdigest()}"
 
     def read(self, path: Path, size: int, start: int, stop: int) -> bytes | None:
         """Return some bytes of a piece; None if it is missing or damaged, here or of another size."""
@@ -168,12 +168,16 @@ class DiskCache:
         self._count(uncached=size)
 
     def _count(self, *, served: int = 0, uncached: int = 0) -> None:
-        if self._pid != os.getpid():  # the parent counts its own
-            self._pid, self._served, self._uncached = os.getpid(), 0, 0
+        self._forget_parents()
         self._served, self._uncached = self._served + served, self._uncached + uncached
         if self._served + self._uncached >= _FLUSH_BYTES:
             with contextlib.suppress(OSError), _locked(self.folder / MARK) as mark:
                 self._put_counts(mark, self._counts(mark))
+
+    def _forget_parents(self) -> None:
+        """In a forked process, drop the counts of the parent, which adds them itself."""
+        if self._pid != os.getpid():
+            self._pid, self._served, self._uncached = os.getpid(), 0, 0
 
     def fetched(self, path: Path, size: int, fetch: Callable[[], bytes], *, is_worth: bool) -> bytes | None:
         """Fetch a piece, and cache it if there is room. One caller at a time does; the others wait for its bytes.
@@ -322,6 +326,7 @@ class DiskCache:
         return CacheStats(held=sum(one.size for one in _pieces_in(self.folder)[0])) if stored is None else stored
 
     def _put_counts(self, mark: int, counts: CacheStats) -> None:
+        self._forget_parents()
         served, self._served = self._served, 0
         uncached, self._uncached = self._uncached, 0
         held, fetched, before, dropped = counts

@@ -80,6 +80,11 @@ class StoreBlob(Blob):
             if arrived:
                 yield b"".join(arrived)  # not requested again
             raise
+        if len(data) > stop - start:
+            raise SourceError(
+                f"{self.name} cannot be read at byte {start}: the store sent {len(data)} bytes where {stop - start} "
+                "were requested. It, or a proxy before it, ignores ranges."
+            )
         yield data
 
     # Never returns bytes of another version: where the store supports it, each request names the version.
@@ -200,7 +205,7 @@ class Storage(ClosedWhenDeleted):
     Args:
         remote: how files are read.
         files: the addresses of all files of the dataset, whose pieces stay in the cache.
-        is_common: True if several processes read the same parts at about the same time, as workers of a `BlockStream`.
+        is_common: True if several processes may read the same parts of a file at about the same time.
     """
 
     def __init__(self, remote: Remote | None = None, files: Sequence[str] = (), *, is_common: bool = False) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from feedline.datasets.storage.addresses import shown_url, without_secrets
+from feedline.datasets.storage.addresses import hidden, shown_url, without_secrets
 from feedline.datasets.storage.blob import Throttled, Transient
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.system.failures import words
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
 _PLAIN = ("endpoint_url", "region_name")
 """Options that help with debugging and do not identify the user."""
-
-_SHORTEST = 4
-"""Minimum length of a value to hide: shorter ones occur as words in other text."""
-
 
 T = TypeVar("T")
 
@@ -225,9 +221,7 @@ def without_values(text: str, options: Mapping[str, object]) -> str:
         >>> without_values("The key AKIA1234 is unknown", {"key": "AKIA1234", "anon": False})
         'The key *** is unknown'
     """
-    for value in sorted(set(_texts(options)), key=len, reverse=True):
-        text = text.replace(value, "***")
-    return text
+    return hidden(text, _texts(options))
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -240,5 +234,5 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(part)
     elif isinstance(value, bytes):
         yield from _texts(value.decode("utf-8", "replace"))
-    elif isinstance(value, str) and len(value) >= _SHORTEST:
+    elif isinstance(value, str):
         yield value

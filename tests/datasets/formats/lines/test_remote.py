@@ -34,7 +34,7 @@ def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "BLOCK_BYTES", 100)
         monkeypatch.setattr(module, "PACKED_BYTES", 300)
     monkeypatch.setattr(index, "_LEAST_UNIT", 50)
-    monkeypatch.setattr("feedline.datasets.storage.content.REMOTE_CHUNK", 200)
+    monkeypatch.setattr("feedline.datasets.storage.content.REMOTE_BLOCK", 200)
     monkeypatch.setattr(source_module, "CACHE_BYTES", 0)
     monkeypatch.setattr("feedline.datasets.storage.ranges.REMOTE_GAP", 50)
     monkeypatch.setattr("feedline.datasets.formats.lines.format.SECTION_BYTES", 250)

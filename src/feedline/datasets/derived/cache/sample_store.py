@@ -338,14 +338,14 @@ def write_store(folder: Path, head: Head, limit: int | None) -> tuple[SampleStor
         limit: in bytes; None for the current size plus half of the free disk space.
     """
     dropped = False
-    if has_store(folder) and head_of(folder) != head:
-        with closing(read_store(folder)) as store, store.locked():
-            if head_of(folder) != head:  # otherwise another program was first
-                (empty := folder / f"{FILE}.new").touch()
-                os.replace(empty, folder / FILE)  # not removed: this file marks the folder
-                dropped = True
     check_own(folder, FILE)
     try:
+        if has_store(folder) and head_of(folder) != head:
+            with closing(read_store(folder)) as store, store.locked():
+                if has_store(folder) and head_of(folder) != head:  # otherwise another program was first
+                    (empty := folder / f"{FILE}.new").touch()
+                    os.replace(empty, folder / FILE)  # not removed: this file marks the folder
+                    dropped = True
         folder.mkdir(parents=True, exist_ok=True)
         (folder / FILE).touch()
         if limit is None:
