@@ -30,8 +30,7 @@ from typing import Any
 import numpy as np
 
 from feedline import DataLoader
-from feedline.datasets import TarDataset
-from feedline.datasets.storage.remote import Remote
+from feedline.datasets import Remote, TarDataset
 
 SHARDS, PER_SHARD, BATCH = 8, 80, 32
 

@@ -102,6 +102,18 @@ def test_modules_that_fail(
         open_object(f"{name}:x")
 
 
+def test_a_file_that_fails_does_not_unload_a_module_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "a_module_of_its_name.py"
+    own.write_text("raise ValueError")
+    monkeypatch.setitem(sys.modules, own.stem, sys)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(DatasetFailed):
+        open_object(f"{own}:dataset")
+    assert sys.modules[own.stem] is sys
+
+
 def test_missing_modules(module: str) -> None:
     with pytest.raises(BadOption, match="no module 'not_there_either' in"):
         open_object("not_there_either:x")

@@ -33,6 +33,22 @@ def test_hidden_files_and_other_endings_are_left_out(tmp_path: Path) -> None:
     assert found_files(tmp_path, ENDINGS) == (str(tmp_path / "a.parquet"),)
 
 
+def test_copies_and_unfinished_files_of_other_programs_are_left_out(tmp_path: Path) -> None:
+    make(tmp_path, ".ipynb_checkpoints/a.parquet", "_temporary/0/a.parquet", "_delta_log/1.parquet", "2026/a.parquet")
+    assert found_files(tmp_path, ENDINGS) == (str(tmp_path / "2026" / "a.parquet"),)
+
+
+def test_a_folder_whose_name_has_the_ending_is_not_a_file(tmp_path: Path) -> None:
+    """Spark writes such folders."""
+    names = make(tmp_path, "train.parquet/part-0.parquet", "train.parquet/part-1.parquet")
+    assert found_files(tmp_path, ENDINGS) == tuple(names)
+
+
+def test_a_file_that_two_endings_fit_comes_once(tmp_path: Path) -> None:
+    names = make(tmp_path, "a.tfrecord-00000-of-00001.gz")
+    assert found_files(tmp_path, (".tfrecord-*", ".tfrecord-*.gz")) == tuple(names)
+
+
 def test_names_with_brackets_are_not_patterns_if_the_file_exists(tmp_path: Path) -> None:
     (name,) = make(tmp_path, "a[1].parquet")
     assert found_files(name, ENDINGS) == (name,)

@@ -45,10 +45,15 @@ def test_every_range_is_read_with_few_reads(asked: list[tuple[int, int, int]], i
     ]
     for blob in blobs:
         blob.reads.clear()
-    files.spans(wanted)
+    spans = files.spans(wanted)
     gap = ranges._LOCAL_GAP if is_local else ranges.REMOTE_GAP
     for blob in blobs:
         assert all(other[0] - span[1] > gap for span, other in itertools.pairwise(blob.reads))
+    for span, _ in spans:
+        end = None
+        for one in sorted(span.ranges, key=lambda one: one.start):
+            assert end is None or one.start - end <= gap, "no more is read than the gap between two ranges"
+            end = max(one.stop, end or 0)
 
 
 def test_a_file_that_was_written_to_is_opened_again(tmp_path: Path) -> None:

@@ -411,6 +411,24 @@ def test_a_missing_file_is_named_and_the_others_are_read(kind: str, paths: list[
         assert loader.stats()["faults"]["retry"] == 0, "the exception is not about one sample"
 
 
+@pytest.mark.parametrize("taken", [5, 20, 40])
+@pytest.mark.parametrize("kind", OWN)
+def test_a_shard_that_comes_back_before_a_resume_repeats_nothing(kind: str, tmp_path: Path, taken: int) -> None:
+    paths = write(tmp_path, kind, sizes=(20, 20, 20, 20))
+    dataset = stream(kind, paths, shuffle=True, buffer=30, seed=3)
+    gone = dataset.order(0)[1]
+    away = Path(paths[gone]).rename(tmp_path / "away")
+    loader = feedline.Loader(dataset, 1, on_error="skip")
+    found = [int(batch[0]) for batch in itertools.islice(loader, taken)]
+    state = loader.state_dict()
+    away.rename(paths[gone])
+    again = feedline.Loader(stream(kind, paths, shuffle=True, buffer=30, seed=3), 1, on_error="skip")
+    again.load_state_dict(state)
+    found += listed(again)
+    assert len(found) == len(set(found))
+    assert set(range(80)) - set(range(20 * gone, 20 * gone + 20)) <= set(found)
+
+
 def test_a_common_stream_ends_if_a_file_is_missing(tmp_path: Path) -> None:
     paths = write(tmp_path, "jsonl")
     dataset = stream("jsonl", paths)

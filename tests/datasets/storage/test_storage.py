@@ -150,6 +150,25 @@ def test_any_fsspec_protocol_is_supported(s3: Any) -> None:
     fsspec.filesystem("memory").rm("/here", recursive=True)
 
 
+def test_a_store_that_ignores_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/here/a.bin", DATA)
+    storage = quick()
+    blob = storage.open("memory://here/a.bin")
+    monkeypatch.setattr(type(system), "cat_file", lambda *_, **__: DATA)
+    with pytest.raises(SourceError, match="sent 100000 bytes where 5 were requested"):
+        blob.read(3, 8)
+    storage.close()
+    system.rm("/here", recursive=True)
+
+
+def test_a_named_pipe_is_not_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SourceError, match="is not a file"):
+        Storage().open(str(tmp_path / "pipe"))
+
+
 def test_unknown_protocols_and_options(s3: Any) -> None:
     with pytest.raises(BadOption, match="nonsense://"):
         Storage().open("nonsense://bucket/a.tar")

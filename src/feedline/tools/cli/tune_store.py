@@ -128,7 +128,7 @@ def _text(address: str, sizes: list[int], cache_bytes: int, machines: int, ways:
         table.append([way.code, *fetched, f"{way.requests:,}", way.moves])
     lines = [
         head,
-        f"Each of {machines} machines, with {cache}:" if machines > 1 else f"With {cache}:",
+        f"Each of {machines} machines, with {cache}, needs at least:" if machines > 1 else f"With {cache}:",
         "",
         aligned(table),
     ]

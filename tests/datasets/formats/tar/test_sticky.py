@@ -1,4 +1,4 @@
-"""Shards that stay with their rank, and caches that know which shards come next."""
+"""Shards that stay with their rank, and caches that are too small for all of them."""
 
 from __future__ import annotations
 
