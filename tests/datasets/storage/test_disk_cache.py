@@ -8,8 +8,7 @@ import multiprocessing
 import os
 import random
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +52,22 @@ class Far(Blob):
 
 def path_of(cache: DiskCache, blob: Blob, number: int) -> Path:
     return Path(f"{cache.pieces_of(blob)}-{number}")
+
+
+def lock_of(folder: Path, blob: Blob) -> Path:
+    return folder / f".{path_of(DiskCache(folder, 10**6), blob, 0).name}.lock"
+
+
+needs_descriptors = pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts open files there")
+
+
+def waiting_for(path: Path, process: int | None = None) -> int:
+    """Return how many threads of a process have a file open, by the links of its descriptors."""
+    folder, found = f"/proc/{process or 'self'}/fd", 0
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):
+            found += os.readlink(f"{folder}/{name}") == str(path)
+    return found
 
 
 def opened(far: Blob, cache: DiskCache, *, is_common: bool = False) -> CachedBlob:
@@ -226,54 +241,70 @@ def test_processes_write_and_delete_at_the_same_time(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "c").iterdir() if path.name.startswith(".") and path.name != MARK]
 
 
-class Slow(Far):
-    """A blob so slow that other requests arrive during a fetch."""
+class HeldAnywhere(Far):
+    """A blob whose first read in any process waits."""
+
+    def __init__(self, reads: Any, may_answer: Any) -> None:
+        super().__init__()
+        self.all_reads, self.may_answer = reads, may_answer
 
     def read(self, start: int, stop: int) -> bytes:
-        time.sleep(0.005)
+        with self.all_reads.get_lock():
+            self.all_reads.value += 1
+            is_first = self.all_reads.value == 1
+        assert not is_first or self.may_answer.wait(60)
         return super().read(start, stop)
 
 
-def _read_counted(folder: Path, number: int, begin: Any) -> None:
+def _read_twice(folder: Path, far: Far) -> None:
     disk_cache.PIECE_BYTES = PIECE
-    far = Slow()
-    begin.wait()
     with ThreadPoolExecutor(2) as threads:
         for found in threads.map(lambda _: opened(far, DiskCache(folder, 10**6)).read(0, len(DATA)), range(2)):
             assert found == DATA
-    (folder.parent / f"{number}.count").write_text(str(far.reads))
 
 
+@needs_descriptors
 def test_concurrent_reads_of_a_piece_fetch_it_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
-    begin = context.Event()
-    processes = [context.Process(target=_read_counted, args=(tmp_path / "c", number, begin)) for number in range(3)]
+    far = HeldAnywhere(context.Value("i", 0), context.Event())
+    processes = [context.Process(target=_read_twice, args=(tmp_path / "c", far)) for _ in range(3)]
     for process in processes:
         process.start()
-    begin.set()
+    lock = lock_of(tmp_path / "c", far)
+    while sum(waiting_for(lock, process.pid) for process in processes) < 6:
+        assert all(process.is_alive() for process in processes)
+    far.may_answer.set()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 3
-    assert sum(int(path.read_text()) for path in tmp_path.glob("*.count")) == 11
+    assert far.all_reads.value == 11
     assert {path.name for path in (tmp_path / "c").iterdir() if path.name.startswith(".")} == {MARK}
 
 
+@needs_descriptors
 def test_a_lock_is_released_even_if_a_process_was_forked_meanwhile(tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
     context = multiprocessing.get_context("fork")
     may_end = context.Event()
     child = context.Process(target=may_end.wait)
+    path, lock = path_of(cache, far, 0), lock_of(tmp_path / "c", far)
+    with ThreadPoolExecutor(1) as threads:
+        waiting: list[Future[bytes | None]] = []
 
-    def fetch() -> bytes:
-        child.start()
-        return DATA[:PIECE]
+        def fetch() -> bytes:
+            child.start()  # it inherits the descriptor, and with it the lock
+            other = DiskCache(tmp_path / "c", 10**6)
+            waiting.append(threads.submit(other.fetched, path, PIECE, lambda: DATA[:PIECE], is_worth=False))
+            while waiting_for(lock) < 2:
+                assert not waiting[0].done()
+            return DATA[:PIECE]
 
-    path = path_of(cache, far, 0)
-    assert cache.fetched(path, PIECE, fetch, is_worth=False) == DATA[:PIECE]
-    path.unlink()
-    assert cache.fetched(path, PIECE, lambda: DATA[:PIECE], is_worth=False) == DATA[:PIECE]
-    may_end.set()
-    child.join()
+        try:
+            assert cache.fetched(path, PIECE, fetch, is_worth=False) == DATA[:PIECE]
+            assert waiting[0].result(60) == DATA[:PIECE]
+        finally:
+            may_end.set()
+            child.join()
 
 
 def test_a_piece_can_be_fetched_after_a_failed_fetch(tmp_path: Path) -> None:
@@ -498,16 +529,7 @@ class Held(Far):
         return data
 
 
-def waiting_for(path: Path) -> int:
-    """Return how many threads of this process have a file open, by the links of its descriptors."""
-    found = 0
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            found += os.readlink(f"/proc/self/fd/{name}") == str(path)
-    return found
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts open files there")
+@needs_descriptors
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_piece_without_room_is_handed_to_those_who_wait_for_it(tmp_path: Path, fails: bool) -> None:
     """If the first fetch fails, one of the others fetches, and hands its piece over, too."""
@@ -515,7 +537,7 @@ def test_a_piece_without_room_is_handed_to_those_who_wait_for_it(tmp_path: Path,
     other = Far()
     other.address = "s3://bucket/other.tar"
     opened(other, DiskCache(folder, limit)).read(0, 4 * PIECE)
-    lock = folder / f".{path_of(DiskCache(folder, limit), far, 0).name}.lock"
+    lock = lock_of(folder, far)
     blobs = [opened(far, DiskCache(folder, limit), is_common=True) for _ in range(4)]
     with ThreadPoolExecutor(len(blobs)) as threads:
         first = threads.submit(blobs[0].read, 0, PIECE)

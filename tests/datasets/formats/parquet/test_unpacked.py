@@ -12,32 +12,18 @@ from feedline.datasets import ParquetDataset
 from feedline.datasets.framework.store import StoredFile
 from feedline.errors import DataWarning, FeedlineWarning, SourceChanged
 from feedline.testing.asserting import apart, assert_same
-from tests.datasets.contract import SourceContract
-from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
+from tests.datasets.formats.parquet.tables import COUNT, TableContract, samples, table, write
 
 GROUPS = 6
 
 
-class TestUnpacked(SourceContract):
+class TestUnpacked(TableContract):
     """All kinds of columns through Arrow files that the first of several processes writes."""
 
-    @pytest.fixture(autouse=True)
-    def _file(self, tmp_path: Path) -> None:
-        self.path = write(tmp_path / "a.parquet", table())
-        self.folder = tmp_path / "unpacked"
+    source, name = ParquetDataset, "a.parquet"
 
     def make_source(self, **options: Any) -> ParquetDataset:
-        return ParquetDataset(self.path, cache=self.folder, cache_bytes=1, **options)
-
-    def samples(self) -> list[Any]:
-        return samples()
-
-    def files(self) -> list[Path]:
-        return [self.path]
-
-    def rewrite(self) -> list[Any]:
-        write(self.path, table().take(list(range(COUNT))[::-1]))
-        return samples()[::-1]
+        return ParquetDataset(self.path, cache=self.path.parent / "unpacked", cache_bytes=1, **options)
 
 
 @pytest.fixture
