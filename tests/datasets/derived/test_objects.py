@@ -7,6 +7,7 @@ import pytest
 
 from feedline.datasets.derived.objects import check_name, open_object
 from feedline.errors import BadOption, DatasetFailed
+from tests.own_module import own_module
 
 MODULE = """
 class Points:
@@ -42,11 +43,7 @@ def inner():
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    name = f"own_{tmp_path.name}"
-    (tmp_path / f"{name}.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return name
+    return own_module(tmp_path, monkeypatch, MODULE)
 
 
 @pytest.mark.parametrize("name", ["points", "Points", "make", "Optional", "callable", "Space.points"])

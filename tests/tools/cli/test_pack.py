@@ -17,6 +17,7 @@ from feedline.tools.cli.main import main
 from feedline.tools.cli.pack import Bar
 from feedline.tools.packing import Stage
 from feedline.tools.screen import Screen
+from tests.own_module import own_module
 from tests.tools.cli.packing import fails, run
 from tests.tools.packing.lines import without_workers
 from tests.tools.packing.stores import FORMATS, SINGLE, canonical, stored_in, taken
@@ -52,11 +53,7 @@ number = 3
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    name = f"own_{tmp_path.name}"
-    (tmp_path / f"{name}.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return name
+    return own_module(tmp_path, monkeypatch, MODULE)
 
 
 @pytest.mark.parametrize("format_", [name for name in FORMATS if name != "npy"])

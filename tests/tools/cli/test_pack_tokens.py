@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from feedline.text import TokenDataset, verify
 from feedline.tools.cli.main import main
 from tests import program_server
+from tests.own_module import own_module
 from tests.tools.cli.packing import fails, run
 
 MODULE = """
@@ -26,11 +26,7 @@ number = 3
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    name = f"own_{tmp_path.name}"
-    (tmp_path / f"{name}.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return name
+    return own_module(tmp_path, monkeypatch, MODULE)
 
 
 def texts(path: str) -> list[str]:
