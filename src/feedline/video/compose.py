@@ -161,9 +161,7 @@ def _rendered(frames: Frames, lead: tuple[int, ...], fused: Fused, axes: str | N
     view: View | None = None
     for rows, pixels in frames:
         if view is None:
-            view = View(pixels.shape[1], pixels.shape[0])
-            for transform in fused.transforms:
-                transform.draw(view)
+            view = fused.draw(pixels.shape[1], pixels.shape[0])
             if axes is not None:
                 view.channels_first = axes != "THWC"
             finish = view.finish()
