@@ -11,6 +11,7 @@ import pytest
 
 from feedline import images
 from feedline.errors import BadOption
+from feedline.images.transforms.geometry import CornerCrop
 
 NAN, INF = float("nan"), float("inf")
 FLIP = images.HorizontalFlip()
@@ -98,6 +99,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         (images.Boxes("xywh"), "Boxes(format='xywh', normalized=False, min_size=1.0, min_visible=0.0"),
         (images.Keypoints(flip_pairs=[(1, 2)]), "Keypoints(flip_pairs=((1, 2),))"),
         (images.Mask(fill=255), "Mask(fill=255)"),
+        (CornerCrop(8, right=1, bottom=0), "CornerCrop(size=(8, 8), right=1, bottom=0)"),
         (images.TrivialAugmentWide(fill=128), "TrivialAugmentWide(num_magnitude_bins=31, interpolation='near"),
         (images.MixUp(alpha=0.4, num_classes=4), "MixUp(alpha=0.4, num_classes=4, image=None, label=None)"),
         (images.RandomBatchChoice([images.CutMix(num_classes=4)]), "RandomBatchChoice(transforms=(CutMix(alpha=1.0"),

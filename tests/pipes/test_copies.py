@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import feedline
+from feedline.abc.source import copy_for_worker
 from feedline.datasets import mix
 from feedline.text import tokenize
 from feedline.types import EngineName
@@ -113,3 +114,14 @@ def test_a_dataset_that_cannot_be_copied_is_shared() -> None:
     for dataset in (feedline.pipe(Locked()).map(abs), mix([Locked()])):
         with feedline.Loader(dataset, 3, workers=2, engine="thread", collate_fn=list) as threads:
             assert [sample for batch in threads for sample in batch] == list(range(COUNT))
+
+
+def test_a_dataset_that_copies_as_itself_stays_as_it_is() -> None:
+    class Shared(Wrapper):
+        def __copy__(self) -> Shared:
+            return self
+
+    source = feedline.pipe(Lines())
+    dataset = Shared(source)
+    assert copy_for_worker(dataset) is dataset
+    assert dataset.source is source

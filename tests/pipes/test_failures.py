@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 import feedline
+from feedline.faults.policy import Policy
 from feedline.pipes import pipe
-from tests.pipes.streams import Counting
+from tests.pipes.streams import Counting, Plain
+
+SKIP = Policy({ValueError: "skip"}, max_share=1.0)
 
 
 def passes(x: int) -> bool:
@@ -33,6 +36,32 @@ def test_a_batch_fails_with_its_sample_for_any_number_of_workers(workers: int) -
     found = [x for batch in loader for x in batch]
     assert found == [x for x in range(40) if x // 3 not in (0, 6)]
     assert len(loader.faults) == 2
+
+
+def test_a_failure_in_a_batch_that_is_dropped_takes_up_a_position_for_any_number_of_workers() -> None:
+    batches: Any = pipe(Plain(range(5))).map(FailsAt(4)).batch(2, drop_last=True, collate_fn=tuple)
+    for made in (batches.repeat(6), batches.concat(batches, batches), batches.interleave(batches.repeat(2))):
+        wholes = []
+        for workers in range(4):
+            engine: Any = "thread" if workers else "inline"
+            with feedline.Loader(made, None, workers=workers, engine=engine, on_error=SKIP) as loader:
+                wholes.append(list(loader))
+        assert set(wholes[0]) == {(0, 1), (2, 3)}
+        assert wholes == [wholes[0]] * 4
+
+
+def test_a_batch_that_is_dropped_is_not_read_to_skip_it_if_nothing_follows() -> None:
+    class Counted(Plain):
+        opened = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.opened += 1
+            return super().__iter__()
+
+    source = Counted(range(5))
+    batches: Any = pipe(source).batch(2, drop_last=True)
+    assert iter(batches).skip(9) == 2
+    assert source.opened == 1
 
 
 @pytest.mark.parametrize("operator", ["map", "filter", "flat_map"])
@@ -91,15 +120,17 @@ def test_an_interrupt_loses_nothing(number: int) -> None:
 
     whole = list(range(300))
     assert take_despite_interrupts(iter(interrupting())) == whole
-    keep, each = InterruptsOnce(number), InterruptsOnce(number)
+    keep = InterruptsOnce(number)
     assert take_despite_interrupts(iter(pipe(range(300)).filter(lambda x: keep(x) >= 0))) == whole
     assert take_despite_interrupts(iter(pipe(Source(InterruptsOnce(number))))) == whole
     assert take_despite_interrupts(iter(interrupting().batch(4, collate_fn=list).unbatch())) == whole
     assert sorted(take_despite_interrupts(iter(interrupting().window_shuffle(32)))) == whole
     assert take_despite_interrupts(iter(interrupting().interleave())) == whole
     assert sorted(take_despite_interrupts(iter(interrupting().interleave(range(300, 330))))) == list(range(330))
-    collating = pipe(range(300)).filter(passes).batch(4, collate_fn=lambda samples: [each(x) for x in samples])
-    assert take_despite_interrupts(iter(collating.unbatch())) == whole
+    for size in (4, 7):
+        each = InterruptsOnce(number)
+        collating = pipe(range(300)).filter(passes).batch(size, collate_fn=lambda samples: [each(x) for x in samples])  # noqa: B023
+        assert take_despite_interrupts(iter(collating.unbatch())) == whole
 
 
 def test_a_repetition_without_samples_does_not_end_the_stream() -> None:

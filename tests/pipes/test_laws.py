@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -44,6 +45,7 @@ FLAT: list[Step] = [  # operators that return numbers for numbers
     lambda p: p.flat_map(lambda x: [x] * (x % 3)),
     lambda p: p.batch(3, collate_fn=list).unbatch(),
     lambda p: p.batch(2).unbatch().map(int),
+    lambda p: p.batch(2, drop_last=True, collate_fn=list).unbatch(),
     lambda p: p.window_shuffle(4, seed=3),
     lambda p: p.take(9),
     lambda p: p.skip(2),
@@ -141,6 +143,11 @@ def test_the_number_of_workers_does_not_change_the_samples(number: int, source: 
         with contextlib.closing(loader((step + 1) % 4)) as made:
             made.load_state_dict(state)
             assert [batch.tolist() for batch in made] == whole[step:]
+
+
+def test_arrays_are_batched() -> None:
+    stream = feedline.pipe(Plain(np.arange(10).reshape(5, 2)))
+    assert [batch.tolist() for batch in stream.batch(2)] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8, 9]]]
 
 
 def fails_sometimes(x: int) -> int:

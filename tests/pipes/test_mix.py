@@ -144,6 +144,30 @@ def test_a_mixture_by_tokens() -> None:
     assert [len(sample) for sample in with_schedule.take(22)] == [5] * 20 + [50] * 2
 
 
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_sample_whose_measure_failed_is_retried(error: type[BaseException]) -> None:
+    failures = [error()]
+
+    def measure(x: int) -> int:
+        if x == 4 and failures:
+            raise failures.pop()
+        return 1
+
+    mixture: Any = pipe(Plain(range(8))).mix(Plain(range(10, 18)), measure=measure)
+    iterator = iter(mixture)
+    found: list[int] = []
+    while len(found) < 20:
+        try:
+            if not (taken := iterator.take(1)):
+                break
+            found += taken
+        except OSError:
+            assert iterator.try_again()
+        except KeyboardInterrupt:
+            pass
+    assert found == [x for pair in zip(range(8), range(10, 18), strict=True) for x in pair]
+
+
 @pytest.mark.parametrize(
     "weights", [[1], [1, -1], [1, float("nan")], [0, 0], {5: [1, 1]}, {"a": [1, 1]}, "ab", Numbers(1)], ids=repr
 )

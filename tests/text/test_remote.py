@@ -6,6 +6,7 @@ import json
 import pickle
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import Remote
 from feedline.datasets.storage import disk_cache, ranges
-from feedline.datasets.storage.blob import RetryPolicy
+from feedline.datasets.storage.blob import Blob, RetryPolicy
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.samplers import BlockSampler
 from feedline.testing.asserting import assert_same
 from feedline.text import TokenDataset
+from feedline.text.remote import RemoteTokens
 from feedline.text.token_file import HEADER_BYTES
 from tests.datasets.contract import SourceContract
 from tests.datasets.storage.servers import (
@@ -236,6 +238,20 @@ def test_nearby_blocks_share_a_request_and_distant_ones_are_requested_together(
     assert len(server.requests) == 6
     assert sum(one.stop - one.start for one in server.requests) == (5 * 2 + 4) * BLOCK
     dataset.close()
+
+
+def test_a_file_is_opened_once_for_several_of_its_pieces(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def open_(self: RemoteTokens, number: int) -> Blob:
+        opened.append(number)
+        return original(self, number)
+
+    original = RemoteTokens._open
+    monkeypatch.setattr(RemoteTokens, "_open", open_)
+    with closing(remote(server)) as dataset:
+        dataset.read_columns(np.array([0, 150, 300]))
+    assert opened == [0]
 
 
 def test_a_piece_that_is_mostly_wanted_is_fetched_once(server: WebServer) -> None:

@@ -125,6 +125,8 @@ def test_rejects_bad_results_of_a_sampler(positions: Any) -> None:
 def test_rejects_bad_results_of_a_function() -> None:
     with pytest.raises(BadOption, match="float64 of shape"):
         video.Compose([Fixed(1), lambda clip: clip / 2, images.Resize(8)])(encoded())
+    with pytest.raises(BadOption, match="at least one frame"):
+        video.Compose([Fixed(1), lambda clip: clip[:0], images.Resize(8)])(encoded())
     with pytest.raises(BadOption, match="given NoneType"):
         video.Compose([Fixed(1), lambda clip: None, images.Resize(8)])(encoded())
 

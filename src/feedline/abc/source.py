@@ -287,6 +287,8 @@ def copy_for_worker(dataset: T) -> T:
         own = copy.copy(dataset)
     except Exception:
         return dataset  # shared, as documented for threads
+    if own is dataset:  # its own `__copy__` shares it
+        return dataset
     for name, value in getattr(own, "__dict__", {}).items():
         if isinstance(value, IterableSource) and value is getattr(dataset, name, None):
             own.__dict__[name] = copy_for_worker(value)

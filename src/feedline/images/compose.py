@@ -27,6 +27,7 @@ from feedline.images.targets.target import Targets, check_size
 from feedline.randomness.scope import is_in_loader
 from feedline.system.optional import require
 from feedline.system.options import checked_choice
+from feedline.system.shown import call_of
 
 
 class ImageTransform(ABC):
@@ -55,8 +56,7 @@ class ImageTransform(ABC):
         return Compose([self])(image)
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({options})"
+        return call_of(self)
 
 
 class Decode(ImageTransform):
@@ -139,7 +139,7 @@ class Compose(Pipeline):
 
     def draw(self, original: Original) -> View:
         """Return what the first stage shows of an image."""
-        return self._first.draw(original)
+        return self._first.draw(*original.size)
 
     def rendered(self, original: Original, view: View, where: Placement) -> tuple[object, Sequence[View]]:
         """Return the image after all stages, and the views of these."""
@@ -153,7 +153,7 @@ class Compose(Pipeline):
                     check_size(made, one, view)
                 continue
             original = Original(made, self.mode)
-            view = one.draw(original)
+            view = one.draw(*original.size)
             made = one.render(original, view, place, self.decode)
             views.append(view)
         return made, views
@@ -223,9 +223,9 @@ class Fused:
             )
         return not transform.resizes or not any(one.resizes or one.adds_steps for one in self.transforms)
 
-    def draw(self, original: Original) -> View:
-        """Return what the stage shows of an image, with random numbers of `feedline.rng()`."""
-        view = View(*original.size)
+    def draw(self, width: int, height: int) -> View:
+        """Return what the stage shows of an image of this size, with random numbers of `feedline.rng()`."""
+        view = View(width, height)
         for transform in self.transforms:
             transform.draw(view)
             if CHANNELS[self.mode] > 1:

@@ -16,6 +16,7 @@ from feedline.images.transforms.choice import checked_weights, drawn_place
 from feedline.randomness.scope import rng
 from feedline.system.optional import is_tensor
 from feedline.system.options import checked_count, checked_number
+from feedline.system.shown import call_of
 from feedline.types import CollateFunction
 
 
@@ -41,8 +42,7 @@ class BatchTransform(ABC):
         return _After(collate, self)
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({options})"
+        return call_of(self)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ A program that keeps a label must not keep the images stored beside it. So no ar
 
 from __future__ import annotations
 
-import copyreg
-import io
 import marshal
 import mmap
 import pickle
@@ -26,9 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.framework import Framework, Reducer
+from feedline.abc.framework import Framework
 from feedline.abc.memory import on_this_thread
 from feedline.errors import NotPicklable
+from feedline.memory.batch_pickler import BatchPickler
 from feedline.memory.sparse import HUGE_PAGES_FROM
 from feedline.system.failures import words
 
@@ -289,57 +288,6 @@ def segment_reader(view: Bytes, most_held: float = 1.25) -> Reader:
     return Reader(view, lease)
 
 
-def _reduce_array(array: NDArray[np.generic]) -> object:
-    if not array.flags.writeable:  # for example made from bytes; would arrive read-only, unlike with plain pickle
-        array = array.copy("A")  # in Fortran order or row by row, as pickle does
-    return array.__reduce_ex__(5)
-
-
-def _reduce_text(value: np.bytes_ | np.str_) -> object:
-    """NumPy's own pickle leaves out zeros at the end."""
-    return type(value), (bytes(value) if isinstance(value, bytes) else "".join(value),)
-
-
-class _Encoder(pickle.Pickler):
-    """A pickler that is reused for every batch; its dispatch table is fixed when it is made."""
-
-    def __init__(self, reducers: dict[type, Reducer], more: dict[type, Callable[[object], object]]) -> None:
-        self.file = io.BytesIO()
-        self.writer: SlotWriter
-        self.buffers: list[tuple[int, int]] = []
-        super().__init__(self.file, protocol=5, buffer_callback=self._take_buffer)
-        self.dispatch_table: dict[type, Any] = {
-            **copyreg.dispatch_table,
-            np.ndarray: _reduce_array,
-            np.bytes_: _reduce_text,
-            np.str_: _reduce_text,
-            **more,
-        }
-        for kind, reduce in reducers.items():
-            self.dispatch_table[kind] = lambda array, reduce=reduce: reduce(array, self.writer)
-
-    def begin(self, writer: SlotWriter) -> None:
-        self.file.seek(0)
-        self.file.truncate()
-        self.buffers.clear()
-        self.writer = writer
-
-    def end(self) -> None:
-        """Release the pickled object and the writer."""
-        self.clear_memo()
-        del self.writer
-
-    def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
-        if not isinstance(memoryview(buffer).obj, np.ndarray):  # in the pickle, its bytes keep their type
-            return True
-        raw = buffer.raw()
-        if raw.nbytes == 0:
-            return True
-        address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
-        self.buffers.append((self.writer.copy(address, raw.nbytes, lasting=False), raw.nbytes))
-        return False
-
-
 class Codec:
     """Writes and reads batches of one framework. One instance per worker or consumer thread."""
 
@@ -350,9 +298,7 @@ class Codec:
         override: Callable[[object], object] | None = None,
     ) -> None:
         self._framework = framework
-        self._encoder = _Encoder(framework.reducers(), reducers or {})
-        if override is not None:
-            vars(self._encoder)["reducer_override"] = override  # a method would be called for every object of a batch
+        self._pickler = BatchPickler(framework.reducers(), reducers or {}, override)
         self._description: object = None
         """The description of the last batch of a common form that was written."""
         self._described = b""
@@ -387,15 +333,8 @@ class Codec:
 
     def encode_object(self, value: object, writer: SlotWriter) -> bytes:
         """Write any object; exceptions of pickle pass through unchanged."""
-        encoder = self._encoder
         writer.begin_again()
-        encoder.begin(writer)
-        try:
-            encoder.dump(value)
-        finally:
-            encoder.end()
-        body = encoder.file.getvalue()
-        buffers = encoder.buffers
+        body, buffers = self._pickler.pickled(value, writer)
         joined = writer.overlaps()
         spans = [_SPAN.pack(*span) for span in buffers + joined]
         return _short(b"".join([bytes((_PICKLED,)), _COUNTS.pack(len(buffers), len(joined)), *spans, body]), writer)

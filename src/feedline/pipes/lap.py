@@ -34,6 +34,8 @@ class Lap:
     """Number of the part that this worker of this rank reads, and of parts, if the pipe splits itself."""
     branch: int = 0
     """As in `Draws`."""
+    is_followed: bool = False
+    """True if other samples follow the stream: how many positions it has then matters."""
 
     def in_branch(self, number: int) -> Lap:
         """Return the lap of one of several streams."""

@@ -36,7 +36,21 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class MapOrigin(MapStage):
+class _Origin(Stage):
+    """A stage that reads a dataset."""
+
+    # Any: a dataset is any object that fits.
+    dataset: Any
+
+    def datasets(self) -> list[object]:
+        return [self.dataset]
+
+    def set_epoch(self, epoch: int) -> None:
+        if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
+            set_epoch(epoch)
+
+
+class MapOrigin(_Origin, MapStage):
     """A map-style dataset."""
 
     def __init__(self, dataset: MapStyle[object]) -> None:
@@ -46,8 +60,6 @@ class MapOrigin(MapStage):
         self.has_columns = isinstance(dataset, ColumnSource)
         self.hands_on_images = hands_on_images(dataset)
         self._seeding = Seeding()
-        several = getattr(dataset, "__getitems__", None)
-        self._several: Callable[[list[int]], Samples] | None = several if callable(several) else None
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -56,8 +68,9 @@ class MapOrigin(MapStage):
         indices = (places % max(len(self.dataset), 1)).tolist()
         dataset = self.dataset
         # Samples of a stream that are read together must not share random numbers: the grouping is arbitrary.
-        if self._several is not None and not (draws.seeds and getattr(dataset, "transform", None)):
-            return list(self._several(indices))
+        several = getattr(dataset, "__getitems__", None)
+        if callable(several) and not (draws.seeds and getattr(dataset, "transform", None)):
+            return list(several(indices))
         scope = current_scope()
         with contextlib.nullcontext() if scope is None else salted(scope, 0, draws):
             return self._seeding.run(indices, draws, lambda walk: [dataset[index] for index in walk])
@@ -76,23 +89,8 @@ class MapOrigin(MapStage):
     def origin(self, place: int, epoch: int) -> tuple[object, int]:
         return self.dataset, int(place) % len(self)
 
-    def datasets(self) -> list[object]:
-        return [self.dataset]
-
     def describe(self) -> Description:
         return origin_of(self.dataset, len(self))
-
-    def set_epoch(self, epoch: int) -> None:
-        if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
-            set_epoch(epoch)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_several": None}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        several = getattr(self.dataset, "__getitems__", None)
-        self._several = several if callable(several) else None
 
 
 class InOrder(StreamStage):
@@ -175,7 +173,7 @@ class PlaceCursor(Cursor):
         self._at = state["at"]
 
 
-class StreamOrigin(StreamStage):
+class StreamOrigin(_Origin, StreamStage):
     """An iterable dataset."""
 
     # Any: a dataset is any object that fits.
@@ -199,9 +197,6 @@ class StreamOrigin(StreamStage):
             dataset.set_worker(*lap.worker)
         return IteratorCursor(dataset, (self.identity, lap), is_whole=not self.is_sharded)
 
-    def datasets(self) -> list[object]:
-        return [self.dataset]
-
     def describe(self) -> Description:
         return origin_of(self.dataset, None)
 
@@ -209,10 +204,6 @@ class StreamOrigin(StreamStage):
         own = super().copied()
         own.dataset = copy_for_worker(self.dataset)
         return own
-
-    def set_epoch(self, epoch: int) -> None:
-        if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
-            set_epoch(epoch)
 
 
 def _no_worker() -> AbstractContextManager[None]:

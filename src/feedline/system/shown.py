@@ -30,3 +30,15 @@ def counted(count: int, one: str, many: str = "") -> str:
 def percent(share: float, digits: int = 0) -> str:
     """Return a share in percent."""
     return f"{100 * share:.{digits}f} %"
+
+
+def call_of(value: object) -> str:
+    """Return the call that makes an object whose public attributes are named like its options.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> call_of(SimpleNamespace(size=8, _cache=[]))
+        'SimpleNamespace(size=8)'
+    """
+    options = [f"{name}={option!r}" for name, option in vars(value).items() if not name.startswith("_")]
+    return f"{type(value).__name__}({', '.join(options)})"

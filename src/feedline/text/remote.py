@@ -125,7 +125,8 @@ class RemoteTokens:
         spans = [(span, True) for span in wholes]
         spans += [(span, False) for span in coalesced(singles, is_local=lambda number: False)]
         with ExitStack() as stack:
-            blobs = {number: stack.enter_context(closing(self._open(number))) for number, _ in missing}
+            numbers = {number for number, _ in missing}
+            blobs = {number: stack.enter_context(closing(self._open(number))) for number in numbers}
             side_by_side(lambda one: self._read(blobs[one[0].shard], *one), spans, self._requests)
             for number in {part.shard for part in singles}:
                 blobs[number].check()

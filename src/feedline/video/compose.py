@@ -161,9 +161,7 @@ def _rendered(frames: Frames, lead: tuple[int, ...], fused: Fused, axes: str | N
     view: View | None = None
     for rows, pixels in frames:
         if view is None:
-            view = View(pixels.shape[1], pixels.shape[0])
-            for transform in fused.transforms:
-                transform.draw(view)
+            view = fused.draw(pixels.shape[1], pixels.shape[0])
             if axes is not None:
                 view.channels_first = axes != "THWC"
             finish = view.finish()
@@ -201,11 +199,17 @@ def _pixels_of(clip: Any) -> NDArray[np.uint8]:
     """Return the clip that a function returned as an array that transforms of `feedline.images` can change."""
     if is_tensor(clip):  # of torchvision
         clip = clip.movedim(-3, -1).numpy()
-    if not isinstance(clip, np.ndarray) or clip.dtype != np.uint8 or clip.ndim < 4 or clip.shape[-1] != 3:
+    if (
+        not isinstance(clip, np.ndarray)
+        or clip.dtype != np.uint8
+        or clip.ndim < 4
+        or clip.shape[-1] != 3
+        or not clip.size
+    ):
         what = f"{clip.dtype} of shape {clip.shape}" if isinstance(clip, np.ndarray) else type(clip).__name__
         raise BadOption(
             f"A transform of a video was given {what}. Before a transform of feedline.images, a function must return "
-            "a uint8 array with the axes frame, height, width and color."
+            "a uint8 array with the axes frame, height, width and color, and at least one frame."
         )
     return clip
 

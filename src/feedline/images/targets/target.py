@@ -13,6 +13,7 @@ from feedline.errors import BadOption
 from feedline.images.geometry import View
 from feedline.images.medium import replaced
 from feedline.system.optional import is_tensor, require
+from feedline.system.shown import call_of
 
 
 class Target(ABC):
@@ -31,8 +32,7 @@ class Target(ABC):
         """
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({options})"
+        return call_of(self)
 
 
 # Any: numbers in an array, a tensor, or lists.

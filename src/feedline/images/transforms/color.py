@@ -12,6 +12,7 @@ from feedline.images.steps.colors import Blur, Hue, Saturation
 from feedline.images.steps.geometric import Erase
 from feedline.images.steps.step import Step
 from feedline.images.steps.tables import Contrast, brightness, solarize
+from feedline.images.transforms.geometry import TRIES
 from feedline.randomness.scope import rng
 from feedline.system.options import checked_choice, checked_number, checked_numbers, checked_range
 
@@ -30,9 +31,6 @@ _CHANGES: tuple[tuple[Callable[[float], Step], float], ...] = (
     (Hue, 0.0),
 )
 """The changes of `ColorJitter`, each with the factor that changes nothing."""
-
-
-_TRIES = 10
 
 
 class ColorJitter(ImageTransform):
@@ -188,7 +186,7 @@ class RandomErasing(ImageTransform):
         if random() >= self.p:
             return
         (least, most), (flat, tall) = self.scale, self.ratio
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             area = view.width * view.height * (least + (most - least) * random())
             shape = flat * (tall / flat) ** random()
             height, width = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))

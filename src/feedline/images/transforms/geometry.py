@@ -14,7 +14,7 @@ from feedline.system.options import checked_choice, checked_count, checked_numbe
 
 Color = float | Sequence[float] | None
 Sides = int | Sequence[int]
-_TRIES = 10
+TRIES = 10
 """Attempts of torchvision to find a random part that fits."""
 
 
@@ -59,11 +59,13 @@ class CenterCrop(ImageTransform):
 
     adds_steps = False
 
-    _place: tuple[float, float] = 0.5, 0.5
-    """Share of the free room that is left of the crop, and above it."""
-
     def __init__(self, size: int | tuple[int, int]) -> None:
         self.size = checked_size(size)
+
+    @property
+    def _place(self) -> tuple[float, float]:
+        """Share of the free room that is left of the crop, and above it."""
+        return 0.5, 0.5
 
     def draw(self, view: View) -> None:
         height, width = self.size
@@ -88,7 +90,11 @@ class CornerCrop(CenterCrop):
 
     def __init__(self, size: int | tuple[int, int], *, right: int, bottom: int) -> None:
         super().__init__(size)
-        self._place = right, bottom
+        self.right, self.bottom = right, bottom
+
+    @property
+    def _place(self) -> tuple[float, float]:
+        return self.right, self.bottom
 
 
 class RandomResizedCrop(ImageTransform):
@@ -128,7 +134,7 @@ class RandomResizedCrop(ImageTransform):
     def _part(self, width: int, height: int) -> tuple[int, int, int, int]:
         random = rng().random
         (least, most), (narrow, wide) = self.scale, self.ratio
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             area = width * height * (least + (most - least) * random())
             shape = math.exp(math.log(narrow) + math.log(wide / narrow) * random())
             across, down = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))

@@ -76,7 +76,7 @@ class BatchedStream(StreamStage):
 
     def __init__(self, source: StreamStage, options: BatchOptions) -> None:
         super().__init__(source, label=str(options), fixed=options.fixed)
-        self.options, self.size = options, options.size
+        self.options = options
         self.collate = options.collate(source)
 
     def count(self) -> int | None:
@@ -105,7 +105,7 @@ class _BatchCursor(OperatorCursor):
         return bool(self._group) or self._is_failing
 
     def _need(self, count: int) -> int:
-        return count * self._stage.size - len(self._group) - self._is_failing
+        return count * self._stage.options.size - len(self._group) - self._is_failing
 
     def _taken(self, count: int) -> Samples:
         if self._is_failing:
@@ -115,7 +115,7 @@ class _BatchCursor(OperatorCursor):
             try:
                 return self._source.take(count)
             except Exception:
-                if _FAILED not in self._group:
+                if not _has_failed(self._group):
                     self._is_failing = True
                     raise
                 self._number += 1
@@ -124,35 +124,30 @@ class _BatchCursor(OperatorCursor):
     def _append_failed(self, count: int) -> int:
         """Note a sample that failed; return how many samples to read, `count` unless this has completed the batch."""
         self._group.append(_FAILED)
-        if len(self._group) < self._stage.size:
+        if len(self._group) < self._stage.options.size:
             return count
         self._group = []
-        return count + self._stage.size
+        return count + self._stage.options.size
 
     def _process(self, items: Samples, first: int) -> Samples:
-        size = self._stage.size
+        size = self._stage.options.size
         first -= len(self._group)
         before, samples = self._group, self._group + items
         whole = len(samples) // size * size
         self._group = samples[whole:]
         groups = [samples[start : start + size] for start in range(0, whole, size)]
-        try:
-            return self._collated(groups, first)
-        except Exception:
-            raise
-        except BaseException:  # an interrupt
-            self._group = before
-            raise
+        return self._collated(groups, first, before)
 
     def _finish(self) -> Samples:
         group, self._group = self._group, []
         if not group or self._stage.options.drop_last:
             return []
-        return self._collated([group], self._number - len(group))
+        return self._collated([group], self._number - len(group), group)
 
-    def _collated(self, groups: list[Samples], first: int) -> Samples:
-        size = self._stage.size
-        if groups and _FAILED in groups[0]:  # its exception was raised
+    def _collated(self, groups: list[Samples], first: int, before: Samples) -> Samples:
+        """Return the batches; after an interrupt, `before` is the incomplete batch again."""
+        size = self._stage.options.size
+        if groups and _has_failed(groups[0]):  # its exception was raised
             groups, first = groups[1:], first + size
         draws = self._lap.draws(first, len(groups) * size)
         numbers = range(first, first + len(groups) * size, size)
@@ -162,6 +157,9 @@ class _BatchCursor(OperatorCursor):
             (failed,), group, self._group = stop.items, self._group, []
             rest = [sample for samples in stop.rest for sample in samples]
             raise Stopped(stop.reason, stop.made, failed, rest + group) from None
+        except BaseException:  # an interrupt
+            self._group = before
+            raise
 
     def try_again(self) -> bool:
         is_failing, self._is_failing = self._is_failing, False
@@ -173,11 +171,20 @@ class _BatchCursor(OperatorCursor):
     def skip(self, count: int) -> int:
         if self._pending_drop or not self._kept.is_empty or self._waiting or self._holds():
             return super().skip(count)
-        size = self._stage.size
+        options, size = self._stage.options, self._stage.options.size
+        is_checked = options.drop_last and self._lap.is_followed
+        before = self._source.state() if is_checked else {}
         past = self._source.skip(count * size)
-        self._number += past
+        if not is_checked or not past % size:
+            self._number += past
+            self._mark()
+            return options.count(past)
+        # A sample of the last batch may fail, which takes up a position although this batch is dropped: read it.
+        self._source = self._stage.parts[0].open(self._lap)
+        self._source.restore(before)
+        self._number += self._source.skip(past - past % size)
         self._mark()
-        return self._stage.options.count(past)
+        return past // size + super().skip(1)
 
     def restore(self, state: CursorState) -> None:
         super().restore(state)
@@ -186,3 +193,7 @@ class _BatchCursor(OperatorCursor):
 
 _FAILED = object()
 """Stands for a sample that failed."""
+
+
+def _has_failed(group: Samples) -> bool:
+    return any(sample is _FAILED for sample in group)  # `in` would compare arrays

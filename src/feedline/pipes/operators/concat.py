@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 
 import numpy as np
 
@@ -72,13 +73,18 @@ class _JoinedCursor(Cursor):
         self._parts = parts
         self._lap = lap
         self._number = 0
-        self._source = parts[0].open(lap.in_branch(0))
+        self._source = self._opened()
+
+    def _opened(self) -> Cursor:
+        is_last = self._number + 1 == len(self._parts)
+        lap = self._lap if is_last else replace(self._lap, is_followed=True)
+        return self._parts[self._number].open(lap.in_branch(self._number))
 
     def _next_part(self) -> bool:
         if self._number + 1 >= len(self._parts):
             return False
         self._number += 1
-        self._source = self._parts[self._number].open(self._lap.in_branch(self._number))
+        self._source = self._opened()
         return True
 
     def take(self, count: int) -> Samples:
@@ -101,5 +107,5 @@ class _JoinedCursor(Cursor):
 
     def restore(self, state: CursorState) -> None:
         self._number = state["part"]
-        self._source = self._parts[self._number].open(self._lap.in_branch(self._number))
+        self._source = self._opened()
         self._source.restore(state["source"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from feedline.pipes.cursor import Cursor
@@ -23,7 +25,7 @@ class Interleaved(JoinedStream):
 
 class _InterleaveCursor(TurnsCursor):
     def __init__(self, parts: tuple[StreamStage, ...], lap: Lap) -> None:
-        super().__init__(parts, lap)
+        super().__init__(parts, replace(lap, is_followed=True))
         self._live = list(range(len(parts)))
         self._since = 0
         """The position at which the first of them has its turn."""

@@ -216,6 +216,8 @@ class _MeasuredCursor(Cursor):
         """Samples so far that were measured."""
         self._where = stage.identity, lap
         self._last = 0
+        self._is_unmeasured = False
+        """True if the last sample was read, but `measure` failed."""
         self._ended = False
 
     def take(self, count: int) -> Samples:
@@ -223,13 +225,20 @@ class _MeasuredCursor(Cursor):
             return []
         weights = self._stage.options.schedule.at(self._total)
         number = max(range(len(weights)), key=lambda one: (weights[one] > 0, self._credits[one], weights[one]))
-        self._last = number
+        self._last, self._is_unmeasured = number, False
         try:
             sample = self._buffers[number].pop()
         except StopIteration:
             self._ended = True
             return []
-        size = operator.index(self._measure(sample))
+        try:
+            size = operator.index(self._measure(sample))
+        except Exception:
+            self._is_unmeasured = True
+            raise
+        except BaseException:  # an interrupt: the sample comes next time
+            self._buffers[number].put_back()
+            raise
         agree(self._where, self._stage.label, self._at, [size])
         self._at += 1
         self._account(number, size, weights)
@@ -243,7 +252,12 @@ class _MeasuredCursor(Cursor):
         self._total += size
 
     def try_again(self) -> bool:
-        return self._buffers[self._last].try_again()
+        buffer = self._buffers[self._last]
+        if not self._is_unmeasured:
+            return buffer.try_again()
+        self._is_unmeasured = False
+        buffer.put_back()
+        return True
 
     def state(self) -> CursorState:
         return {

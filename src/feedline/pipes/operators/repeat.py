@@ -59,7 +59,7 @@ class _RepeatCursor(Cursor):
 
     def _opened(self) -> Cursor:
         number = self._lap.number * (self._stage.times or 1) + self._turn
-        return self._stage.parts[0].open(replace(self._lap, number=number))
+        return self._stage.parts[0].open(replace(self._lap, number=number, is_followed=True))
 
     def _next_turn(self) -> bool:
         times = self._stage.times
