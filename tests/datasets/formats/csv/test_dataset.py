@@ -23,6 +23,7 @@ import feedline
 from feedline.datasets import CachedDataset, CSVDataset
 from feedline.datasets.formats.csv import dataset as module
 from feedline.datasets.formats.csv import parsing
+from feedline.datasets.storage.content import PACKED
 from feedline.errors import BadOption, CorruptSource, DataWarning, PerformanceWarning, SourceChanged, SourceError
 from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
@@ -336,6 +337,14 @@ def test_damaged_compressed_files(ending: str, tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(CorruptSource, match=r"a\.csv"):
             len(CSVDataset(path, cache=tmp_path / "cache"))
+
+
+def test_every_compressed_file_of_a_folder_is_read(tmp_path: Path) -> None:
+    for packing in PACKED:
+        write(tmp_path / f"a.csv{packing}", text_of(samples()))
+    dataset = CSVDataset(tmp_path, "number", cache=False)
+    assert len(dataset) == len(PACKED) * len(samples())
+    dataset.close()
 
 
 def test_a_changed_file_is_detected(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from feedline.datasets.framework.form import Form, VectorFields, names_in
 from feedline.datasets.framework.paths import File, Paths, found_files
 from feedline.datasets.framework.source import Transform
 from feedline.datasets.framework.store import Cache, Entry, checked_cache
+from feedline.datasets.storage.content import PACKED
 from feedline.errors import BadOption
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch, Schema
 
-PACKED = (".gz", ".bz2", ".xz", ".zst")
 ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in ("", *PACKED))
 
 _PART_ROWS = 1 << 16

@@ -148,7 +148,7 @@ class FileIndex:
 
     @property
     def is_unpacked(self) -> bool:
-        """True if lines are read from an unpacked copy: the file has large units."""
+        """True if lines are read from an unpacked copy: the file has large units. This looks at all of them."""
         units = np.append(self.unit_offset, self.starts[-1])
         return bool(self.packing) and int(np.diff(units).max()) > MOST_UNIT
 
@@ -171,9 +171,7 @@ class FileIndex:
         return found
 
     def place(self, offset: int) -> Place:
-        """Return where to begin to read an offset of the content."""
-        if not self.packing or self.is_unpacked:
-            return Place(offset, offset, offset)
+        """Return where to begin to read an offset of the content of a compressed file."""
         unit = max(0, int(np.searchsorted(self.unit_offset, offset, side="right")) - 1)
         return Place(int(self.unit_at[unit]), int(self.unit_offset[unit]), offset)
 
@@ -315,6 +313,7 @@ class LineIndex:
 
     def __init__(self, files: Sequence[FileIndex], *, skips_blank: bool) -> None:
         self.files = list(files)
+        self.is_unpacked = [one.is_unpacked for one in files]
         self.first_block: Numbers = np.cumsum([0, *(len(one.starts) - 1 for one in files)], dtype=np.int64)
         """The number of the first block of each file, and the total."""
         counts = [np.diff(one.filled if skips_blank else one.lines) for one in files]
