@@ -440,6 +440,7 @@ def test_keys_are_kept_in_the_cache_until_the_database_changes(tmp_path: Path, m
     dataset = LMDBDataset(path, cache=cache)
     assert list(dataset) == [b"1", b"new", b"2"]
     dataset.close()
+    assert list(cache.glob("*.keys")) == [file]
 
 
 def test_the_error_names_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

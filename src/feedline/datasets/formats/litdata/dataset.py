@@ -112,6 +112,8 @@ class LitDataDataset(Source, ColumnSource):
             raise BadOption(f"block_size={block_size} is for tokens, but the samples of {self._name} are not tokens.")
         self._shape = self._chosen(fields)
         self._starts = self._first_samples()
+        self._content_starts = 8 + 4 * np.array([chunk.count for chunk in self._layout.chunks], np.int64)
+        """Where the samples begin in each chunk."""
         self._parts = self._parts_read()
         self._decodings()  # raises now the error that every sample would raise
         self._open: Handle[_Opened] = Handle(
@@ -210,8 +212,7 @@ class LitDataDataset(Source, ColumnSource):
         """Read blocks of tokens into the rows of an array."""
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
         size = batch.dtype.itemsize * batch.shape[1]
-        firsts = 8 + 4 * np.array([chunk.count for chunk in self._layout.chunks], np.int64)[numbers]
-        starts = (firsts + (indices - self._starts[numbers]) * size).tolist()
+        starts = (self._content_starts[numbers] + (indices - self._starts[numbers]) * size).tolist()
         wanted = [ByteRange(number, at, at + size) for number, at in zip(numbers.tolist(), starts, strict=True)]
         for row, data in enumerate(self._open.get().chunks.read(wanted)):
             batch[row] = np.frombuffer(data, batch.dtype)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
 
 from feedline.datasets.formats.indexed_shards import Folder, OpenShards, starts_of
 from feedline.datasets.formats.mds.encodings import BROKEN, Decoding, checked_decode, decoding_of
-from feedline.datasets.formats.mds.index import read_layout
+from feedline.datasets.formats.mds.index import Cutter, read_layout
 from feedline.datasets.framework.form import Fields, Form
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform, checked_flag, is_column, stacked
 from feedline.datasets.storage.addresses import shown_address
@@ -83,8 +82,7 @@ class MDSDataset(TableSource):
         self._layout = read_layout(folder)
         self._shape = Form.of(fields, [column.name for column in self._layout.columns], self._name)
         self._starts = starts_of(self._layout.shards)
-        self._has_columns = True
-        """False once values turned out to differ in shape, or not to be numbers or texts."""
+        self._cutter = Cutter(self._layout.columns, [place for place, _ in self._wanted()])
         for place, column in self._wanted():
             self._decoding(place, column)  # raises now the error that every sample would raise
         self._open: Handle[OpenShards] = Handle(
@@ -110,16 +108,16 @@ class MDSDataset(TableSource):
 
     def _rows(self, indices: Indices) -> list[list[object]]:
         """Return the values of each sample."""
-        decodings = [(place, name, self._decoding(place, name)) for place, name in self._wanted()]
+        decodings = [(name, self._decoding(place, name)) for place, name in self._wanted()]
         contents = self._open.get().samples(indices)
         rows = []
         for index, (shard, data) in zip(indices.tolist(), contents, strict=True):
             name = ""
             try:
-                parts = self._layout.split(data)
+                parts = self._cutter.cut(data)
                 row = []
-                for place, name, decoding in decodings:  # noqa: B007  (for the error)
-                    row.append(decoding(parts[place]))
+                for (name, decoding), part in zip(decodings, parts, strict=True):  # noqa: B007  (for the error)
+                    row.append(decoding(part))
             except BROKEN as exc:
                 where = shown_address(self._layout.shards[shard].address)
                 of = f"The column {name!r} of sample" if name else "Sample"
@@ -131,10 +129,6 @@ class MDSDataset(TableSource):
 
     def _read(self, indices: Indices) -> list[object]:
         return [self._build(row) for row in self._rows(indices)]
-
-    def read_columns(self, indices: Indices) -> Any:
-        checked = self._checked(indices)
-        return super().read_columns(checked) if self._has_columns and len(checked) else None
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         columns = [stacked(list(values), empty) for values in zip(*self._rows(indices), strict=True)]
