@@ -28,14 +28,6 @@ class Column:
     """Bytes of every value; None if they vary."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What index.json says."""
-
-    columns: tuple[Column, ...]
-    shards: tuple[Shard, ...]
-
-
 class Cutter:
     """Cuts some columns out of stored samples.
 
@@ -62,8 +54,11 @@ class Cutter:
         return [data[bounds[place] : bounds[place + 1]] for place in self._wanted]
 
 
-def read_layout(folder: Folder) -> Layout:
-    """Read index.json. Raises CorruptSource: it is damaged; BadOption: feedline does not read such shards."""
+def read_layout(folder: Folder) -> tuple[tuple[Column, ...], list[Shard]]:
+    """Return the columns and shards that index.json lists.
+
+    Raises CorruptSource: it is damaged; BadOption: feedline does not read such shards.
+    """
     found = folder.read_index()
     listed = found.get("shards")
     if not isinstance(listed, list):
@@ -89,7 +84,7 @@ def read_layout(folder: Folder) -> Layout:
             )
         columns = own
         shards.append(_shard(folder, entry))
-    return Layout(columns, tuple(shards))
+    return columns, shards
 
 
 def _check_kind(folder: Folder, entry: JsonObject) -> None:
