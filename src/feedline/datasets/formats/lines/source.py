@@ -19,10 +19,10 @@ from feedline.datasets.formats.lines.index import (
     FileIndex,
     LineIndex,
     Numbers,
-    UnpackedBlob,
     index_of,
     scan,
 )
+from feedline.datasets.formats.lines.unpacked import UnpackedBlob
 from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
