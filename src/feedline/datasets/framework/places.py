@@ -56,6 +56,12 @@ def found_places(paths: Paths, storage: Storage, endings: tuple[str, ...]) -> li
     return found
 
 
+def local_files(paths: Iterable[str | os.PathLike[str]], endings: tuple[str, ...]) -> Iterable[str]:
+    """Return the files on disks of this machine among those that the user means."""
+    local = [path for path in paths if not is_remote(path)]
+    return found_files(local, endings) if local else ()
+
+
 def _remote(address: str, storage: Storage, endings: tuple[str, ...]) -> list[Place]:
     if not _is_folder(address):
         files = found_remote(address, storage, endings)

@@ -377,3 +377,9 @@ def test_a_cache_around_it_detects_other_types(tmp_path: Path) -> None:
     assert type(cached("int64")) is type(cached("int64")) is np.int64
     with pytest.warns(PerformanceWarning):
         assert type(cached("float32")) is np.float32
+
+
+@pytest.mark.parametrize("paths", [5, [], ["a", 5]])
+def test_paths_that_name_no_files_are_rejected(paths: Any) -> None:
+    with pytest.raises(BadOption, match="paths="):
+        CSVDataset(paths)

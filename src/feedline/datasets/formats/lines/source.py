@@ -26,8 +26,8 @@ from feedline.datasets.formats.lines.unpacked import UnpackedBlob
 from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
-from feedline.datasets.framework.paths import File, Paths, found_files
-from feedline.datasets.framework.places import Place, found_places, given_paths
+from feedline.datasets.framework.paths import File, Paths
+from feedline.datasets.framework.places import Place, found_places, given_paths, local_files
 from feedline.datasets.framework.remote_files import is_remote
 from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
 from feedline.datasets.framework.shard_format import Shards
@@ -214,8 +214,7 @@ class LineSource(Source):
         return [place.address for place in self.files]
 
     def _stored_in(self) -> Iterable[str]:
-        local = [path for path in self.paths if not is_remote(path)]
-        return found_files(local, self._endings) if local else ()
+        return local_files(self.paths, self._endings)
 
     def close(self) -> None:
         """Close the files of this process, and drop the blocks that it holds."""
