@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from feedline.datasets.formats.indexed_shards import Decoding
 from feedline.errors import BadOption, CorruptSource
-from feedline.images.pillow import check_pixels, picture_decoder
-from feedline.system.failures import words
+from feedline.images.pillow import check_pixels, decoded_picture, picture_decoder
 from feedline.system.optional import require
 
 Number = TypeVar("Number", bound=np.generic)
@@ -161,13 +160,8 @@ def array_of(dtype: np.dtype[np.generic] | None, shape: tuple[int, ...] | None, 
 
 
 def image_of(decode: str, data: bytes) -> object:
-    """Return a decoded image. Raises ValueError: it is damaged; CorruptSource: it is too large."""
-    try:
-        return picture_decoder(decode)(data)
-    except CorruptSource:
-        raise  # the image is too large
-    except Exception as exc:  # Pillow raises many types for damaged bytes
-        raise ValueError(f"Pillow cannot decode it as an image: {type(exc).__name__}: {words(exc)}") from exc
+    """Return a decoded image. Raises CorruptSource: it is damaged or too large."""
+    return decoded_picture(picture_decoder(decode), data)
 
 
 def pixels_of(data: bytes) -> object:
