@@ -8,8 +8,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import pytest
 
+from feedline.abc.source import ColumnSource
+from feedline.datasets.derived.cache.fingerprint import fingerprint
 from feedline.errors import BadOption
 from feedline.testing import SourceContract as PublicContract
 from feedline.testing.asserting import error_of
@@ -32,6 +35,20 @@ class SourceContract(PublicContract):
             self.same(source[-len(samples)], samples[0])
             for found, index in zip(source.__getitems__([-1, 0]), (-1, 0), strict=True):
                 self.same(found, samples[index])
+
+    def test_no_indices_are_no_error(self) -> None:
+        with self._opened() as (source, _):
+            assert source.__getitems__([]) == []
+            if isinstance(source, ColumnSource):
+                source.read_columns(np.empty(0, np.int64))
+
+    def test_reading_columns_does_not_change_the_fingerprint(self) -> None:
+        with self._opened() as (source, samples):
+            if not isinstance(source, ColumnSource):
+                pytest.skip("it has no columns")
+            before = fingerprint(source)
+            source.read_columns(np.arange(len(samples)))
+            assert fingerprint(source) == before
 
     def test_an_index_out_of_range_is_named_with_the_number_of_samples(self) -> None:
         with self._opened() as (source, samples):

@@ -16,7 +16,7 @@ from feedline.abc.source import Selection
 from feedline.audio.decoding import info
 from feedline.datasets.formats.files.dataset import FileDataset
 from feedline.datasets.framework.progress import Bar
-from feedline.datasets.framework.store import Cache, Entry
+from feedline.datasets.framework.store import Cache, Entry, checked_cache
 from feedline.errors import BadOption, CorruptSource, DataWarning, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.system.optional import require
@@ -78,7 +78,7 @@ def durations(audio: object, *, cache: Cache = True, damaged: float | None = Non
     wanted = np.unique(places)
     stamps = np.array(list(_mapped(_stamp_of, [paths[place] for place in wanted.tolist()], threads)), np.int64)
     digest = hashlib.blake2b("\0".join(map(os.path.abspath, paths)).encode("utf-8", "surrogatepass")).hexdigest()
-    file = Entry.within(cache, "durations", {"version": _VERSION, "paths": digest})
+    file = Entry.within(checked_cache(cache), "durations", {"version": _VERSION, "paths": digest})
     index = None if file is None else file.load(lambda stored: _Index.of(stored, len(paths)))
     index = index or _Index.of({}, len(paths))
     unread = index.unread(wanted, stamps.reshape(-1, 3))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import BadOption, CorruptSource, MissingExtra
+from feedline.errors import BadOption, CorruptSource, FeedlineError, MissingExtra
 from feedline.images.jxl import is_jxl, jxl_pixels, jxl_size
 from feedline.images.parts import check_parts
 from feedline.system.failures import words
@@ -226,3 +226,20 @@ def picture_decoder(spec: str) -> Callable[..., object]:
         return torch.from_numpy((pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels).copy())
 
     return decode
+
+
+def decoded_picture(decode: Callable[[bytes], object], data: bytes) -> object:
+    """Return what a decoder makes of the bytes of an image.
+
+    Raises CorruptSource: they are damaged, no image, or one that is too large; MissingExtra: a package is missing.
+    """
+    try:
+        return decode(data)
+    except FeedlineError:
+        raise
+    # Pillow's plugins raise many kinds of errors for a damaged file: OSError, SyntaxError, struct.error, IndexError.
+    except Exception as exc:
+        raise CorruptSource(
+            f"Pillow cannot decode it as an image: {type(exc).__name__}: {words(exc)}. It is damaged, cut off, not an "
+            "image, or in an unsupported format, such as EPS."
+        ) from exc

@@ -74,7 +74,7 @@ class VideoFolder(FileDataset):
         fields = self._folder_fields(root, fields, labels)
         if not isinstance(index, (bool, str, os.PathLike)):
             raise BadOption(f"index={index!r} is neither True, False nor the path of a folder.")
-        checked_cache(cache)
+        cache = checked_cache(cache)
         super().__init__(
             root,
             extensions=extensions,

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from feedline.datasets.framework.paths import File
 from feedline.datasets.framework.progress import Bar
-from feedline.datasets.framework.store import Cache, Entry
+from feedline.datasets.framework.store import Cache, Entry, checked_cache
 from feedline.errors import CorruptSource
 from feedline.memory.sharing.packed import Packed
 from feedline.system.failures import words
@@ -51,7 +51,7 @@ class VideoIndex:
     def __init__(self, root: str, paths: Sequence[str], store: Cache) -> None:
         pyav()  # now rather than in every thread
         about = {"version": _VERSION, **({"root": os.path.abspath(root)} if store is True else {})}
-        file = Entry.within(store, "videos", about)
+        file = Entry.within(checked_cache(store), "videos", about)
         known = {} if file is None else file.load(_known) or {}
         files = [File.at(os.path.join(root, path)) for path in paths]
         if store is not True:

@@ -136,6 +136,20 @@ def test_a_helper_that_was_killed_is_an_error_and_is_started_again(written: Path
     assert dataset[3] == 3
 
 
+def test_the_answer_to_an_interrupted_read_is_not_taken_for_another(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> object:
+        raise KeyboardInterrupt
+
+    dataset = LanceDataset(written, "label")
+    monkeypatch.setattr(dataset._helper.get()._pipe, "recv", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dataset[10]
+    monkeypatch.undo()
+    assert [dataset[30], dataset[20]] == [30, 20]
+
+
 def test_bad_options(tmp_path: Path, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = {"aws_secret_access_key": "hunter22hunter22"}
     with pytest.raises(SourceError, match="missing") as caught:

@@ -48,3 +48,8 @@ def test_workers_are_rejected() -> None:
 def test_rejects_objects_without_iter_rows() -> None:
     with pytest.raises(BadOption, match="has no iter_rows"):
         RayRows([1, 2])
+
+
+def test_rejects_a_transform_that_is_no_function() -> None:
+    with pytest.raises(BadOption, match="transform=5"):
+        RayRows(Part(), 5)  # type: ignore[arg-type]

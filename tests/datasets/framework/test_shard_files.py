@@ -80,3 +80,21 @@ def test_a_file_that_was_written_to_is_opened_again(tmp_path: Path) -> None:
     files.close()
     for blob in opened:
         blob.close()
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"before")
+    blob = LocalBlob(str(path))
+    files = ShardFiles(lambda number: blob, 1)
+
+    def overwritten(start: int, stop: int) -> bytes:
+        path.write_bytes(b"after!")
+        os.utime(path, ns=(5, 5))
+        return b"after!"
+
+    monkeypatch.setattr(blob, "read", overwritten)
+    with pytest.raises(SourceChanged):
+        files.spans([ByteRange(0, 0, 6)])
+    files.close()
+    blob.close()

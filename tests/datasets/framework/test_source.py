@@ -35,6 +35,8 @@ class Letters(Source):
 class Table(TableSource):
     """A source that reads columns."""
 
+    _lazy = ("reads",)
+
     def __init__(self, count: int = 30, **options: Any) -> None:
         super().__init__(**options)
         self.count = count

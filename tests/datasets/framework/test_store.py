@@ -226,6 +226,11 @@ def test_where_entries_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         Entry.within(0.5, "things", 1)  # type: ignore[arg-type]
 
 
+def test_finding_an_entry_does_not_list_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "check_own", None)
+    assert Entry.within(tmp_path, "things", 1) is not None
+
+
 def test_nothing_is_kept_among_other_files(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(BadOption, match=r"other files, such as 'thesis\.tex'.*new or empty"):

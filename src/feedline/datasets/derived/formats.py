@@ -31,7 +31,7 @@ from feedline.datasets.formats.tar import TarDataset
 from feedline.datasets.formats.tfrecord import TFRecordDataset
 from feedline.datasets.formats.tfrecord.framing import is_record
 from feedline.datasets.storage.blob import LocalBlob
-from feedline.datasets.storage.content import content_of, packing_of
+from feedline.datasets.storage.content import PACKED, content_of, packing_of
 from feedline.errors import CorruptSource, MissingExtra
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.zstd", ".tar.xz", ".tar.bz2")
@@ -39,7 +39,7 @@ COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.zstd", ".tar.xz", ".tar.bz2")
 
 
 def _packed(*suffixes: str) -> tuple[str, ...]:
-    return tuple(f"{one}{packing}" for packing in ("", ".gz", ".zst", ".zstd", ".bz2", ".xz") for one in suffixes)
+    return tuple(f"{one}{packing}" for packing in ("", *PACKED) for one in suffixes)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 A shard is the number of its samples, one more offset than that, and the samples, one after the other. All numbers are
 32 bits wide. A shard may be compressed as a whole. Then it is unpacked into memory, and as many shards are kept as fit
 into `cache_bytes`. All others are read in place, nearby samples together, from disk or by ranged requests.
+
+`Folder` is the place of a dataset, `OpenShards` what a process has open of it, and `IndexedSource` the source.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import functools
 import json
 import os
 import posixpath
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,14 +22,16 @@ from numpy.typing import NDArray
 
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
-from feedline.datasets.framework.source import Indices
+from feedline.datasets.framework.source import Indices, Source, Transform, checked_flag
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.content import Content, chunks_of
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage, local_path, protocol_of
 from feedline.errors import BadOption, CorruptSource
+from feedline.images.pillow import SPECS
 from feedline.system.failures import words
+from feedline.system.handle import Handle
 from feedline.system.sizes import byte_count, check_size
 from feedline.types import JsonObject
 
@@ -38,6 +43,9 @@ _MOST_INDEX_BYTES = 1 << 30
 _TABLE_BYTES = 1 << 24
 """The memory of each process for tables of samples."""
 AGAIN = "Write or copy the folder again."
+
+Decoding = Callable[[bytes], object]
+"""Makes a value from the bytes of one field."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +229,68 @@ class OpenShards:
         self._tables.clear()
         self._unpacked.clear()
         self._storage.close()
+
+
+class IndexedSource(Source):
+    """The samples of shards as a source. Subclasses decode their values.
+
+    Args:
+        folder: where the shards are.
+        shards: what index.json says of them.
+        decode: the decoder of images; None for their bytes.
+        transform: applied to each sample.
+        allow_pickle: True to decode pickles.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        shards: Sequence[Shard],
+        *,
+        decode: str | None,
+        transform: Transform | None,
+        allow_pickle: bool,
+    ) -> None:
+        super().__init__(transform)
+        if decode is not None and decode not in SPECS:
+            raise BadOption(f"decode={decode!r} is not an image decoder: {', '.join(map(repr, sorted(SPECS)))}.")
+        self.decode = decode
+        self.allow_pickle = checked_flag("allow_pickle", allow_pickle)
+        self.remote = folder.remote
+        self.is_remote = bool(protocol_of(folder.path))
+        self._name = folder.name
+        self._shards = tuple(shards)
+        self._starts = starts_of(shards)
+        """The index of the first sample of each shard, and the number of all samples."""
+        self._open: Handle[OpenShards] = Handle(
+            functools.partial(OpenShards, self._shards, folder.remote, folder.cache_bytes), OpenShards.close
+        )
+
+    @abstractmethod
+    def _decoding_of(self, encoding: str) -> Decoding:
+        """Return the function that decodes the values of an encoding. Raises BadOption: it is not read."""
+
+    def _decoding(self, what: str, encoding: str) -> Decoding:
+        """Return the same; an error names the value, as `what`, and the dataset."""
+        try:
+            return self._decoding_of(encoding)
+        except BadOption as exc:
+            raise BadOption(f"{what} in {self._name} has the encoding {encoding!r:.100}. {words(exc)}.") from exc
+
+    def _shown(self, shard: int) -> str:
+        """Return the address of a shard without secrets."""
+        return shown_address(self._shards[shard].address)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def close(self) -> None:
+        """Close all shards in this process, and drop those that were unpacked."""
+        self._upcoming.close()
+        self._open.close()
+
+    def _stored_in(self) -> Iterable[str]:
+        return [shard.address for shard in self._shards]
 
 
 def _table_of(blob: Blob, shard: Shard) -> NDArray[np.uint32]:

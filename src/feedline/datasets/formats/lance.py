@@ -135,7 +135,7 @@ class LanceDataset(TableSource):
         return self._found.version
 
     def __len__(self) -> int:
-        return sum(self._found.counts)
+        return int(self._starts[-1])
 
     def _take(self, rows: Indices) -> Block:
         if self._helper.get().has_ended:
@@ -266,8 +266,12 @@ class _Helper(ClosedWhenDeleted):
     def _ask(self, *question: object) -> Any:
         try:
             with self._lock:
-                self._pipe.send(question)
-                is_right, answer = self._pipe.recv()
+                try:
+                    self._pipe.send(question)
+                    is_right, answer = self._pipe.recv()
+                except BaseException:  # the answer may still come, and the next question must not get it
+                    self.close()
+                    raise
         except (EOFError, OSError) as exc:
             raise SourceError(
                 f"The process in which Lance reads {self._name} has ended (exit code {self._process.wait()}). Is the "

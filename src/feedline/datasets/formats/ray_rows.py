@@ -7,7 +7,7 @@ from typing import Any
 
 from feedline.abc.source import ShardedSource
 from feedline.datasets.framework.passes import Stream
-from feedline.datasets.framework.source import Transform
+from feedline.datasets.framework.source import Transform, checked_transform
 from feedline.errors import BadOption
 from feedline.system.ranks import rank_if_known
 
@@ -21,7 +21,8 @@ class RayRows(Stream, ShardedSource):
         transform: makes a sample from a row, in the training process.
 
     Raises:
-        BadOption: `data` has no rows to iterate over, or there are several ranks, which would all read everything.
+        BadOption: `data` has no rows to iterate over, or `transform` is no function, or there are several ranks, which
+            would all read everything.
 
     Example:
         >>> from feedline import Loader
@@ -39,7 +40,7 @@ class RayRows(Stream, ShardedSource):
         if not callable(getattr(data, "iter_rows", None)):
             raise BadOption(f"{data!r:.80} has no iter_rows: pass a ray.data.Dataset, or a part of one.")
         self._data = data
-        self._transform = transform
+        self._transform = checked_transform(transform)
         self._is_in_worker = False
 
     def __iter__(self) -> Iterator[Any]:

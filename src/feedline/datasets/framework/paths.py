@@ -160,8 +160,8 @@ def checked_path(given: str | os.PathLike[str]) -> str:
         _check_slashes(path)
         raise BadOption(
             f"{shown!r} is an address, and only local files are read here. Copy the files to this machine and pass "
-            "their path, without file://. TarDataset, ParquetDataset, JSONLines, TextLines, TokenDataset and "
-            "RemoteArrays read remote files."
+            "their path, without file://. TarDataset, ParquetDataset, JSONLines, TextLines, TFRecordDataset, "
+            "MDSDataset, LitDataDataset, LanceDataset, TokenDataset and RemoteArrays read remote files."
         )
     raise SourceError(f"There is no file {shown!r}. Check the path.")
 

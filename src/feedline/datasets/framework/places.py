@@ -62,6 +62,12 @@ def found_places(paths: Paths, storage: Storage, endings: tuple[str, ...]) -> li
     return found
 
 
+def local_files(paths: Iterable[str | os.PathLike[str]], endings: tuple[str, ...]) -> Iterable[str]:
+    """Return the files on disks of this machine among those that the user means."""
+    local = [path for path in paths if not is_remote(path)]
+    return found_files(local, endings) if local else ()
+
+
 def _remote(address: str, storage: Storage, endings: tuple[str, ...]) -> list[Place]:
     if is_store_folder(address):
         return [Place(one, version) for one, version in files_in_store(address, storage, endings).items()]

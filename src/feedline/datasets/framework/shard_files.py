@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import methodcaller
 from typing import NamedTuple, TypeVar
 
 from feedline.datasets.framework.bounded_cache import BoundedCache
@@ -80,7 +82,7 @@ class ShardFiles:
     def spans(self, ranges: Sequence[R]) -> list[tuple[Span[R], bytes]]:
         """Read ranges, those that are near each other together; return what was read.
 
-        Raises what `open_file` and `Blob.read` raise.
+        Raises what `open_file` and `Blob.read` raise, and SourceChanged: a file has changed in the meantime.
         """
         blobs = {number: self.blob(number) for number in dict.fromkeys(one.shard for one in ranges)}
         spans = coalesced(ranges, is_local=lambda number: blobs[number].is_local)
@@ -88,31 +90,37 @@ class ShardFiles:
         def read(span: Span[R]) -> bytes:
             return blobs[span.shard].read(span.start, span.stop)
 
-        are_local = all(blob.is_local for blob in blobs.values())
-        contents = side_by_side(read, spans, 1 if are_local else self._request_count)
+        with self._unchanged(blobs.values()):
+            contents = side_by_side(read, spans, self._at_once(blobs.values()))
         return list(zip(spans, contents, strict=True))
 
     def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         """Return the bytes of ranges, in order.
 
-        Raises what `spans` raises, and SourceChanged: a file has changed in the meantime.
+        Raises what `spans` raises.
         """
         blobs = {number: self.blob(number) for number in {one[0] for one in ranges}}
-        try:
-            if all(blob.is_local for blob in blobs.values()):  # merging them would cost more than a read of each
+        if all(blob.is_local for blob in blobs.values()):  # merging them would cost more than a read of each
+            with self._unchanged(blobs.values()):
                 return [blobs[number].read(start, stop) for number, start, stop in ranges]
-            return self._merged(ranges)
-        finally:
-            for blob in blobs.values():
-                blob.check()  # what was read, or could not be read, may be from another version
-
-    def _merged(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         found = {
             one: content[one.start - span.start : one.stop - span.start]
             for span, content in self.spans(ranges)
             for one in span.ranges
         }
         return [found[one] for one in ranges]
+
+    def _at_once(self, blobs: Iterable[Blob]) -> int:
+        """Return how many requests for these files to make at the same time."""
+        return 1 if all(blob.is_local for blob in blobs) else self._request_count
+
+    @contextmanager
+    def _unchanged(self, blobs: Collection[Blob]) -> Iterator[None]:
+        """Raise SourceChanged if a file has changed by the end of the block."""
+        try:
+            yield
+        finally:  # what was read, or could not be read, may be from another version
+            side_by_side(methodcaller("check"), list(blobs), self._at_once(blobs))
 
     def close(self) -> None:
         """Release all files."""

@@ -202,6 +202,10 @@ class TableSource(Source, ColumnSource):
     Subclasses write `_read_columns` in place of `_read`.
     """
 
+    _lazy: tuple[str, ...] = ("_has_columns",)
+    _has_columns = True
+    """False once a subclass has found that the columns of a batch do not all have the form that `is_column` accepts."""
+
     @abstractmethod
     def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         """Return a column for each field.
@@ -231,6 +235,8 @@ class TableSource(Source, ColumnSource):
         if self.transform is not None or has_own_samples(type(self)):
             return None
         checked = self._checked(indices)
+        if not self._has_columns or not len(checked):
+            return None  # without reading: collating would read the samples again
         columns = self._taken_ahead(checked)
         return self._built(self._read_columns(checked, memory.empty) if columns is None else columns)
 

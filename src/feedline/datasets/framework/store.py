@@ -150,9 +150,13 @@ class Entry:
 
     @classmethod
     def within(cls, cache: Cache, kind: str, about: object, stamp: str = "") -> Entry | None:
-        """Return the entry where the option `cache=` says; None if nothing is to be kept."""
-        chosen = checked_cache(cache)
-        return None if chosen is False else cls.at(cache_home() if chosen is True else chosen, kind, about, stamp)
+        """Return the entry where the option `cache=` says; None if nothing is to be kept.
+
+        The caller has checked the option with `checked_cache`, once: that lists the folder.
+        """
+        if cache is False:
+            return None
+        return cls.at(cache_home() if cache is True else local_output("cache", cache), kind, about, stamp)
 
     def open(self) -> StoredFile | None:
         """Open the entry; None if there is none that counts. Warns: it is damaged."""

@@ -39,6 +39,8 @@ _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 """How a block of bzip2 begins, and the end of a file without content."""
 _HEAD = 8
 """Bytes that show how a file is compressed."""
+PACKED = (".gz", ".zst", ".zstd", ".bz2", ".xz")
+"""Endings of the names of compressed files."""
 
 
 def packing_of(head: bytes) -> str | None:

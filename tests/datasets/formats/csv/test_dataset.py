@@ -23,6 +23,7 @@ import feedline
 from feedline.datasets import CachedDataset, CSVDataset
 from feedline.datasets.formats.csv import dataset as module
 from feedline.datasets.formats.csv import parsing
+from feedline.datasets.storage.content import PACKED
 from feedline.errors import BadOption, CorruptSource, DataWarning, PerformanceWarning, SourceChanged, SourceError
 from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
@@ -338,6 +339,14 @@ def test_damaged_compressed_files(ending: str, tmp_path: Path) -> None:
             len(CSVDataset(path, cache=tmp_path / "cache"))
 
 
+def test_every_compressed_file_of_a_folder_is_read(tmp_path: Path) -> None:
+    for packing in PACKED:
+        write(tmp_path / f"a.csv{packing}", text_of(samples()))
+    dataset = CSVDataset(tmp_path, "number", cache=False)
+    assert len(dataset) == len(PACKED) * len(samples())
+    dataset.close()
+
+
 def test_a_changed_file_is_detected(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path / "a.csv", text_of(samples()), "number")
     assert dataset[0] == 0
@@ -368,3 +377,9 @@ def test_a_cache_around_it_detects_other_types(tmp_path: Path) -> None:
     assert type(cached("int64")) is type(cached("int64")) is np.int64
     with pytest.warns(PerformanceWarning):
         assert type(cached("float32")) is np.float32
+
+
+@pytest.mark.parametrize("paths", [5, [], ["a", 5]])
+def test_paths_that_name_no_files_are_rejected(paths: Any) -> None:
+    with pytest.raises(BadOption, match="paths="):
+        CSVDataset(paths)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import feedline
 from feedline import images
 from feedline.datasets import ImageFolder
-from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceError
 from feedline.faults import Policy
 from feedline.testing.asserting import assert_same
 from feedline.types import EngineName
@@ -273,3 +273,12 @@ def test_files_added_or_removed_after_they_were_listed(tmp_path: Path) -> None:
     assert [os.path.relpath(path, root) for path, _ in again.samples] == ["a/1.png", "b/1.png"]
     save(root, "c/1.png", 1)
     assert ImageFolder(root, cache=cache).classes == ["a", "b", "c"]
+
+
+def test_a_missing_package_is_no_damage(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(content: bytes) -> object:
+        raise MissingExtra(module="imagecodecs", extra="images", purpose="reading JPEG XL")
+
+    monkeypatch.setattr("feedline.datasets.formats.files.image_folder.decode_image", decode)
+    with pytest.raises(MissingExtra, match="imagecodecs"):
+        ImageFolder(root)[0]

@@ -538,3 +538,11 @@ def test_a_long_line_of_spaces_is_an_error_of_its_own(tmp_path: Path) -> None:
         loader = feedline.Loader(source, 1, on_error="skip")
         assert [int(batch[0]) for batch in loader] == [0, 2]
         assert "longer than 100 bytes" in str(loader.faults[0].message)
+
+
+@pytest.mark.parametrize("size", [500, 200_000, 2_500_000])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_long_blank_line_is_no_sample(tmp_path: Path, ending: str, size: int) -> None:
+    path = write(tmp_path / f"a.jsonl{ending}", b"0\n" + b" " * size + b"\n2\n" + b" " * size)
+    dataset = JSONLines(path, max_line_bytes=100, cache=tmp_path / "cache")
+    assert [*dataset] == [*dataset.stream()] == [0, 2]

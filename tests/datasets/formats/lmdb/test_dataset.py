@@ -431,7 +431,8 @@ def test_keys_are_kept_in_the_cache_until_the_database_changes(tmp_path: Path, m
     assert scans == []
     dataset.close()
     monkeypatch.undo()
-    file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     dataset = LMDBDataset(path, cache=cache)
     with pytest.warns(DataWarning, match="is made again"):
         assert list(dataset) == [b"1", b"2"]
@@ -440,6 +441,7 @@ def test_keys_are_kept_in_the_cache_until_the_database_changes(tmp_path: Path, m
     dataset = LMDBDataset(path, cache=cache)
     assert list(dataset) == [b"1", b"new", b"2"]
     dataset.close()
+    assert list(cache.glob("*.keys")) == [file]
 
 
 def test_the_error_names_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

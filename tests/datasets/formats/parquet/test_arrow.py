@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -162,3 +163,9 @@ def test_the_error_names_a_column_that_is_not_utf8(kind: type[ArrowDataset | Par
     with pytest.raises(CorruptSource, match=r"Column 'name' .*a\.file'.*binary column, or leave it out with fields="):
         kind(path)[1]
     assert kind(path, fields=("number", "text"))[1] == (2, "b")
+
+
+@pytest.mark.parametrize("paths", [5, [], ["a", 5]])
+def test_paths_that_name_no_files_are_rejected(paths: Any) -> None:
+    with pytest.raises(BadOption, match="paths="):
+        ArrowDataset(paths)

@@ -343,3 +343,9 @@ def test_a_footer_whose_rows_do_not_add_up(tmp_path: Path) -> None:
     path.write_bytes(data.replace(rows, more))
     with pytest.raises(CorruptSource, match=r"a\.parquet' is damaged: the file has 13 rows .* its row groups 12"):
         len(ParquetDataset(path))
+
+
+@pytest.mark.parametrize("paths", [5, [], ["a", 5]])
+def test_paths_that_name_no_files_are_rejected(paths: Any) -> None:
+    with pytest.raises(BadOption, match="paths="):
+        ParquetDataset(paths)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from feedline.datasets import ParquetDataset
-from feedline.datasets.formats.parquet import waste as module
+from feedline.datasets.formats.parquet import table as module
 from feedline.errors import PerformanceWarning
 from feedline.samplers import BlockSampler, RandomSampler
 from tests.datasets.formats.parquet.tables import table, write
@@ -17,7 +17,7 @@ COUNT = 240
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(module, "LATEST_S", 0.0)
+    monkeypatch.setattr(module, "_LATEST_S", 0.0)
     return write(tmp_path / "a.parquet", table(COUNT), group=24)
 
 
@@ -30,7 +30,7 @@ def test_random_order_warns_if_the_cache_holds_half_of_many_small_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`feedline pack` writes large samples like this: a few per row group, so little is decoded in vain."""
-    monkeypatch.setattr(module, "LATEST_S", 0.0)
+    monkeypatch.setattr(module, "_LATEST_S", 0.0)
     rows = table(COUNT)
     dataset = ParquetDataset(write(tmp_path / "a.parquet", rows, group=4), "number", cache_bytes=COUNT // 8 * 8192)
     with pytest.warns(PerformanceWarning, match="cache="):

@@ -115,6 +115,43 @@ def test_deleted_messages_are_skipped(running: Server, stream: str) -> None:
     feed.close()
 
 
+def test_pending_messages_after_a_page_of_deleted_ones_arrive(running: Server, stream: str) -> None:
+    running.add(stream, *range(6))
+    feed = RedisStream(running.url, stream)
+    feed.subscribe(0, 1)
+    received = feed.receive(6, 0)
+    with running.client() as client:
+        client.xdel(stream, *(message.receipt for message in received[:4]))
+    feed.subscribe(0, 1)
+    running.add(stream, 6)
+    found = [int(message.payload["number"]) for _ in range(4) for message in feed.receive(2, 0)]
+    assert found == [4, 5, 6]
+    feed.close()
+
+
+def test_messages_of_an_interrupted_read_arrive_again(
+    running: Server, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.add(stream, *range(4))
+    feed = RedisStream(running.url, stream)
+    feed.subscribe(0, 1)
+    found = feed.receive(1, 0)
+    client = feed._client.get()
+    read = client.xreadgroup
+
+    def interrupted(*options: Any, **named: Any) -> None:
+        read(*options, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "xreadgroup", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        feed.receive(2, 0)
+    monkeypatch.undo()
+    found += [message for _ in range(3) for message in feed.receive(2, 0)]
+    assert [int(message.payload["number"]) for message in found] == list(range(4))
+    feed.close()
+
+
 def test_a_server_restart_loses_nothing(tmp_path: Path, stream: str) -> None:
     find_server()
     server = Server(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,18 +11,20 @@ from typing import TYPE_CHECKING
 from feedline.datasets.formats.csv.parsing import Misfit, Parser, kind_at
 from feedline.datasets.formats.parquet.arrow import MappedSource
 from feedline.datasets.formats.parquet.mapped import Mapped, MappedEntries, file_of, temporary
-from feedline.datasets.formats.parquet.table import CACHE_BYTES, reading, together, types_of
+from feedline.datasets.formats.parquet.table import CACHE_BYTES, reading, types_of
 from feedline.datasets.formats.parquet.values import pyarrow
 from feedline.datasets.framework.form import Form, VectorFields, names_in
 from feedline.datasets.framework.paths import File, Paths, found_files
 from feedline.datasets.framework.source import Transform
 from feedline.datasets.framework.store import Cache, Entry, checked_cache
+from feedline.datasets.storage.content import PACKED
+from feedline.datasets.storage.ranges import side_by_side
 from feedline.errors import BadOption
+from feedline.system.shown import counted
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch, Schema
 
-PACKED = (".gz", ".bz2", ".xz", ".zst")
 ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in ("", *PACKED))
 
 _PART_ROWS = 1 << 16
@@ -115,10 +118,10 @@ class CSVDataset(MappedSource):
         places: dict[str, int] | None = None if entry is None else entry.load(dict)
         if places is None:
             places = {}
-            for found in together(self._inferred, files, self._inspected_at_once):
+            for found in side_by_side(self._inferred, list(enumerate(files)), self._inspected_at_once):
                 places.update({name: max(place, places.get(name, -1)) for name, place in found.items()})
         self._kinds = {name: self.types.get(name) or kind_at(place) for name, place in places.items()}
-        while misfits := set(together(self._misfit, files, self._inspected_at_once)) - {""}:
+        while misfits := set(side_by_side(self._misfit, files, self._inspected_at_once)) - {""}:
             places.update(dict.fromkeys(misfits, -1))
             self._kinds.update(dict.fromkeys(misfits, kind_at(-1)))
             self._opened.clear()
@@ -140,8 +143,9 @@ class CSVDataset(MappedSource):
         suffixes = Path(file.path.lower()).suffixes[-2:]
         return Parser.of(file, self.columns, self.delimiter or ("\t" if ".tsv" in suffixes else ","))
 
-    def _inferred(self, number: int, file: File) -> dict[str, int]:
-        """Return places in `KINDS` for the columns in use."""
+    def _inferred(self, numbered: tuple[int, File]) -> dict[str, int]:
+        """Return places in `KINDS` for the columns in use of a file."""
+        number, file = numbered
         with reading(file, f"reading {file.path!r}"):
             parser, wanted = self._parser(file), self._wanted()
             types_of(pyarrow().schema([(name, pyarrow().null()) for name in parser.columns]), file)
@@ -152,7 +156,7 @@ class CSVDataset(MappedSource):
             free = [name for name in names if name not in self.types]
             return dict.fromkeys(names, -1) | (parser.inferred(free) if free else {})
 
-    def _misfit(self, _: int, file: File) -> str:
+    def _misfit(self, file: File) -> str:
         """Return a column of a file whose inferred type does not fit it; "" if there is none."""
         with reading(file, f"reading {file.path!r}"):
             try:
@@ -196,7 +200,10 @@ class CSVDataset(MappedSource):
                 yield whole.slice(start, self._part_rows)
 
     def __repr__(self) -> str:
-        return super().__repr__() if self._known is not None else f"CSVDataset({self.paths!r}, not read yet)"
+        if self._known is not None:
+            return super().__repr__()
+        what = repr(os.fspath(self.paths[0])) if len(self.paths) == 1 else counted(len(self.paths), "path")
+        return f"CSVDataset({what}, not read yet)"
 
 
 def _checked_types(types: Mapping[str, object] | None) -> dict[str, DataType]:

@@ -102,7 +102,7 @@ class FileDataset(Source):
             self.transform = pipeline.on(place if form.keys is None else form.keys[place])
         self._reads = _reader(read)
         endings = _endings(extensions)
-        checked_cache(cache)
+        cache = checked_cache(cache)
         if isinstance(files, (str, os.PathLike)):
             self.root: str | None = checked_path(files)
             self._list_folder(self.root, endings, labels, cache, skip=unlabelled == "skip", allow_empty=allow_empty)

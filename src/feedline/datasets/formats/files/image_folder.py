@@ -13,7 +13,7 @@ from feedline.datasets.framework.store import Cache
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.compose import image_transform
 from feedline.images.decoding import decode_image
-from feedline.images.pillow import picture_decoder
+from feedline.images.pillow import decoded_picture, picture_decoder
 from feedline.images.pipeline import PLACES, Pipeline
 from feedline.system.failures import words
 from feedline.system.optional import require
@@ -144,12 +144,6 @@ def _decoder(decode: str | Callable[[bytes], object]) -> Read:
 def _read_picture(way: str | None, path: str) -> object:
     content = read_bytes(path)
     try:
-        return decode_image(content) if way is None else picture_decoder(way)(content)
+        return decoded_picture(decode_image if way is None else picture_decoder(way), content)
     except CorruptSource as exc:
         raise CorruptSource(f"{path} ({len(content)} bytes) cannot be decoded as an image: {words(exc)}.") from exc
-    # Pillow's plugins raise many kinds of errors for a damaged file: OSError, SyntaxError, struct.error, IndexError.
-    except Exception as exc:
-        raise CorruptSource(
-            f"{path} ({len(content)} bytes) cannot be decoded as an image: {words(exc)}. It is damaged, cut "
-            "off, not an image, or in an unsupported format, such as EPS."
-        ) from exc

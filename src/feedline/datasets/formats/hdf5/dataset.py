@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,7 @@ class HDF5Dataset(TableSource):
         first, *others = found_files(paths, (".h5", ".hdf5"))
         part, self._shape, self._fields = inspect(first, fields)
         self._parts = [part, *(self._part(other, first) for other in others)]
+        self._has_columns = all(field.is_stackable for field in self._fields)
         self._ends = np.cumsum([part.length for part in self._parts], dtype=np.int64)
         """Index after the last sample of each file."""
         self._chunks = ChunkCache(self.cache_bytes)
@@ -131,13 +132,6 @@ class HDF5Dataset(TableSource):
 
     def __len__(self) -> int:
         return int(self._ends[-1])
-
-    # Any: a loader's batch.
-    def read_columns(self, indices: Indices) -> Any:
-        if not all(field.is_stackable for field in self._fields):
-            self._checked(indices)
-            return None  # without reading: collating would read them again
-        return super().read_columns(indices)
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         count = len(indices)

@@ -8,11 +8,11 @@ from feedline.datasets.framework.form import Fields, check_fields
 from feedline.datasets.framework.paths import Paths
 from feedline.datasets.framework.source import Transform
 from feedline.datasets.framework.store import Cache
+from feedline.datasets.storage.content import PACKED
 from feedline.datasets.storage.remote import Remote
 
-_PACKED = ("", ".gz", ".zst", ".zstd", ".bz2", ".xz")
-_JSON_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".ndjson", ".jsonlines") for packed in _PACKED)
-_TEXT_ENDINGS = tuple(f".txt{packed}" for packed in _PACKED)
+_JSON_ENDINGS = tuple(f"{kind}{packed}" for kind in (".jsonl", ".ndjson", ".jsonlines") for packed in ("", *PACKED))
+_TEXT_ENDINGS = tuple(f".txt{packed}" for packed in ("", *PACKED))
 
 
 class JSONLines(LineSource):

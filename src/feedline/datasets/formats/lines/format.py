@@ -99,15 +99,15 @@ class LineFormat(ShardFormat[bytes]):
             if is_first:
                 start, is_first = mark_bytes(text, blob.name), False
                 text = text[start:]
-            is_long = not (has_line or has_ended)
+            is_long, is_blank = not (has_line or has_ended), False
             if not is_long:
                 cut = len(text) if has_ended and damage is None else text.rfind(b"\n") + 1
                 lines, rest = split_lines(text[:cut]), text[cut:]
             else:
-                cut, rest, has_ended = self._pass_long_line(content, len(text))
+                cut, rest, has_ended, is_blank = self._pass_long_line(content, text)
                 lines = [text[: self.limit + 1]]
             # Blank lines come before all others that begin with a visible character.
-            may_be_blank = self.skips_blank and not is_long and bool(lines) and min(lines)[:1] <= b" "
+            may_be_blank = self.skips_blank and (is_blank or not is_long) and bool(lines) and min(lines)[:1] <= b" "
             kept = [one for one in lines if one.strip(SPACE)] if may_be_blank else lines
             if kept:
                 entry = Entry(*content.place(start), ordinal, line, begin.size, begin.packing)
@@ -116,14 +116,19 @@ class LineFormat(ShardFormat[bytes]):
         if damage is not None:
             raise damage
 
-    def _pass_long_line(self, content: Content, size: int) -> tuple[int, bytes, bool]:
-        """Go on after a line that is longer than the limit; return its bytes, what follows, and whether all ended."""
+    def _pass_long_line(self, content: Content, text: bytes) -> tuple[int, bytes, bool, bool]:
+        """Go on after a line that is longer than the limit, and begins with `text`.
+
+        Return its bytes, what follows, whether all ended, and whether the line is blank.
+        """
+        size, is_blank = len(text), not text.strip(SPACE)
         while piece := content.take_some():
             end = piece.find(b"\n") + 1
             size += end or len(piece)
+            is_blank = is_blank and not piece[: end or None].strip(SPACE + b"\n")
             if end:
-                return size, piece[end:], False
-        return size, b"", True
+                return size, piece[end:], False, is_blank
+        return size, b"", True, is_blank
 
     def build(self, run: Run[bytes], place: int) -> object:
         return self.build_several(run, range(place, place + 1))[0]

@@ -5,23 +5,19 @@ An index holds a few numbers per block of lines, not per line.
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.formats.lines.format import SPACE, mark_bytes
-from feedline.datasets.framework.store import Cache, Entry, StoredFile
-from feedline.datasets.storage.addresses import identity_of
+from feedline.datasets.framework.file_index import entry_of, kept_index
+from feedline.datasets.framework.store import Cache
 from feedline.datasets.storage.blob import Blob
 from feedline.datasets.storage.content import Place, content_of
-from feedline.errors import BadOption, SourceChanged, SourceError
-from feedline.system.handle import ClosedWhenDeleted
 from feedline.types import JsonObject
 
 _FORMAT = 2
@@ -148,7 +144,7 @@ class FileIndex:
 
     @property
     def is_unpacked(self) -> bool:
-        """True if lines are read from an unpacked copy: the file has large units."""
+        """True if lines are read from an unpacked copy: the file has large units. This looks at all of them."""
         units = np.append(self.unit_offset, self.starts[-1])
         return bool(self.packing) and int(np.diff(units).max()) > MOST_UNIT
 
@@ -171,9 +167,7 @@ class FileIndex:
         return found
 
     def place(self, offset: int) -> Place:
-        """Return where to begin to read an offset of the content."""
-        if not self.packing or self.is_unpacked:
-            return Place(offset, offset, offset)
+        """Return where to begin to read an offset of the content of a compressed file."""
         unit = max(0, int(np.searchsorted(self.unit_offset, offset, side="right")) - 1)
         return Place(int(self.unit_at[unit]), int(self.unit_offset[unit]), offset)
 
@@ -203,106 +197,8 @@ def index_of(blob: Blob, cache: Cache) -> FileIndex:
 
     Raises CorruptSource: the file is damaged.
     """
-    about = [_name_of(blob), BLOCK_BYTES, PACKED_BYTES, _FORMAT]
-    entry = Entry.within(cache, "line-index", about, blob.stamp) if blob.tag else None
-    if entry is None:  # without a tag, an outdated index could not be detected
-        return scan(blob)
-    kept = entry.load(FileIndex.of)
-    if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
-        return kept
-    made = scan(blob)
-    entry.save(vars(made))
-    return made
-
-
-def _name_of(blob: Blob) -> str:
-    return os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
-
-
-class UnpackedBlob(ClosedWhenDeleted, Blob):
-    """A compressed file as if it were not, read from an unpacked copy that is kept on disk.
-
-    Args:
-        open_blob: opens the compressed file.
-        cache: where copies are kept.
-        content_bytes: how much content it has.
-
-    Raises:
-        BadOption: nothing may be kept.
-        SourceError: there is no room; also while reading: the copy is damaged, and cannot be made again.
-        SourceChanged: while reading, in the same case: the file is another one now.
-    """
-
-    is_local = True
-
-    def __init__(self, open_blob: Callable[[], Blob], cache: Cache, content_bytes: int) -> None:
-        self._open_blob = open_blob
-        self._content_bytes = content_bytes
-        with closing(open_blob()) as blob:
-            self.name, self.address = blob.name, blob.address
-            self._version, self._stamp = (blob.size, blob.tag), blob.stamp
-            entry = Entry.within(cache, "lines", _name_of(blob), blob.stamp) if blob.tag else None
-            if entry is None:
-                raise BadOption(
-                    f"{blob.name} is compressed as a whole, so that random access needs an unpacked copy of it on "
-                    "disk, which cache=False forbids. Give cache= a folder, read .stream(), or compress the file in "
-                    "small parts, as bgzip does."
-                )
-            self._entry = entry
-            self._file = entry.open() or self._made(blob)
-        self.size, self.tag = self._version  # of the file, whose index this belongs to
-
-    @property
-    def stamp(self) -> str:
-        return self._stamp
-
-    def _made(self, blob: Blob) -> StoredFile:
-        folder = self._entry.path.parent
-        while not folder.exists():
-            folder = folder.parent
-        has_room = shutil.disk_usage(folder).free > self._content_bytes + self._content_bytes // 100
-        file = self._entry.open() if has_room and self._entry.write(iter(content_of(blob).take_some, b"")) else None
-        blob.check()
-        if file is None:
-            raise SourceError(
-                f"{blob.name} is compressed as a whole, and cannot be unpacked to {self._entry.path.parent}. Give "
-                "cache= a folder with room for all of its content, or read .stream()."
-            )
-        return file
-
-    def read(self, start: int, stop: int) -> bytes:
-        data = self._file.read(start, stop)
-        if data is None:
-            data = self._read_again(start, stop)
-        return data
-
-    def _read_again(self, start: int, stop: int) -> bytes:
-        """Read from a new copy, which may be that of another process."""
-        file = self._entry.open()
-        data = None if file is None else file.read(start, stop)
-        if file is None or data is None:
-            if file is not None:
-                file.close()
-                self._entry.warn_damaged()
-            with closing(self._open_blob()) as blob:
-                if (blob.size, blob.tag) != self._version:
-                    raise SourceChanged(
-                        f"{blob.name} has changed, and the unpacked copy of what it was is damaged. Create the dataset "
-                        "again."
-                    )
-                file = self._made(blob)
-            data = file.read(start, stop)
-        before, self._file = self._file, file
-        before.close()
-        if data is None:
-            raise SourceError(f"{self._entry.path} was just written, and cannot be read. Is the disk failing?")
-        return data
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _needs_closing(self) -> bool:
-        return "_file" in self.__dict__
+    entry = entry_of(blob, cache, "line-index", BLOCK_BYTES, PACKED_BYTES, _FORMAT)
+    return kept_index(entry, FileIndex.of, partial(scan, blob))
 
 
 class LineIndex:
@@ -315,6 +211,7 @@ class LineIndex:
 
     def __init__(self, files: Sequence[FileIndex], *, skips_blank: bool) -> None:
         self.files = list(files)
+        self.is_unpacked = [one.is_unpacked for one in files]
         self.first_block: Numbers = np.cumsum([0, *(len(one.starts) - 1 for one in files)], dtype=np.int64)
         """The number of the first block of each file, and the total."""
         counts = [np.diff(one.filled if skips_blank else one.lines) for one in files]

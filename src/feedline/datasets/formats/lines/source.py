@@ -19,15 +19,15 @@ from feedline.datasets.formats.lines.index import (
     FileIndex,
     LineIndex,
     Numbers,
-    UnpackedBlob,
     index_of,
     scan,
 )
+from feedline.datasets.formats.lines.unpacked import UnpackedBlob
 from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
-from feedline.datasets.framework.paths import File, Paths, found_files
-from feedline.datasets.framework.places import Place, found_places, given_paths
+from feedline.datasets.framework.paths import File, Paths
+from feedline.datasets.framework.places import Place, found_places, given_paths, local_files
 from feedline.datasets.framework.remote_files import is_remote
 from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
 from feedline.datasets.framework.shard_format import Shards
@@ -198,8 +198,8 @@ class LineSource(Source):
             return found
         contents, starts = self._reader().blocks(missing, self.format.limit), self.index.starts
         for block, content in zip(missing, contents, strict=True):
-            made = found[block] = Block(content, self.format.limit, skips_blank=self.format.skips_blank)
             count = int(starts[block + 1] - starts[block])
+            made = found[block] = Block(content, self.format.limit, count, skips_blank=self.format.skips_blank)
             if made.count != count:
                 name, line = self._line(block, 0)
                 raise CorruptSource(
@@ -214,8 +214,7 @@ class LineSource(Source):
         return [place.address for place in self.files]
 
     def _stored_in(self) -> Iterable[str]:
-        local = [path for path in self.paths if not is_remote(path)]
-        return found_files(local, self._endings) if local else ()
+        return local_files(self.paths, self._endings)
 
     def close(self) -> None:
         """Close the files of this process, and drop the blocks that it holds."""
@@ -248,14 +247,14 @@ class _Reader:
         self._storage: Handle[Storage] = Handle(
             functools.partial(Storage, remote, addresses, is_common=True), Storage.close
         )
-        opener = functools.partial(_open, self._storage, addresses, index.files, cache)
+        opener = functools.partial(_open, self._storage, addresses, index, cache)
         self._files: Handle[ShardFiles] = Handle(
             functools.partial(
                 ShardFiles,
                 opener,
                 remote.requests,
                 stamps,
-                functools.partial(_has_same_index, self._storage, addresses, index.files),
+                functools.partial(_has_same_index, self._storage, addresses, index),
             ),
             ShardFiles.close,
             per_thread=True,
@@ -267,10 +266,12 @@ class _Reader:
         Raises SourceChanged: a file has changed since its index was made; SourceError: it cannot be read.
         """
         files = self._files.get()
+        plain, packed = list[ByteRange](), list[ByteRange]()
         wanted = [self._range(block, limit) for block in blocks]
-        plain = [one for one in wanted if not self._is_packed(one)]
+        for one in wanted:
+            is_packed = self.index.files[one.shard].packing and not self.index.is_unpacked[one.shard]
+            (packed if is_packed else plain).append(one)
         contents = dict(zip(plain, files.read(plain), strict=True))
-        packed = [one for one in wanted if self._is_packed(one)]
         blobs = {one.shard: files.blob(one.shard) for one in packed}
 
         def unpacked(one: ByteRange) -> bytes:
@@ -286,10 +287,6 @@ class _Reader:
                 blob.check()  # what was read, or could not be read, may be from another version
         return [contents[one] for one in wanted]
 
-    def _is_packed(self, one: ByteRange) -> bool:
-        found = self.index.files[one.shard]
-        return bool(found.packing) and not found.is_unpacked
-
     def _range(self, block: int, limit: int) -> ByteRange:
         file, number = self.index.place(block)
         start, stop = self.index.files[file].starts[number : number + 2].tolist()
@@ -301,33 +298,39 @@ class _Reader:
         self._storage.close()
 
 
-def _open(storage: Handle[Storage], addresses: list[str], files: list[FileIndex], cache: Cache, number: int) -> Blob:
+def _open(storage: Handle[Storage], addresses: list[str], index: LineIndex, cache: Cache, number: int) -> Blob:
     """Open a file, or its unpacked copy. Raises SourceChanged: it is not the one that was indexed."""
-    index, open_file = files[number], functools.partial(storage.get().open, addresses[number])
-    blob = UnpackedBlob(open_file, cache, int(index.starts[-1])) if index.is_unpacked else open_file()
-    if (blob.size, blob.tag) != (index.size, index.tag):
+    known, open_file = index.files[number], functools.partial(storage.get().open, addresses[number])
+    blob = UnpackedBlob(open_file, cache, int(known.starts[-1])) if index.is_unpacked[number] else open_file()
+    if (blob.size, blob.tag) != (known.size, known.tag):
         blob.close()
         raise SourceChanged(
-            f"{blob.name} has changed since its index was made: it had {index.size} bytes and the tag {index.tag}, and "
+            f"{blob.name} has changed since its index was made: it had {known.size} bytes and the tag {known.tag}, and "
             f"has {blob.size} and {blob.tag}. Make the dataset again: the index will be, too."
         )
     return blob
 
 
-def _has_same_index(
-    storage: Handle[Storage], addresses: list[str], files: list[FileIndex], number: int, blob: Blob
-) -> bool:
-    known = files[number]
+def _has_same_index(storage: Handle[Storage], addresses: list[str], index: LineIndex, number: int, blob: Blob) -> bool:
     with ExitStack() as stack:
-        packed = stack.enter_context(closing(storage.get().open(addresses[number]))) if known.is_unpacked else blob
-        made = scan(packed)
+        if index.is_unpacked[number]:
+            blob = stack.enter_context(closing(storage.get().open(addresses[number])))
+        made = scan(blob)
+    known = index.files[number]
     return all(np.array_equal(value, getattr(known, name)) for name, value in vars(made).items())
 
 
 class Block:
-    """The lines of a block that are samples."""
+    """The lines of a block that are samples.
 
-    def __init__(self, content: bytes, limit: int, *, skips_blank: bool) -> None:
+    Args:
+        content: the block, whose last line may be cut short if it is longer than the limit.
+        limit: the most bytes of a line.
+        count: how many samples the index says there are.
+        skips_blank: True if blank lines are no samples.
+    """
+
+    def __init__(self, content: bytes, limit: int, count: int, *, skips_blank: bool) -> None:
         self.content = content
         codes = np.frombuffer(content, np.uint8)
         ends = np.flatnonzero(codes == 10)
@@ -340,9 +343,11 @@ class Block:
         """Which lines are samples; None for all."""
         if skips_blank and (codes[starts] <= 32).any():
             spans = zip(starts.tolist(), stops.tolist(), strict=True)
-            self._numbers = np.array(
-                [n for n, (a, b) in enumerate(spans) if b - a > limit or content[a:b].strip(SPACE)], np.int64
-            )
+            numbers = [n for n, (a, b) in enumerate(spans) if content[a:b].strip(SPACE)]
+            is_cut = self._open >= 0 and stops[-1] - starts[-1] > limit
+            if is_cut and len(numbers) == count - 1:  # what was cut off of the last line is not blank
+                numbers.append(self._open)
+            self._numbers = np.array(numbers, np.int64)
         self._starts = starts
         self._stops = stops
 

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import struct
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc import memory
 from feedline.abc.source import ColumnSource
-from feedline.datasets.formats.indexed_shards import Folder, OpenShards, Shard, starts_of
+from feedline.datasets.formats.indexed_shards import AGAIN, Decoding, Folder, IndexedSource, OpenShards
 from feedline.datasets.formats.litdata.index import read_layout
 from feedline.datasets.formats.litdata.leaves import decoding_of, token_type
-from feedline.datasets.formats.litdata.rows import ArrowRows
-from feedline.datasets.formats.mds.encodings import BROKEN, Decoding, checked_decode
+from feedline.datasets.formats.mds.encodings import BROKEN
+from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Fields, Form
 from feedline.datasets.framework.shard_files import ByteRange
-from feedline.datasets.framework.source import Indices, Source, Transform, checked_count, checked_flag, has_own_samples
-from feedline.datasets.storage.addresses import shown_address
+from feedline.datasets.framework.source import Indices, Transform, checked_count, has_own_samples
 from feedline.datasets.storage.remote import Remote
-from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.failures import words
-from feedline.system.handle import Handle
+from feedline.system.optional import require
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+_MAGIC = b"LDARW01\0"
+_FOOTER = struct.Struct("<I8s")
+"""What a chunk with an Arrow table ends with: the size of the Arrow file, and the mark that it is there."""
 
 
-class _Opened:
-    """What one process has open."""
-
-    def __init__(self, chunks: tuple[Shard, ...], remote: Remote, cache_bytes: int) -> None:
-        self.chunks = OpenShards(chunks, remote, cache_bytes)
-        self.rows = ArrowRows(self.chunks, cache_bytes)
-
-    def close(self) -> None:
-        self.chunks.close()
-
-
-class LitDataDataset(Source, ColumnSource):
+class LitDataDataset(IndexedSource, ColumnSource):
     """The samples in chunks that `litdata.optimize` wrote, as a map-style dataset.
 
     Samples have the form in which they were stored: dicts, lists, tuples or single values. Values are those that
@@ -99,24 +93,24 @@ class LitDataDataset(Source, ColumnSource):
         cache_bytes: int | str = "256 MB",
         remote: Remote | None = None,
     ) -> None:
-        super().__init__(transform)
-        self.decode = checked_decode(decode)
-        self.allow_pickle = checked_flag("allow_pickle", allow_pickle)
         folder = Folder(path, remote, cache_bytes)
-        self.remote = folder.remote
-        self.is_remote = bool(protocol_of(folder.path))
-        self._name = folder.name
-        self._layout = read_layout(folder)
+        self._layout = layout = read_layout(folder)
+        super().__init__(folder, layout.chunks, decode=decode, transform=transform, allow_pickle=allow_pickle)
+        self._tables = BoundedCache[int, "Table"](folder.cache_bytes)
+        """The Arrow tables of chunks."""
         self.block_size = None if block_size is None else checked_count("block_size", block_size, 1)
-        if self.block_size is not None and self._layout.tokens is None:
-            raise BadOption(f"block_size={block_size} is for tokens, but the samples of {self._name} are not tokens.")
+        if self.block_size is not None:
+            if layout.tokens is None:
+                raise BadOption(
+                    f"block_size={block_size} is for tokens, but the samples of {self._name} are not tokens."
+                )
+            blocks = np.array(layout.tokens, np.int64) // self.block_size
+            self._starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
         self._shape = self._chosen(fields)
-        self._starts = self._first_samples()
+        self._content_starts = 8 + 4 * np.array([chunk.count for chunk in layout.chunks], np.int64)
+        """Where the samples begin in each chunk."""
         self._parts = self._parts_read()
         self._decodings()  # raises now the error that every sample would raise
-        self._open: Handle[_Opened] = Handle(
-            functools.partial(_Opened, self._layout.chunks, folder.remote, folder.cache_bytes), _Opened.close
-        )
 
     def _chosen(self, fields: Fields) -> Form | None:
         tree = self._layout.tree
@@ -126,16 +120,6 @@ class LitDataDataset(Source, ColumnSource):
             raise BadOption(f"fields={fields!r} names fields, but the samples of {self._name} are not dicts.")
         return Form.of(fields, tree.keys, self._name)
 
-    def _first_samples(self) -> NDArray[np.int64]:
-        """Return the index of the first sample of each chunk, and the number of samples."""
-        if self._layout.tokens is None or self.block_size is None:
-            return starts_of(self._layout.chunks)
-        blocks = np.array(self._layout.tokens, np.int64) // self.block_size
-        return np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
     def _parts_read(self) -> list[tuple[int, int]]:
         """Return, for each field, the place of its first value and the place after its last."""
         tree, places = self._layout.tree, self._layout.tree.places()
@@ -144,48 +128,53 @@ class LitDataDataset(Source, ColumnSource):
         numbers = [tree.keys.index(name) for name in self._shape.names]
         return [(places[number], places[number + 1]) for number in numbers]
 
+    def _decoding_of(self, encoding: str) -> Decoding:
+        return decoding_of(encoding, decode=self.decode, pickles=self.allow_pickle)
+
     def _decodings(self) -> dict[int, Decoding]:
         """Return the function that decodes each value that is read."""
-        found = {}
-        for place in (place for start, stop in self._parts for place in range(start, stop)):
-            name = self._layout.serializers[place]
-            try:
-                found[place] = decoding_of(name, decode=self.decode, pickles=self.allow_pickle)
-            except BadOption as exc:
-                raise BadOption(
-                    f"Value {place} of the samples in {self._name} is a {name!r:.100}. {words(exc)}."
-                ) from exc
-        return found
+        return {
+            place: self._decoding(f"Value {place} of the samples", self._layout.serializers[place])
+            for start, stop in self._parts
+            for place in range(start, stop)
+        }
 
     def _read(self, indices: Indices) -> list[object]:
         if self.block_size is not None:
             return list(self._blocks(indices, np.empty((len(indices), self.block_size), self._dtype())))
-        opened = self._open.get()
         decodings = self._decodings()
-        contents = opened.chunks.samples(indices)
+        contents = self._open.get().samples(indices)
         return [
-            self._sample(opened, index, chunk, data, decodings)
+            self._sample(index, chunk, data, decodings)
             for index, (chunk, data) in zip(indices.tolist(), contents, strict=True)
         ]
 
-    def _sample(self, opened: _Opened, index: int, chunk: int, data: bytes, decodings: dict[int, Decoding]) -> object:
+    def _sample(self, index: int, chunk: int, data: bytes, decodings: dict[int, Decoding]) -> object:
         if not data and self._layout.tokens is None:
-            name = shown_address(self._layout.chunks[chunk].address)
-            row = opened.rows.row(chunk, index - int(self._starts[chunk]), name)
+            row = self._row(chunk, index - int(self._starts[chunk]))
             if self._shape is None:
                 return row
             if not set(self._shape.names) <= set(row):
-                raise CorruptSource(f"Sample {index}, in {name}, has only the fields {', '.join(row)}.")
+                raise CorruptSource(f"Sample {index}, in {self._shown(chunk)}, has only the fields {', '.join(row)}.")
             return self._shape.build([row[field] for field in self._shape.names])
         try:
             return self._decoded(data, decodings)
         except BadOption:
             raise
         except BROKEN as exc:
-            name = shown_address(self._layout.chunks[chunk].address)
             raise CorruptSource(
-                f"Sample {index}, in {name}, cannot be decoded: {words(exc)}. Write or copy the chunk again."
+                f"Sample {index}, in {self._shown(chunk)}, cannot be decoded: {words(exc)}. Write or copy the chunk "
+                "again."
             ) from exc
+
+    def _row(self, chunk: int, place: int) -> dict[str, object]:
+        """Return a sample that is a row of an Arrow table. Raises CorruptSource: there is no such row."""
+        name, chunks = self._shown(chunk), self._open.get()
+        table = self._tables.load(chunk, lambda: _table_of(chunks, chunk, name))
+        if place >= table.num_rows:
+            raise CorruptSource(f"{name} has {table.num_rows} rows, but sample {place} is listed. {AGAIN}")
+        found: dict[str, object] = table.slice(place, 1).to_pylist()[0]
+        return found
 
     def _decoded(self, data: bytes, decodings: dict[int, Decoding]) -> object:
         tree, count = self._layout.tree, len(self._layout.serializers)
@@ -210,10 +199,9 @@ class LitDataDataset(Source, ColumnSource):
         """Read blocks of tokens into the rows of an array."""
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
         size = batch.dtype.itemsize * batch.shape[1]
-        firsts = 8 + 4 * np.array([chunk.count for chunk in self._layout.chunks], np.int64)[numbers]
-        starts = (firsts + (indices - self._starts[numbers]) * size).tolist()
+        starts = (self._content_starts[numbers] + (indices - self._starts[numbers]) * size).tolist()
         wanted = [ByteRange(number, at, at + size) for number, at in zip(numbers.tolist(), starts, strict=True)]
-        for row, data in enumerate(self._open.get().chunks.read(wanted)):
+        for row, data in enumerate(self._open.get().read(wanted)):
             batch[row] = np.frombuffer(data, batch.dtype)
         return batch
 
@@ -225,11 +213,8 @@ class LitDataDataset(Source, ColumnSource):
 
     def close(self) -> None:
         """Close all chunks in this process, and drop those that were unpacked."""
-        self._upcoming.close()
-        self._open.close()
-
-    def _stored_in(self) -> list[str]:
-        return [chunk.address for chunk in self._layout.chunks]
+        super().close()
+        self._tables.clear()
 
     def _form(self) -> str:
         if self._layout.tokens is not None:
@@ -242,3 +227,30 @@ class LitDataDataset(Source, ColumnSource):
         return self._shape.describe(
             [children[name].describe(iter(serializers[first[name] :])) for name in self._shape.names]
         )
+
+
+def _table_of(chunks: OpenShards, chunk: int, name: str) -> tuple[Table, int]:
+    """Return the Arrow table at the end of a chunk, and its size: dicts of texts, numbers and lists.
+
+    Newer versions of LitData store JSON-like samples in it. The chunk's own table lists the samples as empty. The Arrow
+    file that follows has record batches of 256 rows each. Raises CorruptSource: there is none, or it is damaged;
+    MissingExtra: pyarrow is not installed.
+    """
+    arrow = require("pyarrow", extra="parquet", purpose="reading rows of LitData")
+    ipc = require("pyarrow.ipc", extra="parquet", purpose="reading rows of LitData")
+
+    def read(start: int, stop: int) -> bytes:
+        return chunks.read([ByteRange(chunk, start, stop)])[0]
+
+    end = chunks.size(chunk)
+    size, magic = _FOOTER.unpack(read(max(0, end - _FOOTER.size), end))
+    if magic != _MAGIC or size > end - _FOOTER.size:
+        raise CorruptSource(f"{name} lists empty samples, and no Arrow table follows them. {AGAIN}")
+    data = read(end - _FOOTER.size - size, end - _FOOTER.size)
+    opened = ipc.open_file if data.startswith(b"ARROW1") else ipc.open_stream
+    try:
+        table = opened(arrow.BufferReader(data)).read_all()
+        table.validate(full=True)
+    except (arrow.ArrowException, OSError, ValueError) as exc:
+        raise CorruptSource(f"The Arrow table in {name} is damaged: {words(exc)}. {AGAIN}") from exc
+    return table.combine_chunks(), max(size, table.nbytes)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.formats.mds.encodings import Decoding, array_of, image_of, list_of, pixels_of
+from feedline.datasets.formats.indexed_shards import Decoding
+from feedline.datasets.formats.mds.encodings import UNTRUSTED, array_of, image_of, list_of, pixels_of, text_of
 from feedline.errors import BadOption
 
 _NUMPY = dict(enumerate(("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"))) | {13: "?"}
@@ -41,14 +42,11 @@ def decoding_of(name: str, *, decode: str | None = None, pickles: bool = False) 
     if kind in ("no_header_numpy", "no_header_tensor"):
         return functools.partial(_flat, token_type(name))
     if kind == "pickle" and not pickles:
-        raise BadOption(
-            "A pickle runs any code that its author put into it, so it is not decoded. If you trust the author, pass "
-            "allow_pickle=True. Otherwise leave the value out with fields=."
-        )
+        raise BadOption(UNTRUSTED)
     image = bytes if decode is None else functools.partial(image_of, decode)
     known: dict[str, Decoding] = {
-        "str": _text,
-        "text": _text,
+        "str": text_of,
+        "text": text_of,
         "int": lambda data: struct.unpack("<q", data)[0],
         "float": lambda data: struct.unpack("<d", data)[0],
         "bool": lambda data: struct.unpack("<?", data)[0],
@@ -75,10 +73,6 @@ def token_type(name: str) -> np.dtype[np.generic]:
     if found is None:
         raise BadOption(f"feedline does not read arrays of the type {name!r:.100}.")
     return np.dtype(found)
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8")
 
 
 def _nested(data: bytes) -> object:

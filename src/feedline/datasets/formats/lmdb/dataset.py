@@ -103,7 +103,7 @@ class LMDBDataset(TableSource):
         >>> dataset.close()
     """
 
-    _lazy = ("_found", "_has_columns")
+    _lazy = ("_found",)
 
     def __init__(
         self,
@@ -132,8 +132,6 @@ class LMDBDataset(TableSource):
         self._cache = checked_cache(cache)
         self._found: _Contents | None = None
         """What the database contained when this dataset, in any process, first opened it."""
-        self._has_columns = True
-        """False once samples turned out to differ in shape."""
         self._handle = Handle(functools.partial(acquire, self.path), release, close_inherited=True)
         self._lock = Handle(threading.Lock, bool)
 
@@ -220,13 +218,6 @@ class LMDBDataset(TableSource):
                     add_note(exc, f"while decoding the value of key {key!r} in {self.path}")
                 raise
         return samples
-
-    # Any: columns in the form of a sample.
-    def read_columns(self, indices: Indices) -> Any:
-        if self._has_columns:
-            return super().read_columns(indices)
-        self._checked(indices)
-        return None
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         def columns(decoder: Decoder, values: list[memoryview], keys: list[bytes]) -> list[object]:
@@ -365,14 +356,10 @@ def _given(keys: Any) -> Packed:
 def _read_keys(environment: Environment, cache: Cache) -> Packed:
     """Return all keys of a database in order, except feedline's own."""
     status = os.stat(environment.path)
-    about = {
-        "version": _KEYS_VERSION,
-        "path": os.path.abspath(environment.path),
-        "file": [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns],
-        "transaction": environment.version,
-        "count": environment.count(),
-    }
-    entry = Entry.within(cache, "keys", about)
+    about = {"version": _KEYS_VERSION, "path": os.path.abspath(environment.path)}
+    file = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
+    stamp = "-".join(map(str, [*file, environment.version, environment.count()]))
+    entry = Entry.within(cache, "keys", about, stamp)
     kept = None if entry is None else entry.load(Packed.of_arrays)
     if kept is not None and len(kept) in (environment.count(), environment.count() - 1):  # one may be feedline's own
         return kept

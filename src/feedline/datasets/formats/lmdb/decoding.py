@@ -13,7 +13,7 @@ import numpy as np
 from feedline.datasets.framework.form import Form
 from feedline.datasets.framework.source import Empty, is_column, stacked
 from feedline.errors import BadOption, CorruptSource
-from feedline.images.pillow import picture_decoder
+from feedline.images.pillow import decoded_picture, picture_decoder
 from feedline.memory.sharing import records
 from feedline.system.failures import words
 
@@ -103,14 +103,7 @@ class Picture:
     decode: str
 
     def __call__(self, data: bytes) -> object:
-        try:
-            return picture_decoder(self.decode)(data)
-        except CorruptSource:
-            raise  # the image is too large
-        except Exception as exc:  # Pillow raises many types for damaged bytes
-            raise CorruptSource(
-                f"Pillow cannot decode it as an image: {type(exc).__name__}: {words(exc)}. decode=None returns bytes."
-            ) from exc
+        return decoded_picture(picture_decoder(self.decode), data)
 
     def __repr__(self) -> str:
         return f"decode={self.decode!r}"

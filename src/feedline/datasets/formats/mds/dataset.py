@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from typing import Any
 
-from feedline.datasets.formats.indexed_shards import Folder, OpenShards, starts_of
-from feedline.datasets.formats.mds.encodings import BROKEN, Decoding, checked_decode, decoding_of
-from feedline.datasets.formats.mds.index import read_layout
+from feedline.datasets.formats.indexed_shards import Decoding, Folder, IndexedSource
+from feedline.datasets.formats.mds.encodings import BROKEN, decoding_of
+from feedline.datasets.formats.mds.index import Cutter, read_layout
 from feedline.datasets.framework.form import Fields, Form
-from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform, checked_flag, is_column, stacked
-from feedline.datasets.storage.addresses import shown_address
+from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform, is_column, stacked
 from feedline.datasets.storage.remote import Remote
-from feedline.datasets.storage.storage import protocol_of
-from feedline.errors import BadOption, CorruptSource
+from feedline.errors import CorruptSource
 from feedline.system.failures import words
-from feedline.system.handle import Handle
 
 
-class MDSDataset(TableSource):
+class MDSDataset(IndexedSource, TableSource):
     """The samples of MDS shards, which `MDSWriter` of MosaicML Streaming writes, as a map-style dataset.
 
     Values are those that `StreamingDataset` returns, except for images: these are the bytes of JPEG or PNG files unless
@@ -73,58 +68,39 @@ class MDSDataset(TableSource):
         cache_bytes: int | str = "256 MB",
         remote: Remote | None = None,
     ) -> None:
-        super().__init__(transform)
-        self.decode = checked_decode(decode)
-        self.allow_pickle = checked_flag("allow_pickle", allow_pickle)
         folder = Folder(path, remote, cache_bytes)
-        self.remote = folder.remote
-        self.is_remote = bool(protocol_of(folder.path))
-        self._name = folder.name
-        self._layout = read_layout(folder)
-        self._shape = Form.of(fields, [column.name for column in self._layout.columns], self._name)
-        self._starts = starts_of(self._layout.shards)
-        self._has_columns = True
-        """False once values turned out to differ in shape, or not to be numbers or texts."""
-        for place, column in self._wanted():
-            self._decoding(place, column)  # raises now the error that every sample would raise
-        self._open: Handle[OpenShards] = Handle(
-            functools.partial(OpenShards, self._layout.shards, folder.remote, folder.cache_bytes), OpenShards.close
-        )
+        columns, shards = read_layout(folder)
+        super().__init__(folder, shards, decode=decode, transform=transform, allow_pickle=allow_pickle)
+        names = [column.name for column in columns]
+        self._encodings = {column.name: column.encoding for column in columns}
+        self._shape = Form.of(fields, names, self._name)
+        self._cutter = Cutter(columns, [names.index(name) for name in self._shape.names])
+        self._decodings()  # raises now the error that every sample would raise
 
-    def _wanted(self) -> list[tuple[int, str]]:
-        """Return the place of each field in a stored sample, and its name."""
-        places = {column.name: place for place, column in enumerate(self._layout.columns)}
-        return [(places[name], name) for name in self._shape.names]
+    def _decoding_of(self, encoding: str) -> Decoding:
+        return decoding_of(encoding, decode=self.decode, pickles=self.allow_pickle)
 
-    def _decoding(self, place: int, name: str) -> Decoding:
-        encoding = self._layout.columns[place].encoding
-        try:
-            return decoding_of(encoding, decode=self.decode, pickles=self.allow_pickle)
-        except BadOption as exc:
-            raise BadOption(
-                f"The column {name!r} in {self._name} has the encoding {encoding!r:.100}. {words(exc)}."
-            ) from exc
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
+    def _decodings(self) -> list[tuple[str, Decoding]]:
+        """Return the name of each field, and the function that decodes it."""
+        return [(name, self._decoding(f"The column {name!r}", self._encodings[name])) for name in self._shape.names]
 
     def _rows(self, indices: Indices) -> list[list[object]]:
         """Return the values of each sample."""
-        decodings = [(place, name, self._decoding(place, name)) for place, name in self._wanted()]
+        decodings = self._decodings()
         contents = self._open.get().samples(indices)
         rows = []
         for index, (shard, data) in zip(indices.tolist(), contents, strict=True):
             name = ""
             try:
-                parts = self._layout.split(data)
+                parts = self._cutter.cut(data)
                 row = []
-                for place, name, decoding in decodings:  # noqa: B007  (for the error)
-                    row.append(decoding(parts[place]))
+                for (name, decoding), part in zip(decodings, parts, strict=True):  # noqa: B007  (for the error)
+                    row.append(decoding(part))
             except BROKEN as exc:
-                where = shown_address(self._layout.shards[shard].address)
                 of = f"The column {name!r} of sample" if name else "Sample"
                 raise CorruptSource(
-                    f"{of} {index}, in {where}, cannot be decoded: {words(exc)}. Write or copy the shard again."
+                    f"{of} {index}, in {self._shown(shard)}, cannot be decoded: {words(exc)}. Write or copy the shard "
+                    "again."
                 ) from exc
             rows.append(row)
         return rows
@@ -132,23 +108,10 @@ class MDSDataset(TableSource):
     def _read(self, indices: Indices) -> list[object]:
         return [self._build(row) for row in self._rows(indices)]
 
-    def read_columns(self, indices: Indices) -> Any:
-        checked = self._checked(indices)
-        return super().read_columns(checked) if self._has_columns and len(checked) else None
-
     def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         columns = [stacked(list(values), empty) for values in zip(*self._rows(indices), strict=True)]
         self._has_columns = all(map(is_column, columns))
         return columns
 
-    def close(self) -> None:
-        """Close all shards in this process, and drop those that were unpacked."""
-        self._upcoming.close()
-        self._open.close()
-
-    def _stored_in(self) -> list[str]:
-        return [shard.address for shard in self._layout.shards]
-
     def _form(self) -> str:
-        encodings = {column.name: column.encoding for column in self._layout.columns}
-        return self._shape.describe([encodings[name] for name in self._shape.names])
+        return self._shape.describe([self._encodings[name] for name in self._shape.names])

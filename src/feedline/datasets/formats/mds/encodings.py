@@ -11,22 +11,18 @@ import json
 import math
 import pickle
 import struct
-from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.formats.indexed_shards import Decoding
 from feedline.errors import BadOption, CorruptSource
-from feedline.images.pillow import SPECS, check_pixels, picture_decoder
-from feedline.system.failures import words
+from feedline.images.pillow import check_pixels, decoded_picture, picture_decoder
 from feedline.system.optional import require
 
 Number = TypeVar("Number", bound=np.generic)
-
-Decoding = Callable[[bytes], object]
-"""Makes a value from the bytes of one field."""
 
 _NUMBERS = ("uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "float32", "uint64", "int64", "float64")
 _CODES = dict(zip((8, 9, 16, 17, 18, 32, 33, 34, 64, 65, 66), _NUMBERS, strict=True))
@@ -45,13 +41,11 @@ BROKEN = (
     pickle.UnpicklingError,
 )
 """What decoding raises if bytes are damaged. A pickle may also raise anything else."""
-
-
-def checked_decode(decode: str | None) -> str | None:
-    """Return the option `decode=`, the decoder of images. Raises BadOption: there is none of this name."""
-    if decode is not None and decode not in SPECS:
-        raise BadOption(f"decode={decode!r} is not an image decoder: {', '.join(map(repr, sorted(SPECS)))}.")
-    return decode
+UNTRUSTED = (
+    "A pickle runs any code that its author put into it, so it is not decoded. If you trust the author, pass "
+    "allow_pickle=True. Otherwise leave it out with fields=."
+)
+"""Why pickles are not decoded."""
 
 
 @functools.lru_cache(256)
@@ -75,18 +69,15 @@ def decoding_of(encoding: str, *, decode: str | None = None, pickles: bool = Fal
     if name in _NUMBERS and not options:
         return functools.partial(_number, np.dtype(f"<{np.dtype(name).str[1:]}"))
     if name == "pkl" and not pickles:
-        raise BadOption(
-            "A pickle runs any code that its author put into it, so it is not decoded. If you trust the author, pass "
-            "allow_pickle=True. Otherwise leave the column out with fields=."
-        )
+        raise BadOption(UNTRUSTED)
     image = bytes if decode is None else functools.partial(image_of, decode)
     known: dict[str, Decoding] = {
         "bytes": bytes,
-        "str": _text,
+        "str": text_of,
         "int": _integer,
-        "str_int": lambda data: int(_text(data)),
-        "str_float": lambda data: float(_text(data)),
-        "str_decimal": lambda data: Decimal(_text(data)),
+        "str_int": lambda data: int(text_of(data)),
+        "str_float": lambda data: float(text_of(data)),
+        "str_decimal": lambda data: Decimal(text_of(data)),
         "json": json.loads,
         "pkl": pickle.loads,
         "pil": pixels_of,
@@ -116,7 +107,8 @@ def size_of(encoding: str) -> int | None:
     return None if dtype is None or shape is None else math.prod(shape) * dtype.itemsize
 
 
-def _text(data: bytes) -> str:
+def text_of(data: bytes) -> str:
+    """Return a text. Raises ValueError: it is not UTF-8."""
     return data.decode("utf-8")
 
 
@@ -168,13 +160,8 @@ def array_of(dtype: np.dtype[np.generic] | None, shape: tuple[int, ...] | None, 
 
 
 def image_of(decode: str, data: bytes) -> object:
-    """Return a decoded image. Raises ValueError: it is damaged; CorruptSource: it is too large."""
-    try:
-        return picture_decoder(decode)(data)
-    except CorruptSource:
-        raise  # the image is too large
-    except Exception as exc:  # Pillow raises many types for damaged bytes
-        raise ValueError(f"Pillow cannot decode it as an image: {type(exc).__name__}: {words(exc)}") from exc
+    """Return a decoded image. Raises CorruptSource: it is damaged or too large."""
+    return decoded_picture(picture_decoder(decode), data)
 
 
 def pixels_of(data: bytes) -> object:

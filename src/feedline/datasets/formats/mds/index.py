@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from feedline.datasets.formats.indexed_shards import AGAIN, Folder, Shard
 from feedline.datasets.formats.mds.encodings import size_of
@@ -26,29 +28,37 @@ class Column:
     """Bytes of every value; None if they vary."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What index.json says."""
+class Cutter:
+    """Cuts some columns out of stored samples.
 
-    columns: tuple[Column, ...]
-    shards: tuple[Shard, ...]
+    Args:
+        columns: those of a stored sample.
+        wanted: the places of the columns to return.
+    """
 
-    def split(self, data: bytes) -> list[bytes]:
-        """Return the bytes of each column of a sample. Raises ValueError: they are not all there."""
-        varying = sum(column.size is None for column in self.columns)
-        sizes = iter(struct.unpack_from(f"<{varying}I", data))
-        at, parts = 4 * varying, []
-        for column in self.columns:
-            size = next(sizes) if column.size is None else column.size
-            parts.append(data[at : at + size])
-            at += size
-        if at != len(data):
-            raise ValueError(f"its columns take {at} bytes, but it has {len(data)}")
-        return parts
+    def __init__(self, columns: Sequence[Column], wanted: Sequence[int]) -> None:
+        self._wanted = list(wanted)
+        self._sizes = [column.size or 0 for column in columns]
+        self._varying = [place for place, column in enumerate(columns) if column.size is None]
+        self._head = f"<{len(self._varying)}I"
+        """The form of what a sample begins with: the sizes of those columns."""
+
+    def cut(self, data: bytes) -> list[bytes]:
+        """Return the bytes of the columns of a sample. Raises ValueError or struct.error: they are not all there."""
+        sizes = self._sizes.copy()
+        for place, size in zip(self._varying, struct.unpack_from(self._head, data), strict=True):
+            sizes[place] = size
+        bounds = list(accumulate(sizes, initial=4 * len(self._varying)))
+        if bounds[-1] != len(data):
+            raise ValueError(f"its columns take {bounds[-1]} bytes, but it has {len(data)}")
+        return [data[bounds[place] : bounds[place + 1]] for place in self._wanted]
 
 
-def read_layout(folder: Folder) -> Layout:
-    """Read index.json. Raises CorruptSource: it is damaged; BadOption: feedline does not read such shards."""
+def read_layout(folder: Folder) -> tuple[tuple[Column, ...], list[Shard]]:
+    """Return the columns and shards that index.json lists.
+
+    Raises CorruptSource: it is damaged; BadOption: feedline does not read such shards.
+    """
     found = folder.read_index()
     listed = found.get("shards")
     if not isinstance(listed, list):
@@ -74,7 +84,7 @@ def read_layout(folder: Folder) -> Layout:
             )
         columns = own
         shards.append(_shard(folder, entry))
-    return Layout(columns, tuple(shards))
+    return columns, shards
 
 
 def _check_kind(folder: Folder, entry: JsonObject) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from feedline.datasets.formats.parquet.mapped import Mapped
-from feedline.datasets.formats.parquet.table import CACHE_BYTES, RowGroupSource
+from feedline.datasets.formats.parquet.table import RowGroupSource
 from feedline.datasets.formats.parquet.values import pyarrow
-from feedline.datasets.framework.form import VectorFields
-from feedline.datasets.framework.paths import File, Paths
-from feedline.datasets.framework.source import Transform
+from feedline.datasets.framework.paths import File
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -82,14 +80,3 @@ class ArrowDataset(MappedSource):
     """
 
     _endings = (".arrow", ".feather", ".ipc")
-
-    def __init__(
-        self,
-        paths: Paths,
-        fields: VectorFields = None,
-        *,
-        filters: object = None,
-        transform: Transform | None = None,
-        cache_bytes: int | str = CACHE_BYTES,
-    ) -> None:
-        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -96,7 +95,7 @@ class ParquetDataset(RowGroupSource):
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
         self.cache = checked_cache(cache)
         self._entries = MappedEntries()
-        self.is_remote = any(map(is_remote, self._given()))
+        self.is_remote = any(map(is_remote, self.paths))
         self._inspected_at_once = REQUESTS if self.is_remote else self._inspected_at_once
         self.remote = checked_remote(remote)
         self._remote_addresses: list[str] = []
@@ -104,14 +103,11 @@ class ParquetDataset(RowGroupSource):
         opener = partial(Storage, self.remote, self._remote_addresses, is_common=True)
         self._storage: Handle[Storage] = Handle(opener, Storage.close)
 
-    def _given(self) -> list[str | os.PathLike[str]]:
-        return [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
-
     def _found(self) -> Sequence[str | File]:
         if not self.is_remote:
             return super()._found()
         storage, found = self._storage.get(), list[str | File]()
-        for path in self._given():
+        for path in self.paths:
             if is_remote(path):
                 found += found_remote(path, storage, self._endings)
             else:
@@ -125,10 +121,6 @@ class ParquetDataset(RowGroupSource):
         blob = self._storage.get().open(path)
         blob.close()
         return RemoteFile(blob.name, blob.size, blob.tag, path)
-
-    def _stored_in(self) -> Iterable[str]:
-        local = [path for path in self._given() if not is_remote(path)]
-        return found_files(local, self._endings) if local else ()
 
     # object: a file as pyarrow takes it.
     @contextmanager

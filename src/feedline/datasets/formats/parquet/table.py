@@ -1,16 +1,17 @@
-"""The shared base of Parquet and Arrow datasets: samples are read by the row group."""
+"""The shared base of Parquet and Arrow datasets: samples are read by the row group.
+
+It warns if the same row groups are decoded again and again.
+"""
 
 from __future__ import annotations
 
 import functools
-import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,23 +27,20 @@ from feedline.datasets.formats.parquet.layout import (
     mask_of,
 )
 from feedline.datasets.formats.parquet.values import prepared, pyarrow, text_of, vectors, whole
-from feedline.datasets.formats.parquet.waste import Waste
 from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Form, VectorFields, check_fields
 from feedline.datasets.framework.paths import File, Paths, found_files
+from feedline.datasets.framework.places import given_paths, local_files
 from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform
 from feedline.datasets.storage.ranges import side_by_side
-from feedline.errors import CorruptSource, FeedlineError, SourceError
+from feedline.errors import CorruptSource, FeedlineError, PerformanceWarning, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.system.sizes import byte_count
 
 if TYPE_CHECKING:
     from pyarrow import DataType, Schema, Table
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 CACHE_BYTES = 256 << 20
 """Default limit for row groups in memory, per process."""
@@ -53,6 +51,16 @@ _AT_ONCE = 8
 _OWN_BYTES = 8192
 """Overhead of a cached row group besides its data. A guess: it bounds the number of row groups that hold mapped memory;
 a process can have some ten thousand maps."""
+
+_LATEST_S = 5.0
+"""Seconds spent on repeated decoding before a warning is given."""
+_SHARE = 1.5
+"""Warn if rows decoded exceed rows used by this factor. Workers that divide small row groups in order, each taking
+different ones in every epoch, decode as many rows as they use."""
+
+_PASS = 0.9
+"""Fraction of all row groups. Once a process has needed this many, the next repeated one begins a new pass. A guess:
+shuffled batches of several workers need most row groups in each epoch, not all of them."""
 
 
 class RowGroupSource(TableSource):
@@ -83,7 +91,7 @@ class RowGroupSource(TableSource):
     ) -> None:
         super().__init__(transform)
         pyarrow(self._module)
-        self.paths = paths if isinstance(paths, (str, os.PathLike)) else list(paths)
+        self.paths = given_paths(paths)
         check_fields(fields)
         self.fields = fields
         self.filters = filters
@@ -135,21 +143,24 @@ class RowGroupSource(TableSource):
             files = self._found()
             condition = condition_of(self.filters)
 
-            def inspect(number: int, found: str | File) -> Footer:
+            def inspect(numbered: tuple[int, str | File]) -> Footer:
+                number, found = numbered
                 file = found if isinstance(found, File) else self._at(found)
                 with reading(file, f"looking at {file.path!r}"):
                     schema, counts = self._schema_and_counts(file)
                     groups = [Group(number, group, count) for group, count in enumerate(counts) if count]
                     return Footer(file, types_of(schema, file), groups)
 
-            def keep(number: int, footer: Footer) -> Footer:
+            def keep(numbered: tuple[int, Footer]) -> Footer:
+                number, footer = numbered
                 with reading(footer.file, f"looking at {footer.file.path!r}"):
                     masks = functools.partial(self._masks, footer, condition)
                     found = checked_condition(masks, condition, footer.file, list(footer.types))
                     return replace(footer, groups=kept_groups(found, number))
 
-            footers = together(inspect, files, self._inspected_at_once)
-            footers = footers if condition is None else together(keep, footers, self._inspected_at_once)
+            footers = side_by_side(inspect, list(enumerate(files)), self._inspected_at_once)
+            if condition is not None:
+                footers = side_by_side(keep, list(enumerate(footers)), self._inspected_at_once)
             self._known = Layout(footers, self.fields)
         return self._known
 
@@ -184,7 +195,7 @@ class RowGroupSource(TableSource):
         return [file.identity for file in self._layout.files]
 
     def _stored_in(self) -> Iterable[str]:
-        return found_files(self.paths, self._endings)
+        return local_files(self.paths, self._endings)
 
     def close(self) -> None:
         """Drop the row groups that this process has cached. They are read again when a sample needs them."""
@@ -256,14 +267,6 @@ class RowGroupSource(TableSource):
         return f"{super().__repr__()[:-1]}{filters})"
 
 
-def together(act: Callable[[int, T], R], items: Sequence[T], thread_count: int) -> list[R]:
-    """Call `act` for every file with its index, on several threads if there are several files."""
-    if len(items) == 1:
-        return [act(0, items[0])]
-    with ThreadPoolExecutor(thread_count) as threads:
-        return list(threads.map(act, range(len(items)), items))
-
-
 @contextmanager
 def reading(file: File, doing: str) -> Iterator[None]:
     """Turn pyarrow errors into feedline errors that name the file."""
@@ -286,3 +289,36 @@ def types_of(schema: Schema, file: File) -> dict[str, DataType]:
         twice = next(name for name in schema.names if schema.names.count(name) > 1)
         raise SourceError(f"{file.path!r} has several columns {twice!r}. Write it with another name for all but one.")
     return types
+
+
+class Waste:
+    """How many rows one process has decoded, and how many of them it used.
+
+    A process that reads the data in order, or window by window, needs each row group once per pass. Decoding it again
+    in the next pass is unavoidable, so only repeats within the same pass count.
+    """
+
+    def __init__(self) -> None:
+        self._in_pass: set[int] = set()
+        self._seconds = 0.0
+        self._decoded = 0
+        self.used = 0
+        self._has_warned = False
+
+    def note_decoded(self, group: int, group_count: int, rows: int, seconds: float, *, advice: str) -> None:
+        """Record a decoded row group; warn, once, if most of the work is wasted."""
+        if group in self._in_pass and len(self._in_pass) >= _PASS * group_count:
+            self._in_pass.clear()
+        is_again = group in self._in_pass
+        self._in_pass.add(group)
+        self._decoded += rows
+        self._seconds += seconds if is_again else 0
+        if self._has_warned or not is_again or self._seconds < _LATEST_S or self._decoded < _SHARE * self.used:
+            return
+        self._has_warned = True
+        warn_user(
+            f"Row groups are decoded again and again: {self._decoded:,} rows for {self.used:,} samples, and "
+            f"{self._seconds:.0f} s for what was decoded before. They do not fit into what is kept, and samples are "
+            f"asked for in random order. {advice}",
+            PerformanceWarning,
+        )

@@ -5,7 +5,8 @@ consumer first requests its own pending messages, left over from a run that cras
 time those of consumers that have been idle for long (XAUTOCLAIM).
 
 When the connection breaks, a response may be lost although the server counts its messages as delivered. So after
-reconnecting, the consumer requests its pending messages after the last one that arrived.
+reconnecting, the consumer requests its pending messages after the last one that arrived. Messages of a lost response
+to XAUTOCLAIM may be older than that one; they arrive when they have been pending for `claim_idle_s` once more.
 """
 
 from __future__ import annotations
@@ -101,15 +102,20 @@ class RedisStream(Feed):
         self._do(make)
 
     def receive(self, most: int, wait_s: float) -> list[Message]:
-        while True:
-            try:
-                return self._receive(most, wait_s)
-            except _AnswerLost:  # the server counts its messages as delivered: they are pending now
-                self._reads_pending = True
-                self._do(lambda client: client.ping())
+        cursor = self._cursor
+        try:
+            while True:
+                try:
+                    return self._receive(most, wait_s)
+                except _AnswerLost:  # the server counts its messages as delivered: they are pending now
+                    self._reads_pending = True
+                    self._do(lambda client: client.ping())
+        except BaseException:  # for example Ctrl-C: the caller does not get what arrived
+            self._cursor, self._reads_pending = cursor, True
+            raise
 
     def _receive(self, most: int, wait_s: float) -> list[Message]:
-        if self._reads_pending:
+        while self._reads_pending:
             entries = self._read(self._cursor, most, None)
             self._reads_pending = bool(entries)
             if messages := self._messages(entries):

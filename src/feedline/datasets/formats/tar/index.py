@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 
 import numpy as np
@@ -20,6 +21,7 @@ from feedline.datasets.formats.tar.grouping import Grouping
 from feedline.datasets.formats.tar.members import NO_SUM, Members
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.checksums import Compared
+from feedline.datasets.framework.file_index import entry_of, kept_index
 from feedline.datasets.framework.shards import Found
 from feedline.datasets.framework.store import Cache, Entry
 from feedline.datasets.storage.addresses import identity_of, shown_address
@@ -196,16 +198,8 @@ def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
 
     Raises CorruptSource: the shard is damaged.
     """
-    name = os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
-    entry = Entry.within(cache, "tar-index", [name, unique, _FORMAT], blob.stamp) if blob.tag else None
-    if entry is None:  # without a tag, an outdated index could not be detected
-        return scan(blob, unique=unique)
-    kept = entry.load(ShardIndex.of)
-    if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
-        return kept
-    made = scan(blob, unique=unique)
-    entry.save(vars(made))
-    return made
+    entry = entry_of(blob, cache, "tar-index", unique, _FORMAT)
+    return kept_index(entry, ShardIndex.of, partial(scan, blob, unique=unique))
 
 
 @dataclass(frozen=True)

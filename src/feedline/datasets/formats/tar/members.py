@@ -175,7 +175,7 @@ class Members:
 
     Args:
         stream: the bytes of the shard, at the beginning of a header.
-        name: the shard's, for errors.
+        shard: its name, for errors.
         size: bytes of the shard if known, to check headers against.
         limit: the most bytes that the files of a sample may have, unless the bytes of the shard are known to be
             present.

@@ -8,7 +8,6 @@ google-crc32c to be fast.
 from __future__ import annotations
 
 import functools
-import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.framework.store import Cache, Entry
-from feedline.datasets.storage.addresses import identity_of
+from feedline.datasets.framework.file_index import entry_of
+from feedline.datasets.framework.store import Cache
 from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.content import packing_of
 from feedline.errors import BadOption, CorruptSource, MissingExtra
@@ -55,8 +54,7 @@ def find_records(blob: Blob, cache: Cache) -> Records:
 
     Raises SourceError: it cannot be read; CorruptSource: it is cut off or damaged; BadOption: it is compressed.
     """
-    name = os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
-    kept = Entry.within(cache, "tfrecord", [_FORMAT, name], blob.stamp) if blob.tag else None
+    kept = entry_of(blob, cache, "tfrecord", _FORMAT)
     found = None if kept is None else kept.load(functools.partial(_kept, blob))
     if found is None:
         found = scan(blob)
