@@ -132,7 +132,7 @@ def test_the_budget_is_never_exceeded(
         ({"lengths": [1, 50, 20]}, r"lengths\[1\]=50 is more than max_tokens=10.*2 of 3 samples are too long"),
         ({"max_tokens": 0}, "max_tokens=0 is not a positive number"),
         ({"max_tokens": float("nan")}, "max_tokens=nan"),
-        ({"max_batch_size": 0}, "max_batch_size=0 is not a positive integer"),
+        ({"max_batch_size": 0}, "max_batch_size=0 is not an integer of at least 1"),
     ],
     ids=str,
 )

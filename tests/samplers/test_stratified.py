@@ -77,7 +77,7 @@ def test_rare_classes_are_spread_over_the_epoch() -> None:
     [
         ({"labels": []}, "labels is empty"),
         ({"labels": [0.0, float("nan")]}, r"labels\[1\]"),
-        ({"batch_size": 0}, "batch_size=0 is not a positive integer"),
+        ({"batch_size": 0}, "batch_size=0 is not an integer of at least 1"),
         ({"mode": "equal"}, "mode='equal' is not one of 'proportional', 'each'"),
         ({"mode": "each"}, "each of the 3 classes.*batch_size=2.*at least 3"),
     ],

@@ -14,6 +14,7 @@ from feedline.collate.default import default
 from feedline.collate.fields import Field
 from feedline.errors import BadOption, CollateError
 from feedline.system.failures import words
+from feedline.system.options import checked_count, checked_flag
 from feedline.types import CollateFunction, is_array
 
 Side = Literal["left", "right"]
@@ -84,10 +85,9 @@ class Pad(Collate):
         for name in fields or ():
             if each is not None and name not in each:
                 raise BadOption(f"Field {name!r} of fields= has no padding value in value={value!r:.200}.")
-        if not isinstance(lengths, bool):
-            raise BadOption(f"lengths={lengths!r} is not True or False.")
-        if multiple_of is not None and (not _is_int(multiple_of) or multiple_of < 1):
-            raise BadOption(f"multiple_of={multiple_of!r} is not a positive integer.")
+        checked_flag("lengths", lengths)
+        if multiple_of is not None:
+            checked_count("multiple_of", multiple_of)
         if not _is_int(axis):
             raise BadOption(f"axis={axis!r} is not the number of an axis.")
         if side not in ("left", "right"):

@@ -13,7 +13,6 @@ from feedline.abc.description import Described, Description
 from feedline.collate import default
 from feedline.datasets.derived.cache import CachedDataset
 from feedline.datasets.framework.kind import kind_of
-from feedline.datasets.framework.source import checked_count, checked_flag
 from feedline.errors import BadOption
 from feedline.pipes.calling import Caller, checked_function, name_of
 from feedline.pipes.operators.batch import BatchedSamples, BatchedStream, BatchOptions, Collate
@@ -30,6 +29,7 @@ from feedline.pipes.operators.zip import ZippedSamples, ZippedStream
 from feedline.pipes.origins import InOrder, MapOrigin, StreamOrigin, as_stream
 from feedline.pipes.stage import MapStage, Stage, StreamStage, depth_after
 from feedline.randomness.keys import checked_seed
+from feedline.system.options import checked_count, checked_flag
 from feedline.text.packing.planning import Strategy, TooLong
 from feedline.types import DatasetKind
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from feedline.abc.source import ColumnSource, Derived, EpochAware, StreamSource
 from feedline.datasets.framework.passes import Epochs, PartedStream, Stream, copied_stream, torch_worker
-from feedline.datasets.framework.source import checked_flag
 from feedline.errors import BadOption
 from feedline.pipes.iterator import PipeIterator
 from feedline.pipes.lap import Draws, Lap, Samples
@@ -21,6 +20,7 @@ from feedline.pipes.operators.slice import SlicedStream
 from feedline.pipes.stage import MapStage, Stage, StreamStage
 from feedline.randomness.keys import checked_seed
 from feedline.randomness.scope import is_in_loader
+from feedline.system.options import checked_flag
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -15,10 +15,10 @@ from typing import Any
 from feedline import abc
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
-from feedline.samplers.seeded import check_count
 from feedline.samplers.steps import Steps
 from feedline.samplers.taken import taken_each
 from feedline.samplers.torch_bases import with_torch_base
+from feedline.system.options import checked_count
 from feedline.system.ranks import Share
 from feedline.types import Key
 
@@ -49,7 +49,7 @@ class BatchSampler(Iterable[list[Any]]):
         if not isinstance(drop_last, bool):
             raise BadOption(f"drop_last={drop_last!r} is not a boolean.")
         self.sampler: Any = sampler
-        self.batch_size = check_count("batch_size", batch_size)
+        self.batch_size = checked_count("batch_size", batch_size)
         self.drop_last = drop_last
 
     def cut_from(self) -> tuple[abc.Sampler, int, bool] | None:

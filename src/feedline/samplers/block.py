@@ -12,8 +12,9 @@ from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.bijection import Bijection, indices_at
 from feedline.randomness.keys import epoch_key, mix, mix_array
-from feedline.samplers.seeded import Seeded, check_count
+from feedline.samplers.seeded import Seeded
 from feedline.system.optional import is_tensor
+from feedline.system.options import checked_count
 from feedline.types import Key, State
 
 _BLOCKS, _SAMPLES = range(2)
@@ -49,7 +50,7 @@ class BlockSampler(Seeded):
     # object: an array or tensor has no common type with a list; a torch or NumPy generator.
     def __init__(self, sizes: object, window: int = 16, *, seed: int | None = None, generator: object = None) -> None:
         super().__init__(seed, generator)
-        self.window = check_count("window", window)
+        self.window = checked_count("window", window)
         self._sizes = _checked(sizes)
         self._starts = np.cumsum(self._sizes) - self._sizes
         self._count = int(self._sizes.sum())

@@ -19,8 +19,9 @@ from feedline.errors import BadOption
 from feedline.randomness.bijection import index_at
 from feedline.randomness.keys import epoch_key, mix
 from feedline.samplers.labels import refuse_dataset
-from feedline.samplers.seeded import SeededBatches, check_count, refuse_sampler, shuffled_passes
+from feedline.samplers.seeded import SeededBatches, refuse_sampler, shuffled_passes
 from feedline.system.optional import is_tensor
+from feedline.system.options import checked_count
 from feedline.types import Key, is_finite
 
 _RATIO = 1.05
@@ -205,7 +206,7 @@ class LengthBucketBatchSampler(BucketBatches):
         seed: int | None = None,
         generator: object = None,
     ) -> None:
-        self.batch_size = size = check_count("batch_size", batch_size)
+        self.batch_size = size = checked_count("batch_size", batch_size)
         limits = None if boundaries is None else np.asarray(boundaries)
         if limits is not None and limits.size:
             if limits.ndim != 1 or limits.dtype.kind not in "iuf":
@@ -271,8 +272,8 @@ class TokenBudgetBatchSampler(BucketBatches):
         multiple_of: int = 1,
     ) -> None:
         self.max_tokens = budget = _check_budget(max_tokens)
-        self.max_batch_size = None if max_batch_size is None else check_count("max_batch_size", max_batch_size)
-        self.multiple_of = check_count("multiple_of", multiple_of)
+        self.max_batch_size = None if max_batch_size is None else checked_count("max_batch_size", max_batch_size)
+        self.multiple_of = checked_count("multiple_of", multiple_of)
         array = lengths_of(lengths)
         if self.multiple_of > 1:
             array = np.ceil(array / self.multiple_of).astype(np.int64) * self.multiple_of

@@ -11,8 +11,9 @@ from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key
 from feedline.samplers.draws import draw_below
-from feedline.samplers.seeded import Seeded, check_count, shuffled_passes
+from feedline.samplers.seeded import Seeded, shuffled_passes
 from feedline.samplers.torch_bases import with_torch_base
+from feedline.system.options import checked_count
 from feedline.types import Key, State
 
 
@@ -53,7 +54,7 @@ class RandomSampler(Seeded):
         self.replacement = replacement
         self._num_samples = num_samples
         if num_samples is not None:
-            check_count("num_samples", num_samples)
+            checked_count("num_samples", num_samples)
         if len(data_source) == 0:
             raise BadOption(f"The dataset is empty: num_samples={self.num_samples} indices cannot be drawn from it.")
 

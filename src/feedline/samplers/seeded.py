@@ -98,10 +98,3 @@ def refuse_sampler(name: str, value: object) -> None:
             "works only for a plain BatchSampler. Once the ranks have started, give the loader "
             "batch_sampler=feedline.samplers.distribute(...) around this batch sampler, which frameworks leave alone."
         )
-
-
-def check_count(name: str, value: object) -> int:
-    """Return a count as an int; reject anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise BadOption(f"{name}={value!r} is not a positive integer.")
-    return int(value)

@@ -23,7 +23,8 @@ from feedline.errors import BadOption
 from feedline.randomness.bijection import indices_at
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.samplers.labels import classes_of
-from feedline.samplers.seeded import SeededBatches, check_count, refuse_sampler
+from feedline.samplers.seeded import SeededBatches, refuse_sampler
+from feedline.system.options import checked_count
 from feedline.types import Key, State
 
 Mode: TypeAlias = Literal["proportional", "each"]
@@ -77,7 +78,7 @@ class StratifiedBatchSampler(SeededBatches):
         generator: object = None,
     ) -> None:
         super().__init__(drop_last=drop_last, shuffle=shuffle, seed=seed, generator=generator)
-        self.batch_size = check_count("batch_size", batch_size)
+        self.batch_size = checked_count("batch_size", batch_size)
         if mode not in MODES:
             raise BadOption(f"mode={mode!r} is not one of {', '.join(map(repr, MODES))}.")
         self.mode = mode

@@ -14,9 +14,10 @@ from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key
 from feedline.samplers.draws import WeightTable, draw_fraction
 from feedline.samplers.labels import classes_of, refuse_dataset
-from feedline.samplers.seeded import Seeded, check_count
+from feedline.samplers.seeded import Seeded
 from feedline.samplers.torch_bases import with_torch_base
 from feedline.system.optional import is_tensor
+from feedline.system.options import checked_count
 from feedline.types import Key, State
 
 
@@ -54,7 +55,7 @@ class WeightedRandomSampler(Seeded):
         if not isinstance(replacement, bool):
             raise BadOption(f"replacement={replacement!r} is not a boolean.")
         self.weights = weights
-        self.num_samples = check_count("num_samples", num_samples)
+        self.num_samples = checked_count("num_samples", num_samples)
         self.replacement = replacement
         self._array = _checked(weights)
         if replacement:

@@ -15,10 +15,17 @@ _INFINITE = math.inf
 
 
 # object and Any, throughout: what a user passes may be of any type.
+def checked_flag(name: str, value: object) -> bool:
+    """Return an option that is True or False."""
+    if not isinstance(value, bool):
+        raise BadOption(f"{name}={value!r} is not True or False.")
+    return value
+
+
 def checked_count(name: str, value: object, least: int = 1) -> int:
     """Return an option that is a whole number, also of NumPy, but no boolean."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise BadOption(f"{name}={value!r} is not a whole number, at least {least}.")
+        raise BadOption(f"{name}={value!r} is not an integer of at least {least}.")
     return int(value)
 
 

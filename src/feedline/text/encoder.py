@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from feedline.datasets.derived.cache.fingerprint import fingerprint
 from feedline.datasets.derived.objects import open_named
-from feedline.datasets.framework.source import checked_count
 from feedline.errors import BadOption, SourceError
 from feedline.system.failures import words
 from feedline.system.optional import require
+from feedline.system.options import checked_count
 from feedline.text.token_file import token_bytes_of
 from feedline.text.writing import checked_tokens
 

@@ -13,10 +13,11 @@ from feedline.datasets.framework import upcoming
 from feedline.datasets.framework.block_stream import BlockStream
 from feedline.datasets.framework.form import Form
 from feedline.datasets.framework.paths import Paths
-from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform, checked_count, checked_flag
+from feedline.datasets.framework.source import Empty, Indices, TableSource, Transform
 from feedline.datasets.storage import disk_cache
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.errors import BadOption
+from feedline.system.options import checked_count, checked_flag
 from feedline.system.sizes import byte_count
 from feedline.text.documents import TokenDocuments
 from feedline.text.mapped import Tokens

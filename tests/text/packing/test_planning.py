@@ -126,7 +126,7 @@ def test_the_plan_is_the_same_on_every_machine() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([1], 0), "length=0 is not a positive integer"),
+        (([1], 0), "length=0 is not an integer of at least 1"),
         (([1], True), "length=True"),
         (([1], 2.0), "length=2.0"),
         (([1], 4, "worst_fit"), "strategy='worst_fit' is not one of 'concat', 'first_fit', 'best_fit'"),

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.shard_files import ByteRange, ShardFiles
-from feedline.datasets.framework.source import Indices, Source, Transform, checked_flag
+from feedline.datasets.framework.source import Indices, Source, Transform
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob, Version
 from feedline.datasets.storage.content import Content, chunks_of
@@ -32,6 +32,7 @@ from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import SPECS
 from feedline.system.failures import words
 from feedline.system.handle import Handle
+from feedline.system.options import checked_flag
 from feedline.system.sizes import byte_count, check_size
 from feedline.types import JsonObject
 

@@ -20,11 +20,12 @@ from feedline.abc import memory
 from feedline.abc.source import StreamSource
 from feedline.datasets.framework.passes import Epochs, Part, ResumablePass, Stream, names_sum, torch_worker
 from feedline.datasets.framework.shard_order import order_of
-from feedline.datasets.framework.source import TableSource, checked_count, checked_flag
+from feedline.datasets.framework.source import TableSource
 from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import checked_seed, epoch_key, mix
 from feedline.randomness.scope import is_in_loader
+from feedline.system.options import checked_count, checked_flag
 from feedline.types import State
 
 _RUN = 128

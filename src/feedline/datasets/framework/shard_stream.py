@@ -22,9 +22,10 @@ from feedline.datasets.framework.shard_format import Shards
 from feedline.datasets.framework.shard_order import order_of
 from feedline.datasets.framework.shard_pass import ShardPass
 from feedline.datasets.framework.shares import ShardShare, resharded
-from feedline.datasets.framework.source import Transform, checked_count, checked_flag, checked_transform
+from feedline.datasets.framework.source import Transform, checked_transform
 from feedline.randomness.keys import checked_seed
 from feedline.randomness.scope import is_in_loader
+from feedline.system.options import checked_count, checked_flag
 from feedline.system.ranks import local_rank_count
 
 

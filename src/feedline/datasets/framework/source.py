@@ -261,17 +261,3 @@ def checked_transform(transform: Transform | None) -> Transform | None:
         raise BadOption(f"transform={transform!r} is not a function that takes a sample and returns another.")
     given: Transform | None = image_transform(transform)
     return given
-
-
-def checked_flag(name: str, value: object) -> bool:
-    """Return an option that is True or False. Raises BadOption: it is anything else."""
-    if not isinstance(value, bool):
-        raise BadOption(f"{name}={value!r} is not True or False.")
-    return value
-
-
-def checked_count(name: str, value: object, least: int) -> int:
-    """Return an option that is a count. Raises BadOption: it is not an integer, or is too small."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise BadOption(f"{name}={value!r} is not an integer of at least {least}.")
-    return int(value)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, TypeVar
 
 from feedline.datasets.framework.paths import change_of
-from feedline.datasets.framework.source import checked_count
 from feedline.datasets.storage.addresses import shown_address
 from feedline.errors import BadOption, SourceChanged, SourceError, TooManyOpenFiles
 from feedline.system.handle import ClosedWhenDeleted
+from feedline.system.options import checked_count
 
 T = TypeVar("T")
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from feedline.datasets.framework.source import checked_count, checked_flag
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.disk_cache import CacheStats, DiskCache
 from feedline.errors import BadOption
+from feedline.system.options import checked_count, checked_flag
 from feedline.system.sizes import byte_count
 
 _REQUESTS = 32

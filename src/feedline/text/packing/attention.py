@@ -14,7 +14,7 @@ import numpy as np
 
 from feedline.errors import BadOption
 from feedline.system.optional import is_tensor, require
-from feedline.text.packing.planning import check_count
+from feedline.system.options import checked_count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +118,7 @@ def block_mask(segment_ids: Tensor | NDArray[np.integer], *, causal: bool = True
         >>> block_mask(np.repeat([[1, 2, 0]], [256, 200, 56], axis=1)).to_dense()[0, 0].tolist()
         [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
     """
-    block_size = check_count("block_size", block_size)
+    block_size = checked_count("block_size", block_size)
     ids = _rows(segment_ids)
     length = ids.shape[1]
 

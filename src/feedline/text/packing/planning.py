@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import BadOption, CollateError
 from feedline.randomness.bijection import Bijection
+from feedline.system.options import checked_choice, checked_count
 from feedline.text.packing.rows import Numbers, Plan
 
 Strategy = Literal["concat", "first_fit", "best_fit"]
@@ -56,9 +57,9 @@ def plan(
         >>> made.documents.tolist(), made.starts.tolist(), made.counts.tolist(), made.row_starts.tolist()
         ([0, 2, 1], [0, 0, 0], [3, 2, 4], [0, 2, 3])
     """
-    length = check_count("length", length)
-    check_choice("strategy", strategy, get_args(Strategy))
-    check_choice("too_long", too_long, get_args(TooLong))
+    length = checked_count("length", length)
+    checked_choice("strategy", strategy, get_args(Strategy))
+    checked_choice("too_long", too_long, get_args(TooLong))
     if key is not None and not isinstance(key, (int, np.integer)):
         raise BadOption(f"key={key!r} is not an integer. It decides the order of the rows.")
     kept = _without_too_long(_checked(lengths), length, too_long)
@@ -142,20 +143,6 @@ def _checked(lengths: object) -> NDArray[np.int64]:
     if array.size and array.min() < 0:
         raise BadOption(f"lengths[{array.argmin()}]={array.min()} is not a number of tokens: it is negative.")
     return array.astype(np.int64, copy=False)
-
-
-# object: what a user passes may be of any type.
-def check_count(name: str, value: object) -> int:
-    """Return a count as an int; reject anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise BadOption(f"{name}={value!r} is not a positive integer.")
-    return int(value)
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Reject a value that is not one of these."""
-    if value not in choices:
-        raise BadOption(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}.")
 
 
 # -- fitting ---

@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 
 from feedline.datasets.framework.kind import kind_of
-from feedline.datasets.framework.source import checked_count
 from feedline.errors import BadOption
 from feedline.loader.base import session_of
 from feedline.loader.loader import Loader
 from feedline.system.files import make_folder_for
+from feedline.system.options import checked_count
 from feedline.system.process import core_count
 from feedline.text.encoder import Encoder, EndOption, open_tokenizer, tokenizer_hash, tokenizer_name
 from feedline.text.token_file import ENDING, MAGIC, opened

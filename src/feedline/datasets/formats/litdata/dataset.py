@@ -19,11 +19,12 @@ from feedline.datasets.formats.mds.encodings import BROKEN
 from feedline.datasets.framework.bounded_cache import BoundedCache
 from feedline.datasets.framework.form import Fields, Form
 from feedline.datasets.framework.shard_files import ByteRange
-from feedline.datasets.framework.source import Indices, Transform, checked_count, has_own_samples
+from feedline.datasets.framework.source import Indices, Transform, has_own_samples
 from feedline.datasets.storage.remote import Remote
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.failures import words
 from feedline.system.optional import require
+from feedline.system.options import checked_count
 
 if TYPE_CHECKING:
     from pyarrow import Table

@@ -10,8 +10,9 @@ from feedline.abc.source import Reshardable
 from feedline.datasets.formats.sql.database import Connection, Rows
 from feedline.datasets.formats.sql.query import Query, raise_for
 from feedline.datasets.framework.passes import Part, PartedStream, ResumablePass
-from feedline.datasets.framework.source import Transform, checked_count
+from feedline.datasets.framework.source import Transform
 from feedline.errors import BadOption
+from feedline.system.options import checked_count
 from feedline.types import State
 
 _HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d} = {part:d}"

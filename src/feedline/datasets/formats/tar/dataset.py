@@ -25,15 +25,7 @@ from feedline.datasets.framework.shard_files import ShardFiles
 from feedline.datasets.framework.shard_format import Shards
 from feedline.datasets.framework.shard_stream import ShardStream
 from feedline.datasets.framework.shards import Found, expand
-from feedline.datasets.framework.source import (
-    Indices,
-    Source,
-    Transform,
-    checked_flag,
-    has_own_samples,
-    is_column,
-    stacked,
-)
+from feedline.datasets.framework.source import Indices, Source, Transform, has_own_samples, is_column, stacked
 from feedline.datasets.framework.store import Cache, checked_cache
 from feedline.datasets.storage.addresses import shown_address
 from feedline.datasets.storage.blob import Blob, Version
@@ -42,6 +34,7 @@ from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import Storage, load_libraries, protocol_of
 from feedline.errors import BadOption, CorruptSource, SourceChanged
 from feedline.system.handle import Handle
+from feedline.system.options import checked_flag
 from feedline.system.sizes import SampleSize, byte_count, most_bytes
 
 _SCANNERS = 8
