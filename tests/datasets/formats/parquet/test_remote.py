@@ -255,7 +255,7 @@ def test_error_messages(proxy: StoreProxy, s3: Any, monkeypatch: pytest.MonkeyPa
     s3.put_object(Bucket="bucket", Key="spark.parquet/part-0.parquet", Body=parquet_bytes(numbers_table(0)))
     s3.put_object(Bucket="bucket", Key="cut.parquet", Body=parquet_bytes(numbers_table(0))[:-9])
     assert "s3://bucket/none.parquet: there is no such object" in message("s3://bucket/none.parquet", SourceError)
-    assert "No object fits s3://bucket/none/**/*.parquet" in message("s3://bucket/none", SourceError)
+    assert "No object fits s3://bucket/none/**." in message("s3://bucket/none", SourceError)
     assert "a folder. If all files in it are meant" in message("s3://bucket/spark.parquet", SourceError)
     spark = opened(proxy, "s3://bucket/spark.parquet/")
     assert len(spark) == COUNT

@@ -76,7 +76,7 @@ class ParquetDataset(RowGroupSource):
         {'name': 'Alan', 'born': np.int64(1912)}
     """
 
-    _lazy = (*RowGroupSource._lazy, "_remote_addresses", "_entries")
+    _lazy = (*RowGroupSource._lazy, "_remote_addresses", "_storage", "_entries")
     _endings = (".parquet",)
     _module = "pyarrow.parquet"
     _most_open = 64 << 20
