@@ -25,7 +25,7 @@ from typing import Any
 
 import feedline
 from feedline.insight.observer import Observer
-from feedline.tools.bench import workloads
+from feedline.tools.measure import workloads
 
 DATASETS = {"tensors": workloads.tiny_tensors, "map": workloads.TinyMap}
 _WARM_UP = 100

@@ -26,7 +26,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from benchmarks import flags, workloads
 from feedline import DataLoader
-from feedline.tools.bench.jpegs import JpegFiles
+from feedline.tools.measure.jpegs import JpegFiles
 
 BATCH = 16
 MANY = 1 << 20

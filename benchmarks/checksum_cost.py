@@ -30,7 +30,7 @@ import feedline
 from benchmarks import flags, workloads
 from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, TarDataset
 from feedline.datasets.framework.checksums import Compared
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 COLUMNS = (
     rows.Column("compared_us", "compared\nus", digits=2, with_range=True),

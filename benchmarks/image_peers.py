@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 from feedline.errors import BadOption
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 AHEAD = 2
 """Batches that are made ahead for each worker, as torch's loader has it by default."""

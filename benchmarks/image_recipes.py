@@ -19,7 +19,7 @@ from feedline import images
 from feedline.datasets import FileDataset
 from feedline.datasets.derived.split import Subset
 from feedline.errors import BadOption
-from feedline.tools.bench import harness, jpegs, rows
+from feedline.tools.measure import harness, jpegs, rows
 
 RECIPES = ("randaugment", "dino")
 SMALL, SMALL_COUNT = 96, 6

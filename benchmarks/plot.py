@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from feedline.tools.bench import chart
+from feedline.tools.measure import chart
 
 
 def main(argv: Sequence[str] | None = None) -> int:

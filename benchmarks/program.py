@@ -16,8 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from feedline.tools.bench import load
-from feedline.tools.bench.harness import Figures, Side, expected_warnings
+from feedline.tools.measure import load
+from feedline.tools.measure.harness import Figures, Side, expected_warnings
 
 _ROOT = Path(__file__).resolve().parent.parent
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import flags, program, workloads
-from feedline.tools.bench import harness, jpegs, rows
+from feedline.tools.measure import harness, jpegs, rows
 
 COLUMNS = (
     rows.Column("images_per_s", "images/s", with_range=True, better="higher"),

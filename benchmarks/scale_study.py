@@ -47,7 +47,7 @@ from feedline.schedulers import LeastLoaded
 from feedline.simulation import LawBroken
 from feedline.simulation.scenario import IN_ORDER, UNORDERED
 from feedline.system.ranks import Share
-from feedline.tools.bench.chart import Line, Panel, Point, draw
+from feedline.tools.measure.chart import Line, Panel, Point, draw
 from feedline.types import IndexBlock
 from tests.simulation.engine import Trace
 from tests.simulation.scenario import Scenario

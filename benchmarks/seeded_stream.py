@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks import flags, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 COLUMNS = (
     rows.Column("samples_per_s", "samples/s", with_range=True, better="higher"),

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks import flags, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 SHARDED = {"shard": workloads.Integers, "shard range": workloads.PlainIntegers}
 COLUMNS = (

@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks import flags, workloads
 from feedline.delivery.state import Snapshot
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 PEER = "torchdata"
 COLUMNS = (

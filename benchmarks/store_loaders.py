@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.store_data import BUCKET, KINDS, Data
 from feedline.datasets import Remote
-from feedline.tools.bench import harness
+from feedline.tools.measure import harness
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
 FIELDS = {"jpeg": ("jpg", "cls"), "tokens": "npy"}

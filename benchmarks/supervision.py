@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks import flags, workloads
 from feedline.faults import Policy, Retry
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 MODES: dict[str, dict[str, Any]] = {  # Any: the loader's arguments
     "nothing": {"restarts": 0},

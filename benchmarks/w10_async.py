@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks import flags, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:

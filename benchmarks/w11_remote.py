@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from benchmarks import flags, workloads
 from benchmarks.w8_tar import random, streamed, theirs, write_shards
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 WAYS = ("webdataset", "stream", "random", "objects", "async")
 

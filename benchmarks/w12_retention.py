@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 from benchmarks import flags, program, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 COLUMNS = (
     rows.Column("held", "held\nMB"),

@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import flags, peers, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 PACKAGES = {"litdata": "litdata", "megatron": "megatron"}
 MEAN_LENGTH = 600

@@ -36,7 +36,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import flags, peers, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 PACKAGES = {"grain": "grain", "trl": "trl"}
 KINDS = {"whole": "best_fit", "cut": "concat"}

@@ -35,7 +35,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import flags, peers, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 PACKAGES = {"datasets": "datasets", "torchdata": "torchdata"}
 TOKENIZERS = ("bytes", "words", "hf")

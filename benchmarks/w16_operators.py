@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from benchmarks import flags, peers
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 PACKAGES = {"torchdata": "torchdata", "grain": "grain"}
 ENDLESS = 1 << 40

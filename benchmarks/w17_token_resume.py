@@ -31,7 +31,7 @@ import torch
 
 from benchmarks import flags, workloads
 from benchmarks.state_cost import halfway
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 PEER = "torchdata"
 COLUMNS = (

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, RandomSampler
 
 from benchmarks import flags, peers, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 RATE, SECONDS, CLIP_S = 16_000, 60, 4
 FILES = {"16k": (16_000, 1), "44k": (44_100, 2)}

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 
 from benchmarks import flags, peers, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 PEERS = {"decord": "decord", "torchcodec": "torchcodec"}
 RATE, STRIDE = 30, 2

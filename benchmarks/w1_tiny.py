@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks import flags
-from feedline.tools.bench import harness, rows, workloads
+from feedline.tools.measure import harness, rows, workloads
 
 DATASETS = {"tensors": workloads.tiny_tensors, "map": workloads.TinyMap}
 

@@ -54,7 +54,7 @@ from benchmarks.store_data import Data
 from benchmarks.store_loaders import WAYS, Job, Way, prepare
 from benchmarks.store_program import COUNTS
 from benchmarks.w11_remote import serving
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 EPOCHS = 2
 TRIES = 2

@@ -24,8 +24,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from benchmarks import flags
-from feedline.tools.bench import harness, rows, workloads
-from feedline.tools.bench.steady import touch
+from feedline.tools.measure import harness, rows, workloads
+from feedline.tools.measure.steady import touch
 
 COLUMNS = (
     rows.Column("gb_per_s", "GB/s", digits=2, with_range=True, better="higher"),

@@ -34,7 +34,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import flags, image_peers, image_recipes, workloads
-from feedline.tools.bench import harness, jpegs, rows
+from feedline.tools.measure import harness, jpegs, rows
 
 COLUMNS = (rows.Column("samples_per_s", "images/s", with_range=True, better="higher"), *rows.COSTS)
 

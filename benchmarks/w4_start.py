@@ -48,7 +48,7 @@ import torch.optim.lr_scheduler
 import torch.utils.data  # noqa: F401
 
 from benchmarks import flags, program, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 COLUMNS = tuple(
     rows.Column(figure, title, with_range=True, better="lower")

@@ -33,7 +33,7 @@ import torch
 
 from benchmarks import flags, program
 from feedline import abc
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 from feedline.types import Key
 
 SAMPLERS = ("random", "distributed", "weighted")

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks import flags, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 COLUMNS = (
     rows.RATE,

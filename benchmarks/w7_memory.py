@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks import flags, program, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 COLUMNS = (
     rows.Column("dataset", "dataset\nMB"),

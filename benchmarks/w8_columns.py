@@ -29,7 +29,7 @@ import torch
 
 from benchmarks import flags, workloads
 from feedline.datasets import ParquetDataset
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 FORMS = ("arrays", "map", "vector", "stream")
 FEATURES = [f"x{number}" for number in range(16)]

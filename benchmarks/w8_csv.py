@@ -29,7 +29,7 @@ from torch.utils.data import Dataset
 
 from benchmarks import flags, workloads
 from feedline.datasets import CSVDataset
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 AGAINST = ("pandas", "csv")
 NUMBERS = 16

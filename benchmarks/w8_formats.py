@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks import flags, workloads
 from feedline import datasets, pack
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 FORMATS = ("npy", "hdf5", "lmdb", "parquet", "tar", "files")
 SUFFIXES = {"npy": "", "hdf5": ".h5", "lmdb": ".lmdb", "parquet": ".parquet", "tar": ".tar", "files": ""}

@@ -31,7 +31,7 @@ from torch.utils.data import Dataset
 from benchmarks import flags, workloads
 from feedline.datasets import HDF5Dataset
 from feedline.samplers import BlockSampler
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 SHAPE = (3, 64, 64)
 # Any: arguments of h5py's create_dataset.

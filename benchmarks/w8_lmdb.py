@@ -32,7 +32,7 @@ from torch.utils.data import Dataset
 from benchmarks import flags, workloads
 from feedline.datasets import LMDBDataset
 from feedline.memory.sharing import records
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 SHAPE = (3, 64, 64)
 

@@ -33,7 +33,7 @@ import numpy as np
 
 from benchmarks import flags, workloads
 from feedline.datasets import ParquetDataset
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 AGAINST = ("pyarrow", "datasets", "same object")
 FITS = ("all", "quarter", "unpacked")

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import flags, workloads
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 FIELDS = {"array": ("npy", "cls"), "jpeg": ("jpg", "cls")}
 BUFFER = 1000

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import flags, program
-from feedline.tools.bench import harness, rows
+from feedline.tools.measure import harness, rows
 
 COLUMNS = (
     rows.Column("seconds", "s", digits=3, with_range=True, better="lower"),

@@ -23,7 +23,7 @@ from functools import partial
 import torch
 
 from benchmarks import flags
-from feedline.tools.bench import harness, rows, workloads
+from feedline.tools.measure import harness, rows, workloads
 
 COLUMNS = (
     rows.Column("beyond_us", "beyond\nus", with_range=True, better="lower"),

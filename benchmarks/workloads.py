@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from feedline.tools.bench.jpegs import write_jpegs
-from feedline.tools.bench.steady import touch as touch
+from feedline.tools.measure.jpegs import write_jpegs
+from feedline.tools.measure.steady import touch as touch
 
 
 class Nothing(Dataset[int]):

@@ -24,7 +24,7 @@ from feedline.faults import Policy, Retry, Skip
 from feedline.insight.recording import Recording
 from feedline.insight.stats import Stats
 from feedline.samplers import BalancedSampler, DistributedSampler, RandomSampler, StratifiedBatchSampler, distribute
-from feedline.tools.tune.finding import Finding, Findings
+from feedline.tools.advise.finding import Finding, Findings
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type

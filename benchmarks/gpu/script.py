@@ -32,7 +32,7 @@ import torch
 from benchmarks import flags, workloads
 from feedline import DataLoader, images
 from feedline.datasets import ImageFolder
-from feedline.tools.bench import training_data
+from feedline.tools.measure import training_data
 
 RECIPES: dict[str, tuple[list[Any], list[Any]]] = {
     "plain": ([], []),

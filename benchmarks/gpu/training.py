@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks import flags, workloads
-from feedline.tools.bench import rows, training, training_data
+from feedline.tools.measure import rows, training, training_data
 
 
 def main(argv: Sequence[str] | None = None) -> int:

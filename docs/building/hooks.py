@@ -25,7 +25,7 @@ DOCUMENTS = {
     "CODE_OF_CONDUCT.md": "project/code-of-conduct.md",
     "CHANGELOG.md": "project/changelog.md",
     "benchmarks/README.md": "project/benchmarks.md",
-    "src/feedline/tools/bench/README.md": "project/bench-harness.md",
+    "src/feedline/tools/measure/README.md": "project/bench-harness.md",
 }
 """Markdown files of the repository and their places in the site."""
 PROGRAMS = ("examples/*.py", *(f"examples/clusters/*{suffix}" for suffix in (".py", ".sbatch", ".yaml")))

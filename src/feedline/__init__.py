@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from feedline.memory.sharing.share import share
     from feedline.pipes.pipe import pipe
     from feedline.randomness.scope import rng, stage
-    from feedline.tools.packing.pack import pack
-    from feedline.tools.packing.precomputation import precompute
-    from feedline.tools.tune.diagnosis import doctor
+    from feedline.tools.advise.diagnosis import doctor
+    from feedline.tools.write.pack import pack
+    from feedline.tools.write.precomputation import precompute
     from feedline.workers.ray.options import RayOptions
 
 __all__ = [
@@ -63,15 +63,15 @@ _PLACES = {
     "audio": "feedline.audio",
     "collate": "feedline.collate",
     "datasets": "feedline.datasets",
-    "doctor": "feedline.tools.tune.diagnosis",
+    "doctor": "feedline.tools.advise.diagnosis",
     "errors": "feedline.errors",
     "faults": "feedline.faults",
     "images": "feedline.images",
     "install": "feedline.loader.install",
     "merge_states": "feedline.delivery.state.ranks",
-    "pack": "feedline.tools.packing.pack",
+    "pack": "feedline.tools.write.pack",
     "pipe": "feedline.pipes.pipe",
-    "precompute": "feedline.tools.packing.precomputation",
+    "precompute": "feedline.tools.write.precomputation",
     "record": "feedline.loader.recorder",
     "rng": "feedline.randomness.scope",
     "samplers": "feedline.samplers",

@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("torch")
 
 from feedline.errors import BadOption
-from feedline.tools.bench.harness import Side
+from feedline.tools.measure.harness import Side
 
 pytestmark = pytest.mark.sample(6)
 

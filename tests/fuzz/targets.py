@@ -51,7 +51,7 @@ from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
 from feedline.memory.sharing import records
 from feedline.text import TokenDataset, TokenWriter, verify
-from feedline.tools.packing.inspection import inspect
+from feedline.tools.write.inspection import inspect
 from tests.datasets.formats import test_megatron as megatron
 from tests.datasets.formats.litdata import chunks
 from tests.datasets.formats.mds import shards
@@ -60,7 +60,7 @@ from tests.fuzz import videos
 from tests.fuzz.damage import ALL, FLIP, TRUNCATE
 from tests.images.decoders import INSTALLED as DECODERS
 from tests.images.decoders import best_installed
-from tests.tools.report.recordings import everything_of, recording_of
+from tests.tools.advise.recordings import everything_of, recording_of
 
 VICTIM = "victim"
 """Part of the name of every damaged file, and so of every error about it."""

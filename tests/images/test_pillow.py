@@ -17,8 +17,8 @@ from feedline.datasets.formats.lmdb.decoding import Picture
 from feedline.errors import CorruptSource
 from feedline.images.pillow import open_picture
 from feedline.testing.asserting import assert_same
-from feedline.tools.packing.inspection import inspect
-from feedline.tools.packing.pictures import Pictures
+from feedline.tools.write.inspection import inspect
+from feedline.tools.write.pictures import Pictures
 from tests.datasets.formats.tar.writing import tar_bytes
 from tests.images.files import stored
 

@@ -16,7 +16,7 @@ from feedline.errors import SourceError
 from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.sources.stores import FORMATS, TAR_FIELDS, Original, close, packed
-from tests.tools.packing.stores import canonical
+from tests.tools.write.stores import canonical
 
 pytestmark = pytest.mark.sample(4)
 

@@ -38,7 +38,7 @@ from feedline.datasets import (
 )
 from feedline.datasets.storage.addresses import HIDDEN
 from feedline.errors import BadOption, BadState, FeedlineError, NotPicklable, SourceError
-from feedline.tools.packing.inspection import inspect
+from feedline.tools.write.inspection import inspect
 from tests.datasets.formats.tar.writing import tar_bytes
 from tests.datasets.storage.servers import Request, WebServer, start_fsspec, web_server
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from feedline.text.token_dataset import TokenDataset
     from feedline.text.token_file import TokenFile, verify
     from feedline.text.writing import TokenWriter
-    from feedline.tools.packing.tokens import write_tokens
+    from feedline.tools.write.tokens import write_tokens
 
 __all__ = [
     "TokenDataset",
@@ -33,7 +33,7 @@ _PLACES = {
     "packing": "feedline.text.packing",
     "tokenize": "feedline.pipes.tokenizing",
     "verify": "feedline.text.token_file",
-    "write_tokens": "feedline.tools.packing.tokens",
+    "write_tokens": "feedline.tools.write.tokens",
 }
 """The module that defines each name; imported on first use."""
 

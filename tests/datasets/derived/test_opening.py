@@ -17,9 +17,9 @@ import pytest
 import feedline
 from feedline.datasets import CachedDataset, TarDataset, open_dataset
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.tools.packing.inspection import inspect
+from feedline.tools.write.inspection import inspect
 from tests.datasets.stores import COUNT, MAKERS, hdf5, tar
-from tests.tools.packing.lines import without_workers
+from tests.tools.write.lines import without_workers
 
 
 @pytest.mark.parametrize("is_deep", [False, True])

@@ -28,7 +28,7 @@ from feedline.datasets.framework.store import (
 )
 from feedline.errors import BadOption, DataWarning, PerformanceWarning
 from feedline.system.files import write_durably
-from tests.tools.packing.stores import in_child
+from tests.tools.write.stores import in_child
 
 DATA = random.Random(0).randbytes(3 * BLOCK_BYTES + 5)
 SIZES = (0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, len(DATA))

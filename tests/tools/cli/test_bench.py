@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from feedline.errors import InternalError
-from feedline.tools.bench import jpegs
-from feedline.tools.bench.harness import Side
 from feedline.tools.cli import bench
 from feedline.tools.cli.main import main
+from feedline.tools.measure import jpegs
+from feedline.tools.measure.harness import Side
 from tests import program_server
 
 OWN = Path(__file__).parent / "own_datasets.py"
 PROGRAM = """
 import os, sys
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with a GPU, there would also be rows with pinned memory
-from feedline.tools.bench import grid
+from feedline.tools.measure import sweep
 from feedline.tools.cli.main import main
 grid._LONGEST_S = 0.05  # per setting, regardless of --seconds
 sys.exit(main())

@@ -19,20 +19,20 @@ from typing import Any, NamedTuple
 import pytest
 
 from feedline.insight.recording import Recording
-from feedline.tools.bench.harness import FEEDLINE, TORCH, Outcome, Side
 from feedline.tools.cli import demo
 from feedline.tools.cli.main import main
+from feedline.tools.measure.harness import FEEDLINE, TORCH, Outcome, Side
 from feedline.tools.screen import Screen, Table
 from tests import program_server
+from tests.tools.advise.recordings import recording_of
 from tests.tools.cli import short_demo
-from tests.tools.report.recordings import recording_of
 
 PROGRAM = """
 import multiprocessing, sys, tempfile
 tempfile.tempdir, method = sys.argv[1:3]
 if method:
     multiprocessing.set_start_method(method)
-from feedline.tools.bench.workloads import ReadySamples
+from feedline.tools.measure.workloads import ReadySamples
 from feedline.tools.cli import demo
 from feedline.tools.cli.main import main
 demo.ReadySamples = lambda length: ReadySamples(length, shape=(3, 7, 7))  # batches of 38 KB instead of 38 MB

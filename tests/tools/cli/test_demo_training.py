@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from feedline.tools.bench.harness import FEEDLINE, TORCH, Side
 from feedline.tools.cli.demo_training import Epoch, Training, peak_mb
 from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
+from feedline.tools.measure.harness import FEEDLINE, TORCH, Side
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -59,9 +59,9 @@ def test_every_loader_gets_the_same_network_and_random_numbers(generators_as_the
 
 def test_memory_is_the_highest_reading(monkeypatch: pytest.MonkeyPatch, generators_as_they_were: None) -> None:
     sizes = [70_000_000, 50_000_000]
-    monkeypatch.setattr("feedline.tools.bench.load.pss_bytes", lambda: sizes.pop(0))
+    monkeypatch.setattr("feedline.tools.measure.load.pss_bytes", lambda: sizes.pop(0))
     assert peak_mb(Batches) == 70.0
-    monkeypatch.setattr("feedline.tools.bench.load.pss_bytes", lambda: None)
+    monkeypatch.setattr("feedline.tools.measure.load.pss_bytes", lambda: None)
     assert peak_mb(Batches) is None
 
 

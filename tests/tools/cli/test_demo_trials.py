@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import Dataset
 
 from feedline.errors import InternalError
-from feedline.tools.bench.harness import FEEDLINE, TORCH, LoaderLike, Side
 from feedline.tools.cli.demo_trials import Open, Resuming, kill_worker
+from feedline.tools.measure.harness import FEEDLINE, TORCH, LoaderLike, Side
 
 COUNT = 64
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from feedline import Loader
+from feedline.tools.advise.finding import NOT_SURE, Finding
 from feedline.tools.cli.doctor import show
 from feedline.tools.cli.main import main
 from feedline.tools.screen import Screen
-from feedline.tools.tune.finding import NOT_SURE, Finding
 from tests import program_server
-from tests.tools.report.recordings import recording_of
+from tests.tools.advise.recordings import recording_of
 
 
 def draw(*findings: Finding, lines: tuple[str, ...] = (), is_terminal: bool = False) -> str:
@@ -156,7 +156,7 @@ def test_rejects_a_pickle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 # -- datasets ----------------------------------------------------------------------------------------------------------
 
-DATASETS = Path(__file__).parents[1] / "tune" / "broken.py"
+DATASETS = Path(__file__).parents[1] / "measure" / "broken.py"
 PROGRAM = "import sys; from feedline.tools.cli.main import main; sys.exit(main())"
 
 
@@ -207,7 +207,7 @@ def test_datasets_that_cannot_be_measured_are_explained(name: str, status: int, 
     assert last.startswith("feedline: ")
     assert text in last
     assert traceback in "\n".join(before)
-    assert "tools/tune/probing" not in done.stderr, "feedline's own frames do not help the user"
+    assert "feedline/tools/measure" not in done.stderr, "feedline's own frames do not help the user"
 
 
 @pytest.mark.parametrize(

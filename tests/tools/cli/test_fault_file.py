@@ -14,8 +14,8 @@ from feedline.abc.faults import MESSAGE_LENGTH
 from feedline.delivery.state import Snapshot
 from feedline.errors import BadState, WorkerDied
 from feedline.faults import Failure, Fault, FaultLog
+from feedline.tools.advise.finding import Finding
 from feedline.tools.cli.fault_file import FaultFile, describe, find, first_lines, read
-from feedline.tools.tune.finding import Finding
 
 POSITION = Snapshot(0, draw_seed=1, order={"unit": "own batches", "consumed": 0})
 

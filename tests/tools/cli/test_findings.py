@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from feedline.tools.bench.machine import Machine
 from feedline.tools.cli.findings import find
+from feedline.tools.measure.machine import Machine
 
 GIB = 1 << 30
 SOUND = Machine(

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from feedline import Loader
-from feedline.tools.bench import rows
-from feedline.tools.bench.harness import Outcome, Side
+from feedline.tools.advise.finding import Finding
 from feedline.tools.cli import doctor
 from feedline.tools.cli.main import main
 from feedline.tools.cli.pack import Bar
-from feedline.tools.packing import Stage
+from feedline.tools.measure import rows
+from feedline.tools.measure.harness import Outcome, Side
 from feedline.tools.screen import Screen
-from feedline.tools.tune.finding import Finding
-from tests.tools.report.recordings import recording_of
+from feedline.tools.write import Stage
+from tests.tools.advise.recordings import recording_of
 from tests.tools.test_screen import FOREIGN
 
 
@@ -28,7 +28,7 @@ from tests.tools.test_screen import FOREIGN
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("feedline.tools.tune.what_if.GRID_BATCHES", 20)
+    monkeypatch.setattr("feedline.tools.advise.what_if.GRID_BATCHES", 20)
 
 
 def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

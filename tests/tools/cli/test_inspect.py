@@ -20,7 +20,7 @@ from PIL import Image
 
 import feedline
 from feedline.tools.cli.main import main
-from tests.tools.packing.stores import FORMATS, SHARDED, SINGLE, Mixed
+from tests.tools.write.stores import FORMATS, SHARDED, SINGLE, Mixed
 
 
 def inspect(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> dict[str, Any]:

@@ -15,12 +15,12 @@ import webdataset
 
 from feedline.tools.cli.main import main
 from feedline.tools.cli.pack import Bar
-from feedline.tools.packing import Stage
 from feedline.tools.screen import Screen
+from feedline.tools.write import Stage
 from tests.own_module import own_module
 from tests.tools.cli.packing import fails, run
-from tests.tools.packing.lines import without_workers
-from tests.tools.packing.stores import FORMATS, SINGLE, canonical, stored_in, taken
+from tests.tools.write.lines import without_workers
+from tests.tools.write.stores import FORMATS, SINGLE, canonical, stored_in, taken
 
 MODULE = """
 import numpy as np

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.packing.stores import taken
+from tests.tools.write.stores import taken
 
 pytestmark = pytest.mark.sample(7)
 

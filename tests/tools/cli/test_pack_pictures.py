@@ -13,10 +13,10 @@ import webdataset
 from PIL import Image
 
 from feedline.tools.cli.main import main
-from feedline.tools.packing.inspection import inspect
+from feedline.tools.write.inspection import inspect
 from tests.tools.cli.packing import fails, run
-from tests.tools.packing.lines import without_workers
-from tests.tools.packing.stores import taken
+from tests.tools.write.lines import without_workers
+from tests.tools.write.stores import taken
 
 
 def test_pictures_are_resized_and_encoded(tmp_path: Path, pictures: Path) -> None:

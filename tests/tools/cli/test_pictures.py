@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from feedline.tools.bench.jpegs import CROP
 from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
+from feedline.tools.measure.jpegs import CROP
 
 COUNT = 6
 

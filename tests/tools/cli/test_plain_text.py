@@ -13,8 +13,8 @@ import pytest
 
 from feedline.tools.cli.parser import build_parser
 from tests import program_server
+from tests.tools.advise.recordings import recording_of
 from tests.tools.cli import short_demo
-from tests.tools.report.recordings import recording_of
 
 OWN = Path(__file__).parent / "own_datasets.py"
 PROGRAM = """
@@ -55,7 +55,7 @@ COMMANDS = {
 }
 
 
-SHORT_PREDICTIONS = "from feedline.tools.tune import what_if\nwhat_if.GRID_BATCHES = 20\n"
+SHORT_PREDICTIONS = "from feedline.tools.advise import what_if\nwhat_if.GRID_BATCHES = 20\n"
 SHORT = {"demo": short_demo.PROGRAM, **dict.fromkeys(("profile", "report", "what-if"), SHORT_PREDICTIONS)}
 
 

@@ -71,7 +71,7 @@ if __name__ == "__main__":
 COMMAND = """
 import sys
 from feedline.tools.cli.main import main
-from feedline.tools.tune import what_if
+from feedline.tools.advise import what_if
 what_if.GRID_BATCHES = 20
 sys.exit(main(sys.argv[1:]))
 """

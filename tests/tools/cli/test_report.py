@@ -7,12 +7,12 @@ import pytest
 
 from feedline.insight.recording import Recording
 from feedline.tools.cli.main import main
-from tests.tools.report.recordings import recording_of
+from tests.tools.advise.recordings import recording_of
 
 
 @pytest.fixture(autouse=True)
 def short_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.tools.tune.what_if.GRID_BATCHES", 20)
+    monkeypatch.setattr("feedline.tools.advise.what_if.GRID_BATCHES", 20)
 
 
 def test_the_page_is_written_next_to_the_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

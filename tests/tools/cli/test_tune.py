@@ -10,14 +10,14 @@ import pytest
 
 from feedline.tools.cli import tune_runs
 from feedline.tools.cli.main import main
-from feedline.tools.tune.search import INLINE, Limits, Rate
+from feedline.tools.measure.search import INLINE, Limits, Rate
 from tests import program_server
 from tests.tries import try_again
 
 pytestmark = pytest.mark.sample(4)
 
 OWN = Path(__file__).parent / "own_datasets.py"
-BROKEN = Path(__file__).parents[1] / "tune" / "broken.py"
+BROKEN = Path(__file__).parents[1] / "measure" / "broken.py"
 PROGRAM = "import sys; from feedline.tools.cli.main import main; sys.exit(main())"
 
 

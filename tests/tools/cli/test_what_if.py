@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from feedline.tools.cli.main import main
-from tests.tools.report.recordings import recording_of
+from tests.tools.advise.recordings import recording_of
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 
 import feedline
 from feedline.datasets.derived.objects import open_object
+from feedline.tools.advise.finding import Finding
 from feedline.tools.lab.controls import read
 from feedline.tools.lab.pictures import Event
 from feedline.tools.lab.views.your_dataset import EXAMPLE, VIEW, _Curve, _findings, arguments_of, code_of, offers_of
-from feedline.tools.tune.finding import Finding
-from feedline.tools.tune.search import Choice, Setting
-from feedline.tools.tune.target import target_of
+from feedline.tools.measure.search import Choice, Setting
+from feedline.tools.measure.target import target_of
 from tests.tools.lab.test_views import check_names, events_of, picture
 
 DATASETS = """

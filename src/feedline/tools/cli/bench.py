@@ -16,11 +16,11 @@ import torch
 from feedline.errors import InternalError
 from feedline.system.limits import usable_cores
 from feedline.system.shown import printable
-from feedline.tools.bench import chart, grid, harness, jpegs, rows, training, training_data
-from feedline.tools.bench.workloads import ReadySamples, TinyMap
 from feedline.tools.cli.doctor import check_linux
-from feedline.tools.tune.probing.process import Send
-from feedline.tools.tune.target import make_some, open_target
+from feedline.tools.measure import chart, harness, jpegs, rows, sweep, training, training_data
+from feedline.tools.measure.process import Send
+from feedline.tools.measure.target import make_some, open_target
+from feedline.tools.measure.workloads import ReadySamples, TinyMap
 
 JPEG_COUNT = 300
 JPEG_LENGTH = 64_000  # the files are repeated, so that no round reaches the end of the epoch
@@ -76,7 +76,7 @@ def measure_training(arguments: argparse.Namespace) -> None:
 class _Kept:
     """Results received from the process that measures the user's dataset."""
 
-    measured: grid.Measured = field(default_factory=grid.Measured)
+    measured: sweep.Measured = field(default_factory=sweep.Measured)
     ended: str | None = None
     ended_in: str = ""
 
@@ -88,20 +88,20 @@ class _Kept:
 def measure_own(arguments: argparse.Namespace) -> None:
     """Measure the user's dataset in a process of its own, and publish the results."""
     check_linux(arguments.what)
-    from feedline.tools.tune.probe import watch  # importable only on Linux
+    from feedline.tools.measure.probe import watch  # importable only on Linux
 
     if arguments.workers is None:
         cores = usable_cores()
         arguments.workers = [0, *(count for count in (1, 2, 4, 8, 16, 32, 64) if count <= max(cores, 4))]
-    wanted = grid.Grid(arguments.workers, arguments.engine, arguments.prefetch or ())
+    wanted = sweep.Grid(arguments.workers, arguments.engine, arguments.prefetch or ())
     with rows.progress(None) as on_stage:
         kept = watch(partial(_measure, arguments, wanted), _Kept(), seconds=arguments.seconds, on_stage=on_stage)
     outcomes, failures = kept.measured.complete(), kept.measured.failures
     if not outcomes:
-        raise grid.nothing_measured(failures, arguments.seconds)
+        raise sweep.nothing_measured(failures, arguments.seconds)
     name = f"feedline bench {arguments.what}"
     rows.publish(name, outcomes, arguments, columns=(rows.SAMPLES, rows.COSTS[0]))
-    sys.stderr.write(printable(grid.skipped(failures)))
+    sys.stderr.write(printable(sweep.skipped(failures)))
     if missed := [harness.title_of(one.case, one.side) for one in kept.measured.outcomes if not one.rounds]:
         within = f"within {arguments.seconds:g} s" if kept.ended is None else f"({kept.ended})"
         sys.stderr.write(printable(f"Not measured {within}: {', '.join(missed)}. Give it more time with --seconds.\n"))
@@ -109,7 +109,7 @@ def measure_own(arguments: argparse.Namespace) -> None:
         chart.write(arguments.plot, name, _panels(outcomes))
 
 
-def _measure(arguments: argparse.Namespace, wanted: grid.Grid, send: Send) -> None:
+def _measure(arguments: argparse.Namespace, wanted: sweep.Grid, send: Send) -> None:
     """Measure a grid, and send the results after each measurement; runs in a process of its own."""
     began_s = time.monotonic()
     send("stage", "import")
@@ -118,10 +118,10 @@ def _measure(arguments: argparse.Namespace, wanted: grid.Grid, send: Send) -> No
     make_some(target, seconds=0.0)
     if torch.cuda.is_available():
         wanted = replace(wanted, pins=(False, True))
-    work = grid.Work(target.dataset, target.options, target.batch_size)
+    work = sweep.Work(target.dataset, target.options, target.batch_size)
     settings = harness.Settings(arguments.rounds, arguments.repeats, arguments.max_other_cores)
     left_s = arguments.seconds - (time.monotonic() - began_s)
-    grid.measure(wanted, work, settings, left_s, step=partial(send, "stage"), keep=partial(send, "part", "measured"))
+    sweep.measure(wanted, work, settings, left_s, step=partial(send, "stage"), keep=partial(send, "part", "measured"))
 
 
 def _panels(outcomes: list[harness.Outcome]) -> list[chart.Panel]:

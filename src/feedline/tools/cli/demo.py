@@ -21,8 +21,13 @@ from feedline.system.failures import words
 from feedline.system.files import make_folder_for
 from feedline.system.limits import shared_bytes
 from feedline.system.shown import counted, percent
-from feedline.tools.bench import load, rows
-from feedline.tools.bench.harness import (
+from feedline.tools.cli.bench import WORKER_COUNT, both_loaders
+from feedline.tools.cli.demo_training import Training, peak_mb
+from feedline.tools.cli.demo_trials import Open, Resuming, kill_worker
+from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
+from feedline.tools.cli.report import page_text
+from feedline.tools.measure import load, rows
+from feedline.tools.measure.harness import (
     FEEDLINE,
     TORCH,
     Entry,
@@ -35,12 +40,7 @@ from feedline.tools.bench.harness import (
     ratio,
     worker_arguments,
 )
-from feedline.tools.bench.workloads import ReadySamples, TinyMap
-from feedline.tools.cli.bench import WORKER_COUNT, both_loaders
-from feedline.tools.cli.demo_training import Training, peak_mb
-from feedline.tools.cli.demo_trials import Open, Resuming, kill_worker
-from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
-from feedline.tools.cli.report import page_text
+from feedline.tools.measure.workloads import ReadySamples, TinyMap
 from feedline.tools.screen import Screen, Table
 
 SIDES = (Side(TORCH), Side(FEEDLINE))

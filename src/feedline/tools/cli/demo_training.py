@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from feedline.system.shown import percent
-from feedline.tools.bench import load
-from feedline.tools.bench.harness import LoaderLike, close
 from feedline.tools.cli.pictures import PATTERNS
+from feedline.tools.measure import load
+from feedline.tools.measure.harness import LoaderLike, close
 
 
 @dataclass

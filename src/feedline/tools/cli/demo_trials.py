@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from feedline.errors import InternalError, WorkerWarning
-from feedline.tools.bench.harness import FEEDLINE, TORCH, Entry, Figures, Side, close
+from feedline.tools.measure.harness import FEEDLINE, TORCH, Entry, Figures, Side, close
 
 Open = Callable[..., Any]
 """Opens the loader of a side, with further arguments. Any: torch's loader or feedline's."""

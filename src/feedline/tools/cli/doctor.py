@@ -15,13 +15,13 @@ from feedline.datasets.derived.objects import check_name
 from feedline.errors import BadOption
 from feedline.insight.recording import FORMAT, Recording
 from feedline.system.shown import printable
-from feedline.tools.bench import machine, rows
+from feedline.tools.advise.diagnosis import as_dict, diagnose, diagnose_recording, summary
+from feedline.tools.advise.finding import NOTHING, Finding, sentence
 from feedline.tools.cli import fault_file
 from feedline.tools.cli.findings import find
+from feedline.tools.measure import machine, rows
+from feedline.tools.measure.measured import STAGES
 from feedline.tools.screen import Screen, Styled, Table
-from feedline.tools.tune.diagnosis import as_dict, diagnose, diagnose_recording, summary
-from feedline.tools.tune.finding import NOTHING, Finding, sentence
-from feedline.tools.tune.measured import STAGES
 
 SERIOUS = 3
 """Exit code for a serious finding; see `main.FAILED` for the codes of datasets that cannot be tried."""
@@ -100,7 +100,7 @@ def check_linux(source: str) -> None:
 
 def _examine_dataset(source: str, seconds: float, *, with_bar: bool) -> _Report:
     check_linux(source)
-    from feedline.tools.tune.probe import probe  # importable only on Linux
+    from feedline.tools.measure.probe import probe  # importable only on Linux
 
     with rows.progress(len(STAGES)) if with_bar else nullcontext(lambda _: None) as on_stage:
         measured = probe(source, seconds=seconds, on_stage=on_stage)

@@ -16,7 +16,7 @@ from feedline.errors import BadState
 from feedline.faults import FaultLog
 from feedline.system.failures import words
 from feedline.system.shown import counted, printable
-from feedline.tools.tune.finding import Finding
+from feedline.tools.advise.finding import Finding
 
 ONE_CAUSE = 0.8  # share of all faults with one error that suggests a common cause
 FEW_FAULTS = 10  # too few to suspect a common cause

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from feedline.system import cuda_queues
 from feedline.system.sizes import bytes_text
-from feedline.tools.bench.machine import Machine
-from feedline.tools.tune.checks.loading import LOADER_FILES, WORKER_FILES
-from feedline.tools.tune.finding import Finding
+from feedline.tools.advise.finding import Finding
+from feedline.tools.advise.loading import LOADER_FILES, WORKER_FILES
+from feedline.tools.measure.machine import Machine
 
 OLDEST_TORCH = (2, 4)
 FEW_FILES = 1024  # the default of most systems; a program with many files and loaders comes close

@@ -9,8 +9,8 @@ from typing import Any
 
 from feedline.system.shown import counted, printable
 from feedline.system.sizes import bytes_text
-from feedline.tools.packing.inspection import inspect
 from feedline.tools.screen import Screen, Table
+from feedline.tools.write.inspection import inspect
 from feedline.types import JsonObject
 
 

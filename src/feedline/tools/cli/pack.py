@@ -10,11 +10,11 @@ from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption
 from feedline.system.shown import counted, printable
 from feedline.system.sizes import bytes_text
-from feedline.tools.packing import Packed, Stage, pack
-from feedline.tools.packing.token_run import WrittenTokens
-from feedline.tools.packing.tokens import write_tokens
-from feedline.tools.packing.work import WorkFolder
 from feedline.tools.screen import Screen
+from feedline.tools.write import Packed, Stage, pack
+from feedline.tools.write.token_run import WrittenTokens
+from feedline.tools.write.tokens import write_tokens
+from feedline.tools.write.work import WorkFolder
 
 _REASONS_SHOWN = 10
 _UNITS = {"tokenizing": "documents", "checking, MiB": "MiB"}

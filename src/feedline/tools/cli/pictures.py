@@ -16,7 +16,7 @@ from PIL import Image
 
 from feedline import images
 from feedline.datasets import ImageFolder
-from feedline.tools.bench.jpegs import CROP, IMAGE_HEIGHT, IMAGE_WIDTH, JpegFiles
+from feedline.tools.measure.jpegs import CROP, IMAGE_HEIGHT, IMAGE_WIDTH, JpegFiles
 
 PATTERNS = ("upright stripes", "level stripes", "slanted stripes", "checks")
 ANGLES = (0.0, math.pi / 2, math.pi / 4, 0.0)

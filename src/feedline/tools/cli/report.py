@@ -11,10 +11,10 @@ from feedline.errors import BadOption, BadRecording
 from feedline.insight.recording import Recording
 from feedline.system.files import make_folder_for
 from feedline.system.shown import printable
-from feedline.tools.report import page_of
+from feedline.tools.advise.diagnosis import diagnose_recording
+from feedline.tools.advise.page import page_of
+from feedline.tools.advise.what_if import GRID_BATCHES, best, grid
 from feedline.tools.screen import Table
-from feedline.tools.tune.diagnosis import diagnose_recording
-from feedline.tools.tune.what_if import GRID_BATCHES, best, grid
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from feedline.errors import BadOption
 from feedline.insight.stats import aligned
 from feedline.system.shown import printable
-from feedline.tools.bench import chart, grid, rows
 from feedline.tools.cli.doctor import check_linux
-from feedline.tools.tune.search import Choice, Setting, search
+from feedline.tools.measure import chart, rows, sweep
+from feedline.tools.measure.search import Choice, Setting, search
 
 if TYPE_CHECKING:
     from feedline.tools.cli.tune_runs import Kept
@@ -65,12 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
     assert kept.limits is not None  # sent before anything is tried
     choice = search(kept.rate_of, kept.limits, step_s=kept.step_s)
     if choice is None or not choice.tried:
-        raise grid.nothing_measured(kept.failures, seconds)
+        raise sweep.nothing_measured(kept.failures, seconds)
     if arguments.json:
         sys.stdout.write(json.dumps(_as_dict(kept, choice)) + "\n")
     else:
         _show(title, kept, choice)
-    sys.stderr.write(printable(grid.skipped(kept.failures)))
+    sys.stderr.write(printable(sweep.skipped(kept.failures)))
     if kept.ended is not None:
         sys.stderr.write(printable(f"{kept.ended.rstrip('.')}. The rest was not tried.\n"))
     if arguments.plot is not None:

@@ -28,14 +28,14 @@ from feedline.loader.base import LoaderBase, config_of, session_of
 from feedline.loader.install import install
 from feedline.loader.iteration import watchers
 from feedline.loader.session import adjusters
-from feedline.tools.bench import grid, harness
 from feedline.tools.cli.script import Script
-from feedline.tools.tune.measured import headroom_now
-from feedline.tools.tune.probe import watch
-from feedline.tools.tune.probing.loading import is_loader
-from feedline.tools.tune.probing.process import Send
-from feedline.tools.tune.search import DEPTH, INLINE, Limits, OutOfTime, Rate, Setting, search
-from feedline.tools.tune.target import Target, make_some, open_target, target_of
+from feedline.tools.measure import harness, sweep
+from feedline.tools.measure.given_loader import is_loader
+from feedline.tools.measure.measured import headroom_now
+from feedline.tools.measure.probe import watch
+from feedline.tools.measure.process import Send
+from feedline.tools.measure.search import DEPTH, INLINE, Limits, OutOfTime, Rate, Setting, search
+from feedline.tools.measure.target import Target, make_some, open_target, target_of
 from feedline.types import JsonObject
 
 _LONGEST_S = 1.0
@@ -63,7 +63,7 @@ class Kept:
     batch_size: int = 0
     step_s: float = 0.0
     tried: dict[Setting, Rate] = field(default_factory=dict)
-    failures: dict[Setting, grid.Failure] = field(default_factory=dict)
+    failures: dict[Setting, sweep.Failure] = field(default_factory=dict)
     ended: str | None = None
     ended_in: str = ""
 
@@ -98,9 +98,9 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
     first = _first_measurements(target, counted_s)
     for name, value in first.items():
         send("part", name, value)
-    work = grid.Work(target.dataset, target.options, target.batch_size, step_s)
+    work = sweep.Work(target.dataset, target.options, target.batch_size, step_s)
     tried: dict[Setting, Rate] = {}
-    failures: dict[Setting, grid.Failure] = {}
+    failures: dict[Setting, sweep.Failure] = {}
     longest_s = 0.0
 
     def measure(setting: Setting) -> Rate | None:
@@ -113,9 +113,9 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
         options = harness.worker_arguments(setting.workers, prefetch=depth)
         try:
             side = harness.Side(harness.FEEDLINE, setting.engine)
-            figures = work.steady(side, options, counted_s, grid.waited).measure()
+            figures = work.steady(side, options, counted_s, sweep.waited).measure()
         except (Exception, SystemExit) as exc:  # raised by user code, or by feedline because of it
-            failures[setting] = grid.Failure.of(exc)
+            failures[setting] = sweep.Failure.of(exc)
             send("part", "failures", failures)
             return None
         longest_s = max(longest_s, time.monotonic() - began_s)
@@ -177,7 +177,7 @@ def measure_program(words: list[str], source: str | None, *, seconds: float, on_
             if exc.reason == "hangs":
                 kept.ended = str(exc)
                 raise OutOfTime(setting) from exc
-            kept.failures[setting] = grid.Failure(str(exc), exc.traceback)
+            kept.failures[setting] = sweep.Failure(str(exc), exc.traceback)
             return None
         longest_s = max(longest_s, time.monotonic() - began_s)
         if kept.limits is None:

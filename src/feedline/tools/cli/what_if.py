@@ -10,7 +10,7 @@ from feedline.insight.period import Period
 from feedline.insight.recording import Recording
 from feedline.insight.stats import aligned, shown
 from feedline.system.shown import percent, printable
-from feedline.tools.tune.what_if import Changes, Prediction, best, grid, predict
+from feedline.tools.advise.what_if import Changes, Prediction, best, grid, predict
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 
-from feedline.tools import report
+from feedline.tools.advise.page import packed
 from feedline.tools.lab.view import View
-from feedline.tools.report.page import packed
 
 SCRIPTS = ("marks.js", "controls.js", "runs.js", "lab.js")
 """Scripts in the order in which the page runs them, after the report's `drawing.js`."""
@@ -28,7 +27,7 @@ def page_of(
         recorded: runs by view, for a page without a server.
     """
     assets = resources.files(__package__) / "assets"
-    shared = resources.files(report.__name__) / "assets"
+    shared = resources.files("feedline.tools.advise") / "assets"
     data = {
         "views": [view.described() for view in views],
         "token": token,

@@ -21,7 +21,7 @@ from feedline.datasets.formats.hdf5 import dataset as dataset_module
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
 from feedline.samplers import BlockSampler
 from feedline.testing.asserting import apart, assert_same
-from feedline.tools.packing.inspection import inspect
+from feedline.tools.write.inspection import inspect
 from tests.datasets.contract import SourceContract
 
 pytestmark = pytest.mark.sample(4)

@@ -16,7 +16,7 @@ from feedline.datasets.formats.lines import source as source_module
 from feedline.datasets.framework.store import BLOCK_BYTES, read_stored, stored_bytes
 from feedline.errors import BadOption, CorruptSource, DataWarning, PerformanceWarning, SourceChanged, SourceError
 from tests.datasets.formats.lines.writing import lines_of, rows, touch_later, write
-from tests.tools.packing.stores import in_child
+from tests.tools.write.stores import in_child
 
 COUNT = 1000
 LINES = lines_of({"number": number, "text": "x" * 90} for number in range(COUNT))

@@ -33,7 +33,7 @@ async function act(number, action, token) {
   if (!answer.ok) throw new Refused(await reason(answer));
 }
 
-// What the exported page holds, which was packed by feedline.tools.report.
+// What the exported page holds, which was packed by feedline.tools.advise.
 async function unpacked(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   return JSON.parse(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text());

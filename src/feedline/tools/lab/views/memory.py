@@ -10,11 +10,11 @@ import torch
 from torch.utils.data import Dataset
 
 import feedline
-from feedline.tools.bench.load import pss_bytes
 from feedline.tools.lab.apart import apart
 from feedline.tools.lab.controls import Number, Switch, Values
 from feedline.tools.lab.pictures import Event, bars, doing, figures, lines, say
 from feedline.tools.lab.view import Actions, View
+from feedline.tools.measure.load import pss_bytes
 
 _BATCH = 256
 _SECONDS = 3.0

@@ -16,11 +16,11 @@ from torch.utils.data import Dataset, get_worker_info
 
 import feedline
 from feedline.insight.recording import Recording
+from feedline.tools.advise.what_if import grid
 from feedline.tools.lab.apart import apart
 from feedline.tools.lab.controls import Choice, Number, Switch, Values
 from feedline.tools.lab.pictures import Event, Shade, bars, doing, figures, lanes, lines, say, table
 from feedline.tools.lab.view import Actions, View, loader_code
-from feedline.tools.tune.what_if import grid
 from feedline.types import EngineName
 
 _SECONDS = 1.6

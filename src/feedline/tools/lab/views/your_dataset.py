@@ -22,17 +22,17 @@ from feedline.errors import DatasetFailed
 from feedline.insight.stats import Stats
 from feedline.insight.worker_model import Load
 from feedline.loader.base import LoaderBase
-from feedline.tools.bench.grid import Failure, waited
-from feedline.tools.bench.steady import touch
+from feedline.tools.advise.diagnosis import diagnose, summary
+from feedline.tools.advise.finding import Finding
 from feedline.tools.lab.apart import apart
 from feedline.tools.lab.controls import Number, Switch, Text, Values
 from feedline.tools.lab.pictures import Event, bars, buttons, code, doing, figures, lines, say, table
 from feedline.tools.lab.view import Actions, View
-from feedline.tools.tune.diagnosis import diagnose, summary
-from feedline.tools.tune.finding import Finding
-from feedline.tools.tune.measured import LoaderSetup
-from feedline.tools.tune.search import Choice, Limits, OutOfTime, Rate, Setting, search
-from feedline.tools.tune.target import BATCH_SIZE, Target, make_some, target_of
+from feedline.tools.measure.measured import LoaderSetup
+from feedline.tools.measure.search import Choice, Limits, OutOfTime, Rate, Setting, search
+from feedline.tools.measure.steady import touch
+from feedline.tools.measure.sweep import Failure, waited
+from feedline.tools.measure.target import BATCH_SIZE, Target, make_some, target_of
 
 _PROBE_S = 6.0
 _TRAIN_S = 2.5
@@ -79,7 +79,7 @@ class _Trained:
 
 
 def _run(values: Values, actions: Actions) -> Iterator[Event]:
-    from feedline.tools.tune.probe import probe  # can be imported on Linux only
+    from feedline.tools.measure.probe import probe  # can be imported on Linux only
 
     source, step_s = values["source"] or EXAMPLE, values["step_ms"] / 1000
     if not values["source"]:
@@ -236,7 +236,7 @@ class _Curve:
         return self._tried[setting]
 
     def _limits(self) -> Limits:
-        from feedline.tools.tune.measured import headroom_now
+        from feedline.tools.measure.measured import headroom_now
 
         made, headroom = make_some(self._target, seconds=_CURVE_S), headroom_now()
         limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes)

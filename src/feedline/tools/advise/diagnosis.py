@@ -1,0 +1,183 @@
+"""Collects all findings about a dataset or a run, and summarises the measurements."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict, replace
+
+import numpy as np
+
+from feedline.errors import BadOption
+from feedline.insight.recording import Recording
+from feedline.insight.stats import shown
+from feedline.loader.base import LoaderBase
+from feedline.system.sizes import bytes_text
+from feedline.tools.advise import batching, fetching, loading, running, state
+from feedline.tools.advise.finding import Findings, beyond_noise
+from feedline.tools.advise.running import Run
+from feedline.tools.measure.measured import LEAST_SAMPLES, Headroom, Measured, headroom_now, steady_growth
+from feedline.types import JsonObject
+
+_NOISY = 0.2
+"""The summary mentions noise from this share on. A guess."""
+_GROUPS = (fetching.find, batching.find, state.find, loading.find)
+
+
+def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: float | None = None) -> Findings:
+    """Report what to change about a loader, from its own measurements or from a recording.
+
+    Does not probe the dataset or block unless you pass `seconds`. You may call it while the loader is being iterated.
+    From a shell, use `feedline doctor run.json` and `feedline doctor module:dataset`.
+
+    Args:
+        run: a loader, a recording, or the path of a recording.
+        seconds: also probe the loader's dataset for at most this long, in a separate process; Linux only.
+
+    Returns:
+        A list of findings with `name`, `evidence`, `fix`, `code`, `gain`; serious ones first, then by gain. Print it to
+        read them.
+
+    Raises:
+        BadOption: `run` is not a feedline loader; or `seconds` was given with a recording, which has no dataset.
+        BadRecording: the file is not a recording, is truncated, or has another version.
+        DatasetFailed: no sample could be made within `seconds`.
+
+    Example:
+        >>> import feedline
+        >>> loader = feedline.Loader(list(range(8)), 2)
+        >>> batches = list(loader)
+        >>> print(feedline.doctor(loader))
+        Found nothing to change.
+    """
+    if isinstance(run, LoaderBase):
+        found = diagnose_run(_run_of_loader(run))
+        return found if seconds is None else Findings([*found, *_tried(run, seconds, found)])
+    if not isinstance(run, (str, os.PathLike, Recording)):
+        raise BadOption(
+            f"doctor() was given {type(run).__name__}, which is neither a feedline loader nor a recording. Pass the "
+            "DataLoader or Loader itself, or a recording from feedline.record. For a dataset or torch's loader, run in "
+            "a shell: feedline doctor module:dataset."
+        )
+    if seconds is not None:
+        raise BadOption(
+            "seconds= was given, but there is no dataset in a recording to probe. Leave it out, or pass the loader."
+        )
+    return diagnose_recording(run if isinstance(run, Recording) else Recording.load(run))
+
+
+def diagnose_recording(recording: Recording) -> Findings:
+    """Return the findings about a recorded run; it may come from another machine."""
+    stats = recording.stats()
+    settings = stats.settings
+    headroom = Headroom(
+        cores=int(settings.get("cores") or 1), memory_bytes=settings.get("memory_limit"), shared_bytes=None,
+        open_files=None, local_ranks=int(settings.get("local_ranks") or 1),
+    )  # fmt: skip
+    system, got = recording.system, recording.rows["got"]
+    pairs = zip(system.get("at", ()), system.get("worker_memory", ()), strict=False)  # some machines lack the second
+    made = np.concatenate([[0], np.cumsum(recording.rows["samples"])])
+    memory = [(float(made[np.searchsorted(got, at)]), size) for at, size in pairs if size and at is not None]
+    return diagnose_run(Run(stats, headroom, steady_growth(memory)))
+
+
+def _run_of_loader(loader: LoaderBase) -> Run:
+    stats = loader.stats()
+    grown = sum(max(0, one.growth_bytes) for one in stats.memory)
+    return Run(stats, headroom_now(), 1000 * grown / max(stats.total.samples, 1))
+
+
+def _tried(loader: LoaderBase, seconds: float, known: Findings) -> Findings:
+    """Probe the dataset of a loader; leave out findings that its run already gave."""
+    if sys.platform != "linux":
+        raise BadOption("A dataset can be probed only on Linux, where its process can be watched. Leave out seconds=.")
+    from feedline.tools.measure.probe import probe  # Linux only
+
+    names = {finding.name for finding in known}
+    return Findings(finding for finding in diagnose(probe(loader, seconds=seconds)) if finding.name not in names)
+
+
+def diagnose_run(run: Run) -> Findings:
+    """Return the findings about a run."""
+    return Findings(running.find(run))
+
+
+def diagnose(measured: Measured) -> Findings:
+    """Return the findings about a probed dataset; those that noise may have caused become `not-sure`.
+
+    Gains are promised only if enough samples were made.
+    """
+    found = [finding for find in _GROUPS for finding in find(measured)]
+    if not _are_enough(measured):
+        found = [replace(finding, gain=None) for finding in found]
+    return Findings(beyond_noise(found, measured.noise.floor, str(measured.noise)))
+
+
+def _are_enough(measured: Measured) -> bool:
+    return measured.samples is None or len(measured.samples.seconds) >= LEAST_SAMPLES
+
+
+def summary(measured: Measured) -> list[str]:
+    """Return the measurements as lines of text."""
+    making, samples, batch = measured.making, measured.samples, measured.batch
+    lines = []
+    if making is not None:
+        length = "an unknown number of samples" if making.length is None else f"{making.length:,} samples"
+        lines.append(f"{making.kind}: {length}, made in {shown(making.make_s)}")
+    if samples is not None:
+        usual, late = np.quantile(samples.seconds, (0.5, 0.99)).tolist()
+        lines.append(
+            f"{len(samples.seconds)} samples tried: {shown(samples.mean_s)} each (p50 {shown(usual)}, "
+            f"p99 {shown(late)}), {1 / samples.mean_s:,.0f} a second; {samples.cpu_share:.0%} computing; "
+            f"{bytes_text(samples.sample_bytes)}"
+        )
+    if not _are_enough(measured):
+        lines.append(
+            f"These are fewer than {LEAST_SAMPLES} samples, so no gains are promised. Allow more time (--seconds)."
+        )
+    if batch is not None:
+        lines.append(
+            f"A batch of {batch.size}: {bytes_text(batch.bytes)}, collated in {shown(batch.collate_s)}; "
+            f"sent in {shown(batch.arena_s)} through shared memory, in {shown(batch.pickle_s)} by pickle"
+        )
+    elif samples is not None and (measured.loader is None or measured.loader.batch_size is not None):
+        lines.append(
+            "No batch was measured: the default collate function cannot combine the samples. If your loader has a "
+            "collate_fn=, name the loader in place of the dataset"
+            if measured.loader is None
+            else "No batch was measured: the loader's collate function failed"
+        )
+    rates = {} if measured.threads is None else measured.threads.rates
+    several = [(count, rate / rates[1]) for count, rate in rates.items() if count > 1]
+    lines += [f"{count} threads made {times:.2f} times the samples of one" for count, times in several]
+    noise = measured.noise
+    if noise.floor >= _NOISY or noise.queued >= _NOISY:
+        lines.append(f"This machine is busy. {noise}")
+    return lines
+
+
+# object: JSON values.
+def as_dict(measured: Measured) -> JsonObject:
+    """Return the figures of `summary` for programs."""
+    making, samples, batch, threads = measured.making, measured.samples, measured.batch, measured.threads
+    setup: dict[str, object] = {
+        "cores": measured.headroom.cores,
+        "ended": measured.ended,
+        "noise": asdict(measured.noise),
+    }
+    if making is not None:
+        setup.update(dataset=making.kind, length=making.length, make_s=making.make_s)
+    if samples is not None:
+        p50, p90, p99 = np.quantile(samples.seconds, (0.5, 0.9, 0.99)).tolist()
+        setup.update(
+            samples=len(samples.seconds), failed=samples.failed, sample_s=samples.mean_s, p50_s=p50, p90_s=p90,
+            p99_s=p99, cpu_share=samples.cpu_share, sample_bytes=samples.sample_bytes,
+        )  # fmt: skip
+    if batch is not None:
+        setup.update(
+            batch_size=batch.size, batch_bytes=batch.bytes, collate_s=batch.collate_s, arena_s=batch.arena_s,
+            pickle_s=batch.pickle_s,
+        )  # fmt: skip
+    if threads is not None:
+        setup["samples_per_s_by_threads"] = {str(count): rate for count, rate in threads.rates.items()}
+    return setup

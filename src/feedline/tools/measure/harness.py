@@ -1,0 +1,265 @@
+"""Measures configurations side by side: interleaved rounds, medians and spreads.
+
+A benchmark describes `Entry` objects (one configuration of one side each) and hands them to `run_rounds`, which
+
+1. warms every entry up, untimed: files, allocators, clock rates;
+2. then goes round by round over all entries (A B A B ...), opening a fresh loader or program each time;
+3. repeats a measurement during which other programs used more than `max_other_cores`, up to `repeats` times,
+   and marks it when none was quiet. Marked rounds stay out of medians and ratios while there are quiet ones.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from feedline.system.socket_folder import use_short_paths
+from feedline.tools.measure import load
+
+TORCH = "torch"
+FEEDLINE = "feedline"
+
+Case = dict[str, str | int]
+"""The values that distinguish configurations, apart from the loader: dataset, worker count and the like."""
+
+Figures = dict[str, float | None]
+"""The results of one measurement, by name."""
+
+
+class LoaderLike(Protocol):
+    """The part of a loader's interface that the harness needs: torch's, feedline's or another library's loader."""
+
+    num_workers: int
+    prefetch_factor: int | None
+
+    def __len__(self) -> int: ...
+
+    # Any: a batch is whatever the workload's dataset makes of its samples.
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the loaders compared: torch's, or feedline's with one of its engines."""
+
+    library: str
+    engine: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name shown in tables and rows."""
+        return self.library if self.engine is None else f"{self.library}/{self.engine}"
+
+    # object: the arguments of torch's DataLoader, passed through as they are.
+    def open(self, dataset: object, **arguments: object) -> LoaderLike:
+        """Construct this side's loader; the class and feedline's engine are the only difference between sides."""
+        if self.library == TORCH:
+            from torch.utils.data import DataLoader as TorchLoader
+
+            use_short_paths()  # its workers create sockets, which feedline's do not need
+            torch_loader: LoaderLike = TorchLoader(dataset, **arguments)  # type: ignore[arg-type]
+            return torch_loader
+        from feedline import DataLoader
+
+        loader: LoaderLike = DataLoader(dataset, **arguments, engine=self.engine)  # type: ignore[arg-type]
+        return loader
+
+
+def sides(worker_count: int, engines: Sequence[str]) -> list[Side]:
+    """List the sides to compare at this worker count; without workers, feedline's engine is always the inline one."""
+    chosen = ["inline"] if worker_count == 0 else list(dict.fromkeys(engines))
+    return [Side(TORCH), *(Side(FEEDLINE, engine) for engine in chosen)]
+
+
+# object: loader arguments as `Side.open` takes them.
+def worker_arguments(
+    worker_count: int, *, start_method: str | None = None, prefetch: int | None = None
+) -> dict[str, object]:
+    """Return the arguments for the workers of both loaders; workers stay for all epochs of one measurement."""
+    if worker_count == 0:
+        return {"num_workers": 0}
+    arguments: dict[str, object] = {"num_workers": worker_count, "persistent_workers": True}
+    if start_method is not None:
+        arguments["multiprocessing_context"] = start_method
+    if prefetch is not None:
+        arguments["prefetch_factor"] = prefetch
+    return arguments
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of `run_rounds` that the command line offers."""
+
+    rounds: int = 5
+    """Timed rounds over all entries."""
+    repeats: int = 3
+    """How often to repeat a measurement that other programs disturbed."""
+    max_other_cores: float = 0.1
+    """Load of other programs, in cores, above which a measurement counts as disturbed."""
+
+
+def nothing() -> None:
+    """Return at once: there is nothing to warm up, or nothing left to wait for."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One configuration to measure."""
+
+    case: Case
+    """The values that all sides share: dataset, consumer, worker count."""
+    side: Side
+    measure: Callable[[], Figures]
+    """Measure once, from the beginning."""
+    warm_up: Callable[[], float | None] = nothing
+    """Run once before all rounds; returns the highest summed PSS in MB, if that was read."""
+
+    @property
+    def title(self) -> str:
+        """The configuration and its side, in one line."""
+        return title_of(self.case, self.side)
+
+
+def title_of(case: Case, side: Side) -> str:
+    """Describe one configuration of one side in one line."""
+    return " ".join([side.name, *(f"{name}={value}" for name, value in case.items())])
+
+
+@dataclass
+class Outcome:
+    """All rounds of one entry."""
+
+    case: Case
+    side: Side
+    rounds: list[Figures] = field(default_factory=list)
+    peak_pss_mb: float | None = None
+
+    @property
+    def disturbed_count(self) -> int:
+        """The number of rounds that other programs disturbed in every repeat, as far as is known."""
+        return sum(_disturbed(figures) for figures in self.rounds)
+
+    def spread(self, figure: str) -> Spread | None:
+        """Summarise one figure; disturbed rounds are left out unless all are."""
+        quiet = [figures for figures in self.rounds if not _disturbed(figures)]
+        return Spread.of(figures.get(figure) for figures in quiet or self.rounds)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, lowest and highest of a figure over the rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread | None:
+        """Summarise the known values; None if there are none."""
+        known = [value for value in values if value is not None]
+        return cls(statistics.median(known), min(known), max(known)) if known else None
+
+
+def ratio(outcome: Outcome, base: Outcome, figure: str, *, lower_is_better: bool = False) -> Spread | None:
+    """Compare two outcomes round by round; above 1 always means that `outcome` is better.
+
+    Rounds in which either was disturbed are left out, unless that would leave none.
+    """
+    rounds = list(zip(outcome.rounds, base.rounds, strict=True))
+    quiet = [(ours, theirs) for ours, theirs in rounds if not (_disturbed(ours) or _disturbed(theirs))]
+    pairs = [(ours.get(figure), theirs.get(figure)) for ours, theirs in quiet or rounds]
+    if lower_is_better:
+        pairs = [(theirs, ours) for ours, theirs in pairs]
+    return Spread.of(over / under for over, under in pairs if over is not None and under)
+
+
+def add_share(outcome: Outcome, base: Outcome, figure: str, name: str) -> None:
+    """Add a figure to every round: this outcome's value as a share of the base's value in the same round."""
+    for ours, theirs in zip(outcome.rounds, base.rounds, strict=True):
+        ours[name] = (ours[figure] or 0.0) / (theirs[figure] or 1.0)
+
+
+def run_rounds(
+    entries: Sequence[Entry],
+    settings: Settings,
+    *,
+    step: Callable[[str], None] = lambda _: None,
+    keep: Callable[[list[Outcome]], None] = lambda _: None,
+    until_s: float = math.inf,
+    least: int = 0,
+) -> list[Outcome]:
+    """Measure all entries, interleaved; call `step` with a title before, and `keep` with all outcomes after each.
+
+    After the first `least` rounds, no measurement is started that would end after `until_s`, on the clock of
+    `time.monotonic`.
+    """
+    outcomes = [Outcome(entry.case, entry.side) for entry in entries]
+    pairs = list(zip(entries, outcomes, strict=True))
+    longest_s = 0.0
+    with expected_warnings():
+        for entry, outcome in pairs:
+            step(f"warm-up: {entry.title}")
+            outcome.peak_pss_mb = entry.warm_up()
+        for number in range(settings.rounds):
+            # Every other round runs backwards: an entry that follows a slow one finds the machine in another state.
+            for entry, outcome in pairs if number % 2 == 0 else pairs[::-1]:
+                began_s = time.monotonic()
+                if number >= least and began_s + longest_s > until_s:
+                    return outcomes
+                step(f"round {number + 1} of {settings.rounds}: {entry.title}")
+                outcome.rounds.append(undisturbed(entry.measure, settings))
+                longest_s = max(longest_s, time.monotonic() - began_s)
+                keep(outcomes)
+    return outcomes
+
+
+def undisturbed(measure: Callable[[], Figures], settings: Settings) -> Figures:
+    """Repeat a measurement while others disturb it; return the first quiet one, or the quietest with a mark."""
+    tries: list[Figures] = []
+    for attempt in range(settings.repeats + 1):
+        if attempt:
+            load.wait_for_quiet(settings.max_other_cores, timeout_s=5.0)
+        figures = measure()
+        others = figures.get("other_cores")
+        if others is None or others <= settings.max_other_cores:
+            return {**figures, "disturbed": 0.0, "repeats": float(attempt)}
+        tries.append(figures)
+    quietest = min(tries, key=lambda figures: figures["other_cores"] or 0.0)
+    return {**quietest, "disturbed": 1.0, "repeats": float(settings.repeats)}
+
+
+def watched(measure: Callable[[], Figures]) -> Figures:
+    """Measure something whose processes come and go: read the load of others just before and just after."""
+    before = load.load_of_others()
+    figures = measure()
+    after = load.load_of_others()
+    return {**figures, "other_cores": None if before is None or after is None else max(before, after)}
+
+
+@contextmanager
+def expected_warnings() -> Iterator[None]:
+    """Hide torch's warning about more workers than cores: several benchmarks use more on purpose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
+
+
+def close(loader: LoaderLike) -> None:
+    """End a loader's workers now: call `close`, or shut down the workers of torch's iterator."""
+    closing = getattr(loader, "close", None)
+    if closing is not None:
+        closing()
+    elif (iterator := getattr(loader, "_iterator", None)) is not None and hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
+    gc.collect()
+
+
+def _disturbed(figures: Figures) -> bool:
+    return figures.get("disturbed") == 1.0

@@ -1,0 +1,248 @@
+"""The parts of a dataset that workers receive: handles, large containers, generators, its pickle."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import random
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sized
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from feedline.memory.sharing import share
+from feedline.system.failures import words
+from feedline.system.timing import Clock
+from feedline.tools.measure.measured import Held, OpenHandle
+from feedline.types import JsonObject
+from feedline.workers.handles import Shared, inherited, objects_in, used_by_threads
+from feedline.workers.unpicklable import ADVICE, what_fails
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_MANY = 1000
+"""Containers with fewer items are ignored."""
+_SAMPLED_ITEMS = 500
+"""Roughly how many items of a container are measured to estimate the others."""
+_DEPTH = 6
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Semaphore, threading.Condition)
+_LOOK_S = 1e-3
+"""How often a lock is tried while samples are made."""
+
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+
+
+def handles_before(dataset: object) -> tuple[OpenHandle, ...]:
+    """Return the open handles in a dataset that has not made a sample yet: forked workers inherit them."""
+    return tuple(map(_open_handle, inherited(dataset)))
+
+
+def handles_of_threads(dataset: object) -> tuple[OpenHandle, ...]:
+    """Return the open handles in a dataset that threads must not use at the same time."""
+    return tuple(map(_open_handle, used_by_threads(dataset)))
+
+
+def _open_handle(one: Shared) -> OpenHandle:
+    return OpenHandle(one.path, one.called, one.trouble, one.advice, _opening(one.value))
+
+
+# Any: a handle of any library.
+def _opening(handle: Any) -> str:
+    """Return the call that opens a handle again, from its own path; empty if it has none."""
+    kind = type(handle)
+    library = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    try:
+        if library == "h5py.File" and os.path.isfile(handle.filename):
+            return f"h5py.File({handle.filename!r}, 'r')"
+        if library == "sqlite3.Connection":
+            path = handle.execute("PRAGMA database_list").fetchone()[2]
+            return f"sqlite3.connect({path!r})" if path else ""
+        if library.endswith(".Environment") and isinstance(handle.path(), str):
+            return f"lmdb.open({handle.path()!r}, readonly=True, lock=False)"
+        if isinstance(handle, io.IOBase) and isinstance(path := getattr(handle, "name", None), str):
+            return f"open({os.path.abspath(path)!r}, {getattr(handle, 'mode', 'rb')!r})" if os.path.isfile(path) else ""
+    except Exception:  # each library has its own error for a handle that was closed, or is used on another thread
+        return ""
+    return ""
+
+
+def held_in(dataset: object) -> tuple[Held, ...]:
+    """Return the large containers of Python objects in a dataset, without those inside another one."""
+    found: list[Held] = []
+    for path, value in objects_in(dataset):
+        is_inside = any(path.removeprefix("list(").startswith(other.path) for other in found)
+        if isinstance(value, np.ndarray) and value.dtype.hasobject and value.dtype.names is None:
+            value = value.reshape(-1)
+        elif not isinstance(value, _CONTAINERS):
+            continue
+        if len(value) >= _MANY and not is_inside:
+            some = _some(value)
+            each = _size(some, {}, 0) / len(some)
+            found.append(
+                Held(path, len(value), int(sys.getsizeof(value) + each * len(value)), _shared_bytes(value, some))
+            )
+    return tuple(found)
+
+
+def _some(container: Collection[object]) -> dict[object, object] | list[object]:
+    """Return some items from all over a container, as a dict or a list."""
+    step = max(1, len(container) // _SAMPLED_ITEMS)
+    if isinstance(container, dict):
+        return dict(islice(dict.items(container), 0, None, step))
+    return list(islice(iter(container), 0, None, step))
+
+
+def _shared_bytes(container: Sized, some: Sized) -> int | None:
+    if isinstance(container, (set, frozenset)):
+        return None
+    try:
+        return int(share(some).nbytes / len(some) * len(container))
+    except (TypeError, ValueError):  # objects that `share` cannot hold
+        return None
+
+
+def _size(value: object, seen: dict[int, object], depth: int) -> int:
+    """Return the memory of an object and its contents; an object referenced several times counts once."""
+    if id(value) in seen or isinstance(value, (type, bool, type(None))):
+        return 0
+    seen[id(value)] = value
+    size = object.__sizeof__(value) if isinstance(value, np.ndarray) else sys.getsizeof(value)
+    if depth == _DEPTH:
+        return size
+    parts: list[object] = []
+    if isinstance(value, dict):
+        parts = [*value.keys(), *value.values()]
+    elif isinstance(value, _CONTAINERS):
+        parts = list(value)
+    elif hasattr(value, "__dict__"):
+        parts = [vars(value)]
+    return size + sum(_size(part, seen, depth + 1) for part in parts)
+
+
+# Any: the locks of threading have no common class.
+def locks_of(dataset: object) -> list[tuple[str, Any]]:
+    """Return the locks in a dataset, in its class, and in the module of its class, with their names."""
+    kind = type(dataset)
+    found = objects_in(dataset, _LOCKS)
+    for owner, names in (
+        (kind.__qualname__, vars(kind)),
+        (kind.__module__, vars(sys.modules.get(kind.__module__, sys))),
+    ):
+        found += [(f"{owner}.{name}", value) for name, value in names.items()]
+    return [(path, value) for path, value in found if isinstance(value, _LOCKS)]
+
+
+def held_share(lock: Any, make: Callable[[], object], seconds: float) -> float:
+    """Make samples for some seconds, and return the share of the time in which another thread could not get a lock."""
+    ended, seen = threading.Event(), [0, 0]
+
+    def look() -> None:
+        while not ended.wait(_LOOK_S):
+            is_free = lock.acquire(blocking=False)
+            seen[0 if is_free else 1] += 1
+            if is_free:
+                lock.release()
+
+    thread = threading.Thread(target=look, daemon=True)
+    until_s = time.monotonic() + seconds
+    thread.start()
+    try:
+        while time.monotonic() < until_s:
+            make()
+    finally:
+        ended.set()
+        thread.join()
+    return seen[1] / max(sum(seen), 1)
+
+
+class OwnGenerators:
+    """The random generators in a dataset, and whether samples have drawn from them."""
+
+    def __init__(self, dataset: object) -> None:
+        kinds = tuple(_generator_kinds())
+        found = objects_in(dataset, kinds)
+        shared = list(map(id, _of_the_process()))
+        self._found = [(path, value) for path, value in found if isinstance(value, kinds) and id(value) not in shared]
+        self._before = [_state_of(value) for _, value in self._found]
+
+    def drawn_from(self) -> tuple[str, ...]:
+        """Return the paths of the generators whose state has changed."""
+        pairs = zip(self._found, self._before, strict=True)
+        return tuple(path for (path, value), before in pairs if _state_of(value) != before)
+
+
+def _generator_kinds() -> Iterator[type]:
+    yield from (np.random.Generator, np.random.RandomState, random.Random)
+    if (torch := sys.modules.get("torch")) is not None:
+        yield torch.Generator
+
+
+def _of_the_process() -> Iterator[object]:
+    """Yield the generators behind functions such as `random.random`: a dataset may refer to them."""
+    yield from (np.random.get_state.__self__, random.random.__self__)  # type: ignore[attr-defined]
+    if (torch := sys.modules.get("torch")) is not None:
+        yield torch.default_generator
+
+
+# Any: torch's generators are recognised without importing torch.
+def _state_of(generator: Any) -> str:
+    if isinstance(generator, random.Random):
+        return repr(generator.getstate())
+    if isinstance(generator, np.random.Generator):
+        return repr(generator.bit_generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return repr(pickle.dumps(generator.get_state()))
+    return repr(generator.get_state().numpy().tobytes())
+
+
+class _Bounded(io.BytesIO):
+    """Receives a pickle until a deadline."""
+
+    def __init__(self, until_s: float) -> None:
+        super().__init__()
+        self._until_s = until_s
+
+    def write(self, data: Buffer) -> int:
+        if time.monotonic() > self._until_s:
+            raise _TooLong
+        return super().write(data)
+
+
+class _TooLong(Exception):
+    """Pickling takes longer than allowed."""
+
+
+def pickled(dataset: object, most_s: float, clock: Clock) -> JsonObject:
+    """Pickle and unpickle a dataset, arrays aside; return the results as fields of `State`."""
+    file = _Bounded(time.monotonic() + most_s)
+    buffers: list[pickle.PickleBuffer] = []
+    before = clock.now()
+    try:
+        pickle.Pickler(file, 5, buffer_callback=buffers.append).dump(dataset)
+    except _TooLong:
+        return _timed(clock, before, file.tell())
+    except Exception as exc:  # including exceptions of the user's own __getstate__
+        failure = what_fails(dataset, "dataset")
+        if failure is None:  # an object of multiprocessing, which can be sent only to a process that is starting
+            return {}
+        message = f"{failure.path} is of type {failure.type_name}; pickle says: {words(exc):.200}"
+        return {"not_picklable": message, "pickle_advice": ADVICE}
+    try:
+        pickle.loads(file.getvalue(), buffers=buffers)
+    except Exception as exc:
+        message = f"The dataset can be pickled but not unpickled: {type(exc).__name__}: {words(exc):.200}"
+        return {"not_picklable": message, "pickle_advice": "Fix its __setstate__ or __reduce__."}
+    return _timed(clock, before, file.tell())
+
+
+def _timed(clock: Clock, before: tuple[float, float], size: int) -> dict[str, object]:
+    seconds, computed = clock.since(before)
+    return {"pickle_s": seconds, "pickle_bytes": size, "pickle_cpu_share": min(1.0, computed / seconds)}

@@ -1,1 +1,0 @@
-"""Turns measurements of a dataset into findings. Nothing is measured here."""

@@ -1,0 +1,217 @@
+"""Open a dataset that the user named as a path or as `module:object`; used by `pack` and `inspect`.
+
+A folder of files is a dataset of the files' contents. The contents are not decoded: they are packed unchanged, unless
+pictures are to be encoded again.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from feedline.datasets.derived.cache.fingerprint import fingerprint as fingerprint_of
+from feedline.datasets.derived.objects import open_object
+from feedline.datasets.derived.opening import open_found
+from feedline.datasets.derived.recognition import Recognised, recognise
+from feedline.datasets.formats.tar import TarDataset
+from feedline.datasets.framework.manifest import FACTS
+from feedline.datasets.framework.shard_stream import ShardStreamBase
+from feedline.datasets.storage.remote import Remote
+from feedline.datasets.storage.storage import local_path, protocol_of
+from feedline.errors import BadOption, SourceError
+from feedline.system.failures import words
+from feedline.tools.write.options import Renamed
+from feedline.tools.write.reading import dataset_text, fields_for
+from feedline.tools.write.schema import Sample, Schema, listed
+from feedline.tools.write.writers.contract import FORMATS
+from feedline.tools.write.writers.npy import stored as stored_in_folder
+from feedline.types import JsonObject
+
+
+def called(dataset: object, number: int) -> str:
+    """Return a sample's name for messages, with its file if the dataset knows it (torchvision's datasets do, too)."""
+    path = None
+    if callable(path_of := getattr(dataset, "path_of", None)):
+        path = path_of(number)
+    elif isinstance(pairs := getattr(dataset, "samples", None), list) and number < len(pairs):
+        path = pairs[number][0] if isinstance(pairs[number], tuple) and pairs[number] else None
+    return f"sample {number} ({path})" if isinstance(path, (str, os.PathLike)) else f"sample {number}"
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A transform that makes the path of a sample relative to its folder."""
+
+    root: str
+
+    def __call__(self, sample: Sample) -> Sample:
+        return {**sample, "path": os.path.relpath(sample["path"], self.root)}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A dataset, and what is known about it."""
+
+    path: str
+    """The name that the user gave."""
+    dataset: Any  # of any class
+    text: str
+    """Description for people. A resumed run also compares it to recognise the dataset."""
+    fields: tuple[str, ...] | None = None
+    """Fields that are packed by default."""
+    metadata: dict[str, object] = field(default_factory=dict)
+    """Metadata about all samples, such as the names of classes; stored with the samples."""
+    left_out: int = 0
+    """Number of files in the folder that are not samples."""
+    format: str = "Python"
+    """A format of `feedline.datasets.derived.formats`, or "Python" for `module:object`."""
+    files: tuple[Path, ...] = ()
+    """The files that the dataset is read from, as far as they are known."""
+    stored: JsonObject | None = None
+    """The summary that `feedline pack` stored with the samples; None if `feedline pack` did not write them."""
+    expression: str = ""
+    """The `feedline.datasets` call that opens the dataset; "" if there is none."""
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the dataset, if it has a `close` method."""
+        if callable(close := getattr(self.dataset, "close", None)):
+            close()
+
+
+def open_source(source: str, *, fields: Renamed | None = None, remote: Remote | None = None) -> Opened:
+    """Open a dataset by its name: a folder, a store in any of the formats, or `module:object`.
+
+    Only the wanted fields of a store are read. Raises BadOption: the name is none of these, or a field does not exist;
+    SourceError: the path does not exist, or is empty.
+    """
+    if not os.path.exists(source) and ":" in source and "://" not in source:
+        dataset = open_object(source)
+        return Opened(source, dataset, f"{source} {dataset_fingerprint(dataset)}".rstrip())
+    return open_path(source, fields=fields, remote=remote)
+
+
+def open_path(source: str, *, fields: Renamed | None = None, remote: Remote | None = None) -> Opened:
+    """Open a path as `open_source` does, without importing or running anything."""
+    return open_recognised(recognise(source, remote), fields=fields, remote=remote)
+
+
+def open_recognised(found: Recognised, *, fields: Renamed | None = None, remote: Remote | None = None) -> Opened:
+    """Open what `recognise` found."""
+    if found.format in ("pictures", "files"):
+        return _open_folder(found)
+    return _open_store(found, None if fields is None else [old for _, old in fields], remote)
+
+
+def _open_folder(found: Recognised) -> Opened:
+    """Open a folder in which each file is a sample; the names of subfolders are the labels of pictures."""
+    has_labels = found.format == "pictures" and "labels" not in found.options()
+    content, options = ("data", {}) if found.format == "files" else ("image", {"decode": "bytes"})
+    fields = [content, "label", "path"] if has_labels else [content, "path"]
+    dataset = open_found(found, fields=fields, transform=Relative(found.path), **options)
+    files = tuple(Path(dataset.path_of(number)) for number in range(len(dataset)))
+    return Opened(
+        found.path,
+        dataset,
+        f"{found.path} {fingerprint(files)}",
+        tuple(fields[:2]),
+        {"classes": dataset.classes} if has_labels else {},
+        dataset.left_out,
+        found.format,
+        files,
+        expression=f"open_dataset({found.path!r})",
+    )
+
+
+def _open_store(found: Recognised, wanted: list[str] | None, remote: Remote | None) -> Opened:
+    """Open a store. Samples that `feedline pack` wrote get back their original form and field names."""
+    stored = _stored(found)
+    fields = _fields(found, stored, wanted)
+    options = {} if fields is None else {"fields": fields}
+    if remote is not None and protocol_of(found.path):  # sources of local files have no such option
+        options["remote"] = remote
+    if found.format == "csv":  # read once: nothing is kept for later programs
+        options["cache"] = False
+    dataset = open_found(found, **options)
+    files = tuple(found.files or _local_files(found.path, dataset))
+    if stored is not None and wanted is None:
+        suffix = FORMATS[found.format].suffixes[0]
+        place = os.path.join(found.path, f"*{suffix}") if found.files else found.path
+        expression = dataset_text(found.format, place, Schema.from_json(stored["fields"]), stored["form"])
+    else:
+        given = "" if fields is None else f", fields={fields!r}"
+        expression = f"open_dataset({found.path!r}{given})"
+    metadata = stored.get("metadata", {}) if stored else {}
+    text = f"{found.path} {fingerprint(files) if found.manifest is None else found.manifest.fingerprint}"
+    return Opened(found.path, dataset, text, None, metadata, len(found.beside), found.format, files, stored, expression)
+
+
+def _local_files(source: str, dataset: object) -> list[Path]:
+    if isinstance(dataset, (TarDataset, ShardStreamBase)):  # their patterns are richer than those of `glob`
+        shards = dataset.shards if isinstance(dataset, TarDataset) else dataset.shards.addresses
+        return [Path(local_path(shard)) for shard in shards if not protocol_of(shard)]
+    path = Path(source)
+    if path.is_dir():
+        return sorted(file for file in path.rglob("*") if file.is_file())
+    return [path] if path.exists() else sorted(map(Path, glob.glob(source, recursive=True)))
+
+
+# object: whatever type the `fields=` option of a source takes.
+def _fields(found: Recognised, stored: JsonObject | None, wanted: list[str] | None) -> object:
+    """Return the `fields=` option that makes a source read only the wanted fields."""
+    if stored is None:
+        is_one_array = found.format == "npy" and os.path.isfile(found.path)
+        return None if found.format in ("lmdb", "megatron", "precomputed") or is_one_array else wanted
+    schema, form = Schema.from_json(stored["fields"]), stored["form"]
+    if wanted is None or (form != "dict" and not set(wanted) <= set(schema.names)):
+        return fields_for(found.format, schema, form)  # for tuples, `wanted` may also contain new names
+    missing = next((one for one in wanted if one not in schema.names), None)
+    if missing is not None:
+        raise BadOption(f"{found.path} has no field {missing!r}, only {listed(schema.names)}.")
+    columns = {column.name: column for column in schema.columns}
+    chosen = fields_for(found.format, Schema(tuple(columns[one] for one in wanted)), form)
+    return list(wanted) if chosen is None else chosen
+
+
+def _stored(found: Recognised) -> JsonObject | None:
+    """Return the summary that `feedline pack` stored; None if another program wrote the store, or it is damaged."""
+    if found.manifest is not None:
+        return found.manifest.stored
+    if found.files and os.path.exists(os.path.join(found.path, FACTS)):
+        return stored_in_folder(Path(found.path))
+    first = found.files[0] if found.files else Path(found.path)
+    is_single_array = found.format == "npy" and first.is_file()
+    if found.format not in FORMATS or not first.exists() or is_single_array or found.is_compressed:
+        return None
+    try:
+        stored: dict[str, object] | None = FORMATS[found.format].module.stored(first)
+    except Exception:  # libraries raise all kinds of exceptions on damaged bytes; the source reports the damage
+        return None
+    return stored
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """Return a digest of names, sizes and times, which changes if a file is changed, added or removed."""
+    hashed = blake2b(digest_size=16)
+    for path in files:
+        try:
+            found = os.stat(path)
+        except OSError as exc:
+            raise SourceError(f"Cannot stat the file {path}: {words(exc)}.") from exc
+        hashed.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    return hashed.hexdigest()
+
+
+def dataset_fingerprint(dataset: object) -> str:
+    """Return a fingerprint of a Python dataset; "" if it cannot be computed."""
+    try:
+        return fingerprint_of(dataset).hex()[:32]
+    except Exception:  # inspecting a user's objects can raise anything
+        return ""

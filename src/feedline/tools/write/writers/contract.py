@@ -1,0 +1,189 @@
+"""The contract of writers, and the table of formats.
+
+A writer writes one new file, or one folder of arrays, from the first sample to the last. It never resumes a partial
+file. Its caller gives the complete output the final name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, ClassVar
+
+from feedline.datasets.derived.formats import COMPRESSED, READABLE
+from feedline.datasets.framework.checksums import KIND
+from feedline.errors import BadOption
+from feedline.system.optional import require
+from feedline.tools.write.schema import Column, Sample, Schema, Unfit
+from feedline.types import JsonObject
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Metadata about all samples, known after the last one; stored with them where the format has a place for it."""
+
+    count: int
+    form: str = "dict"
+    """Form of a sample in the dataset: "dict", "tuple" or "one"."""
+    skipped: int = 0
+    """Samples that could not be read, or did not fit, and were left out."""
+    metadata: JsonObject = field(default_factory=dict)
+    """Values about all samples, such as the names of classes."""
+
+    def as_json(self, schema: Schema) -> JsonObject:
+        """Return the summary in JSON-compatible values. Samples have checksums; `sealed` adds one for the summary."""
+        return {"feedline": VERSION, **asdict(self), "fields": schema.as_json(), "checksum": KIND}
+
+
+class Writer(ABC):
+    """Writes samples into one output, which it creates. Call `write` any number of times, then `finish`.
+
+    Used by one thread. `close` may be called at any time, also twice.
+
+    Args:
+        path: the path of the output, which must not exist. The names of temporary files start with its name.
+        schema: the schema of the samples.
+        compression: one of `compressions`; None for the default.
+        first: the number of the first sample: keys continue from shard to shard.
+    """
+
+    format: ClassVar[str]
+    compressions: ClassVar[tuple[str, ...]] = ()
+    """Supported values of `compression`."""
+
+    def __init__(self, path: Path, schema: Schema, compression: str | None, first: int = 0) -> None:
+        self.path = path
+        self.schema = schema
+        self.compression = compression
+        self.first = first
+        self._open()
+
+    @classmethod
+    @abstractmethod
+    def cannot_hold(cls, column: Column) -> str:
+        """Return why the format cannot hold such a column, and what to do; "" if it can."""
+
+    # object: a sample in the writer's own encoding.
+    @classmethod
+    def encoded(cls, schema: Schema, sample: Sample) -> object:
+        """Return a sample that fits the schema, encoded for `write`.
+
+        Raises Unfit: the format cannot hold one of its values.
+        """
+        for column in schema.columns:
+            refusal = cls._refusal(column, sample[column.name])
+            if refusal is not None:
+                raise refusal
+        return sample
+
+    @classmethod
+    def _refusal(cls, column: Column, value: object) -> Unfit | None:
+        """Return the error for a value that the format cannot hold, although it can hold other values of the column."""
+        return None
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Create the output, without samples."""
+
+    @abstractmethod
+    def write(self, samples: Sequence[Any]) -> None:  # Any: what `encoded` of the same writer returns
+        """Append samples that `encoded` returned."""
+
+    @abstractmethod
+    def finish(self, summary: Summary) -> None:
+        """Complete the output, and close everything."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything, without completing the output."""
+
+    @classmethod
+    def index_of(cls, path: Path, crc32: int) -> bytes:
+        """Return an index of a complete shard with this checksum, to be stored beside it; none if it needs none."""
+        return b""
+
+    # object: JSON-compatible values.
+    @classmethod
+    def facts(cls, schema: Schema) -> dict[str, object]:
+        """Return what else readers of a manifest need to know of the format."""
+        return {}
+
+
+def unfit(kind: type[Writer], column: Column, what: str, advice: str) -> Unfit:
+    """Return the error for a value that a format cannot hold."""
+    return Unfit(f"its field {column.name!r} {what}, which {kind.format} cannot hold", advice)
+
+
+def let_go(file: IO[bytes]) -> None:
+    """Close a file that is no longer needed, even if the disk is too full for its buffered data."""
+    with contextlib.suppress(OSError):
+        file.close()
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way to store samples."""
+
+    name: str
+    package: str
+    """The package that it needs; "" if none."""
+    extra: str = ""
+    has_shards: bool = False
+    """True if several files can be read as one dataset."""
+    is_folder: bool = False
+    """True if an output without shards is a folder."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Suffixes of its files; `pack` writes the first one."""
+        return tuple(suffix for suffix in READABLE[self.name].suffixes if suffix not in COMPRESSED)
+
+    @property
+    def module(self) -> ModuleType:
+        """The writer's module, imported on first use."""
+        if self.package:
+            require(self.package, extra=self.extra, purpose=f"Packing into {self.name}")
+        return importlib.import_module(f"feedline.tools.write.writers.{self.name}")
+
+    @property
+    def writer(self) -> type[Writer]:
+        """The class of the writer."""
+        kind: type[Writer] = getattr(self.module, f"{self.name.capitalize()}Writer")
+        return kind
+
+
+FORMATS = {
+    found.name: found
+    for found in (
+        Format("lmdb", "lmdb", "lmdb"),
+        Format("hdf5", "h5py", "hdf5", has_shards=True),
+        Format("tar", "", has_shards=True),
+        Format("parquet", "pyarrow", "parquet", has_shards=True),
+        Format("npy", "", is_folder=True),
+    )
+}
+
+
+def format_of(out: Path, name: str | None) -> Format:
+    """Return the format with this name, or the format that an output's suffix stands for.
+
+    Raises BadOption: there is no such format.
+    """
+    if name is not None:
+        if name not in FORMATS:
+            raise BadOption(f"format={name!r} is not one of {', '.join(FORMATS)}.")
+        return FORMATS[name]
+    found = next((one for one in FORMATS.values() if out.suffix.lower() in one.suffixes), None)
+    if found is None:
+        raise BadOption(
+            f"The suffix of {str(out)!r} does not select a format. Use one such as "
+            f"{', '.join(one.suffixes[0] for one in FORMATS.values())}, or --format {'|'.join(FORMATS)}."
+        )
+    return found

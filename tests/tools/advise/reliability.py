@@ -1,0 +1,317 @@
+"""How often the doctor is right on a busy machine: `python -m tests.tools.advise.reliability --runs 100 --busy 2`.
+
+Each dataset of `sound` and `slow_datasets` is diagnosed repeatedly beside busy loops. A healthy one must get no
+finding, a slow one its own and no other. A lane is a process that is pinned to its own cores together with its busy
+loops, so that several lanes on one machine hardly disturb each other: `--lanes 8` on 16 cores. `--part 2/3` runs every
+third dataset, for machines on which a command must not take long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import FeedlineError
+from feedline.tools.advise.diagnosis import diagnose
+from feedline.tools.advise.finding import NOT_SURE
+from feedline.tools.measure.probe import probe
+from tests.tools.advise import (
+    diseases,
+    slow_datasets,
+    sound,
+)  # with torch: the processes that are forked have both imported
+from tests.tools.advise.measurements import RECORDED, plain_facts
+
+CORES_PER_LANE = 2
+SECONDS = 1.5
+SECONDS_OF = {"SlowToMake": 6.0, "SlowToPickle": 3.0, "Growing": 3.0}
+LOADER_SECONDS = 4.0
+"""For loaders, whose names are in lower case: their workers have to start."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A dataset or loader, and what the doctor must find."""
+
+    source: str
+    own: str | None
+    """The finding; None for a healthy one."""
+    needs: str | None = None
+    """The package that it needs."""
+    also: tuple[str, ...] = ()
+    """Other findings that are correct."""
+
+    @property
+    def name(self) -> str:
+        return self.source.partition(":")[2]
+
+    @property
+    def seconds(self) -> float:
+        return SECONDS_OF.get(self.name, LOADER_SECONDS if self.name.islower() else SECONDS)
+
+
+def _healthy(module: Any, *names: str, needs: str | None = None, also: tuple[str, ...] = ()) -> list[Case]:
+    return [Case(f"{module.__name__}:{name}", None, needs, also) for name in names]
+
+
+def _slow(
+    finding: str, *names: str, needs: str | None = None, module: Any = slow_datasets, also: tuple[str, ...] = ()
+) -> list[Case]:
+    return [Case(f"{module.__name__}:{name}", finding, needs, also) for name in names]
+
+
+CASES = [
+    *_healthy(
+        slow_datasets, "Healthy", "Streamed", "Awaited", "OpenedLater", "Computing", "healthy_loader", "plain_loader"
+    ),
+    *_healthy(sound, "tensors", "subset", "concatenated", "Texts", "Tokens", "mapped"),
+    *_healthy(sound, "hdf5", needs="h5py"),
+    *_healthy(sound, "Images", needs="PIL"),
+    # Decoding small images as torchvision does, or Arrow rows, holds the lock for a share close to the threshold.
+    *_healthy(sound, "image_folder", needs="PIL", also=("gil-bound",)),
+    *_healthy(sound, "hugging_face", needs="datasets", also=("gil-bound",)),
+    *_slow("gil-bound", "Locked", "locked_on_threads"),
+    *_slow("waiting", "Waiting"),
+    *_slow("serialisation", "Objects", "Numbers"),
+    *_slow("slow-init", "SlowToMake"),
+    *_slow("slow-pickling", "SlowToPickle"),
+    *_slow("unpicklable", "Unpicklable"),
+    *_slow("copied-objects", "LargeList"),
+    *_slow("copied-random", "OwnRandom"),
+    *_slow("global-random", "global_python", "global_numpy", "global_torch"),
+    *_slow("failing-samples", "Failing"),
+    *_slow("shared-handle", "plain_file", "sqlite_handle", "socket_handle", "handle_on_threads"),
+    *_slow("shared-handle", "hdf5_handle", needs="h5py"),
+    *_slow("shared-handle", "lmdb_handle", needs="lmdb"),
+    *_slow(
+        "reopened-file",
+        "Reopening",
+        "ReopeningLines",
+        "ReopeningJSON",
+        "ReopeningWhole",
+        "ReopeningParts",
+        "ReopeningSQLite",
+    ),
+    *_slow("reopened-file", "ReopeningHDF5", needs="h5py"),
+    *_slow("slow-rows", "PandasRows", "PandasMemory", "PandasReads", needs="pandas", module=diseases),
+    *_slow("slow-rows", "ChunkedRows", "ChunkedAgain", needs="h5py", module=diseases),
+    *_slow("serialised", "OwnLock", "ModuleLock", "lock_on_threads", module=diseases, also=("unpicklable",)),
+    *_healthy(diseases, "FreeLock", also=("unpicklable", "waiting")),
+    *_slow("oversized-images", "LargeImages", needs="PIL"),
+    *_slow("oversized-images", "LargeImagesByOpenCV", needs="cv2"),
+    *_slow("floats", "Floats", "WholeFloats"),
+    *_slow("padding", "Lengths"),
+    *_slow("stragglers", "Stragglers"),
+    *_slow("memory-growth", "Growing"),
+    *_slow("slow-collate", "slow_collate", "needless_collate", "ManyFields"),
+    *_slow("workers-restarted", "restarting", "restarting_torch"),
+    *_slow("too-many-workers", "too_many_workers"),
+    *_slow("fails-on-threads", "failing_on_threads"),
+    *_slow("prefetch-memory", "prefetching"),
+    *_slow("shuffling", "shuffling"),
+    *_slow("unsendable-batch", "unsendable"),
+    *_slow("failing-loader", "failing_loader"),
+]
+
+
+@dataclass
+class Row:
+    """The results of all runs of one dataset."""
+
+    name: str
+    own: str | None
+    runs: int = 0
+    found: int = 0
+    """Runs with the dataset's own finding."""
+    false: int = 0
+    """Runs with a finding that is not its own."""
+    not_sure: int = 0
+    """Runs in which the doctor asked for a quiet machine."""
+    seconds: float = 0.0
+
+    def count(self, names: set[str], also: tuple[str, ...]) -> None:
+        """Add a run that had these findings."""
+        self.runs += 1
+        self.found += self.own in names
+        self.not_sure += NOT_SURE in names
+        self.false += bool(names - {self.own, NOT_SURE, *also})
+
+    @property
+    def is_good(self) -> bool:
+        """True if this is right as often as promised: in 100 runs, at most 1 false finding and at least 95 own ones."""
+        return self.false <= max(1, self.runs // 100) and (self.own is None or self.found >= 0.95 * self.runs)
+
+
+def run_once(case: Case) -> tuple[set[str], str]:
+    """Diagnose a dataset once, in its own folder; return the names of all findings, and the text of unexpected ones."""
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # some of them write files here
+        try:
+            found = diagnose(probe(case.source, seconds=case.seconds))
+        except FeedlineError as exc:
+            return {type(exc).__name__}, str(exc)
+        finally:
+            os.chdir(before)
+    names = {finding.name for finding in found}
+    odd = [str(finding) for finding in found if finding.name not in (case.own, *case.also)]
+    return names, "\n".join(odd)
+
+
+def record(path: Path, busy: int, only: list[str] | None) -> None:
+    """Measure datasets once beside busy loops, for `tests.tools.advise.measurements.recorded`."""
+    kept: dict[str, Any] = json.loads(path.read_text()) if only else {}
+    sources = {case.name: case.source for case in CASES}
+    sources.update(
+        {name: f"{slow_datasets.__name__}:{name}" for name in ("too_few_workers", "three_workers", "large_batches")}
+    )
+    with busy_loops(busy), tempfile.TemporaryDirectory() as folder:
+        for name, source in sources.items():
+            if only and name not in only:
+                continue
+            os.chdir(tempfile.mkdtemp(dir=folder))
+            setup = probe(source, seconds=6.0)
+            sys.stderr.write(f"{name}: {[finding.name for finding in diagnose(setup)]}\n")
+            kept[name] = plain_facts(setup)
+        os.chdir("/")
+    text = json.dumps(kept)
+    for machine_path in (folder, str(Path(__file__).parents[3]), sys.prefix, sys.base_prefix):
+        text = text.replace(machine_path, "/data")
+    path.write_text(text.replace('}, "', '},\n"') + "\n")
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+@contextlib.contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """Run `count` processes that compute, on the cores of this one."""
+    loops = [multiprocessing.get_context("fork").Process(target=_spin, daemon=True) for _ in range(count)]
+    for loop in loops:
+        loop.start()
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.join()
+
+
+def _lane(number: int, busy: int, cores: list[int] | None, tasks: Any, results: Any) -> None:
+    """Diagnose the datasets of a queue, on these cores; the target of a process."""
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
+    with busy_loops(busy):
+        for place in iter(tasks.get, None):
+            began_s = time.monotonic()
+            names, odd = run_once(CASES[place])
+            results.put((place, names, odd, time.monotonic() - began_s))
+
+
+def drill(cases: list[int], runs: int, busy: int, lanes: int, until_s: float) -> list[Row]:
+    """Run each of these cases `runs` times, in turns, until a time on the clock of `time.monotonic`."""
+    context = multiprocessing.get_context("fork")
+    tasks, results = context.SimpleQueue(), context.SimpleQueue()
+    cores = sorted(os.sched_getaffinity(0))
+    pinned = [cores[CORES_PER_LANE * lane : CORES_PER_LANE * (lane + 1)] for lane in range(lanes)]
+    if lanes * CORES_PER_LANE > len(cores):
+        pinned = [cores] * lanes
+    # Not daemons, as they start probes, which are processes.
+    workers = [
+        context.Process(target=functools.partial(_lane, lane, busy, pinned[lane], tasks, results))
+        for lane in range(lanes)
+    ]
+    for worker in workers:
+        worker.start()
+    rows = {place: Row(CASES[place].name, CASES[place].own) for place in cases}
+    waiting = [place for _ in range(runs) for place in cases][::-1]
+    in_flight = 0
+    while in_flight or waiting:
+        while waiting and in_flight < lanes and time.monotonic() < until_s:
+            tasks.put(waiting.pop())
+            in_flight += 1
+        if not in_flight:
+            break
+        place, names, odd, seconds = results.get()
+        in_flight -= 1
+        row = rows[place]
+        row.count(names, CASES[place].also)
+        row.seconds += seconds
+        if odd or (row.own is not None and row.own not in names):
+            sys.stderr.write(f"{row.name}, run {row.runs}: {odd or 'nothing was found'}\n\n")
+    for _ in workers:
+        tasks.put(None)
+    for worker in workers:
+        worker.join()
+    return list(rows.values())
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Yield the rows as lines."""
+    yield f"{'dataset':20} {'own finding':18} {'runs':>5} {'own':>5} {'false':>5} {'not sure':>8} {'s a run':>7}"
+    for row in rows:
+        found = "" if row.own is None else row.found
+        mark = "" if row.is_good else "  <-- too often wrong"
+        each_s = row.seconds / max(row.runs, 1)
+        yield (
+            f"{row.name:20} {row.own or '(healthy)':18} {row.runs:5} {found:>5} {row.false:5} {row.not_sure:8} "
+            f"{each_s:7.2f}{mark}"
+        )
+    totals = Counter({"healthy": 0, "false": 0, "slow": 0, "own": 0})
+    for row in rows:
+        totals.update({"healthy": row.runs, "false": row.false} if row.own is None else {"slow": row.runs})
+        totals["own"] += row.found
+    yield (
+        f"{totals['false']} false findings in {totals['healthy']} runs of healthy datasets; {totals['own']} of "
+        f"{totals['slow']} runs of slow ones had their own finding"
+    )
+
+
+def main() -> int:
+    """Parse the arguments, run, print a table; return 0 if every row is right as often as promised."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=100, help="of each dataset")
+    parser.add_argument("--busy", type=int, default=2, help="busy loops in each lane")
+    parser.add_argument("--lanes", type=int, default=1, help=f"each on {CORES_PER_LANE} cores of its own")
+    parser.add_argument("--only", nargs="*", help="names of datasets")
+    parser.add_argument("--part", default="1/1", help="2/3: the second of every three datasets")
+    parser.add_argument("--minutes", type=float, default=1e6, help="start no run after that")
+    parser.add_argument("--record", action="store_true", help="measure each once, for the tests, and do nothing else")
+    parser.add_argument("--json", help="also write the rows to this file")
+    arguments = parser.parse_args()
+    if arguments.record:
+        record(RECORDED, arguments.busy, arguments.only)
+        return 0
+    part, parts = map(int, arguments.part.split("/"))
+    chosen = [place for place, case in enumerate(CASES) if not arguments.only or case.name in arguments.only]
+    skipped = [place for place in chosen if (needs := CASES[place].needs) is not None and find_spec(needs) is None]
+    places = [place for place in chosen if place not in skipped][part - 1 :: parts]
+    until_s = time.monotonic() + 60 * arguments.minutes
+    rows = drill(places, arguments.runs, arguments.busy, arguments.lanes, until_s)
+    lines = [*table(rows)]
+    if skipped:
+        lines.append(f"Skipped, as a package is missing: {', '.join(CASES[place].name for place in skipped)}")
+    sys.stdout.write("\n".join(lines) + "\n")
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump([asdict(row) for row in rows], file)
+    return 0 if all(row.is_good for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,335 @@
+"""From measurements to findings: recorded and generated measurements and, in slow tests, those of a real probe."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import feedline
+from feedline.errors import BadOption, BadRecording
+from feedline.insight.recording import Recording
+from feedline.tools.advise import checks, running
+from feedline.tools.advise.diagnosis import as_dict, diagnose, diagnose_recording, summary
+from feedline.tools.advise.finding import NOT_SURE, Finding
+from feedline.tools.cli import findings as machine_findings
+from feedline.tools.measure import machine
+from feedline.tools.measure.measured import LEAST_SAMPLES, Decoded, Making, Measured, Noise, Samples, State, Threads
+from feedline.tools.measure.probe import probe
+from tests.tools.advise import (
+    slow_datasets,  # with torch: a process that is forked has it imported
+    test_running,
+)
+from tests.tools.advise.fixes import FIXES, close_handles
+from tests.tools.advise.measurements import HEADROOM, MIB, batch, loader, measured, recorded, samples
+from tests.tools.advise.recordings import recording_of
+from tests.tools.advise.reliability import CASES, Case, run_once
+from tests.tools.cli.test_findings import SOUND
+from tests.tries import try_again
+
+NO_CODE = {"ended-early", "failing-loader", "dying-workers", NOT_SURE}
+"""Findings without code, as the change has to be made in the user's own."""
+
+pytestmark = pytest.mark.sample(3)
+
+
+def names(findings: list[Finding]) -> list[str]:
+    return [finding.name for finding in findings]
+
+
+# -- fixes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_the_fix_gives_the_same_batches(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where some datasets write files
+    fix = FIXES[name]
+    dataset = fix.slow()
+    (finding,) = [one for one in diagnose(fix.setup(dataset)) if one.name == fix.finding]
+    assert finding.code is not None
+    try:
+        fix.check(finding.code, dataset)
+    finally:
+        close_handles(dataset)
+
+
+def test_suggested_commands_and_imports_run() -> None:
+    files = diagnose(measured(loader=loader(), headroom=replace(HEADROOM, open_files=64)))
+    assert names(files) == ["open-files"]
+    done = subprocess.run(["bash", "-c", f"ulimit -Hn unlimited; {files[0].code}"], capture_output=True, text=True)
+    assert "invalid" not in done.stderr
+    shared = diagnose(measured(loader=loader(kind="torch"), headroom=replace(HEADROOM, shared_bytes=64 * MIB)))
+    assert names(shared) == ["shared-memory"]
+    imported: dict[str, Any] = {}
+    exec(str(shared[0].code), imported)
+    assert imported["DataLoader"] is feedline.DataLoader
+
+
+def test_every_finding_about_a_dataset_has_a_tested_fix() -> None:
+    """The findings are read from the source code, so that no new one is forgotten."""
+    named = set()
+    for path in Path(checks.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding" and path.stem != "running":
+                named.add(ast.literal_eval(node.args[0]))
+    tried = {fix.finding for fix in FIXES.values()} | {"open-files", "shared-memory"}
+    assert named - NO_CODE == tried
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(600)  # repeats
+@pytest.mark.parametrize("name", [name for name, fix in FIXES.items() if fix.gain is not None])
+def test_the_promised_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fix = FIXES[name]
+
+    def check() -> None:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        found = {finding.name: finding for finding in diagnose(probe(f"{slow_datasets.__name__}:{name}", seconds=6.0))}
+        finding = found[fix.finding]
+        assert finding.code is not None
+        fix.check(finding.code, fix.slow())
+        real = fix.measured_gain(finding.code)
+        # No gain is promised if the machine's noise hides it.
+        assert finding.gain is not None or real < 2
+        assert finding.gain is None or real / 1.5 < finding.gain < real * 1.5, f"{finding.gain} promised, {real} got"
+
+    try_again(check)
+
+
+# -- sentences ---------------------------------------------------------------------------------------------------------
+
+
+def every_finding() -> list[Finding]:
+    """Return findings of every kind: about datasets, runs and machines."""
+    written = SimpleNamespace(path="/data/rows.txt")
+    found = [finding for fix in FIXES.values() for finding in diagnose(fix.setup(written))]
+    for setup in (
+        measured(ended="The dataset hung", ended_in="threads"),
+        measured(loader=loader(failure="KeyError: 'z'")),
+        measured(loader=loader(), headroom=replace(HEADROOM, open_files=64)),
+        measured(loader=loader(kind="torch"), headroom=replace(HEADROOM, shared_bytes=64 * MIB)),
+        measured(batch=batch(collate_s=0.064, copy_s=0.001, fields=200)),
+        measured(state=State(own_generators=("dataset.rng",)), loader=loader(engine="thread")),
+        replace(FIXES["Waiting"].setup(None), noise=Noise(20.0)),
+    ):
+        found += diagnose(setup)
+    for parameters in test_running.PROBLEMS:
+        found += running.find(test_running.run(**parameters[0]))
+    found += machine_findings.find(machine.collect_details())
+    found += machine_findings.find(SOUND)
+    return found
+
+
+def test_no_gain_is_promised_from_few_samples() -> None:
+    decoded = Decoded("Pillow", 4e6, 5e4, decode_s=4e-4, small_sample_s=2.5e-4)
+    for count, gain in ((LEAST_SAMPLES - 1, None), (LEAST_SAMPLES, 4.0)):
+        setup = measured(samples=samples(seconds=(1e-3,) * count, decoded=decoded), loader=loader(start_s=12.5))
+        found = {finding.name: finding.gain for finding in diagnose(setup)}
+        assert found == {"oversized-images": gain, "workers-restarted": gain and 2.0}
+        assert ("fewer than 20 samples" in "\n".join(summary(setup))) == (gain is None)
+
+
+def test_the_first_sentence_of_every_finding_is_short() -> None:
+    found = every_finding()
+    assert len({finding.name for finding in found}) > 40
+    for finding in found:
+        assert len(finding.problem.split()) < 15, finding.problem
+        assert len(finding.problem) < 75, f"too long for a line of the table: {finding.problem}"
+        assert "\n" not in finding.problem
+        assert "wait for storage" not in str(finding), "whether they sleep or compute was measured"
+
+
+# -- noise -------------------------------------------------------------------------------------------------------------
+
+HEALTHY = measured()
+TIMED = {
+    "slow-collate": measured(batch=batch(collate_s=0.5, copy_s=0.001, is_custom=True)),
+    "waiting": measured(samples=samples(cpu_share=0.05), threads=Threads({1: 100.0, 8: 780.0})),
+    "stragglers": measured(
+        samples=samples(seconds=(1e-3,) * 180 + (0.2,) * 20, repeated=tuple((str(index), 0.2) for index in range(8)))
+    ),
+    "slow-init": measured(making=Making("Mine", 16_000, make_s=20.0), state=State(pickle_s=0.1)),
+    "slow-pickling": measured(state=State(pickle_s=5.0)),
+    "workers-restarted": measured(loader=loader(start_s=12.5)),
+    "too-many-workers": measured(loader=loader(workers=32)),
+    "serialisation": measured(
+        batch=batch(object_bytes=1 << 20, objects="boxes (list)", arena_s=0.06, write_s=0.032, bytes=1 << 20)
+    ),
+}
+
+
+def disturbed(setup: Measured, noise: float, factors: list[float]) -> Measured:
+    """Return measurements with an error of at most this share in every time."""
+    given = iter(factors * 1000)
+
+    def off(seconds: float) -> float:
+        return float(seconds * (1 + noise) ** next(given))
+
+    def changed(part: Any) -> Any:
+        if part is None:
+            return None
+        times: dict[str, Any] = {
+            name: off(value)
+            for name, value in vars(part).items()
+            if name.endswith("_s") and isinstance(value, float) and math.isfinite(value)
+        }
+        if isinstance(part, Samples):
+            times["seconds"] = tuple(map(off, part.seconds))
+        return replace(part, **times)
+
+    parts = {name: changed(getattr(setup, name)) for name in ("making", "samples", "batch", "loader", "state")}
+    return replace(setup, **parts, noise=Noise(spread=noise))
+
+
+some_noise = st.floats(0.0, 0.6)
+some_factors = st.lists(st.floats(-0.5, 0.5), min_size=7, max_size=31)
+
+
+@given(noise=some_noise, factors=some_factors)
+def test_noise_causes_no_findings(noise: float, factors: list[float]) -> None:
+    assert names(diagnose(disturbed(HEALTHY, noise, factors))) == []
+
+
+@pytest.mark.parametrize("name", TIMED)
+@given(noise=some_noise, factors=some_factors)
+def test_noise_hides_no_finding_that_clearly_exceeds_it(name: str, noise: float, factors: list[float]) -> None:
+    assert names(diagnose(disturbed(TIMED[name], noise, factors))) == [name]
+
+
+def test_findings_near_a_threshold_need_a_quiet_machine() -> None:
+    near = measured(state=State(pickle_s=0.55))
+    assert names(diagnose(near)) == ["slow-pickling"]
+    assert names(diagnose(replace(near, noise=Noise(spread=0.3)))) == [NOT_SURE]
+    assert names(diagnose(replace(near, noise=Noise(stolen=0.3)))) == [NOT_SURE]
+    assert "busy" in "\n".join(summary(replace(near, noise=Noise(stolen=0.3))))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_recorded_measurement_gets_its_own_finding(case: Case) -> None:
+    """Measured beside two busy loops; `python -m tests.tools.advise.reliability --record` repeats that."""
+    found = set(names(diagnose(recorded(case.name)))) - set(case.also)
+    assert found == ({case.own} if case.own else set())
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(600)  # repeats
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_dataset_gets_its_own_finding(case: Case) -> None:
+    """End to end, with a real probe. `python -m tests.tools.advise.reliability` does 100 runs beside busy loops."""
+    if case.needs is not None:
+        pytest.importorskip(case.needs)  # imported here: it may take longer than the probe
+
+    def check() -> None:
+        found, odd = run_once(case)
+        assert found - set(case.also) == ({case.own} if case.own else set()), odd
+
+    try_again(check)
+
+
+# -- what depends on the machine ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "granted", "problem", "is_serious"),
+    [
+        ("too_few_workers", {"cores": 16}, "too-few-workers", False),
+        ("three_workers", {"cores": 1}, "too-many-workers", False),
+        ("three_workers", {"local_ranks": 2}, "too-many-workers", False),
+        ("large_batches", {"shared_bytes": 8 << 20}, "shared-memory", True),
+        ("large_batches", {"open_files": 25}, "open-files", False),
+        ("large_batches", {"memory_bytes": 16 << 20}, "prefetch-memory", True),
+    ],
+)
+def test_findings_that_depend_on_the_machine(
+    name: str, granted: dict[str, Any], problem: str, is_serious: bool
+) -> None:
+    setup = recorded(name)
+    setup.headroom = replace(HEADROOM, cores=2)
+    assert diagnose(setup) == []
+    setup.headroom = replace(HEADROOM, **{"cores": 2, **granted})
+    assert [(finding.name, finding.is_serious) for finding in diagnose(setup)] == [(problem, is_serious)]
+
+
+def test_the_summary_contains_the_measurements() -> None:
+    setup = recorded("Waiting")
+    text = "\n".join(summary(setup))
+    for part in ("Waiting: 5,000 samples", "p99", "computing", "A batch of 32", "8 threads made"):
+        assert part in text
+    figures = json.loads(json.dumps(as_dict(setup)))
+    assert figures["dataset"] == "Waiting"
+    assert figures["p50_s"] >= 0.004
+    assert set(figures["samples_per_s_by_threads"]) == {"1", "2", "8"}
+    assert set(figures["noise"]) == {"spread", "stolen", "queued"}
+
+
+def test_samples_that_cannot_be_collated_are_mentioned() -> None:
+    assert "default collate function cannot combine the samples. If your loader" in str(summary(measured(batch=None)))
+
+
+def test_an_early_end_is_a_finding() -> None:
+    setup = measured(ended="The dataset did not finish", ended_in="threads")
+    found = [finding for finding in diagnose(setup) if finding.name == "ended-early"]
+    assert [finding.severity for finding in found] == ["advice"], "threads are not used"
+    assert as_dict(setup)["ended"] == setup.ended
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_running_loader_and_its_recording_get_the_same_findings(tmp_path: Path) -> None:
+    loader = feedline.Loader(slow_datasets.Healthy(), 4, sampler=range(80), workers=1, persistent=True)
+    iterator = iter(loader)
+    next(iterator)
+    assert feedline.doctor(loader) == [], "too few batches to say anything"
+    list(iterator)
+    with feedline.record(loader, tmp_path / "run.json.gz"):
+        list(loader)
+        live = feedline.doctor(loader)
+    loader.close()
+    later = feedline.doctor(tmp_path / "run.json.gz")
+    assert names(later) == names(live)
+    assert feedline.doctor(Recording.load(tmp_path / "run.json.gz")) == later
+
+
+def test_a_recorded_run_that_waits_gets_a_finding() -> None:
+    recording = recording_of(200, workers=2)
+    recording.settings["cores"] = 8
+    (finding,) = feedline.doctor(recording)
+    assert finding.name == "too-few-workers"
+    assert finding.name in str(feedline.doctor(recording))
+
+
+def test_the_dataset_of_a_loader_is_probed_on_request() -> None:
+    loader = feedline.Loader(slow_datasets.OwnRandom(), 4, workers=1)
+    found = feedline.doctor(loader, seconds=2.0)
+    loader.close()
+    assert names(found) == ["copied-random"]
+
+
+def test_a_memory_leak_is_found_in_a_recording() -> None:
+    recording = recording_of(400, make_ms=10, step_ms=12)
+    recording.system["worker_memory"] = [5e8 + 4e6 * place for place in range(50)]
+    found = {finding.name: finding for finding in diagnose_recording(recording)}
+    assert "MiB in all" in found["memory-growth"].evidence
+    recording.system["worker_memory"] = [5e8] * 50
+    assert "memory-growth" not in {finding.name for finding in diagnose_recording(recording)}
+
+
+def test_rejects_arguments_that_are_not_runs() -> None:
+    with pytest.raises(BadOption, match="was given Healthy, which is neither a feedline loader"):
+        feedline.doctor(slow_datasets.Healthy())  # type: ignore[arg-type]  # a user's mistake
+    with pytest.raises(BadOption, match="no dataset in a recording"):
+        feedline.doctor(recording_of(20), seconds=1.0)
+    with pytest.raises(BadRecording, match="cannot be read"):
+        feedline.doctor("not-there.json")

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.tools.advise.finding import NOT_SURE, Finding, Findings, beyond_noise
+
+
+def test_serious_findings_come_first_then_those_with_the_largest_gain() -> None:
+    small, large = Finding("a", "", "do", gain=1.2), Finding("b", "", "do", gain=3.0)
+    serious, other = Finding("c", "", "do", is_serious=True), Finding("d", "", "do")
+    assert Findings([other, small, large, serious]) == [serious, large, small, other]
+
+
+def test_severity() -> None:
+    assert Finding("a", "").severity == "fine"
+    assert Finding("a", "", "do").severity == "advice"
+    setup = Finding("a", "wrong", "do", "code", 2.0, is_serious=True, evidence="seen", margin=3.0).as_dict()
+    assert setup["severity"] == "serious"
+    assert [setup[key] for key in ("problem", "fix", "code", "gain", "evidence")] == [
+        "wrong",
+        "do",
+        "code",
+        2.0,
+        "seen",
+    ]
+    assert "margin" not in setup
+
+
+def test_findings_print_the_problem_first_and_the_evidence_last() -> None:
+    some = [Finding("a", "Wrong.", "Do it."), Finding("b", "wrong", "Do it.", gain=2.0, evidence="It took 3 s")]
+    assert str(Findings(some)) == "b: wrong. Do it. Gain: 2.0x. It took 3 s.\na: Wrong. Do it."
+    assert str(Findings()) == "Found nothing to change."
+
+
+def test_counted_findings_are_kept_on_a_noisy_machine() -> None:
+    counted = Finding("reopened-file", "Wrong.", "Do it.", gain=1.4)
+    (kept,) = beyond_noise([counted], 0.9, "noisy")
+    assert (kept.name, kept.gain) == ("reopened-file", None), "the gain was timed"
+    assert beyond_noise([counted], 0.1, "quiet") == [counted]
+
+
+@given(margin=st.floats(1.0, 50.0), floor=st.floats(0.0, 5.0))
+def test_timed_findings_below_the_noise_are_not_claimed(margin: float, floor: float) -> None:
+    timed = Finding("slow-collate", "Wrong.", "Do it.", gain=3.0, margin=margin)
+    names = [finding.name for finding in beyond_noise([timed, timed], floor, "A loop differed.")]
+    assert names == (["slow-collate"] * 2 if margin >= 1 + floor else [NOT_SURE])
+
+
+def test_uncertain_findings_say_so() -> None:
+    timed = [Finding(name, "Wrong.", "Do it.", margin=1.1) for name in ("waiting", "stragglers")]
+    (unsure,) = beyond_noise(timed, 0.5, "A loop differed.")
+    assert unsure.severity == "unsure"
+    assert unsure.problem == "Not sure about waiting, stragglers: the machine is too noisy."
+    assert "quiet machine" in str(unsure.fix)
+    assert unsure.evidence == "A loop differed."

@@ -1,0 +1,238 @@
+"""The page of a recording: its content, and how a browser shows it."""
+
+import itertools
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline.insight.attribution import CAUSES
+from feedline.insight.recording import Recording
+from feedline.tools.advise.page import contents, page_of
+from feedline.tools.advise.what_if import best, grid
+from feedline.tools.cli.report import page_text
+from feedline.tools.screen import Table
+from tests.browsing import NARROW, WIDTH
+from tests.tools.advise.recordings import recording_of
+
+
+@pytest.mark.slow
+def test_ten_thousand_batches_fit_into_400_kilobytes() -> None:
+    assert len(page_text(recording_of(10_000)).encode()) < 400_000
+
+
+def test_the_page_is_self_contained() -> None:
+    page = page_of(recording_of(20))
+    assert not re.findall(r"https?://|src=|@import|url\(", page)
+    assert "/*" not in page.partition("<style>")[0]
+
+
+def test_recorded_text_cannot_end_the_script() -> None:
+    recording = recording_of(20)
+    recording.settings["dataset"] = "</script><script>alert(1)</script>"
+    assert "alert(1)" not in page_of(recording, ["<img onerror=alert(1)>"])
+
+
+def test_columns_equal_those_of_the_recording() -> None:
+    recording = recording_of(50)
+    rows = contents(recording)["rows"]
+    began = recording.rows["asked"][0]
+    last = sum(rows["got"])
+    assert last == (recording.rows["got"][-1] - began) // 1000
+    assert sum(rows["worker"]) == recording.rows["worker"][-1]
+
+
+@pytest.mark.parametrize(
+    ("slow", "workers", "cause", "words"),
+    [
+        (0.3, 2, "order", "mostly for a late batch"),
+        (0.0, 2, "fetch", "mostly for fetch"),
+        (0.1, 6, "order", "mostly for a late batch"),
+    ],
+)
+def test_the_verdict_names_the_main_cause_in_the_timeline(slow: float, workers: int, cause: str, words: str) -> None:
+    recording = recording_of(300, slow=slow, workers=workers)
+    shown_page = contents(recording)
+    shown: dict[str, int] = dict.fromkeys(CAUSES, 0)
+    waited = recording.rows["got"] - recording.rows["asked"]
+    for place, wait in zip(itertools.accumulate(shown_page["rows"]["cause"]), waited.tolist(), strict=True):
+        shown[CAUSES[place]] += wait
+    assert max(shown, key=shown.__getitem__) == cause
+    assert words in shown_page["verdict"]
+
+
+def test_a_comparison_is_plain_text_on_the_page() -> None:
+    table = Table("Both", ["", "torch"], [["images/s", ("12", "bold")], ["<script>", "alert(1)"]])
+    recording = recording_of(20)
+    assert contents(recording)["compared"] is None
+    assert contents(recording, compared=table)["compared"] == {
+        "title": "Both",
+        "heads": ["", "torch"],
+        "rows": [["images/s", "12"], ["<script>", "alert(1)"]],
+    }
+    assert "alert(1)" not in page_of(recording, compared=table)
+
+
+def test_a_recording_without_batches_is_shown() -> None:
+    empty = Recording(settings={"engine": "process", "workers": 2}, counters={"workers": 2})
+    assert contents(empty)["rows"]["got"] == []
+    assert "feedline report" in page_of(empty)
+
+
+def test_only_the_first_of_very_many_batches_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.tools.advise.page._MOST_ROWS", 30)
+    shown_page = contents(recording_of(50))
+    assert len(shown_page["rows"]["got"]) == 30
+    assert shown_page["log"] == ["The timeline shows the first 30 of 50 batches; the figures cover all."]
+    assert shown_page["stats"]["total"]["batches"] == 50
+
+
+def test_values_that_browsers_cannot_read_become_text() -> None:
+    recording = recording_of(20)
+    odd: dict[Any, Any] = {"scale": math.nan, ("odd", 1): [math.inf], "name": "g\u00e4ns \udcff"}  # set by a user
+    recording.settings.update(odd)
+    assert page_of(recording)
+
+
+# -- in a browser -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return recording_of(600)
+
+
+@pytest.fixture(scope="module")
+def file(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(page_text(recording), "utf-8")
+    return path
+
+
+@pytest.fixture
+def page(request: pytest.FixtureRequest, window: Any, file: Path) -> Any:
+    """The page, opened in a window of the given width."""
+    window.set_viewport_size({"width": getattr(request, "param", WIDTH), "height": 900})
+    window.goto(file.as_uri())
+    window.wait_for_selector("html[data-ready=yes]")
+    return window
+
+
+@pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
+def test_figures_on_the_page_equal_those_of_the_recording(page: Any, recording: Recording) -> None:
+    stats = recording.stats()
+    assert page.inner_text("#verdict") == stats.verdict
+    figures = page.inner_text("#figures")
+    assert f"{stats.total.samples_per_s:,.0f}" in figures
+    assert f"{100 * stats.total.stall:.0f} %" in figures
+    assert "600" in figures
+    for share in stats.total.worker_utilisation:
+        assert f"{100 * share:.0f} %" in page.inner_text("#workers")
+    longest = max(stats.total.waits, key=lambda cause: stats.total.waits[cause])
+    first = page.inner_text("#waits tbody tr:first-child")
+    assert page.evaluate("MEANING")[longest] in first
+
+
+@pytest.mark.parametrize("page", [WIDTH, NARROW], indirect=True)
+def test_the_page_is_not_wider_than_the_window(page: Any) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+
+
+@pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
+def test_the_timeline_zooms_with_mouse_and_keyboard(page: Any) -> None:
+    def seen() -> tuple[float, float]:
+        begin, end = page.evaluate("[timeline.from, timeline.to]")
+        return begin, end
+
+    def drawn() -> str:
+        picture: str = page.evaluate("document.getElementById('timeline').toDataURL()")
+        return picture
+
+    whole, picture = seen(), drawn()
+    page.hover("#timeline", position={"x": 200, "y": 40})
+    page.mouse.wheel(0, -300)
+    page.wait_for_function("timeline.to - timeline.from < timeline.end - timeline.begin")
+    assert drawn() != picture
+    page.focus("#timeline")
+    page.keyboard.press("0")
+    assert seen() == whole
+    page.keyboard.press("+")
+    begin, end = seen()
+    assert end - begin < whole[1] - whole[0]
+    page.keyboard.press("ArrowRight")
+    assert seen()[0] > begin
+    page.click("[data-zoom=all]")
+    assert seen() == whole
+
+
+def test_slots_and_the_device_have_lanes(page: Any, tmp_path: Path) -> None:
+    assert page.evaluate("timeline.upper") == ["training", "ready", "slots"]
+    assert page.evaluate("Math.max(...timeline.slots.count)") == 8, "two batches for each of four workers"
+    assert page.evaluate("timeline.slots.count.at(-1)") == 0
+    recording = recording_of(40)
+    recording.rows["device"][:] = 2_000_000
+    recording.rows["held"][7] = 1
+    (tmp_path / "device.html").write_text(page_of(recording), "utf-8")
+    page.goto((tmp_path / "device.html").as_uri())
+    page.wait_for_selector("html[data-ready=yes]")
+    assert page.evaluate("timeline.upper") == ["training", "ready", "slots", "device"]
+    assert "memory was free" in page.inner_text("#legend")
+
+
+def test_the_next_stall_is_shown_and_described(page: Any) -> None:
+    page.click("[data-zoom=stall]")
+    assert "Training waited" in page.inner_text("#under")
+    assert "workers were starting" in page.inner_text("#under")
+    page.click("[data-zoom=stall]")
+    assert "workers were starting" not in page.inner_text("#under")
+
+
+@pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
+def test_predictions_on_the_page_equal_the_computed_ones(page: Any, recording: Recording) -> None:
+    predictions = grid(recording)
+    lines = page.query_selector_all("#grid tbody tr")
+    shown = [[cell.inner_text() for cell in line.query_selector_all("td")] for line in lines]
+    assert shown[0][0] == "0"
+    cells = [shown[0][1], *(cell for line in shown[1:] for cell in line[1:])]
+    assert [cell.partition(" ")[0] for cell in cells] == [f"{one.predicted.samples_per_s:,.0f}" for one in predictions]
+    (recorded,) = [one for one in predictions if one.is_recorded]
+    assert page.inner_text("#grid td.recorded") == cells[predictions.index(recorded)]
+    chosen = best(predictions)
+    assert page.inner_text("#grid td.best") == cells[predictions.index(chosen)]
+    words = f"Best: {chosen.workers} workers, {chosen.delivery}: {chosen.predicted.samples_per_s:,.0f} samples/s"
+    assert page.inner_text("#best").startswith(words)
+    assert "up to 500 batches" in page.inner_text("#simulated")
+    canvas = "document.getElementById('predicted')"
+    blank = f"(() => {{ const other = {canvas}.cloneNode(); return other.toDataURL() }})()"
+    assert page.evaluate(f"{canvas}.toDataURL()") != page.evaluate(blank)
+
+
+def test_the_page_says_why_no_prediction_is_possible(page: Any, tmp_path: Path) -> None:
+    (tmp_path / "short.html").write_text(page_text(recording_of(12)), "utf-8")
+    page.goto((tmp_path / "short.html").as_uri())
+    page.wait_for_selector("html[data-ready=yes]")
+    assert "Record a longer run" in page.inner_text("#predicted-section")
+    assert not page.is_visible("#grid")
+
+
+def test_the_theme_can_be_switched(page: Any) -> None:
+    def ground() -> str:
+        shade: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return shade
+
+    light = ground()
+    page.click("#theme")
+    assert ground() != light
+    page.click("#theme")
+    assert ground() == light
+
+
+def test_a_damaged_page_says_so(shared_window: Any, file: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.html"
+    whole = file.read_text("utf-8")
+    broken.write_text(re.sub(r'(octet-stream">.{200}).*?</script>', r"\1</script>", whole, flags=re.S))
+    shared_window.goto(broken.as_uri())
+    shared_window.wait_for_function("document.getElementById('verdict').textContent")
+    assert "could not be shown" in shared_window.inner_text("#verdict")

@@ -1,0 +1,184 @@
+"""A dataset is probed in its own process: it can do no harm there, and nothing is left running.
+
+The tests check what the probe counts and when it gives up: by a fake clock, not by wall-clock time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.errors import BadOption, DatasetFailed, InternalError
+from feedline.tools.measure.measured import STAGES
+from feedline.tools.measure.probe import TimeBudget, probe
+
+HERE = Path(__file__).parent
+AMPLE_S = 60.0
+"""For datasets that end by themselves, long before."""
+SHORT_S = 0.5
+"""For datasets that hang: the test waits that long."""
+
+
+def failure(name: str, *, seconds: float = AMPLE_S, memory_bytes: int | None = None) -> DatasetFailed:
+    with pytest.raises(DatasetFailed) as caught:
+        probe(f"{HERE / 'broken.py'}:{name}", seconds=seconds, memory_bytes=memory_bytes)
+    return caught.value
+
+
+def test_all_parts_are_measured_in_their_stages() -> None:
+    stages: list[str] = []
+    measured = probe(f"{HERE / 'broken.py'}:Plain", seconds=5, on_stage=stages.append)
+    assert stages == [stage for stage in STAGES if stage != "loader"]
+    assert measured.ended is None
+    assert measured.making is not None
+    assert (measured.making.kind, measured.making.length, measured.making.is_map) == ("Plain", 100, True)
+    assert measured.samples is not None
+    assert len(measured.samples.seconds) == 100
+    assert measured.samples.sample_bytes == 64
+    assert measured.batch is not None
+    assert measured.batch.size == 32
+    assert measured.loader is None
+
+
+@pytest.mark.slow
+def test_files_that_samples_open_and_read_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    measured = probe(f"{HERE / 'broken.py'}:Reading", seconds=5)
+    assert measured.samples is not None
+    (file,) = measured.samples.opened
+    assert file.path == str(tmp_path / "lines.txt")
+    assert file.samples == len(measured.samples.seconds) - 1, "the first sample is not watched"
+    assert (file.how, file.mode, file.read_by) == ("open", "r", "lines")
+    assert file.read_bytes >= (tmp_path / "lines.txt").stat().st_size
+    assert measured.samples.sample_bytes == 40
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "text", "traceback"),
+    [
+        ("Raising", "raises", r"None of the 16 samples .* could be made. The first was sample \d+", "in look_up"),
+        ("Leaving", "raises", "None of the 16 samples", "SystemExit: that is all"),
+        ("NoLength", "raises", r"len\(dataset\) failed: OSError: the listing is gone", "in __len__"),
+        ("RaisingStream", "raises", r"iter\(dataset\) failed: OSError: the queue is gone", "in __iter__"),
+        ("Empty", "empty", r"is empty: len\(Empty\) is 0", ""),
+        ("EmptyStream", "empty", "is empty: it has no samples", ""),
+        ("Hanging", "hangs", "did not finish within .*and samples were made", "in wait_for_ever"),
+        ("HangingToBeMade", "hangs", "while it was imported and created", "in __init__"),
+        ("Crashing", "crashes", r"was killed by signal 11 \(Segmentation fault\)", "in __getitem__"),
+        ("Exiting", "crashes", "ended its process with status 9", ""),
+        ("ForkingAndExiting", "crashes", "ended its process with status 9", ""),
+    ],
+)
+def test_datasets_that_cannot_be_probed_are_explained(name: str, reason: str, text: str, traceback: str) -> None:
+    exc = failure(name, seconds=SHORT_S if reason == "hangs" else AMPLE_S)
+    assert exc.reason == reason
+    assert re.search(text, str(exc), re.DOTALL)
+    assert traceback in exc.traceback
+    assert "broken.py" in exc.traceback or not traceback
+
+
+def test_a_dataset_that_takes_too_much_memory_is_stopped() -> None:
+    exc = failure("Eating", memory_bytes=256 << 20)
+    assert exc.reason == "crashes"
+    assert re.search(r"took .* of memory, and the limit is 256.0 MiB", str(exc))
+
+
+def test_processes_started_by_a_dataset_are_stopped(capfd: pytest.CaptureFixture[str]) -> None:
+    assert failure("Starting", seconds=SHORT_S).reason == "hangs"
+    (pid,) = re.findall(r"pid (\d+)", capfd.readouterr().err)
+    fd = _pidfd(int(pid))
+    if fd is not None:  # killed, and not yet waited for by the process that inherits it
+        with open(fd) as end:
+            assert select.select([end], [], [], 60)[0]
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def test_a_probe_ends_even_if_forked_processes_hold_its_connection() -> None:
+    assert probe(f"{HERE / 'broken.py'}:Forking", seconds=5).ended is None
+
+
+@pytest.mark.slow
+def test_measurements_before_a_hang_are_kept() -> None:
+    measured = probe(f"{HERE / 'broken.py'}:HangingLater", seconds=2)
+    assert measured.samples is not None
+    assert measured.batch is not None
+    assert measured.threads is None
+    assert measured.ended is not None
+    assert "while several threads made samples" in measured.ended
+
+
+def test_rejects_objects_that_are_not_datasets() -> None:
+    with pytest.raises(BadOption, match="is 3, of type int, which is not a dataset") as caught:
+        probe(f"{HERE / 'broken.py'}:number", seconds=1)
+    assert not isinstance(caught.value, DatasetFailed)
+
+
+def test_an_error_of_the_probe_is_not_blamed_on_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.tools.measure.process.try_batch", lambda *_: 1 / 0)
+    with pytest.raises(InternalError, match=r"(?s)while a batch was collated.*ZeroDivisionError"):
+        probe(f"{HERE / 'broken.py'}:Plain", seconds=1)
+
+
+# -- time budget -------------------------------------------------------------------------------------------------------
+
+POLL_S = 0.05
+
+
+def polls_until_over(budget: TimeBudget, steps: list[tuple[float, float, float]]) -> int | None:
+    """Poll with given steps (elapsed, queued and computed seconds); return the poll at which the budget is used up."""
+    now_s = queued_s = moved_s = 0.0
+    assert not budget.is_over(now_s, queued_s, lambda: moved_s)
+    for place, (step_s, in_queue_s, computed_s) in enumerate(steps):
+        now_s, queued_s, moved_s = now_s + step_s, queued_s + in_queue_s, moved_s + in_queue_s + computed_s
+        if budget.is_over(now_s, queued_s, lambda moved=moved_s: moved):  # type: ignore[misc]
+            return place
+    return None
+
+
+def started(seconds: float) -> TimeBudget:
+    budget = TimeBudget(seconds)
+    budget.begin()
+    return budget
+
+
+def test_a_dataset_that_sleeps_is_stopped_a_second_after_its_time() -> None:
+    over = polls_until_over(started(2.0), [(POLL_S, 0.0, 0.0)] * 1000)
+    assert over == pytest.approx(3.0 / POLL_S, abs=2)
+
+
+def test_a_dataset_that_computes_gets_ten_more_seconds() -> None:
+    over = polls_until_over(started(2.0), [(POLL_S, 0.0, POLL_S)] * 1000)
+    assert over == pytest.approx(12.0 / POLL_S, abs=2)
+
+
+def test_a_process_that_waits_for_a_core_does_not_count_as_hanging() -> None:
+    assert polls_until_over(started(2.0), [(POLL_S, POLL_S, 0.0)] * 1000) is None
+
+
+def test_a_process_has_half_a_minute_to_start() -> None:
+    over = polls_until_over(TimeBudget(0.1), [(POLL_S, 0.0, 0.0)] * 1000)
+    assert over == pytest.approx(31.0 / POLL_S, abs=2)
+
+
+@given(stops=st.lists(st.floats(0.5, 100.0), max_size=15))
+def test_the_time_of_a_stopped_machine_does_not_count(stops: list[float]) -> None:
+    """Each stop counts as two polls, so that a hanging dataset is stopped eventually."""
+    steps = [(POLL_S, 0.0, 0.0)] * 20 + [(stop, 0.0, 0.0) for stop in stops]
+    assert polls_until_over(started(2.0), steps[: 20 + len(stops)]) is None
+
+
+def test_the_error_says_how_long_a_hanging_dataset_computed() -> None:
+    text = str(failure("Hanging", seconds=SHORT_S))
+    assert re.search(r"within \d+ s, of which it computed \d+\.\d s", text)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from feedline.system.timing import Clock
+from feedline.tools.measure.state import OwnGenerators, held_in, pickled
+
+
+class Made:
+    """A dataset, or a part of one."""
+
+    def __init__(self, **parts: Any) -> None:
+        vars(self).update(parts)
+
+    # Any: parts of every kind.
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+def test_large_containers_are_found_with_their_paths() -> None:
+    dataset = Made(
+        files=[f"train/{number:08d}.jpg" for number in range(10_000)],
+        labels=np.zeros(10**6),
+        inner=Made(table={str(number): number + 1000 for number in range(5000)}),
+        names=np.array([f"name {number}" for number in range(2000)], object),
+        few=[1, 2, 3],
+    )
+    found = {held.path: held for held in held_in(dataset)}
+    assert set(found) == {"dataset.files", "dataset.inner.table", "dataset.names"}
+    files = found["dataset.files"]
+    assert files.items == 10_000
+    assert 600_000 < files.bytes < 900_000, "a pointer and a string of 67 bytes each"
+    assert files.shared_bytes is not None
+    assert files.shared_bytes < files.bytes / 3
+
+
+@pytest.mark.slow
+def test_a_list_of_lists_is_reported_once() -> None:
+    (held,) = held_in(Made(rows=[[float(number)] * 2000 for number in range(1000)]))
+    assert held.path == "dataset.rows"
+
+
+def test_objects_that_cannot_be_shared() -> None:
+    (held,) = held_in(Made(parts=[Made(lock=threading.Lock()) for number in range(1000)]))
+    assert held.shared_bytes is None
+    assert held.bytes > 1000 * 100
+
+
+def test_only_generators_that_were_used_are_listed() -> None:
+    dataset = Made(
+        own=np.random.default_rng(0), old=np.random.RandomState(0), plain=random.Random(0), torch=torch.Generator(),
+        idle=np.random.default_rng(0), draw=np.random.random,
+    )  # fmt: skip
+    generators = OwnGenerators(dataset)
+    assert generators.drawn_from() == ()
+    dataset.own.random()
+    dataset.old.random_sample()
+    dataset.plain.random()
+    torch.rand(1, generator=dataset.torch)
+    dataset.draw()
+    assert generators.drawn_from() == ("dataset.own", "dataset.old", "dataset.plain", "dataset.torch")
+
+
+def try_pickling(dataset: Any, most_s: float = 60.0) -> dict[str, Any]:
+    return pickled(dataset, most_s, Clock())
+
+
+class _Large:
+    def __init__(self) -> None:
+        self.pickled = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.pickled += 1
+        return {"data": [str(number) for number in range(100_000)]}
+
+
+class _Unreadable:
+    def __getstate__(self) -> dict[str, Any]:
+        return {"a": 1}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        raise ValueError("of another version")
+
+
+def test_arrays_are_left_out_of_the_pickle() -> None:
+    setup = try_pickling({"rows": np.zeros(10**6)})
+    assert setup["pickle_bytes"] < 1000
+    assert 0 <= setup["pickle_cpu_share"] <= 1
+
+
+def test_a_pickle_that_takes_too_long_is_reported_as_far_as_it_got() -> None:
+    large = _Large()
+    assert try_pickling(large, -1.0)["pickle_bytes"] < try_pickling(_Large(), 60.0)["pickle_bytes"]
+    assert large.pickled == 1
+
+
+def test_objects_that_cannot_be_pickled_or_unpickled() -> None:
+    assert "dataset[0] is of type _thread.lock" in try_pickling([threading.Lock()])["not_picklable"]
+    assert "but not unpickled: ValueError: of another version" in try_pickling(_Unreadable())["not_picklable"]

@@ -1,0 +1,398 @@
+"""`pack` writes checksums in every format, and readers verify them; files without checksums can still be read."""
+
+from __future__ import annotations
+
+import io
+import json
+import mmap
+import pickle
+import pkgutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+
+import feedline
+from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, ParquetDataset, TarDataset
+from feedline.datasets.formats.lmdb.dataset import META_KEY
+from feedline.datasets.framework.checksums import SEAL, Checked
+from feedline.errors import CorruptSource
+from feedline.testing.asserting import assert_same
+from feedline.tools.write.writers.tar import comment_of, header_of
+
+COUNT = 40
+FIELDS = {"x": "x.npy", "text": "text.txt", "label": "cls"}
+
+
+def samples() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [
+        {"x": rng.standard_normal(30).astype(np.float32), "text": f"the text of sample {index}", "label": index}
+        for index in range(COUNT)
+    ]
+
+
+def packed(folder: Path, name: str) -> Path:
+    options = {"format": "npy"} if name == "npy" else {"compression": "none"} if name == "a.parquet" else {}
+    path: Path = feedline.pack(samples(), folder / name, workers=0, **options).path  # type: ignore[arg-type]
+    return path
+
+
+OPENED: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "lmdb": ("a.lmdb", LMDBDataset),
+    "hdf5": ("a.h5", HDF5Dataset),
+    "tar": ("a.tar", lambda path: TarDataset(path, FIELDS, cache=False)),
+    "stream": ("a.tar", lambda path: TarDataset(path, FIELDS, cache=False).stream()),
+    "parquet": ("a.parquet", ParquetDataset),
+    "npy": ("npy", ArrayDataset),
+}
+HAS_TEXT = [name for name in OPENED if name != "npy"]  # npy stores strings with four bytes per character
+
+
+def all_of(dataset: Any) -> list[Any]:
+    try:
+        return list(dataset) if not hasattr(dataset, "__getitem__") else [dataset[place] for place in range(COUNT)]
+    finally:
+        dataset.close()
+
+
+def flip(path: Path, value: bytes, place: int = -1) -> None:
+    """Change a bit of a value in a file, or in one of the files of a folder."""
+    for file in [path] if path.is_file() else path.glob("*.npy"):
+        data = bytearray(file.read_bytes())
+        at = data.find(value)
+        is_there = at >= 0
+        while at >= 0:  # LMDB also leaves unused pages behind
+            data[at + len(value) + place] ^= 4
+            at = data.find(value, at + 1)
+        if is_there:
+            file.write_bytes(data)
+            return
+    raise AssertionError("the value is not in the file")
+
+
+def check_same(found: list[Any]) -> None:
+    for one, expected in zip(found, samples(), strict=True):
+        assert_same({**one, "label": int(one["label"])}, expected)
+
+
+@pytest.mark.parametrize("format_", OPENED)
+def test_samples_are_read_back(tmp_path: Path, format_: str) -> None:
+    name, opened = OPENED[format_]
+    check_same(all_of(opened(packed(tmp_path, name))))
+
+
+@pytest.mark.parametrize("field", ["x", "text"])
+@pytest.mark.parametrize("format_", OPENED)
+def test_one_changed_bit_is_an_error_that_names_the_sample(tmp_path: Path, format_: str, field: str) -> None:
+    if field == "text" and format_ not in HAS_TEXT:
+        pytest.skip("npy stores strings with four bytes per character")
+    name, opened = OPENED[format_]
+    path = packed(tmp_path, name)
+    flip(path, samples()[37][field].encode() if field == "text" else samples()[37][field].tobytes())
+    named = {
+        "lmdb": r"Sample 37 \(key b'000000000037'\) of .*a\.lmdb is damaged",
+        "hdf5": rf"'{field}' in .*a\.h5, in row(s 0 to 39| 37), is damaged",
+        "tar": rf"a\.tar: field '{field}\.\w+' of sample '000000037' is damaged",
+        "stream": rf"a\.tar: the file '000000037\.{field}\.\w+' at byte \d+ is damaged",
+        "parquet": r"a\.parquet",
+        "npy": r"npy/x\.npy, in rows 0 to 39, is damaged",
+    }
+    with pytest.raises(CorruptSource, match=named[format_]):
+        all_of(opened(path))
+
+
+@pytest.mark.parametrize("decode", ["bytes", bytes, {"dtype": "uint8", "shape": (-1,)}])
+def test_raw_values_of_listed_keys_are_verified_and_come_without_their_checksum(
+    tmp_path: Path,
+    decode: Any,
+) -> None:
+    """With `keys=` and `decode=`, the reader does not look at the metadata of the database."""
+    path = packed(tmp_path, "a.lmdb")
+    keys = [b"%012d" % place for place in (36, 37)]
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as database, database.begin() as transaction:
+        stored = transaction.get(keys[0]) or b""
+    if isinstance(decode, dict):
+        decode = {**decode, "shape": (len(stored) - 4,)}
+    options = {"keys": keys, "decode": decode}
+    dataset = LMDBDataset(path, **options)
+    assert bytes(dataset[0]) == stored[:-4]
+    dataset.close()
+    flip(path, samples()[37]["x"].tobytes())
+    dataset = LMDBDataset(path, **options)
+    with pytest.raises(CorruptSource, match=r"Sample 1 \(key b'000000000037'\) of .* is damaged"):
+        dataset[1]
+    dataset.close()
+
+
+@pytest.mark.parametrize("format_", [name for name in OPENED if name != "stream"])
+@pytest.mark.parametrize("make", [feedline.Loader, feedline.DataLoader])
+def test_loaders_do_not_deliver_damaged_samples(tmp_path: Path, format_: str, make: Any) -> None:
+    name, opened = OPENED[format_]
+    path = packed(tmp_path, name)
+    flip(path, samples()[37]["x"].tobytes())
+    dataset = opened(path)
+    with pytest.raises(CorruptSource, match=r"damaged|checksum|CRC"):
+        list(make(dataset, 8))
+    dataset.close()
+
+
+def test_rows_that_span_blocks_are_verified(tmp_path: Path) -> None:
+    """Rows of 100,000 bytes span up to three blocks, and blocks contain parts of two rows."""
+    rows = np.random.default_rng(0).integers(0, 256, (9, 100_000), np.uint8)
+    path = feedline.pack({"x": rows}, tmp_path / "npy", format="npy", workers=0).path
+    dataset = ArrayDataset(path)
+    assert all(np.array_equal(dataset[place]["x"], rows[place]) for place in (8, -9, np.int64(3)))
+    assert np.array_equal(dataset[2:4]["x"], rows[2:4])
+    dataset.close()
+    for row in range(9):
+        for place in (0, 50_000, 99_999):
+            whole = (path / "x.npy").read_bytes()
+            flip(path, rows[row].tobytes(), place - 100_000)
+            with pytest.raises(CorruptSource, match=r"x\.npy, in rows \d to \d, is damaged"):
+                ArrayDataset(path)[row]
+            (path / "x.npy").write_bytes(whole)
+
+
+def test_all_blocks_of_a_batch_are_checked_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regardless of how many blocks its rows span."""
+    rows = np.random.default_rng(0).integers(0, 256, (9, 300_000), np.uint8)
+    path = feedline.pack({"x": rows}, tmp_path / "npy", format="npy", workers=0).path
+    asked: list[list[int]] = []
+    own = Checked.check
+
+    def counted(self: Checked, blocks: Any) -> None:
+        asked.append(np.unique(blocks).tolist())
+        own(self, blocks)
+
+    monkeypatch.setattr(Checked, "check", counted)
+    dataset = ArrayDataset(path)
+    check = dataset.row_check()
+    assert check is not None
+    check(np.array([0, -1]))
+    assert asked == [[0, 1, 2, 3, 4, *range(8 * 300_000 >> 16, len(rows) * 300_000 + 65_535 >> 16)]]
+    dataset.close()
+
+
+def test_rows_are_verified_for_indices_of_all_kinds(tmp_path: Path) -> None:
+    """Every kind of index that NumPy accepts."""
+    rows = np.random.default_rng(0).integers(0, 256, (6, 70_000), np.uint8)
+    path = feedline.pack({"x": rows}, tmp_path / "npy", format="npy", workers=0).path
+    whole = (path / "x.npy").read_bytes()
+    mask = np.arange(6) == 3
+    tables = mask[:, None] & (np.arange(70_000) < 5)
+    single: list[Any] = [3, -3, np.int64(3), np.array(3), (3, 5), (np.int64(3), slice(2, 4)), np.uint8(3)]
+    several: list[Any] = [slice(2, 4), (slice(2, 4), 0), [3, 4], np.array([[3], [4]]), ([3, 4], 7), mask, tables]
+    others: list[Any] = [..., None, True, (), (..., 2), slice(None, None, -1)]
+    for index in single + several + others:
+        (path / "x.npy").write_bytes(whole)
+        assert np.array_equal(ArrayDataset(path)[index]["x"], rows[index])
+        flip(path, rows[3].tobytes())
+        with pytest.raises(CorruptSource, match=r"in rows 3 to 4, is damaged"):
+            ArrayDataset(path)[index]
+    (path / "x.npy").write_bytes(whole)
+    dataset = ArrayDataset(path)
+    assert np.array_equal(dataset[0:2, 0]["x"], rows[0:2, 0])
+    assert dataset[[]]["x"].shape == (0, 70_000)
+    for wrong in (6, [0, 6], "x", 0.5, np.ones(5, bool)):
+        with pytest.raises(IndexError):
+            dataset[wrong]
+    dataset.close()
+
+
+def test_reading_one_row_creates_no_array_of_all_row_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = ArrayDataset(packed(tmp_path, "npy"))
+    made: list[int] = []
+    own = np.arange
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        found = own(*arguments, **options)
+        made.append(len(found))
+        return found
+
+    monkeypatch.setattr(np, "arange", counted)
+    for index in (1, np.int64(2), np.array(3)):
+        dataset[index]
+    assert max(made, default=0) < 4
+    dataset.close()
+
+
+@pytest.mark.parametrize("format_", ["hdf5", "npy"])
+def test_a_block_is_verified_once(tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, opened = OPENED[format_]
+    dataset = opened(packed(tmp_path, name))
+    compared: list[int] = []
+    start = Checked.__init__
+
+    def counting(self: Any, sums: Any, read: Callable[[int], Any], *others: Any) -> None:
+        def counted(block: int) -> Any:
+            compared.append(block)
+            return read(block)
+
+        start(self, sums, counted, *others)
+
+    monkeypatch.setattr(Checked, "__init__", counting)
+    for _ in range(3):
+        dataset[7]
+        dataset[8]
+    assert len(compared) == (2 if format_ == "hdf5" else 3)  # x and label; x, label and text
+    other = pickle.loads(pickle.dumps(dataset))
+    other[7]
+    assert len(compared) == (4 if format_ == "hdf5" else 6)
+    other.close()
+    dataset.close()
+
+
+@pytest.mark.parametrize("format_", ["lmdb", "tar"])
+def test_a_sample_is_verified_once(tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, opened = OPENED[format_]
+    dataset = opened(packed(tmp_path, name))
+    len(dataset)
+    module = (
+        "feedline.datasets.formats.lmdb.dataset.sum_of"
+        if format_ == "lmdb"
+        else "feedline.datasets.formats.tar.dataset.sum_of"
+    )
+    compared: list[Any] = []
+    own = pkgutil.resolve_name(module)
+
+    def counted(key: Any, data: Any) -> Any:
+        compared.append(key)
+        return own(key, data)
+
+    monkeypatch.setattr(module, counted)
+    for _ in range(3):
+        dataset.__getitems__([7, 8, 7])
+    once = len(compared)
+    assert once <= 9
+    dataset[7]
+    assert len(compared) == once
+    other = pickle.loads(pickle.dumps(dataset))
+    other[7]
+    assert len(compared) > once
+    other.close()
+    dataset.close()
+
+
+@pytest.mark.parametrize("format_", ["lmdb", "tar", "npy"])
+def test_workers_of_the_next_epoch_do_not_verify_again(
+    tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers forked for each epoch share what earlier workers have verified."""
+    name, opened = OPENED[format_]
+    dataset = opened(packed(tmp_path, name))
+    module = {
+        "lmdb": "feedline.datasets.formats.lmdb.dataset.sum_of",
+        "tar": "feedline.datasets.formats.tar.dataset.sum_of",
+        "npy": "feedline.datasets.formats.array_file.RowCheck._read",
+    }[format_]
+    compared = mmap.mmap(-1, 1)
+    own = pkgutil.resolve_name(module)
+
+    def counted(*arguments: Any) -> Any:
+        compared[0] += 1
+        return own(*arguments)
+
+    monkeypatch.setattr(module, counted)
+    loader = feedline.DataLoader(dataset, 8, num_workers=1, multiprocessing_context="fork")
+    list(loader)
+    once = compared[0]
+    assert once >= 3
+    list(loader)
+    assert compared[0] == once
+    loader.close()
+    dataset.close()
+
+
+# -- files of earlier versions -----------------------------------------------------------------------------------------
+
+
+def _without(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in metadata.items() if name not in (SEAL, "checksum", "sums")}
+
+
+def _old_lmdb(path: Path) -> None:
+    with lmdb.open(str(path), subdir=False, map_size=1 << 24) as database, database.begin(write=True) as transaction:
+        for key, value in list(transaction.cursor()):
+            metadata = json.dumps(_without(json.loads(value))).encode() if key == META_KEY else value[:-4]
+            transaction.put(key, metadata)
+
+
+def _old_hdf5(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file.attrs["feedline"] = np.bytes_(json.dumps(_without(json.loads(file.attrs["feedline"]))))
+        for dataset in file.values():
+            del dataset.attrs["feedline_crc32"]
+
+
+def _old_tar(path: Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(path) as archive:
+        for number, member in enumerate(archive):
+            if number == 0:
+                out.write(comment_of(_without(json.loads(archive.pax_headers["comment"])), 2000))
+            data = archive.extractfile(member).read()  # type: ignore[union-attr]
+            out.write(header_of(member.name, len(data)) + data + bytes(-len(data) % 512))
+    path.write_bytes(out.getvalue() + bytes(1024))
+
+
+def _old_npy(path: Path) -> None:
+    metadata = path / "feedline.json"
+    metadata.write_text(json.dumps(_without(json.loads(metadata.read_text()))))
+
+
+OLD = {"lmdb": _old_lmdb, "hdf5": _old_hdf5, "tar": _old_tar, "stream": _old_tar, "npy": _old_npy}
+
+
+@pytest.mark.parametrize("format_", OLD)
+def test_files_without_checksums_can_be_read(tmp_path: Path, format_: str) -> None:
+    name, opened = OPENED[format_]
+    path = packed(tmp_path, name)
+    OLD[format_](path)
+    check_same(all_of(opened(path)))
+    flip(path, samples()[37]["x"].tobytes())
+    assert not np.array_equal(
+        all_of(opened(path))[37]["x"], samples()[37]["x"]
+    )  # without checksums, the damage cannot be noticed
+
+
+# -- metadata of the whole store ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format_", OPENED)
+def test_changed_metadata_is_detected(tmp_path: Path, format_: str) -> None:
+    name, opened = OPENED[format_]
+    path = packed(tmp_path, name)
+    file = path / "feedline.json" if path.is_dir() else path
+    data = file.read_bytes()
+    changed = data.replace(b'"skipped": 0', b'"skipped": 1')
+    assert changed != data
+    file.write_bytes(changed)
+    with pytest.raises(CorruptSource, match=f"{name}.*(damaged|cannot be)"):
+        all_of(opened(path))
+
+
+def test_missing_checksums_and_damaged_headers_are_detected(tmp_path: Path) -> None:
+    path = packed(tmp_path, "a.h5")
+    with h5py.File(path, "r+") as file:
+        del file["x"].attrs["feedline_crc32"]
+    with pytest.raises(CorruptSource, match=r"The checksums of 'x' in .*a\.h5 are missing or damaged"):
+        HDF5Dataset(path)[0]
+    path = packed(tmp_path, "npy")
+    (path / "x.npy").write_bytes((path / "x.npy").read_bytes().replace(b"'<f4'", b"'<i4'"))
+    with pytest.raises(CorruptSource, match=r"The header of .*x\.npy is damaged"):
+        ArrayDataset(path)
+
+
+def test_other_libraries_can_read_the_files(tmp_path: Path) -> None:
+    with tarfile.open(packed(tmp_path, "a.tar")) as archive:
+        assert [member.name for member in archive][:3] == [f"000000000.{ending}" for ending in FIELDS.values()]
+    with h5py.File(packed(tmp_path, "a.h5")) as file:
+        assert np.array_equal(file["x"][37], samples()[37]["x"])
+        assert sorted(file) == ["label", "text", "x"]
+    assert np.array_equal(np.load(packed(tmp_path, "npy") / "x.npy")[37], samples()[37]["x"])

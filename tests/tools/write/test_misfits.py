@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
+
+import feedline
+from feedline.errors import PackError
+from tests.tools.write.stores import (
+    FORMATS,
+    SINGLE,
+    DieAt,
+    Mixed,
+    canonical,
+    content,
+    files_of,
+    in_child,
+    mixed,
+    read,
+    read_files,
+    stored_in,
+)
+
+pytestmark = pytest.mark.sample(5)
+
+pack = partial(feedline.pack, workers=0)
+
+# -- samples that raise -----------------------------------------------------------------------------------------------
+
+
+class Broken(Mixed):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index in (3, 40, 41, 99):
+            raise ValueError(f"sample number {index} is broken")
+        return super().__getitem__(index)
+
+
+class BrokenTogether(Broken):
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("kind", [Broken, BrokenTogether])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_raise_are_reported_or_skipped(tmp_path: Path, kind: type[Mixed], workers: int) -> None:
+    with pytest.raises(ValueError, match="sample number 3 is broken"):
+        pack(kind(), tmp_path / "a.lmdb", workers=workers)
+    packed = pack(kind(), tmp_path / "b.lmdb", workers=workers, on_error="skip")
+    assert (packed.count, packed.skipped) == (96, 4)
+    assert packed.reasons[0] == "sample 3: ValueError: sample number 3 is broken"
+    assert canonical(read(packed)) == canonical([mixed(index) for index in range(100) if index not in (3, 40, 41, 99)])
+
+
+def test_the_count_of_skipped_samples_survives_an_interruption(tmp_path: Path) -> None:
+    act = partial(pack, on_error="skip", format="tar", samples_per_shard=16)
+    out = tmp_path / "out"
+    assert not in_child(lambda: act(Broken(), out, report=DieAt(60)))
+    packed = act(Broken(), out)
+    assert (packed.count, packed.skipped, len(packed.reasons)) == (96, 4, 4)
+    assert content(out) == content(act(Broken(), tmp_path / "whole").path)
+
+
+def test_packing_fails_if_no_sample_can_be_packed(tmp_path: Path) -> None:
+    with pytest.raises(PackError, match=r"No sample could be packed.*KeyError"):
+        pack(Fails(), tmp_path / "out.lmdb", on_error="skip")
+    with pytest.raises(PackError, match="no samples"):
+        pack([], tmp_path / "out.lmdb")
+    with pytest.raises(PackError, match=r"no format holds.*[^.]\.$"):
+        pack([{"x": object()}], tmp_path / "out.lmdb", on_error="skip")
+
+
+class Fails:
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, index: int) -> Any:
+        raise KeyError(index)
+
+
+def test_a_sample_that_no_format_can_store_is_named(tmp_path: Path) -> None:
+    samples: list[Any] = [{"x": 1}, {"x": object()}]
+    with pytest.raises(PackError, match=r"Sample 1 cannot be packed: its field 'x' is a object, which no format holds"):
+        pack(samples, tmp_path / "out.lmdb")
+    packed = pack(samples, tmp_path / "out.lmdb", on_error="skip", restart=True)
+    assert (packed.count, packed.skipped) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("format_", "samples", "message"),
+    [
+        ("npy", [{"x": np.zeros(2)}, {"x": np.zeros(3)}], "npy cannot hold the field 'x'.*the same shape"),
+        ("npy", [{"x": b"a"}], "drops zeros at the end of bytes"),
+        ("npy", [{"x": None}, {"x": 1}], "cannot store None"),
+        ("npy", [{"x": {"a": 1}}], "use lmdb or tar"),
+        ("npy", [{"x": "a\0"}], "with a NUL character at the end"),
+        ("hdf5", [{"x": np.zeros((2, 2))}, {"x": np.zeros((3, 3))}], "only one-dimensional arrays"),
+        ("hdf5", [{"x": None}], "cannot store None"),
+        ("hdf5", [{"x": np.array(["a"])}], "hold only numbers"),
+        ("parquet", [{"x": 1 + 2j}], "Arrow has no such numbers"),
+        ("parquet", [{"x": [1, "a"]}], "Use lmdb or tar"),
+        ("parquet", [{"x": np.zeros((2, 0))}], "empty arrays are not supported"),
+        ("tar", [{"x": b"a"}, {"x": None}], "a member of a tar file cannot be None"),
+        ("tar", [{"Label": 1}], "lower case"),
+        ("tar", [{"x": [b"bytes"]}], "JSON cannot represent"),
+        ("lmdb", [{"x": 1}, {"y": 1}], "Sample 1 does not fit: it has the fields 'y', but the first ones .* 'x'"),
+        ("lmdb", [{"a/b": 1}], "cannot be part of a file name"),
+    ],
+)
+def test_values_a_format_cannot_store_are_rejected(
+    tmp_path: Path, format_: str, samples: list[Any], message: str
+) -> None:
+    with pytest.raises(PackError, match=message):
+        pack(samples, tmp_path / SINGLE[format_], format=format_)
+    assert not (tmp_path / SINGLE[format_]).exists()
+
+
+def test_a_late_sample_of_another_shape_is_named(tmp_path: Path) -> None:
+    samples = [{"x": np.zeros(2)}] * 400 + [{"x": np.zeros(3)}]
+    with pytest.raises(
+        PackError, match=r"Sample 400 does not fit: its field 'x' is a float64 array of shape \(3,\).*--ragged x"
+    ):
+        pack(samples, tmp_path / "out.h5")
+    packed = pack(samples, tmp_path / "out.h5", ragged=["x"], restart=True)
+    assert read(packed)[-1]["x"].shape == (3,)
+
+
+def test_a_late_number_of_another_kind_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PackError, match=r"Sample 300 does not fit: its field 'x' is the float 0.5, which does not"):
+        pack([{"x": 1}] * 300 + [{"x": 0.5}], tmp_path / "out.h5")
+
+
+# -- samples that do not fit ------------------------------------------------------------------------------------------
+
+
+class Odd(Mixed):
+    """Some samples differ from the others, in the first block and long after it."""
+
+    def __init__(self, odd: dict[int, dict[str, Any]], count: int = 600) -> None:
+        super().__init__(count)
+        self.odd = odd
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        sample = super().__getitem__(index)
+        return self.odd.get(index, sample)
+
+    @property
+    def expected(self) -> list[dict[str, Any]]:
+        return [mixed(index) for index in range(self.count) if index not in self.odd]
+
+
+ODD = {
+    3: {**mixed(3), "image": np.zeros((6, 5), np.uint8)},
+    4: {**mixed(4), "extra": 1},
+    5: {"image": mixed(5)["image"]},
+    300: {**mixed(300), "vector": np.zeros(4)},
+    301: {**mixed(301), "vector": np.zeros(5, np.float32)},
+    302: {**mixed(302), "label": "seven"},
+    599: {**mixed(599), "name": None},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("format_", "options"),
+    [
+        ("npy", {}),
+        *((format_, {}) for format_ in ("hdf5", "parquet")),
+        *((format_, {"samples_per_shard": count}) for format_ in ("hdf5", "parquet") for count in (37, 150)),
+    ],
+)
+def test_samples_that_do_not_fit_are_skipped(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
+    dataset = Odd(ODD)
+    out = tmp_path / ("out" if options else SINGLE[format_])
+    packed = pack(dataset, out, format=format_, on_error="skip", **options)
+    assert (packed.count, packed.skipped) == (593, 7)
+    assert [reason.partition(":")[0] for reason in packed.reasons] == [f"sample {number}" for number in ODD]
+    assert "(6, 5)" in packed.reasons[0]
+    assert "'extra'" in packed.reasons[1]
+    assert canonical(read(packed)) == canonical(dataset.expected)
+    if options:
+        stored = stored_in(packed.path)
+        counts = [len(read_files(format_, [shard], stored)) for shard in files_of(packed)[:3]]
+        assert max(counts) <= options["samples_per_shard"]
+        assert max(counts) - min(counts) <= 2, "shards are about equally large"
+
+
+@pytest.mark.slow
+def test_skipped_samples_are_the_same_with_workers_and_after_an_interruption(tmp_path: Path) -> None:
+    act = partial(pack, on_error="skip", format="hdf5", samples_per_shard=300)
+    whole = act(Odd(ODD), tmp_path / "whole")
+    with_workers = act(Odd(ODD), tmp_path / "two", workers=2)
+    out = tmp_path / "out"
+    assert not in_child(lambda: act(Odd(ODD), out, report=DieAt(400)))
+    resumed = act(Odd(ODD), out)
+    assert resumed.resumed == len(read_files("hdf5", files_of(whole)[:1], stored_in(whole.path))), "one shard"
+    assert content(out) == content(whole.path) == content(with_workers.path)
+    assert resumed.reasons == whole.reasons
+    assert resumed.skipped == 7
+
+
+def test_the_majority_of_the_first_samples_decides_the_schema(tmp_path: Path) -> None:
+    """Not the sample that happens to come first."""
+    odd: dict[int, dict[str, Any]] = {
+        0: {"other": 1},
+        1: {**mixed(1), "image": np.zeros((9, 9, 3), np.uint8)},
+        2: {**mixed(2), "name": None},
+    }
+    packed = pack(Odd(odd, 50), tmp_path / "out.h5", on_error="skip")
+    assert (packed.count, packed.skipped) == (47, 3)
+
+
+def test_numbers_of_several_types_fit(tmp_path: Path) -> None:
+    samples: list[Any] = [{"x": 1}, {"x": 0.5}, {"x": None}, {"x": np.float32(2)}]
+    packed = pack(samples, tmp_path / "out.h5", on_error="skip")
+    assert [sample["x"] for sample in read(packed)] == [1, 0.5, 2]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_fields_in_another_order_fit(tmp_path: Path, format_: str) -> None:
+    samples = [{"a": 1, "b": "x"}, {"b": "y", "a": 2}]
+    packed = pack(samples, tmp_path / SINGLE[format_], format=format_)
+    assert [list(sample.items()) for sample in read(packed)] == [[("a", 1), ("b", "x")], [("a", 2), ("b", "y")]]
+
+
+@pytest.mark.parametrize(
+    ("format_", "good", "bad", "words"),
+    [
+        ("hdf5", "a", "a\0b", "a NUL character"),
+        ("hdf5", "a", "\ud800", "surrogate"),
+        ("parquet", "a", "\ud800", "surrogate"),
+        ("npy", "a", "a\0", "with a NUL character at the end"),
+        ("tar", {"a": 1}, {"a": b"bytes"}, "JSON"),
+    ],
+)
+def test_values_the_format_cannot_store_are_skipped(
+    tmp_path: Path, format_: str, good: Any, bad: Any, words: str
+) -> None:
+    samples = [{"x": bad if number in (2, 290) else good} for number in range(300)]
+    with pytest.raises(PackError, match=rf"Sample 2 does not fit: its field 'x'.*{words}.*on-error skip"):
+        pack(samples, tmp_path / SINGLE[format_], format=format_)
+    packed = pack(samples, tmp_path / SINGLE[format_], format=format_, on_error="skip")
+    assert (packed.count, packed.skipped) == (298, 2)
+    assert words in packed.reasons[1]
+
+
+@pytest.mark.parametrize(("format_", "advice"), [("lmdb", "hdf5 or tar"), ("parquet", "lmdb, hdf5 or tar")])
+def test_values_that_are_too_large_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str, advice: str
+) -> None:
+    """The real limits, 2 and 4 GiB, are too large for a test."""
+    monkeypatch.setattr(f"feedline.tools.write.writers.{format_}._MOST_BYTES", 1000)
+    samples = [{"x": bytes(5000 if number == 7 else 10)} for number in range(20)]
+    with pytest.raises(PackError, match=rf"Sample 7 does not fit: .*5,\d\d\d bytes.*Use {advice}"):
+        pack(samples, tmp_path / SINGLE[format_])
+    assert pack(samples, tmp_path / SINGLE[format_], on_error="skip").count == 19
+
+
+def test_npy_rejects_strings_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.tools.write.writers.npy._MOST_CHARACTERS", 10)
+    with pytest.raises(PackError, match=r"Sample 1 does not fit: .*a string of 11 characters"):
+        pack([{"x": "a"}, {"x": "b" * 11}], tmp_path / "out", format="npy")
+
+
+@pytest.mark.parametrize("format_", ["hdf5", "parquet"])
+def test_formats_reject_arrays_that_are_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    monkeypatch.setattr(f"feedline.tools.write.writers.{format_}._MOST_BYTES", 1000)
+    with pytest.raises(PackError, match=f"{format_} cannot hold the field 'x'"):
+        pack([{"x": np.zeros(200)}], tmp_path / SINGLE[format_])
+
+
+def test_nothing_is_left_behind_when_every_sample_is_skipped(tmp_path: Path) -> None:
+    samples: list[Any] = [{"x": "\0", "y": index} for index in range(50)]
+    with pytest.raises(PackError, match=r"No sample could be packed.*sample 0: its field 'x'"):
+        pack(samples, tmp_path / "out.h5", on_error="skip")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_list_of_reasons_is_limited(tmp_path: Path) -> None:
+    samples: list[Any] = [{"x": 1}] * 300 + [{"x": "long " * 1000}] * 100
+    packed = pack(samples, tmp_path / "out.h5", on_error="skip")
+    assert (packed.skipped, len(packed.reasons)) == (100, 20)
+    assert max(map(len, packed.reasons)) <= 400
+
+
+class Named:
+    """A dataset that knows the file of each sample; one sample is larger."""
+
+    def __init__(self, larger: int) -> None:
+        self.larger = larger
+
+    def __len__(self) -> int:
+        return 300
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": np.zeros(3 if index == self.larger else 2)}
+
+    def path_of(self, index: int) -> str:
+        return f"photos/{index}.jpg"
+
+
+def test_messages_name_the_files_of_samples(tmp_path: Path) -> None:
+    with pytest.raises(PackError, match=r"Sample 280 \(photos/280.jpg\) does not fit"):
+        pack(Named(280), tmp_path / "a.h5")
+    with pytest.raises(
+        PackError, match=r"\(2,\) in sample 0 \(photos/0.jpg\), and .*\(3,\) in sample 7 \(photos/7.jpg\), but .* skip"
+    ):
+        pack(Named(7), tmp_path / "b", format="npy")
+    packed = pack(Named(7), tmp_path / "b", format="npy", on_error="skip")
+    assert packed.reasons[0].startswith("sample 7 (photos/7.jpg): its field 'x' is")

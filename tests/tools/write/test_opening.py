@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+
+import feedline
+from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
+from feedline.tools.write.opening import fingerprint, open_source
+from feedline.tools.write.options import as_fields
+from tests.tools.write.stores import FORMATS, SHARDED, SINGLE
+
+pytestmark = pytest.mark.sample(5)
+
+
+def foreign_hdf5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(20).reshape(10, 2)
+        file["y"] = np.arange(10)
+        file["mean"] = np.zeros(3)
+        file["group/z"] = np.arange(10.0)
+        file["scalar"] = 3.0
+        file["compound"] = np.zeros(10, [("a", "i4"), ("b", "f4")])
+
+
+def foreign_npz(path: Path) -> None:
+    np.savez(
+        path,
+        x=np.arange(20).reshape(10, 2),
+        y=np.arange(10),
+        mean=np.zeros(3),
+        objects=np.array([1, None], object),
+        scalar=np.float32(3),
+        big=np.arange(10, dtype=">i4"),
+    )
+
+
+def foreign_folder(path: Path) -> None:
+    path.mkdir()
+    np.save(path / "x.npy", np.arange(20).reshape(10, 2))
+    np.save(path / "y.npy", np.arange(10))
+    np.save(path / "mean.npy", np.zeros(3))
+    (path / "broken.npy").write_bytes(b"not at all")
+
+
+def foreign_table() -> pa.Table:
+    return pa.table(
+        {
+            "x": pa.array([[number, number] for number in range(10)], pa.list_(pa.int64(), 2)),
+            "y": np.arange(10),
+            "when": pa.array([None] * 10, pa.duration("ns")),
+            "map": pa.array([[("a", 1)]] * 10, pa.map_(pa.string(), pa.int64())),
+        }
+    )
+
+
+def foreign_tar(path: Path) -> None:
+    with tarfile.open(path, "w") as archive:
+        for number in range(10):
+            members = {"y.cls": b"%d" % number, "broken.npy": b"not at all"}
+            out = io.BytesIO()
+            np.save(out, np.array([number, number]))
+            members["x.npy"] = out.getvalue()
+            if number % 2:
+                members["sometimes.txt"] = b"a"
+            for name, data in members.items():
+                info = tarfile.TarInfo(f"{number:03d}.{name}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+
+
+MAKERS: dict[str, Any] = {
+    "a.h5": foreign_hdf5,
+    "a.npz": foreign_npz,
+    "folder": foreign_folder,
+    "a.parquet": lambda path: pq.write_table(foreign_table(), path),
+    "a.arrow": lambda path: feather.write_feather(foreign_table(), str(path)),
+    "a.tar": foreign_tar,
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_fields_that_are_not_selected_may_be_unreadable(tmp_path: Path, name: str) -> None:
+    MAKERS[name](tmp_path / name)
+    fields = {"x": "x.npy", "y": "y.cls"} if name == "a.tar" else ["y", "x"]
+    packed = feedline.pack(tmp_path / name, tmp_path / "out.lmdb", fields=fields, workers=0)
+    assert packed.count == 10
+    with open_source(str(packed.path)) as opened:
+        sample = opened.dataset[7]
+        assert list(sample) == list(fields)
+        assert (int(sample["y"]), np.asarray(sample["x"]).reshape(-1)[0]) == (7, 7 if name in (
+            "a.parquet", "a.arrow", "a.tar"
+        ) else 14)  # fmt: skip
+    with pytest.raises(FeedlineError):
+        feedline.pack(tmp_path / name, tmp_path / "all.h5", workers=0)
+
+
+def test_compressed_arrays_are_read_into_memory(tmp_path: Path) -> None:
+    """They cannot be memory-mapped, which is a reason to pack them."""
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, x=np.arange(20).reshape(10, 2), y=np.arange(10), objects=np.array([1, None], object))
+    packed = feedline.pack(path, tmp_path / "out.h5", fields={"z": "x", "y": "y"}, workers=2)
+    with h5py.File(packed.path) as file:
+        assert file["z"][:].tolist() == np.arange(20).reshape(10, 2).tolist()
+    for fields, message in ((None, r"'objects' of .*a\.npz"), (["x", "none"], "none")):
+        with pytest.raises(FeedlineError, match=message):
+            feedline.pack(path, tmp_path / "no.h5", fields=fields, workers=0)
+    data = bytearray(path.read_bytes())
+    data[60:70] = bytes(10)
+    path.write_bytes(data)
+    with pytest.raises(CorruptSource, match=r"a\.npz"):
+        feedline.pack(path, tmp_path / "no.h5", fields=["x"], workers=0)
+
+
+def test_a_field_in_a_group_has_to_be_renamed(tmp_path: Path) -> None:
+    foreign_hdf5(tmp_path / "a.h5")
+    packed = feedline.pack(tmp_path / "a.h5", tmp_path / "b.h5", fields={"z": "group/z", "y": "y"}, workers=0)
+    with h5py.File(packed.path) as file:
+        assert list(file) == ["z", "y"]
+        assert file["z"][:].tolist() == list(range(10))
+    with pytest.raises(BadOption, match="--fields x=group/z"):
+        feedline.pack(tmp_path / "a.h5", tmp_path / "c.h5", fields=["group/z"], workers=0)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_rejects_a_missing_field(tmp_path: Path, name: str) -> None:
+    MAKERS[name](tmp_path / name)
+    with pytest.raises(FeedlineError, match="nothing"):
+        feedline.pack(tmp_path / name, tmp_path / "out.lmdb", fields=["nothing"], workers=0)
+    assert not (tmp_path / "out.lmdb").exists()
+
+
+def test_the_key_of_tar_samples_can_be_selected(tmp_path: Path) -> None:
+    foreign_tar(tmp_path / "a.tar")
+    fields = {"key": "__key__", "text": "sometimes.txt;y.cls"}
+    packed = feedline.pack(tmp_path / "a.tar", tmp_path / "out.lmdb", fields=fields, workers=0)
+    with open_source(str(packed.path)) as opened:
+        assert opened.dataset[3] == {"key": "003", "text": "a"}
+        assert opened.dataset[4] == {"key": "004", "text": 4}
+
+
+def test_the_only_field_of_a_source_can_be_named(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False) as environment, environment.begin(write=True) as all_:
+        for number in range(3):
+            all_.put(b"%d" % number, b"value %d" % number)
+    np.save(tmp_path / "a.npy", np.arange(3))
+    for source in ("a.lmdb", "a.npy"):
+        packed = feedline.pack(tmp_path / source, tmp_path / f"{source}.h5", fields=["thing"], workers=0)
+        with h5py.File(packed.path) as file:
+            assert list(file) == ["thing"]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_fields_of_packed_stores_can_be_selected_and_renamed(tmp_path: Path, format_: str, sharded: bool) -> None:
+    if sharded and format_ not in SHARDED:
+        return
+    options: dict[str, Any] = {"samples_per_shard": 2} if sharded else {}
+    dicts = [{"image": np.zeros((2, 2), np.uint8), "label": number, "s": "a"} for number in range(5)]
+    tuples = [(np.zeros(2), number) for number in range(5)]
+    one = feedline.pack(
+        dicts, tmp_path / ("d" if sharded else f"d{SINGLE[format_]}"), format=format_, workers=0, **options
+    )
+    two = feedline.pack(
+        tuples, tmp_path / ("t" if sharded else f"t{SINGLE[format_]}"), format=format_, workers=0, **options
+    )
+    for source, fields, expected in (
+        (one, ["label"], {"label": 3}),
+        (one, {"n": "label", "s": "s"}, {"n": 3, "s": "a"}),
+        (two, ["1"], (3,)),
+        (two, {"n": "1"}, (3,)),
+    ):
+        with open_source(str(source.path), fields=as_fields(fields)) as opened:
+            sample = opened.dataset[3]
+            assert (tuple if isinstance(expected, tuple) else list)(sample) == (
+                expected if isinstance(expected, tuple) else [old for _, old in as_fields(fields) or ()]
+            )
+    with pytest.raises(BadOption, match=r"has no field 'nothing', only the fields 'image', 'label', 's'"):
+        open_source(str(one.path), fields=as_fields(["nothing"]))
+    renamed = feedline.pack(two.path, tmp_path / "renamed.lmdb", fields=["x", "y"], workers=0)
+    with open_source(str(renamed.path)) as opened:
+        assert opened.dataset[2][1] == 2
+
+
+def test_repacking_keeps_the_classes(tmp_path: Path) -> None:
+    for name in ("a/1.jpg", "b/2.jpg"):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True)
+        (tmp_path / "photos" / name).write_bytes(b"picture")
+    one = feedline.pack(tmp_path / "photos", tmp_path / "a.lmdb", workers=0)
+    two = feedline.pack(one.path, tmp_path / "b.h5", workers=0)
+    with open_source(str(two.path)) as opened:
+        assert opened.metadata == {"classes": ["a", "b"]}
+
+
+def test_a_changed_source_has_another_fingerprint(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(3))
+    with open_source(str(tmp_path / "a.npy")) as before:
+        np.save(tmp_path / "a.npy", np.arange(4))
+        with open_source(str(tmp_path / "a.npy")) as after:
+            assert before.text != after.text
+
+
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz"])
+@pytest.mark.parametrize("pattern", ["s-{0..1}", "s-*"])
+def test_shards_of_a_pattern_are_part_of_the_fingerprint(tmp_path: Path, ending: str, pattern: str) -> None:
+    for number in range(2):
+        foreign_tar(tmp_path / "plain.tar")
+        data = (tmp_path / "plain.tar").read_bytes()
+        (tmp_path / f"s-{number}{ending}").write_bytes(gzip.compress(data) if ending == ".tar.gz" else data)
+    source = f"{tmp_path}/{pattern}{ending}"
+    with open_source(source) as before:
+        assert [file.name for file in before.files] == [f"s-0{ending}", f"s-1{ending}"]
+    os.utime(tmp_path / f"s-1{ending}", ns=(1, 1))
+    with open_source(source) as after:
+        assert before.text != after.text
+
+
+def test_what_changes_a_fingerprint(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    for name in ("cat/1.jpg", "dog/2.jpg"):
+        (photos / name).parent.mkdir(parents=True)
+        (photos / name).write_bytes(b"picture")
+
+    def now() -> str:
+        with open_source(str(photos)) as opened:
+            return opened.text
+
+    seen = [now()]
+    assert now() == seen[0]
+    (photos / "cat" / "1.jpg").write_bytes(b"longer than before")
+    seen.append(now())
+    os.utime(photos / "cat" / "1.jpg", ns=(1, 1))
+    seen.append(now())
+    (photos / "cat" / "5.jpg").touch()
+    seen.append(now())
+    os.rename(photos / "cat" / "5.jpg", photos / "cat" / "6.jpg")
+    seen.append(now())
+    (photos / "cat" / "1.jpg").unlink()
+    seen.append(now())
+    assert len(set(seen)) == len(seen)
+
+
+def test_fingerprinting_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="Cannot stat the file"):
+        fingerprint([tmp_path / "none"])
+
+
+def test_rejects_paths_that_are_not_sources(tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").touch()
+    with pytest.raises(SourceError, match="looks like an empty file"):
+        open_source(str(tmp_path / "a.xyz"))
+    with pytest.raises(SourceError, match="There is nothing at"):
+        open_source(str(tmp_path / "none"))
+    (tmp_path / "a:b").mkdir()
+    (tmp_path / "a:b" / "x.bin").touch()
+    with open_source(str(tmp_path / "a:b")) as opened:
+        assert len(opened.dataset) == 1, "an existing path is a path, even with a colon in its name"
+
+
+def test_csv_files_are_read_as_rows(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text('x;text\n1;"a\nb"\n')
+    (tmp_path / "2.csv.gz").write_bytes(gzip.compress(b"x,text\n2,c\n"))
+    (tmp_path / "part-1.csv").write_text("x,text\n3,d\n")
+    (tmp_path / "part-2.csv").write_text("x,text\n4,e\n")
+    for name, found in (
+        ("1.csv", [{"x": 1, "text": "a\nb"}]),
+        ("2.csv.gz", [{"x": 2, "text": "c"}]),
+        ("part-*.csv", [{"x": 3, "text": "d"}, {"x": 4, "text": "e"}]),
+    ):
+        with open_source(str(tmp_path / name)) as opened:
+            assert list(opened.dataset) == found
+    with open_source(str(tmp_path / "1.csv"), fields=(("new", "x"),)) as opened:
+        assert list(opened.dataset) == [{"x": 1}]
+    packed = feedline.pack(str(tmp_path / "1.csv"), tmp_path / "a.parquet", workers=0)
+    assert packed.count == 1

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch  # it keeps files open from its import on, which a test would seem to leave behind
+
+import feedline
+from feedline.errors import BadOption, PackError, SourceError
+from feedline.tools.write import Stage
+from feedline.tools.write.writers.contract import FORMATS as WRITERS
+from tests.tools.write.stores import (
+    FORMATS,
+    SHARDED,
+    SINGLE,
+    DieAt,
+    Mixed,
+    Stream,
+    canonical,
+    content,
+    files_of,
+    in_child,
+    mixed,
+    read,
+    read_files,
+    stored_in,
+)
+
+pytestmark = pytest.mark.sample(5)
+
+pack = partial(feedline.pack, workers=0)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_packed_samples_are_read_back(tmp_path: Path, format_: str) -> None:
+    packed = pack(Mixed(), tmp_path / SINGLE[format_], format=format_)
+    assert packed.count == 100
+    assert canonical(read(packed)) == canonical(list(map(mixed, range(100))))
+    assert packed.size == sum(map(len, content(packed.path).values()))
+    assert os.listdir(tmp_path) == [SINGLE[format_]], "nothing else is left"
+
+
+@pytest.mark.parametrize("format_", SHARDED)
+@pytest.mark.parametrize("limit", [{"samples_per_shard": 33}, {"shard_bytes": 2000}, {}])
+def test_shards_respect_their_limits(tmp_path: Path, format_: str, limit: dict[str, Any]) -> None:
+    packed = pack(Mixed(), tmp_path / "out", format=format_, **limit)
+    assert canonical(read(packed)) == canonical(list(map(mixed, range(100))))
+    shards = files_of(packed)
+    if "samples_per_shard" in limit:
+        counts = [len(read_files(format_, [shard], stored_in(packed.path))) for shard in shards]
+        assert counts == [25, 25, 25, 25], "of equal size, since the total is known"
+    assert (len(shards) > 1) == bool(limit)
+    meta = json.loads((packed.path / "feedline.json").read_text())
+    assert meta["count"] == 100
+
+
+@pytest.mark.parametrize(
+    "format_", ["hdf5", *(pytest.param(one, marks=pytest.mark.slow) for one in FORMATS if one != "hdf5")]
+)
+@pytest.mark.parametrize("options", [{"workers": 2}, {"workers": 3, "engine": "thread"}])
+def test_the_output_does_not_depend_on_workers(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
+    one = pack(Mixed(), tmp_path / f"one-{SINGLE[format_]}", format=format_)
+    other = feedline.pack(Mixed(), tmp_path / f"two-{SINGLE[format_]}", format=format_, **options)
+    assert content(one.path) == content(other.path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_the_output_does_not_depend_on_the_start_method(tmp_path: Path, start_method: str) -> None:
+    one = pack(Mixed(), tmp_path / "one.h5")
+    other = feedline.pack(Mixed(), tmp_path / "two.h5", workers=2, start_method=start_method)
+    assert content(one.path) == content(other.path)
+
+
+def test_an_iterable_dataset_gives_the_same_output(tmp_path: Path) -> None:
+    one = pack(Mixed(), tmp_path / "one.lmdb")
+    other = feedline.pack(Stream(), tmp_path / "two.lmdb", workers=2)
+    assert content(one.path) == content(other.path)
+
+
+# -- odd values -------------------------------------------------------------------------------------------------------
+
+ODD: dict[str, list[Any]] = {
+    "strings": ["", "a", "ß☃", "a\nb", "x" * 5000],
+    "half of a surrogate pair": ["a", "\ud800"],
+    "zeros in strings": ["a\0b"],
+    "zero dimensions": [np.array(7), np.array(-1)],
+    "big endian": [np.arange(3, dtype=">i4"), np.arange(3, 6, dtype=">i4")],
+    "one big-endian number": [np.array(3, ">f8"), np.array(4, ">f8")],
+    "floats": [0.5, float("nan"), float("inf"), -0.0],
+    "booleans": [True, False],
+    "large integers": [2**63, 2**64 - 1],
+    "half": [np.float16(1.5), np.float16(-2)],
+    "empty arrays": [np.zeros((0, 3), np.float32)] * 2,
+    "fortran order": [np.asfortranarray(np.arange(6).reshape(2, 3))] * 2,
+    "ragged": [np.arange(3), np.arange(0), np.arange(5)],
+    "bytes": [b"", b"\0", b"abc\0\0", bytes(range(256))],
+    "none": [None, 1, None],
+    "none in strings": ["a", None],
+    "nested": [{"a": [1, "x", None]}, {"a": []}],
+    "integers and floats": [1, 0.5],
+    "complex": [1 + 2j, 0j],
+    "times": [np.datetime64("2024-01-01"), np.datetime64("NaT", "D")],
+    "bytearray": [bytearray(b"abc"), memoryview(b"xyz")],
+    "small integers": [np.uint8(3), np.uint8(255)],
+}
+REJECTED = {
+    "npy": {"ragged", "bytes", "none", "none in strings", "nested", "bytearray"},
+    "hdf5": {
+        "half of a surrogate pair",
+        "zeros in strings",
+        "empty arrays",
+        "none",
+        "none in strings",
+        "nested",
+        "times",
+    },
+    "parquet": {"half of a surrogate pair", "nested", "empty arrays", "complex", "times"},
+    "tar": {"half of a surrogate pair", "none", "none in strings"},
+    "lmdb": set(),
+}
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("name", ODD)
+def test_odd_values_are_read_back_or_rejected(tmp_path: Path, format_: str, name: str) -> None:
+    samples = [{"x": value, "y": number} for number, value in enumerate(ODD[name])]
+    out = tmp_path / SINGLE[format_]
+    if name in REJECTED[format_]:
+        with pytest.raises(PackError):
+            pack(samples, out, format=format_)
+        return
+    packed = pack(samples, out, format=format_)
+    expected = [
+        {**sample, "x": bytes(value) if isinstance(value, (bytearray, memoryview)) else value}
+        for sample, value in zip(samples, ODD[name], strict=True)
+    ]
+    assert canonical(read(packed)) == canonical(expected)
+
+
+@pytest.mark.parametrize(
+    ("samples", "form", "names"),
+    [
+        ([(1, "a"), (2, "b")], "tuple", ("0", "1")),
+        ([np.arange(3), np.arange(3)], "one", ("value",)),
+        ([{"a": 1}], "dict", ("a",)),
+    ],
+)
+def test_the_form_of_samples_is_kept(tmp_path: Path, samples: list[Any], form: str, names: tuple[str, ...]) -> None:
+    packed = pack(samples, tmp_path / "out.h5")
+    meta = WRITERS["hdf5"].module.stored(packed.path)
+    assert meta["form"] == form
+    assert tuple(field["name"] for field in meta["fields"]) == names
+    assert ("fields=" in packed.line) == (form != "dict")
+
+
+def test_fields_are_selected_and_named(tmp_path: Path) -> None:
+    packed = pack(Mixed(), tmp_path / "a.lmdb", fields=["label", "name"])
+    assert read(packed)[1] == {"label": 1, "name": mixed(1)["name"]}
+    packed = pack([(1, 2)], tmp_path / "b.lmdb", fields=["x", "y"])
+    assert read(packed) == [{"x": 1, "y": 2}]
+    with pytest.raises(PackError, match="no field 'nothing'"):
+        pack(Mixed(), tmp_path / "c.lmdb", fields=["nothing"])
+    with pytest.raises(PackError, match="2 values, but fields= names 1"):
+        pack([(1, 2)], tmp_path / "d.lmdb", fields=["x"])
+
+
+def test_packs_arrays_and_tensors(tmp_path: Path) -> None:
+    packed = pack({"x": torch.arange(6).reshape(3, 2), "y": np.arange(3)}, tmp_path / "a.h5")
+    assert read(packed)[2]["x"].tolist() == [4, 5]
+
+
+# -- where the output goes --------------------------------------------------------------------------------------------
+
+
+def test_existing_files_are_replaced_only_with_overwrite(tmp_path: Path) -> None:
+    out = tmp_path / "out.lmdb"
+    out.write_text("precious")
+    with pytest.raises(BadOption, match="exists already"):
+        pack(Mixed(), out)
+    assert out.read_text() == "precious"
+    assert pack(Mixed(), out, overwrite=True).count == 100
+
+
+def test_the_old_output_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    old = content(pack(Mixed(10), out, format="npy").path)
+
+    def look(stage: Stage) -> None:
+        assert content(out) == old
+
+    pack(Mixed(), out, format="npy", overwrite=True, report=look)
+    assert content(out) != old
+
+
+def test_a_folder_that_pack_did_not_write_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("precious")
+    with pytest.raises(BadOption, match="did not write"):
+        pack(Mixed(), tmp_path / "out", format="npy", overwrite=True)
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("out", {}, "does not select a format"),
+        ("out.xyz", {}, "does not select a format"),
+        ("out.h5", {"format": "zarr"}, "not one of lmdb"),
+        ("out.h5", {"samples_per_shard": 10}, "Shards are files in a folder"),
+        ("out", {"format": "lmdb", "samples_per_shard": 10}, "lmdb does not support shards"),
+        ("out.h5", {"compression": "zip"}, "supports gzip, lzf"),
+        ("out.lmdb", {"compression": "gzip"}, "none"),
+        ("out.h5", {"quality": 0}, "between 1 and 100"),
+        ("out.h5", {"resize": -1}, "neither a positive number of pixels"),
+        ("out.h5", {"encode": "bmp"}, "not one of 'keep'"),
+        ("out.h5", {"on_error": "retry"}, "neither"),
+        ("out.h5", {"fields": "label"}, "not a list of names"),
+        ("out.h5", {"fields": ["a", "a"]}, "twice"),
+        ("out.h5", {"fields": []}, "no field"),
+        ("out.h5", {"encode": "jpg"}, "no field of the first samples is one"),
+    ],
+)
+def test_rejects_options_that_cannot_work(tmp_path: Path, name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        pack([{"x": 1.5}], tmp_path / name, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compression", ["gzip", "lzf"])
+def test_hdf5_compression_keeps_the_values(tmp_path: Path, compression: str) -> None:
+    data = {"x": np.zeros((2000, 100))}
+    plain = pack(data, tmp_path / "plain.h5")
+    small = pack(data, tmp_path / "small.h5", compression=compression)
+    assert canonical(read(small)) == canonical(read(plain))
+    assert small.size < plain.size / 5
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A limit on file sizes raises the same error as a full disk, without filling one."""
+    for format_ in FORMATS:
+        out = tmp_path / SINGLE[format_]
+        assert in_child(partial(_pack_in_little_room, out, format_))
+        assert not out.exists()
+        assert os.listdir(tmp_path) == []
+        assert pack(Large(), out, format=format_).count == 400
+        (shutil.rmtree if out.is_dir() else os.unlink)(out)
+
+
+@pytest.mark.slow
+def test_packing_resumes_after_a_full_disk(tmp_path: Path) -> None:
+    for format_ in SHARDED:
+        out = tmp_path / format_
+        assert in_child(partial(_pack_in_little_room, out, format_, samples_per_shard=100, grows=True))
+        packed = pack(Large(grows=True), out, format=format_, samples_per_shard=100, source="large")
+        assert (packed.count, packed.resumed) == (400, 100)
+
+
+class Large(Mixed):
+    def __init__(self, *, grows: bool = False) -> None:
+        super().__init__(400)
+        self.grows = grows
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        rng = np.random.default_rng(index)
+        return {"x": rng.standard_normal(300), "name": rng.bytes(20_000 if self.grows and index > 110 else 50).hex()}
+
+
+def _pack_in_little_room(out: Path, format_: str, *, grows: bool = False, **options: Any) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
+    message = r"no space left.*run again to resume" if grows else r"no space left.*run again\.$"
+    with pytest.raises(PackError, match=message):
+        pack(Large(grows=grows), out, format=format_, source="large", **options)
+
+
+# -- which dataset is packed ------------------------------------------------------------------------------------------
+
+
+class Numbers:
+    def __init__(self, factor: int, fails_at: int | None = None) -> None:
+        self.factor = factor
+        self._fails_at = fails_at
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == self._fails_at:
+            raise ValueError(index)
+        return {"x": self.factor * 1000 + index}
+
+
+def test_another_dataset_does_not_resume_an_interrupted_run(tmp_path: Path) -> None:
+    out, shards = tmp_path / "out", partial(pack, format="tar", samples_per_shard=16)
+    for source in (None, "the first"):
+        with pytest.raises(ValueError, match="80"):
+            shards(Numbers(1, 80), out, source=source, restart=True)
+        with pytest.raises(BadOption, match=r"left by a run with (another dataset|source='the first').*--restart"):
+            shards(Numbers(2), out)
+    packed = shards(Numbers(1), out, source="the first")  # only its name has to be the same
+    assert packed.resumed == 72
+    assert [sample["x"] for sample in read(packed)] == list(range(1000, 1100))
+
+
+@pytest.mark.parametrize("first", [0, 40])
+def test_a_failed_run_without_stored_samples_leaves_nothing_behind(tmp_path: Path, first: int) -> None:
+    out = tmp_path / "out.lmdb"
+    with pytest.raises(ValueError, match=str(first)):
+        pack(Numbers(1, first), out)
+    assert os.listdir(tmp_path) == []
+    assert pack(Numbers(2), out, fields=["x"]).count == 100
+
+
+def test_stored_samples_survive_a_second_run_that_fails_at_once(tmp_path: Path) -> None:
+    out, shards = tmp_path / "out", partial(pack, format="tar", samples_per_shard=16)
+    for done in (50, 0):  # the second run resumes, and fails before it stores anything
+
+        def stop(stage: Stage, done: int = done) -> None:
+            if stage.done >= done:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            shards(Numbers(1), out, report=stop)
+    assert shards(Numbers(1), out).resumed == 58
+
+
+def test_a_killed_run_without_stored_samples_does_not_block_the_next(tmp_path: Path) -> None:
+    out = tmp_path / "out.lmdb"
+    assert not in_child(lambda: pack(Mixed(), out, report=DieAt(0)))
+    assert os.path.exists(f"{out}.packing")
+    assert pack(Mixed(99), out).count == 99
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_paths_are_opened_as_by_the_command(tmp_path: Path, kind: Any) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        (tmp_path / "photos" / name / "1.jpg").write_bytes(b"picture " + name.encode())
+    packed = pack(kind(tmp_path / "photos"), tmp_path / "out.lmdb")
+    assert [(sample["image"], sample["label"]) for sample in read(packed)] == [(b"picture a", 0), (b"picture b", 1)]
+    again = pack(kind(packed.path), tmp_path / "out.tar")
+    assert read(again) == read(packed)
+    with pytest.raises(SourceError, match=r"There is nothing at .*none"):
+        pack(kind(tmp_path / "none"), tmp_path / "none.lmdb")
+    with pytest.raises(BadOption, match=r"lies in .*photos"):
+        pack(kind(tmp_path / "photos"), tmp_path / "photos" / "out.lmdb")
+
+
+def test_rejects_bytes_as_dataset(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="b'photos' is not a dataset"):
+        pack(b"photos", tmp_path / "out.lmdb")

@@ -1,0 +1,297 @@
+"""Precomputed samples are stored once, despite interruptions."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline
+from feedline.datasets.derived.cache import PrecomputedDataset
+from feedline.datasets.derived.cache.sample_store import (
+    FILE,
+    Encoded,
+    Head,
+    head_of,
+    read_store,
+    write_store,
+)
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from tests.datasets.contract import SourceContract
+from tests.datasets.derived.cache.test_cached import Count
+
+pytestmark = pytest.mark.sample(2)
+
+
+class Squares:
+    def __init__(self, count: int = 50, power: int = 2) -> None:
+        self.count = count
+        self.power = power
+        self.made = Count()
+
+    def fingerprint(self) -> str:
+        return f"{self.count} {self.power}"
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.made += 1
+        return {"x": np.full(20, index**self.power, np.int64), "name": f"{index}²"}
+
+
+class TestPrecomputed(SourceContract):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path) -> None:
+        feedline.precompute(Squares(), tmp_path, progress=False)
+        self.path = tmp_path
+
+    def make_source(self, **options: Any) -> PrecomputedDataset:
+        return PrecomputedDataset(self.path, **options)
+
+    def samples(self) -> list[Any]:
+        return [Squares()[index] for index in range(50)]
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"workers": 2, "engine": "thread"}], ids=str)
+def test_every_sample_is_stored_once(options: dict[str, Any], tmp_path: Path) -> None:
+    dataset = Squares()
+    stored = feedline.precompute(dataset, tmp_path / "out", progress=False, **options)
+    assert [sample["x"][0] for sample in stored] == [index**2 for index in range(50)]
+    assert dataset.made == 50
+    again = feedline.precompute(dataset, tmp_path / "out", progress=False, **options)
+    assert dataset.made == 50
+    assert again[7]["name"] == "7²"
+    stored.close()
+    again.close()
+
+
+class Breaking(Squares):
+    """Raises at one sample while a file exists."""
+
+    def __init__(self, flag: Path) -> None:
+        super().__init__()
+        self.flag = flag
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 30 and self.flag.exists():
+            raise RuntimeError("the power went out")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_interrupted_run_resumes(workers: int, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    flag.touch()
+    dataset = Breaking(flag)
+    with pytest.raises(RuntimeError, match="power"):
+        feedline.precompute(dataset, tmp_path / "out", workers=workers, progress=False)
+    with pytest.raises(SourceError, match="are incomplete"):
+        PrecomputedDataset(tmp_path / "out")[0]
+    made = int(dataset.made)
+    flag.unlink()
+    stored = feedline.precompute(dataset, tmp_path / "out", workers=workers, progress=False)
+    assert [sample["x"][0] for sample in stored] == [index**2 for index in range(50)]
+    assert int(dataset.made) <= 50 + (16 if workers else 0)
+    assert made >= 16
+    stored.close()
+
+
+PROGRAM = """
+import sys
+import feedline
+from tests.tools.write.test_precomputation import Squares
+
+class Slow(Squares):
+    def __getitem__(self, index):
+        if index == 40:
+            print("there", flush=True)
+            sys.stdin.read()
+        return super().__getitem__(index)
+
+feedline.precompute(Slow(), sys.argv[1], progress=False)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_program_leaves_an_incomplete_folder(tmp_path: Path) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    assert program.stdout is not None
+    assert program.stdin is not None
+    assert program.stdout.readline() == b"there\n"
+    os.kill(program.pid, signal.SIGKILL)
+    program.wait()
+    program.stdout.close()
+    program.stdin.close()
+    with pytest.raises(SourceError, match="are incomplete"):
+        len(PrecomputedDataset(tmp_path))
+    # The fingerprint differs only in the name of the class: it is another dataset.
+    with pytest.raises(SourceChanged, match="another dataset"):
+        feedline.precompute(Squares(), tmp_path, progress=False)
+    stored = feedline.precompute(Squares(), tmp_path, progress=False, overwrite=True)
+    assert len(stored) == 50
+    stored.close()
+
+
+def test_damaged_samples_are_reported_and_computed_again(tmp_path: Path) -> None:
+    dataset = Squares()
+    feedline.precompute(dataset, tmp_path, progress=False).close()
+    data = bytearray((tmp_path / FILE).read_bytes())
+    data[-50] ^= 1
+    (tmp_path / FILE).write_bytes(data)
+    stored = PrecomputedDataset(tmp_path)
+    with pytest.raises(CorruptSource, match=r"Sample 49 .* is damaged"):
+        list(stored)
+    stored.close()
+    stored = feedline.precompute(dataset, tmp_path, progress=False)
+    assert dataset.made == 51
+    assert stored[49]["x"][3] == 49**2
+    stored.close()
+    os.truncate(tmp_path / FILE, 10_000)
+    stored = PrecomputedDataset(tmp_path)
+    with pytest.raises(CorruptSource):
+        list(stored)
+    stored.close()
+    (tmp_path / FILE).write_bytes(b"x" * 5000)
+    with pytest.raises(CorruptSource, match="another version"):
+        PrecomputedDataset(tmp_path)[0]
+
+
+def test_rejects_a_folder_of_another_dataset(tmp_path: Path) -> None:
+    feedline.precompute(Squares(), tmp_path, progress=False).close()
+    for other in (Squares(power=3), Squares(count=49)):
+        with pytest.raises(SourceChanged, match="overwrite=True"):
+            feedline.precompute(other, tmp_path, progress=False)
+    with pytest.raises(SourceChanged):
+        feedline.precompute(Squares(), tmp_path, version="2", progress=False)
+    stored = feedline.precompute(Squares(power=3), tmp_path, overwrite=True, progress=False)
+    assert stored[2]["x"][0] == 8
+    stored.close()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_with_other_files_is_left_alone(overwrite: bool, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(BadOption, match=r"contains other files.*new or empty"):
+        feedline.precompute(Squares(), tmp_path, overwrite=overwrite, progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_an_open_dataset_does_not_read_samples_of_another_one(tmp_path: Path) -> None:
+    stored = feedline.precompute([1, 2, 3, 4], tmp_path, progress=False)
+    assert stored[0] == 1
+    again = feedline.precompute([10, 20], tmp_path, overwrite=True, progress=False)
+    assert stored[1] == 2  # from the file that it has open
+    stored.close()
+    with pytest.raises(SourceChanged, match="now contains samples of another dataset"):
+        stored[1]
+    assert list(again) == [10, 20]
+    stored.close()
+    again.close()
+
+
+class Overtaken(Squares):
+    """While the first sample is computed, another program takes over the folder."""
+
+    other = Head(b"o" * 32, 3)
+
+    def __init__(self, count: int, out: Path) -> None:
+        super().__init__(count)
+        self.out = out
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            write_store(self.out, self.other, 0)[0].close()
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 1, "engine": "process"}], ids=str)
+def test_a_folder_that_another_program_takes_over_is_an_error(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(SourceChanged, match="meanwhile"):
+        feedline.precompute(Overtaken(3, tmp_path), tmp_path, progress=False, **options)
+    assert head_of(tmp_path) == Overtaken.other
+    store = read_store(tmp_path)
+    assert (store.stored, store.is_whole) == (0, False)
+    store.close()
+
+
+class Noisy(Squares):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": feedline.rng().random(3)}
+
+
+def test_random_transforms_are_rejected_unless_frozen(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="draws random numbers"):
+        feedline.precompute(Noisy(), tmp_path / "a", progress=False)
+    stored = [
+        feedline.precompute(Noisy(), tmp_path / name, freeze_random=True, seed=3, workers=workers, progress=False)
+        for name, workers in (("a", 0), ("b", 2))
+    ]
+    assert [sample["x"].tolist() for sample in stored[0]] == [sample["x"].tolist() for sample in stored[1]]
+    for one in stored:
+        one.close()
+
+
+def test_transforms_are_applied_on_reading_and_not_stored(tmp_path: Path) -> None:
+    stored = feedline.precompute(Squares(), tmp_path, transform=lambda sample: sample["name"], progress=False)
+    assert stored[3] == "3²"
+    assert PrecomputedDataset(tmp_path)[3]["name"] == "3²"
+    stored.close()
+
+
+class Awaited(Squares):
+    async def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]
+        return super().__getitem__(index)
+
+
+def test_asynchronous_datasets_are_precomputed(tmp_path: Path) -> None:
+    stored = feedline.precompute(Awaited(), tmp_path, progress=False)
+    assert [sample["x"][0] for sample in stored] == [index**2 for index in range(50)]
+    stored.close()
+
+
+def test_a_progress_bar_is_shown_only_if_wanted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    feedline.precompute(Squares(), tmp_path / "out", progress=True).close()
+    shown = capfd.readouterr().err
+    assert "50/50" in shown
+    assert "samples/s" in shown
+    feedline.precompute(Squares(), tmp_path / "silent").close()  # no terminal
+    assert capfd.readouterr().err == ""
+
+
+def test_an_empty_dataset_is_allowed(tmp_path: Path) -> None:
+    assert len(feedline.precompute([], tmp_path, progress=False)) == 0
+
+
+def test_rejects_iterable_datasets(tmp_path: Path) -> None:
+    class Endless:
+        def __iter__(self) -> Any:
+            return iter(range(3))
+
+    with pytest.raises(BadOption, match="map-style"):
+        feedline.precompute(Endless(), tmp_path)
+
+
+def test_an_empty_folder_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no precomputed samples"):
+        PrecomputedDataset(tmp_path)[0]
+
+
+def test_an_invalid_record_is_reported_with_the_path_of_the_store(tmp_path: Path) -> None:
+    store, _ = write_store(tmp_path / "out", Head(bytes(32), 1), 1 << 20)
+    store.put(0, Encoded(b"FDL1\x04\0\0\0[[[["))
+    store.note_whole()
+    store.close()
+    dataset = PrecomputedDataset(tmp_path / "out")
+    with pytest.raises(CorruptSource, match=r"Sample 0 in .*out cannot be read: .*damaged or cut off"):
+        dataset[0]
+    dataset.close()

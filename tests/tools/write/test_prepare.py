@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import enum
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Subset
+
+import feedline
+from feedline.errors import PackError
+from feedline.tools.write.opening import open_source
+from feedline.tools.write.options import as_fields
+from feedline.tools.write.pictures import Pictures
+from feedline.tools.write.prepare import Prepare, named_fields, numbered, plain, size_of
+
+pytestmark = pytest.mark.sample(5)
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+@dataclasses.dataclass
+class Place:
+    x: int
+    name: str
+
+
+class Colour(str, enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+@pytest.mark.parametrize(
+    ("sample", "fields", "form", "named"),
+    [
+        ({"a": 1, "b": 2}, None, "dict", {"a": 1, "b": 2}),
+        ({"a": 1, "b": 2}, ["b"], "dict", {"b": 2}),
+        ({"a": 1, "b": 2}, {"new": "b", "a": "a"}, "dict", {"new": 2, "a": 1}),
+        ({"group/x": 1, "..": 2, 7: 3}, {"x": "group/x"}, "dict", {"x": 1}),
+        ({"jpg": 1, "__key__": "a", "__url__": "b"}, None, "dict", {"jpg": 1}),
+        ({"jpg": 1, "__key__": "a"}, {"key": "__key__", "jpg": "jpg"}, "dict", {"key": "a", "jpg": 1}),
+        ((1, 2), None, "tuple", {"0": 1, "1": 2}),
+        ([1, 2], ["x", "y"], "tuple", {"x": 1, "y": 2}),
+        (Point(1, 2), None, "dict", {"x": 1, "y": 2}),
+        (Point(1, 2), ["y"], "dict", {"y": 2}),
+        (Place(1, "a"), None, "dict", {"x": 1, "name": "a"}),
+        (7, None, "one", {"value": 7}),
+        (7, ["x"], "one", {"x": 7}),
+        ((), None, "tuple", {}),
+    ],
+)
+def test_fields_are_named_and_selected(sample: Any, fields: Any, form: str, named: dict[str, Any]) -> None:
+    found_form, found = named_fields(sample, as_fields(fields))
+    assert (found_form, list(found.items())) == (form, list(named.items()))
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "__key", "", "a\\b", "a\0", "a\nb", 7, None, ("a",)])
+def test_rejects_names_that_cannot_be_part_of_a_file_name(name: Any) -> None:
+    with pytest.raises(PackError, match=r"cannot be part of a file name. .*--fields x="):
+        named_fields({"good": 1, name: 2}, None)
+    assert named_fields({"good": 1, name: 2}, as_fields(["good"]))[1] == {"good": 1}
+
+
+@pytest.mark.parametrize(
+    ("sample", "fields", "message"),
+    [
+        ({"a": 1}, ["b"], "it has no field 'b', only the fields 'a'"),
+        ((1, 2), ["x"], "it has 2 values, but fields= names 1"),
+        (3, ["x", "y"], "it has 1 values, but fields= names 2"),
+    ],
+)
+def test_rejects_missing_fields(sample: Any, fields: list[str], message: str) -> None:
+    with pytest.raises(PackError, match=message):
+        named_fields(sample, as_fields(fields))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (torch.tensor([1, 2]), np.array([1, 2])),
+        (torch.tensor(3.5), 3.5),
+        (np.array(7), 7),
+        (np.arange(3, dtype=">i4"), np.arange(3, dtype="<i4")),
+        (np.str_("a"), "a"),
+        (np.bytes_(b"a"), b"a"),
+        (bytearray(b"a"), b"a"),
+        (Path("a") / "b", "a/b"),
+        (Colour.RED, "red"),
+        (Level.HIGH, 3),
+        ((1, [torch.tensor(2)]), [1, [2]]),
+        ({"a": np.float32(1)}, {"a": 1}),
+        (None, None),
+    ],
+)
+def test_values_become_plain(value: Any, expected: Any) -> None:
+    found = plain(value, "x")
+    if isinstance(expected, np.ndarray):
+        assert found.dtype == expected.dtype
+        assert found.tolist() == expected.tolist()
+    else:
+        assert found == expected
+        assert not isinstance(found, (enum.Enum, np.str_, torch.Tensor))
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, np.array([None]), np.zeros(2, "i4,f4"), [object()], lambda: 1])
+def test_rejects_values_that_no_format_can_store(value: Any) -> None:
+    with pytest.raises(PackError, match=r"its field 'x' is .* which no format holds"):
+        plain(value, "x")
+
+
+MASKED = np.ma.masked_array([1.5, 7], [False, True])
+
+
+@pytest.mark.parametrize("value", [MASKED, MASKED[1], [MASKED], {"a": MASKED}, np.ma.masked_array([1, 2])])
+@pytest.mark.parametrize("suffix", [".parquet", ".h5", ".lmdb", ".tar"])
+def test_rejects_masked_arrays(tmp_path: Path, value: Any, suffix: str) -> None:
+    with pytest.raises(PackError, match=r"Sample 0 cannot be packed: its field 'x' is a masked array.*filled\(\)"):
+        feedline.pack([{"x": value}], tmp_path / f"out{suffix}", workers=0)
+
+
+@pytest.mark.parametrize("value", [{1: "a", "1": "b"}, [{"a": {None: 1, "None": 2}}], {("a",): 1}])
+def test_rejects_nested_keys_that_are_not_strings(value: Any) -> None:
+    with pytest.raises(PackError, match=r"its field 'x' is a dict with the key .*not strings\. Turn them"):
+        plain(value, "x")
+    assert plain({np.str_("a"): 1, Colour.RED: 2}, "x") == {"a": 1, "red": 2}
+
+
+def test_size_of_nested_values() -> None:
+    assert size_of({"a": np.zeros(3), "b": [b"ab", "cde", 1]}) == 24 + 2 + 3 + 8
+
+
+class Samples:
+    """Reads several samples at once, unless one of them is broken."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        self.calls.append(index)
+        if index == 4:
+            raise ValueError("broken")
+        return {"x": index}
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, int]]:
+        self.calls.append(list(indices))
+        if 4 in indices:
+            raise ValueError("one is broken")
+        return [{"x": index} for index in indices]
+
+
+def test_samples_are_read_one_by_one_only_to_find_a_broken_one() -> None:
+    source = Samples()
+    dataset = numbered(source, skips=True)
+    assert dataset.__getitems__([0, 2]) == [(0, {"x": 0}, ""), (2, {"x": 2}, "")]
+    assert dataset.__getitems__([3, 4]) == [(3, {"x": 3}, ""), (4, None, "ValueError: broken")]
+    assert source.calls == [[0, 2], [3, 4], 3, 4]
+    with pytest.raises(ValueError, match="one is broken"):
+        numbered(source, skips=False).__getitems__([3, 4])
+
+
+def test_streams_are_numbered() -> None:
+    class Stream:
+        def __iter__(self) -> Iterator[str]:
+            return iter("ab")
+
+    assert list(numbered(Stream(), skips=True)) == [(0, "a", ""), (1, "b", "")]
+
+
+def test_items_contain_the_sample_or_the_failure() -> None:
+    prepare = Prepare(Pictures(), None, skips=True)
+    good, failed, odd = prepare([(3, {"x": 1}, ""), (4, None, "ValueError: broken"), (5, {"x": object()}, "")])
+    assert (good.number, good.sample, good.size, good.form) == (3, {"x": 1}, 8, "dict")
+    assert (failed.sample, failed.failure) == (None, "ValueError: broken")
+    assert odd.sample is None
+    assert "no format holds" in odd.failure
+    with pytest.raises(PackError, match=r"Sample 5 \(a.jpg\) cannot be packed: its field 'x'"):
+        Prepare(Pictures(), None, skips=False)([(5, {"x": object(), "path": "a.jpg"}, "")])
+
+
+def test_a_field_called_image_has_to_be_an_image_if_pictures_are_processed() -> None:
+    sample = {"image": b"<html>not found</html>"}
+    assert Prepare(Pictures(), None, skips=False)([(0, sample, "")])[0].sample == sample
+    with pytest.raises(PackError, match="its 22 bytes, which begin with b'<html>not fo', are not a picture"):
+        Prepare(Pictures(resize=8), None, skips=False)([(0, sample, "")])
+    image = Image.new("L", (4, 4))
+    (item,) = Prepare(Pictures(), None, skips=False)([(0, {"image": image}, "")])
+    assert item.sample is not None
+    assert item.sample["image"].shape == (4, 4)
+
+
+class Awaited:
+    """A dataset with an asynchronous `__getitem__`."""
+
+    def __len__(self) -> int:
+        return 20
+
+    async def __getitem__(self, index: int) -> dict[str, int]:
+        await asyncio.sleep(0)
+        if index == 7:
+            raise ValueError("seven")
+        return {"x": index}
+
+
+class AwaitedTogether(Awaited):
+    async def __getitems__(self, indices: list[int]) -> list[dict[str, int]]:
+        return [await self[index] for index in indices]
+
+
+@pytest.mark.parametrize("kind", [Awaited, AwaitedTogether])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_asynchronous_datasets_are_packed(tmp_path: Path, kind: type[Awaited], workers: int) -> None:
+    packed = feedline.pack(kind(), tmp_path / "out.lmdb", workers=workers, on_error="skip")
+    assert (packed.count, packed.skipped) == (19, 1)
+    assert "ValueError: seven" in packed.reasons[0]
+    with open_source(str(packed.path)) as opened:
+        assert [sample["x"] for sample in opened.dataset] == [*range(7), *range(8, 20)]
+    with pytest.raises(ValueError, match="seven"):
+        feedline.pack(kind(), tmp_path / "no.lmdb", workers=workers)
+    few: Any = Subset(kind(), range(5))  # type: ignore[arg-type]  # torch wants its own class
+    assert feedline.pack(few, tmp_path / "few.lmdb", workers=workers).count == 5
+
+
+@pytest.mark.parametrize("value", [np.longdouble(1) / 3, np.zeros(3, np.longdouble), np.zeros(2, np.clongdouble)])
+def test_rejects_number_types_that_differ_between_machines(value: Any) -> None:
+    with pytest.raises(PackError, match=r"'x' is of type .*differ between machines.*float64"):
+        plain(value, "x")

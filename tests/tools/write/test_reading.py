@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import feedline
+import feedline.datasets
+from feedline.errors import PackError
+from feedline.tools.write import reading
+from feedline.tools.write.inspection import inspect
+from feedline.tools.write.reading import dataset_text, fields_for, loader_text
+from feedline.tools.write.schema import Schema
+from tests.tools.write.lines import without_workers
+from tests.tools.write.stores import FORMATS, SHARDED, SINGLE
+
+pytestmark = pytest.mark.sample(5)
+
+SCHEMA = Schema.of([{"image": b"\xff\xd8\xff", "label": 3, "x": np.zeros(2)}])
+
+
+@pytest.mark.parametrize(
+    ("format_", "form", "fields"),
+    [
+        ("lmdb", "dict", None),
+        ("hdf5", "tuple", ("image", "label", "x")),
+        ("parquet", "one", "image"),
+        ("tar", "dict", {"image": "jpg", "label": "cls", "x": "x.npy"}),
+        ("tar", "tuple", ("jpg", "cls", "x.npy")),
+        ("tar", "one", "jpg"),
+    ],
+)
+def test_fields_for_each_format_and_form(format_: str, form: str, fields: Any) -> None:
+    assert fields_for(format_, SCHEMA, form) == fields
+
+
+def test_quotes_in_paths_are_escaped() -> None:
+    assert eval(dataset_text("hdf5", 'it\'s "mine".h5', Schema(()), "dict").removeprefix("HDF5Dataset")) == (
+        'it\'s "mine".h5'
+    )
+
+
+def run(line: str) -> list[Any]:
+    names: dict[str, Any] = {"feedline": feedline}
+    exec(without_workers(line).replace("shuffle=True, ", "").replace("batch_size=32", "batch_size=1"), names)
+    batches = list(names["loader"])
+    names["loader"].dataset.close()
+    return batches
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize(
+    "samples", [[{"b": 1.5, "a": "x"}] * 5, [(np.arange(2), 3)] * 5, [np.arange(3)] * 5], ids=["dict", "tuple", "one"]
+)
+def test_the_lines_of_pack_and_inspect_load_the_output(tmp_path: Path, format_: str, samples: list[Any]) -> None:
+    outs: list[tuple[Path, dict[str, Any]]] = [(tmp_path / SINGLE[format_], {})]
+    outs += [(tmp_path / "shards", {"samples_per_shard": 2})] if format_ in SHARDED else []
+    outs += [(tmp_path / "a.b", {"samples_per_shard": 2})] if format_ in SHARDED else []
+    outs += [(tmp_path / "bare", {})] if format_ == "lmdb" else []
+    for out, options in outs:
+        packed = feedline.pack(samples, out, format=format_, workers=0, **options)
+        for line in (packed.line, inspect(str(out))["line"]):
+            batches = run(line)
+            assert len(batches) == 5, line
+            assert type(batches[0]) in (type(samples[0]), list), line
+            if isinstance(samples[0], dict):
+                assert list(batches[0]) == ["b", "a"], line
+
+
+def test_the_line_is_valid_python() -> None:
+    compile(loader_text(dataset_text("tar", "a.tar", SCHEMA, "tuple"), SCHEMA), "line", "exec")
+
+
+SHAPES: dict[str, list[Any]] = {
+    "plain": [{"x": number, "s": "a", "b": b"x", "v": np.zeros(3)} for number in range(5)],
+    "lengths": [{"ids": np.arange(number + 1), "fixed": np.zeros(2), "y": number} for number in range(5)],
+    "lengths in tuples": [(number, np.arange(number + 1)) for number in range(5)],
+    "lengths alone": [np.arange(number + 1) for number in range(5)],
+    "pictures": [{"image": np.zeros((number + 1, 4, 3), np.uint8)} for number in range(5)],
+    "axes": [{"image": np.zeros((4, 4, 3)[: 2 + number % 2], np.uint8)} for number in range(5)],
+    "nested": [{"boxes": [[1, 2]] * number, "more": {"a": number}} for number in range(5)],
+    "none": [{"x": None if number % 2 else number, "y": number} for number in range(5)],
+    "lengths and none": [{"x": None if number % 2 else np.arange(number + 1)} for number in range(5)],
+    "dates": [{"x": np.datetime64("2020-01-01", "s") + np.timedelta64(number, "s")} for number in range(5)],
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_printed_line_delivers_a_batch(tmp_path: Path, format_: str, name: str) -> None:
+    try:
+        packed = feedline.pack(SHAPES[name], tmp_path / SINGLE[format_], format=format_, workers=0)
+    except PackError:
+        assert name != "plain" or format_ == "npy"
+        return
+    for line in (packed.line, inspect(str(packed.path))["line"]):
+        names: dict[str, Any] = {"feedline": feedline}
+        exec(without_workers(line), names)
+        batch = next(iter(names["loader"]))
+        names["loader"].dataset.close()
+        assert ("collate_fn=list" in line) == (name not in ("plain", "dates")), line
+        assert "collate_fn=list" not in line or len(batch) == 5
+
+
+def test_lines_for_files_that_pack_did_not_write(tmp_path: Path) -> None:
+    """If the inspected samples differ, the line collates them into lists."""
+    pq.write_table(pa.table({"x": [[1], [1, 2]]}), tmp_path / "a.parquet")
+    (tmp_path / "parts").mkdir()
+    pq.write_table(pa.table({"x": [1], "y": [1]}), tmp_path / "parts" / "1.parquet")
+    pq.write_table(pa.table({"z": [1], "y": [1]}), tmp_path / "parts" / "2.parquet")
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for member in ("a.cls", "b.cls", "b.txt"):
+            info = tarfile.TarInfo(member)
+            info.size = 1
+            archive.addfile(info, io.BytesIO(b"1"))
+    for size in (2, 3):
+        (tmp_path / "photos" / "a").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (size, 2)).save(tmp_path / "photos" / "a" / f"{size}.png")
+    for place in ("a.parquet", "parts", "a.tar", "photos"):
+        names: dict[str, Any] = {"feedline": feedline}
+        chosen = ["y"] if place == "parts" else None
+        exec(without_workers(inspect(str(tmp_path / place), fields=chosen)["line"]), names)
+        batch = next(iter(names["loader"]))
+        assert list(batch) == ["y"] if place == "parts" else len(batch) == 2
+        names["loader"].dataset.close()
+
+
+def test_lines_for_csv_files(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,s\n1,a\n2,b\n")
+    (tmp_path / "b.csv").write_text("x;s\n1;a\n;b\n")
+    (tmp_path / "c.tsv").write_text("x\ts\n1\ta\n.5\t\n")
+    lines = {name: inspect(str(tmp_path / name))["line"] for name in ("a.csv", "b.csv", "c.tsv")}
+    assert [len(run(line)) for line in lines.values()] == [2, 2, 2]
+    assert "collate_fn=list" in lines["b.csv"]  # one of its numbers is None
+    assert "collate" not in lines["c.tsv"]
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 2), (4, 4), (64, 4)])
+def test_the_line_suggests_no_more_workers_than_there_are_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
+) -> None:
+    monkeypatch.setattr(reading, "core_count", lambda: cores)
+    for is_stream in (False, True):
+        assert f"workers={workers})" in reading.loader_text(
+            "LMDBDataset('a')", Schema.of([{"x": 1}]), is_stream=is_stream
+        )

@@ -1,0 +1,165 @@
+"""In every format, values read back equal through the printed line, or are rejected."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.datasets.derived.formats import READABLE
+from feedline.errors import BadOption, CorruptSource, PackError
+from feedline.tools.write.schema import Schema
+from feedline.tools.write.writers import tar
+from tests.sampling import examples
+from tests.tools.write.stores import FORMATS, SINGLE, mixed
+
+pytestmark = pytest.mark.sample(5)
+
+pack = partial(feedline.pack, workers=0)
+
+
+def through_the_line(packed: feedline.Packed) -> list[Any]:
+    """Open the dataset that the printed line opens, and read it."""
+    expression = packed.line.removeprefix("loader = feedline.Loader(").partition(", batch_size=")[0]
+    dataset = eval(expression, {"feedline": feedline})
+    try:
+        return [dataset[index] for index in range(len(dataset))]
+    finally:
+        dataset.close()
+
+
+def equal(one: Any, other: Any) -> bool:
+    """True if values are equal: numbers by value, arrays also by type. A zero-dimensional array equals its number."""
+    one, other = (value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value for value in (one, other))
+    if isinstance(one, np.ndarray):
+        same = isinstance(other, np.ndarray) and one.dtype == other.dtype and one.shape == other.shape
+        return same and one.tobytes() == other.tobytes()
+    if isinstance(one, dict):
+        return isinstance(other, dict) and list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, (str, bytes)):
+        return isinstance(other, str if isinstance(one, str) else bytes) and one == other
+    if one is None or isinstance(other, (str, bytes, list, dict, np.ndarray)) or other is None:
+        return one is other
+    return bool(one == other) or bool(one != one and other != other)
+
+
+dtypes = st.sampled_from(["?", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", "c8", "M8[s]", "m8[ns]", "U3", "S2"])
+shapes = st.sampled_from([(), (0,), (1,), (3,), (2, 0), (2, 3)])
+arrays = st.builds(
+    lambda dtype, shape: np.arange(6).astype("u1").astype(dtype)[: int(np.prod(shape))].reshape(shape), dtypes, shapes
+)
+texts = st.one_of(st.just(""), st.text(max_size=5), st.sampled_from(["caf\udce9", "\ud83d", "a\0", "\ufeffx", "a\r\n"]))
+contents = st.one_of(
+    st.binary(max_size=8),
+    st.sampled_from([b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0x", b"null", b"RIFF1234WEBP"]),
+)
+numbers = st.one_of(
+    st.booleans(),
+    st.integers(-(1 << 70), 1 << 70),
+    st.sampled_from([1 << 63, (1 << 64) - 1, -(1 << 63), 10**5000]),
+    st.floats(),
+    st.complex_numbers(),
+    st.sampled_from([np.uint8(255), np.float32(0.1), np.float16("nan"), np.longdouble(1) / 3, np.True_]),
+)
+times = st.sampled_from(
+    [np.datetime64("2024-01-01"), np.datetime64("NaT", "ns"), np.timedelta64(3, "ms"), datetime.date(2024, 1, 1)]
+)
+plain = st.one_of(st.none(), texts, contents, numbers, times)
+nested = st.one_of(st.lists(plain, max_size=3), st.dictionaries(st.text(max_size=3), plain, max_size=2))
+columns = st.one_of(
+    *(st.lists(kind, min_size=1, max_size=4) for kind in (texts, contents, numbers, times, arrays, nested)),
+    *(
+        st.lists(st.one_of(st.none(), kind), min_size=1, max_size=4)
+        for kind in (texts, contents, numbers, arrays, nested)
+    ),
+    st.lists(st.one_of(plain, arrays, nested), min_size=1, max_size=4),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format_", FORMATS)
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(values=columns, skips=st.booleans(), verify=st.booleans())
+def test_packed_values_read_back_equal(format_: str, values: list[Any], skips: bool, verify: bool) -> None:
+    samples = [{"x": value, "number": number} for number, value in enumerate(values)]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            packed = pack(
+                samples,
+                Path(folder) / SINGLE[format_],
+                format=format_,
+                on_error="skip" if skips else "raise",
+                verify=verify,
+            )
+        except PackError as exc:
+            if "read back" in str(exc):
+                raise  # it should have been rejected before anything was written
+            return
+        found = through_the_line(packed)
+    assert len(found) == packed.count == len(samples) - packed.skipped
+    for sample in found:
+        expected = values[int(sample["number"])]
+        assert equal(expected, sample["x"]), (expected, sample["x"])
+
+
+@pytest.mark.parametrize("value", [3, "text", ["a", "list"]])
+def test_tar_rejects_none(tmp_path: Path, value: Any) -> None:
+    samples = [{"x": None if number in (0, 290) else value} for number in range(300)]
+    with pytest.raises(PackError, match=r"None in sample 0.*or use lmdb.*--on-error skip"):
+        pack(samples, tmp_path / "out.tar")
+    packed = pack(samples, tmp_path / "out.tar", on_error="skip")
+    assert (packed.count, packed.skipped) == (298, 2)
+    assert [sample["x"] for sample in through_the_line(packed)] == [value] * 298
+
+
+def test_values_of_several_kinds_are_kept_when_none_is_skipped(tmp_path: Path) -> None:
+    samples: list[Any] = [{"x": value} for value in (None, [1], "a", 3, None)]
+    packed = pack(samples, tmp_path / "out.tar", on_error="skip")
+    assert [sample["x"] for sample in through_the_line(packed)] == [[1], "a", 3]
+
+
+@pytest.mark.parametrize(
+    ("failure", "blamed"),
+    [(TypeError("an option"), False), (BadOption("an option."), False), (CorruptSource("cut off."), True)],
+)
+def test_only_damaged_data_is_blamed_on_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, blamed: bool
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise failure
+
+    monkeypatch.setitem(READABLE, "lmdb", dataclasses.replace(READABLE["lmdb"], source=fail))
+    with pytest.raises(PackError, match=str(failure).rstrip(".")) as caught:
+        pack([mixed(0)], tmp_path / "out.lmdb")
+    assert ("may be faulty" in str(caught.value)) == blamed
+    assert not (tmp_path / "out.lmdb").exists()
+
+
+def test_none_is_never_written_as_a_member() -> None:
+    column = Schema.of([{"x": [1]}]).columns[0]
+    with pytest.raises(ValueError, match="its field 'x' is None, which tar cannot hold"):
+        tar.content_of(column, None)
+
+
+@pytest.mark.parametrize("format_", ["lmdb", "tar"])
+@pytest.mark.parametrize("bad", [{"x": b"no picture"}, {"y": 1}])
+def test_pictures_are_encoded_even_if_the_first_sample_is_bad(
+    tmp_path: Path, format_: str, bad: dict[str, Any]
+) -> None:
+    pictures: list[Any] = [{"x": mixed(number)["image"]} for number in range(5)]
+    packed = pack([bad, *pictures], tmp_path / SINGLE[format_], encode="png", on_error="skip")
+    found = through_the_line(packed)
+    assert packed.skipped == ("y" in bad)
+    assert all(sample["x"].startswith(b"\x89PNG") for sample in found[-5:])

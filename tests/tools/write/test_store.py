@@ -1,0 +1,870 @@
+"""Outputs in object stores: an in-memory store, and a local S3 server with and without faults."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import signal
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.datasets import ParquetDataset, Remote, TarDataset, open_dataset
+from feedline.datasets.storage.blob import RetryPolicy
+from feedline.errors import BadOption, CorruptSource, PackError, SourceChanged, SourceError
+from feedline.tools.write import Stage, store
+from feedline.tools.write.inspection import inspect
+from tests import program_server
+from tests.datasets.storage.servers import (
+    StoreProxy,
+    first,
+    needs_s3,
+    options_for,
+    s3_bucket,
+    store_proxy,
+)
+from tests.sampling import examples
+from tests.tools.write.stores import Mixed, Stream, canonical, content, mixed
+
+pack = functools.partial(feedline.pack, workers=0)
+shards = functools.partial(pack, format="tar", samples_per_shard=16)
+FIELDS = {"image": "image.npy", "vector": "vector.npy", "label": "cls", "name": "name.txt"}
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
+
+
+# Any, throughout: fsspec and boto3 have no types.
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """An empty in-memory store."""
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    yield system
+    system.store.clear()
+
+
+def files_below(memory: Any, folder: str) -> dict[str, bytes]:
+    """Return the content of all files below a folder of the in-memory store, by relative path."""
+    root = f"/{folder}/"
+    return {name.removeprefix(root): memory.cat(name) for name in memory.find(root)}
+
+
+def without_place(files: dict[str, bytes]) -> dict[str, Any]:
+    """Return the content of files; the manifest without the entries that only stores have."""
+    manifest = json.loads(files["feedline.json"])
+    for name in ("place", "crc32"):
+        manifest.pop(name, None)
+    manifest["shards"] = [{**shard, "tag": ""} for shard in manifest["shards"]]
+    return {**files, "feedline.json": manifest}
+
+
+@pytest.mark.parametrize("format_", ["tar", "parquet"])
+def test_the_output_has_the_same_bytes_as_a_local_one(memory: Any, tmp_path: Path, format_: str) -> None:
+    act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=33)
+    local, remote = act(tmp_path / "out"), act("memory://bucket/out/")
+    assert without_place(files_below(memory, "bucket/out")) == without_place(content(tmp_path / "out"))
+    assert (remote.count, remote.size, remote.resumed) == (100, local.size, 0)
+    assert remote.path == "memory://bucket/out/"
+    assert "Dataset('memory://bucket/out/'" in remote.line
+
+
+def test_the_printed_line_loads_the_output(memory: Any) -> None:
+    packed = shards(Mixed(), "memory://bucket/out")
+    call = packed.line.partition("feedline.Loader(feedline.datasets.")[2].partition("), batch_size")[0]
+    dataset = eval(f"{call})", {"TarDataset": TarDataset})
+    assert canonical(dataset.__getitems__(list(range(100)))) == canonical(list(map(mixed, range(100))))
+    dataset.close()
+
+
+@pytest.mark.parametrize(("waiting", "limit"), [(1 << 30, 5), (0, 2)])
+def test_only_a_few_shards_are_on_the_local_disk_at_a_time(
+    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int, limit: int
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(store, "_WAITING_BYTES", waiting)
+    most = 0
+
+    put_file = type(memory).put_file
+
+    def put_and_look(system: Any, path: str, *arguments: object, **options: object) -> None:
+        nonlocal most  # what is uploaded is on the disk now; when progress is reported, it may be gone
+        most = max(most, len(list(tmp_path.rglob("*.tar"))))
+        put_file(system, path, *arguments, **options)
+
+    monkeypatch.setattr(type(memory), "put_file", put_and_look)
+    shards(Mixed(), "memory://bucket/out")
+    assert 1 <= most <= limit
+    assert os.listdir(tmp_path) == [], "nothing is left behind"
+
+
+def test_four_shards_are_uploaded_concurrently(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each upload waits until three others have started. Notes are still written in order."""
+    together, notes = threading.Barrier(4, timeout=60), list[int]()
+    upload, save = store.StoreWork._upload, store.StoreWork._save
+
+    def wait(self: Any, path: Path, name: str, crc32: int) -> str:
+        together.wait()
+        return upload(self, path, name, crc32)
+
+    def note(self: Any, name: str, data: bytes) -> None:
+        notes.append(len(json.loads(data)["entries"])) if name == "note.json" else None
+        save(self, name, data)
+
+    monkeypatch.setattr(store.StoreWork, "_upload", wait)
+    monkeypatch.setattr(store.StoreWork, "_save", note)
+    pack(Mixed(), "memory://bucket/out", format="tar", samples_per_shard=13)
+    assert notes == [*range(1, 9), 8], "the last note says that the dataset has ended"
+    assert labels_in("memory://bucket/out", "tar") == OLD
+
+
+def test_a_faster_later_upload_is_not_noted_before_an_earlier_one(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of eight shards cannot be uploaded, the third can. A resumed run continues after the first."""
+    upload, third = store.StoreWork._upload, threading.Event()
+
+    def fail(self: Any, path: Path, name: str, crc32: int) -> str:
+        if name == "shard-000001.tar":
+            assert third.wait(60)
+            raise PackError("no")
+        tag: str = upload(self, path, name, crc32)
+        if name == "shard-000002.tar":
+            third.set()
+        return tag
+
+    act = functools.partial(pack, Mixed(), "memory://bucket/out", format="tar", samples_per_shard=13)
+    with monkeypatch.context() as patched:
+        patched.setattr(store.StoreWork, "_upload", fail)
+        with pytest.raises(PackError, match="no"):
+            act()
+    assert act().resumed == 13
+    assert labels_in("memory://bucket/out", "tar") == OLD
+
+
+# -- interruption -----------------------------------------------------------------------------------------------------
+
+
+class Lost(Exception):
+    """Stands for a machine that is lost."""
+
+
+@pytest.mark.parametrize("format_", ["tar", pytest.param("parquet", marks=pytest.mark.slow)])
+def test_a_run_that_ends_at_any_request_is_resumed(memory: Any, monkeypatch: pytest.MonkeyPatch, format_: str) -> None:
+    act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=30)
+    act("memory://bucket/whole")
+    expected = without_place(files_below(memory, "bucket/whole"))
+    plain, left = store.StoreWork._ask, [0]
+    uploads: list[str] = []
+
+    def ask(self: Any, name: str, *arguments: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Lost(name)
+        return plain(self, name, *arguments, **options)
+
+    def upload(self: Any, path: Path, name: str, crc32: int) -> str:
+        tag: str = uploading(self, path, name, crc32)
+        uploads.append(name)
+        return tag
+
+    monkeypatch.setattr(store, "_WAITING_BYTES", 0)  # one upload at a time: otherwise several may have no note yet
+    monkeypatch.setattr(store.StoreWork, "_ask", ask)
+    uploading = store.StoreWork._upload
+    monkeypatch.setattr(store.StoreWork, "_upload", upload)
+    point, resumed = 0, set()
+    while True:
+        place = f"bucket/at-{point}"
+        left[0] = point
+        uploads.clear()
+        try:
+            act(f"memory://{place}")
+        except Lost:
+            is_complete = "feedline.json" in files_below(memory, place)
+        else:
+            break
+        done = len(uploads)
+        uploads.clear()
+        left[0] = 1000
+        again = act(f"memory://{place}", overwrite=is_complete)
+        assert without_place(files_below(memory, place)) == expected, f"ended at request {point}"
+        assert done + len(uploads) <= 4 + 1 or is_complete, "only missing shards are uploaded"
+        resumed.add(again.resumed)
+        point += 1
+    assert point > 10
+    assert resumed == {0, 25, 50, 75, 100}
+
+
+def test_a_shard_that_vanished_during_an_interruption_is_packed_again(memory: Any) -> None:
+    def stop(stage: Stage) -> None:
+        if stage.done > 60:
+            raise KeyboardInterrupt
+
+    shards(Mixed(), "memory://bucket/whole")
+    with pytest.raises(KeyboardInterrupt):
+        shards(Mixed(), "memory://bucket/out", report=stop)
+    memory.rm("/bucket/out/shard-000001.tar")
+    assert shards(Mixed(), "memory://bucket/out").resumed == 0
+    assert without_place(files_below(memory, "bucket/out")) == without_place(files_below(memory, "bucket/whole"))
+
+
+@pytest.mark.parametrize(("format_", "kind"), [("tar", TarDataset), ("parquet", ParquetDataset)])
+def test_an_incomplete_output_cannot_be_opened_by_its_folder(memory: Any, format_: str, kind: Any) -> None:
+    def stop(stage: Stage) -> None:
+        if stage.done > 60:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(Mixed(), "memory://bucket/out", format=format_, samples_per_shard=16, report=stop)
+    for act in (lambda: len(kind("memory://bucket/out/")), lambda: inspect("memory://bucket/out")):
+        with pytest.raises(SourceError, match=r"has not finished memory://bucket/out/?: .* run the same command again"):
+            act()
+    with closing(kind(f"memory://bucket/out/*.{format_}")) as dataset:
+        assert 0 < len(dataset) < 100
+
+
+def test_another_job_does_not_resume(memory: Any) -> None:
+    def stop(stage: Stage) -> None:
+        if stage.done > 60:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shards(Mixed(), "memory://bucket/out", report=stop)
+    with pytest.raises(BadOption, match=r"memory://bucket/out was left by a run with samples=100.*--restart"):
+        shards(Mixed(99), "memory://bucket/out")
+    packed = pack(Mixed(99), "memory://bucket/out", format="tar", samples_per_shard=50, restart=True)
+    assert (packed.count, packed.resumed) == (99, 0)
+    assert len(files_below(memory, "bucket/out")) == 5, "two shards, two indices, one manifest; the others are deleted"
+
+
+def test_the_list_of_shards_is_written_page_by_page(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.tools.write.work._PAGE", 3)
+    notes: list[int] = []
+    plain = store.StoreWork._save
+
+    def save(self: Any, name: str, data: bytes) -> None:
+        notes.append(len(json.loads(data)["entries"])) if name == "note.json" else None
+        plain(self, name, data)
+
+    monkeypatch.setattr(store.StoreWork, "_save", save)
+
+    def stop(stage: Stage) -> None:
+        if stage.done > 80:
+            raise KeyboardInterrupt
+
+    act = functools.partial(pack, format="tar", samples_per_shard=10)
+    with pytest.raises(KeyboardInterrupt):
+        act(Mixed(), "memory://bucket/out", report=stop)
+    assert act(Mixed(), "memory://bucket/out").resumed >= 70
+    assert max(notes) == 2, "a note stays small"
+    names = [shard["name"] for shard in json.loads(files_below(memory, "bucket/out")["feedline.json"])["shards"]]
+    assert names == [f"shard-{number:06d}.tar" for number in range(10)]
+    assert not [name for name in files_below(memory, "bucket/out") if name.startswith(".packing")]
+
+
+# -- existing outputs -------------------------------------------------------------------------------------------------
+
+
+def test_an_existing_output_is_replaced_only_with_overwrite(memory: Any) -> None:
+    shards(Mixed(), "memory://bucket/out")
+    before = files_below(memory, "bucket/out")
+    with pytest.raises(BadOption, match=r"memory://bucket/out exists already.*--overwrite"):
+        shards(Mixed(20), "memory://bucket/out")
+    assert files_below(memory, "bucket/out") == before
+    shards(Mixed(20), "memory://bucket/out", overwrite=True)
+    with closing(TarDataset("memory://bucket/out/", "cls", cache=False)) as dataset:
+        assert len(dataset) == 20
+    assert len(files_below(memory, "bucket/out")) == 5, "nothing of the old output is left"
+
+
+def labels_in(address: str, format_: str, **options: Any) -> list[int]:
+    """Return the labels of all samples of an output."""
+    opened: Any = ParquetDataset if format_ == "parquet" else TarDataset
+    field = "label" if format_ == "parquet" else "cls"
+    with closing(opened(f"{address}/", field, cache=False, **options)) as dataset:
+        return [int(label) for label in dataset.__getitems__(list(range(len(dataset))))]
+
+
+OLD, NEW = [number % 10 for number in range(100)], [number % 10 for number in range(70)]
+
+
+@pytest.mark.parametrize("format_", ["tar", pytest.param("parquet", marks=pytest.mark.slow)])
+def test_the_old_output_can_be_read_until_the_new_one_is_complete(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    """The run ends at any request. Readers then get all of the old output or all of the new one."""
+    act = functools.partial(pack, format=format_, samples_per_shard=30)
+    replace = functools.partial(act, Mixed(70), overwrite=True)
+    plain, left = store.StoreWork._ask, [1000]
+
+    def ask(self: Any, *arguments: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Lost
+        return plain(self, *arguments, **options)
+
+    monkeypatch.setattr(store, "_WAITING_BYTES", 0)  # one upload at a time, so that requests have a fixed order
+    monkeypatch.setattr(store.StoreWork, "_ask", ask)
+    point, seen, resumed = 0, [], set()
+    while True:
+        place = f"memory://bucket/at-{point}"
+        left[0] = 1000
+        act(Mixed(), place)
+        left[0] = point
+        try:
+            replace(place)
+        except Lost:
+            pass
+        else:
+            break
+        seen.append(labels_in(place, format_))
+        left[0] = 1000
+        resumed.add(replace(place).resumed)
+        assert labels_in(place, format_) == NEW
+        names = {name for name in files_below(memory, f"bucket/at-{point}") if not name.startswith(".index/")}
+        assert names == {"feedline.json", *(f"shard-v1-{number:06d}.{format_}" for number in range(3))}
+        point += 1
+    assert sorted(seen, key=len, reverse=True) == seen
+    assert seen[0] == OLD
+    assert seen[-1] == NEW
+    assert all(labels in (OLD, NEW) for labels in seen)
+    assert resumed == {0, 24, 47, 70}
+
+
+def test_an_interrupted_replacement_keeps_the_old_output_and_can_be_resumed(memory: Any) -> None:
+    def stop(stage: Stage) -> None:
+        if stage.done > 60:
+            raise KeyboardInterrupt
+
+    shards(Mixed(), "memory://bucket/out")
+    with pytest.raises(KeyboardInterrupt):
+        shards(Mixed(70), "memory://bucket/out", overwrite=True, report=stop)
+    assert labels_in("memory://bucket/out", "tar") == OLD
+    with pytest.raises(BadOption, match=r"exists already.*--overwrite.* resume the interrupted run"):
+        shards(Mixed(70), "memory://bucket/out")
+    with pytest.raises(BadOption, match=r"was left by a run with samples=70"):
+        shards(Mixed(80), "memory://bucket/out", overwrite=True)
+    assert labels_in("memory://bucket/out", "tar") == OLD
+    pack(Mixed(80), "memory://bucket/out", format="tar", samples_per_shard=50, overwrite=True, restart=True)
+    assert len(labels_in("memory://bucket/out", "tar")) == 80
+    assert len(files_below(memory, "bucket/out")) == 5, "two shards, two indices, one manifest; the others are deleted"
+    pack(Mixed(20), "memory://bucket/out", format="tar", samples_per_shard=50, overwrite=True)
+    assert {"shard-v2-000000.tar", "feedline.json"} <= set(files_below(memory, "bucket/out"))
+
+
+@pytest.mark.parametrize("manifest", [b"{", b'{"workers": 4}', b'{"shards": [], "format": "tar", "count": 0}'])
+def test_without_a_manifest_that_feedline_wrote_nothing_is_replaced(memory: Any, manifest: bytes) -> None:
+    objects = {"feedline.json": manifest, "shard-000000.tar": b"precious"}
+    for name, data in objects.items():
+        memory.pipe(f"/bucket/out/{name}", data)
+    with pytest.raises(BadOption, match=r"did not write, or that are damaged"):
+        shards(Mixed(70), "memory://bucket/out", overwrite=True, restart=True)
+    assert files_below(memory, "bucket/out") == objects
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "shard-000000.tar", "sub/a.tar", "feedline.json", ".packing/note.json"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_objects_that_feedline_did_not_write_are_left_alone(memory: Any, name: str, overwrite: bool) -> None:
+    memory.pipe(f"/bucket/out/{name}", b"precious")
+    with pytest.raises(BadOption, match=r"objects that feedline did not write"):
+        shards(Mixed(), "memory://bucket/out", overwrite=overwrite, restart=True)
+    assert files_below(memory, "bucket/out") == {name: b"precious"}
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "shard-000099.tar", ".index/shard-000099.tar", ".packing/notes.txt"])
+def test_objects_among_the_shards_of_a_complete_output_are_left_alone(memory: Any, name: str) -> None:
+    shards(Mixed(), "memory://bucket/out")
+    memory.pipe(f"/bucket/out/{name}", b"precious")
+    before = files_below(memory, "bucket/out")
+    with pytest.raises(BadOption, match=name):
+        shards(Mixed(70), "memory://bucket/out", overwrite=True, restart=True)
+    assert files_below(memory, "bucket/out") == before
+
+
+@pytest.mark.parametrize(
+    ("out", "format_", "text"),
+    [
+        ("memory://bucket/a.tar", None, "name of one file.*memory://bucket/a --format tar"),
+        ("memory://bucket/a", "lmdb", "lmdb is not read from stores.*tar or parquet"),
+        ("memory://bucket/a", "hdf5", "hdf5 is not read from stores"),
+        ("memory://bucket/a*", "tar", "not the address of a folder"),
+        ("https://host/a", "tar", "web server"),
+        ("s3://", "tar", "not the address of a folder"),
+        ("nonesuch://bucket/a", "tar", "nonesuch:// are unknown"),
+        ("memory://bucket/a", None, "does not select a format"),
+    ],
+)
+def test_rejects_impossible_outputs(memory: Any, out: str, format_: str | None, text: str) -> None:
+    with pytest.raises(BadOption, match=text):
+        pack(Mixed(), out, format=format_)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_in_another_place_can_be_read(memory: Any, tmp_path: Path) -> None:
+    """Copies have other versions; sizes and checksums are still verified."""
+    shards(Mixed(), tmp_path / "out")
+    memory.put(f"{tmp_path}/out/", "/bucket/copy/", recursive=True)
+    dataset = TarDataset("memory://bucket/copy/", FIELDS, cache=False)
+    assert canonical(dataset.__getitems__([3, 99, 50])) == canonical([mixed(3), mixed(99), mixed(50)])
+    dataset.close()
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "other"])
+def test_a_missing_or_damaged_index_is_rebuilt(memory: Any, damage: str) -> None:
+    shards(Mixed(), "memory://bucket/out")
+    name = "/bucket/out/.index/shard-000003.tar"
+    if damage == "missing":
+        memory.rm(name)
+    elif damage == "cut":
+        memory.pipe(name, memory.cat(name)[:-9])
+    else:
+        memory.pipe(name, memory.cat("/bucket/out/.index/shard-000002.tar"))
+    with closing(TarDataset("memory://bucket/out/", "cls", cache=False)) as dataset:
+        assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
+
+
+def test_damage_anywhere_in_the_manifest_is_detected(memory: Any) -> None:
+    shards(Mixed(), "memory://bucket/out")
+    whole = memory.cat("/bucket/out/feedline.json")
+    for place in range(0, len(whole), 37):
+        memory.pipe("/bucket/out/feedline.json", whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(CorruptSource):
+            len(TarDataset("memory://bucket/out/", cache=False))
+    for name in ("../secret", "a/b", "", ".."):
+        manifest = json.loads(whole)
+        del manifest["crc32"]
+        manifest["shards"][0]["name"] = name
+        memory.pipe("/bucket/out/feedline.json", json.dumps(manifest).encode())
+        with pytest.raises(CorruptSource, match="name"):
+            len(TarDataset("memory://bucket/out/", cache=False))
+
+
+def test_a_replaced_shard_is_detected(memory: Any) -> None:
+    shards(Mixed(), "memory://bucket/out")
+    memory.pipe("/bucket/out/shard-000001.tar", memory.cat("/bucket/out/shard-000001.tar") + bytes(512))
+    with closing(TarDataset("memory://bucket/out/", "cls", cache=False)) as dataset:
+        assert dataset[3] == 3
+        with pytest.raises(SourceChanged, match=r"shard-000001.tar has changed since it was packed"):
+            dataset[20]
+
+
+def test_a_local_output_is_opened_by_its_manifest_without_a_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards(Mixed(), tmp_path / "out")
+
+    def scan(*_: object, **__: object) -> None:
+        raise AssertionError("scanned")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("feedline.datasets.formats.tar.index.scan", scan)
+        for place in (tmp_path / "out", f"{tmp_path}/out/", f"{tmp_path}/out/shard-*.tar"):
+            with closing(TarDataset(place, "cls", cache=False)) as dataset:
+                assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
+    shard = tmp_path / "out" / "shard-000001.tar"
+    shard.write_bytes(shard.read_bytes() + bytes(512))
+    with closing(TarDataset(tmp_path / "out", "cls", cache=False)) as dataset:
+        assert dataset[20] == 0, "a replaced local shard is scanned"
+
+
+@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
+def test_every_engine_delivers_the_same_samples(memory: Any, tmp_path: Path, engine: Any) -> None:
+    shards(Mixed(), tmp_path / "out")
+    dataset = TarDataset(tmp_path / "out", "cls", cache=False)
+    workers = 0 if engine == "inline" else 2
+    loader = feedline.DataLoader(dataset, batch_size=8, num_workers=workers, shuffle=True, seed=3, engine=engine)
+    plain = feedline.DataLoader([n % 10 for n in range(100)], batch_size=8, num_workers=0, shuffle=True, seed=3)
+    assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in plain]
+    loader.close()
+
+
+# -- a local S3 server ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    with s3_bucket() as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(s3: Any) -> Iterator[StoreProxy]:
+    with store_proxy(s3.meta.endpoint_url) as proxy:
+        proxy.page = 1000
+        yield proxy
+
+
+def objects(s3: Any, folder: str) -> dict[str, bytes]:
+    """Return the content of all objects below a folder of the bucket, by relative path."""
+    found = s3.list_objects_v2(Bucket="bucket", Prefix=f"{folder}/").get("Contents", [])
+    return {
+        one["Key"].removeprefix(f"{folder}/"): s3.get_object(Bucket="bucket", Key=one["Key"])["Body"].read()
+        for one in found
+    }
+
+
+def kinds(proxy: StoreProxy) -> Counter[str]:
+    """Return how many requests of each kind arrived."""
+    return Counter("LIST" if "list-type" in path else method for method, path in proxy.asked)
+
+
+@needs_s3
+@pytest.mark.parametrize("format_", ["tar", "parquet"])
+def test_s3_gets_the_same_bytes_and_a_fixed_number_of_requests_per_shard(
+    s3: Any, proxy: StoreProxy, tmp_path: Path, format_: str
+) -> None:
+    asked = {}
+    for count in (2, 5):
+        proxy.asked.clear()
+        act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=100 // count)
+        act(f"s3://bucket/{format_}-{count}", remote=Remote(storage_options=options_for(proxy)))
+        asked[count] = kinds(proxy)
+        local = act(tmp_path / f"{count}").path
+        assert without_place(objects(s3, f"{format_}-{count}")) == without_place(content(local))
+    writes = 3 if format_ == "tar" else 2  # the shard, its index, the note
+    assert asked[5] - asked[2] == Counter({"PUT": 3 * writes, "HEAD": 3})
+    assert asked[2]["LIST"] == asked[5]["LIST"] <= 2, "the folder, and a check for an object with its name"
+    assert asked[2]["GET"] == asked[5]["GET"] == 0
+
+
+@needs_s3
+def test_reading_from_s3_neither_lists_nor_scans(s3: Any, proxy: StoreProxy) -> None:
+    options = options_for(proxy)
+    pack(Mixed(), "s3://bucket/read", format="tar", samples_per_shard=30, remote=Remote(storage_options=options))
+    for place in ("s3://bucket/read/", "s3://bucket/read/feedline.json"):
+        proxy.asked.clear()
+        dataset = TarDataset(place, "cls", cache=False, remote=Remote(storage_options=options))
+        assert len(dataset) == 100
+        assert kinds(proxy) == {"GET": 1}, "only the manifest"
+        assert dataset[50] == 0
+        assert kinds(proxy) == {"GET": 3}, "the index of a shard, and the sample"
+        stream = dataset.stream()
+        assert list(stream) == [number % 10 for number in range(100)]
+        assert kinds(proxy) == {"GET": 3 + 4}, "one per shard"
+        stream.close()
+        dataset.close()
+    with closing(open_dataset("s3://bucket/read", fields="cls", remote=Remote(storage_options=options))) as dataset:
+        assert len(dataset) == 100
+    first = dataset.shards[0].removeprefix("s3://bucket/")
+    s3.copy({"Bucket": "bucket", "Key": first}, "bucket", "read/added.tar")
+    with closing(
+        TarDataset("s3://bucket/read/*.tar", "cls", cache=False, remote=Remote(storage_options=options))
+    ) as dataset:
+        assert len(dataset.shards) == 5, "a pattern matches everything in the folder"
+
+
+@needs_s3
+def test_reading_parquet_from_s3_does_not_list(s3: Any, proxy: StoreProxy) -> None:
+    options = options_for(proxy)
+    pack(Mixed(), "s3://bucket/table", format="parquet", samples_per_shard=30, remote=Remote(storage_options=options))
+    for place in ("s3://bucket/table/", "s3://bucket/table"):
+        proxy.asked.clear()
+        with closing(ParquetDataset(place, "label", remote=Remote(storage_options=options))) as dataset:
+            assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
+        found = kinds(proxy)
+        assert set(found) == {"GET"}
+        assert found["GET"] == 1 + 4 * 2, "the manifest, and footers and row groups of four files"
+
+
+@needs_s3
+def test_inspect_reads_only_the_manifest(s3: Any, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards(
+        Mixed(), "s3://bucket/seen", remote=Remote(storage_options=options_for(proxy)), metadata={"classes": ["a", "b"]}
+    )
+    for name, value in {
+        "AWS_ENDPOINT_URL": proxy.address,
+        "AWS_ACCESS_KEY_ID": "user",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for place in ("s3://bucket/seen", "s3://bucket/seen/", "s3://bucket/seen/feedline.json"):
+        proxy.asked.clear()
+        found = inspect(place)
+        assert kinds(proxy) == {"GET": 1}
+        assert (found["samples"], found["files"], found["format"]) == (100, 7, "tar")
+        assert [field["name"] for field in found["fields"]] == list(FIELDS)
+        assert found["metadata"] == {"classes": ["a", "b"]}
+        assert "TarDataset('s3://bucket/seen/'" in found["line"]
+    assert inspect("s3://bucket/seen", verify=True)["verified"] == 100
+    assert [field["name"] for field in inspect("s3://bucket/seen", fields=["label"])["fields"]] == ["label"]
+    with pytest.raises(BadOption, match="no field 'x'"):
+        inspect("s3://bucket/seen", fields=["x"])
+
+
+@needs_s3
+def test_a_replaced_object_of_the_same_size_is_detected(s3: Any, proxy: StoreProxy) -> None:
+    options = options_for(proxy)
+    shards(Mixed(), "s3://bucket/changed", remote=Remote(storage_options=options))
+    key = "changed/shard-000000.tar"
+    data = s3.get_object(Bucket="bucket", Key=key)["Body"].read()
+    s3.put_object(Bucket="bucket", Key=key, Body=data[:-1] + b"\1")
+    dataset = TarDataset("s3://bucket/changed/", "cls", cache=False, remote=Remote(storage_options=options))
+    for act in (lambda: dataset[0], lambda: list(dataset.stream())):
+        with pytest.raises(SourceChanged, match=r"shard-000000.tar was changed"):
+            act()
+    dataset.close()
+
+
+@needs_s3
+def test_packing_to_a_throttling_store_succeeds(s3: Any, proxy: StoreProxy, tmp_path: Path) -> None:
+    proxy.fault = first(3, "SlowDown", "PUT")
+    shards(Mixed(), "s3://bucket/slow", remote=Remote(storage_options=options_for(proxy)))
+    local = shards(Mixed(), tmp_path / "out").path
+    assert without_place(objects(s3, "slow")) == without_place(content(local))
+
+
+@needs_s3
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("AccessDenied", r"cannot be written: PermissionError"),
+        ("ExpiredToken", r"credentials have expired"),
+        ("InternalError", r"cannot be written: .*tried 6 times"),
+    ],
+)
+def test_store_errors_in_the_middle_of_a_run_are_explained_and_it_resumes(
+    s3: Any, proxy: StoreProxy, tmp_path: Path, fault: str, text: str
+) -> None:
+    place, options = f"s3://bucket/{fault}", options_for(proxy)
+    proxy.fault = lambda method, path, headers: fault if method == "PUT" and "/shard-000003" in path else None
+    with pytest.raises(PackError, match=rf"(?s){text}.*3 complete shards are in {place}.*resumes") as caught:
+        shards(Mixed(), place, remote=Remote(storage_options=options))
+    assert "secret" not in str(caught.value)
+    assert "feedline.json" not in objects(s3, fault)
+    proxy.fault = lambda method, path, headers: None
+    assert shards(Mixed(), place, remote=Remote(storage_options=options)).resumed == 44
+    assert without_place(objects(s3, fault)) == without_place(content(shards(Mixed(), tmp_path / "out").path))
+
+
+@needs_s3
+@pytest.mark.parametrize("format_", ["tar", pytest.param("parquet", marks=pytest.mark.slow)])
+def test_s3_keeps_the_old_output_until_the_new_one_is_complete(s3: Any, proxy: StoreProxy, format_: str) -> None:
+    place, options = f"s3://bucket/replaced-{format_}", options_for(proxy)
+    act = functools.partial(pack, format=format_, samples_per_shard=30, remote=Remote(storage_options=options))
+    act(Mixed(), place)
+    field = "label" if format_ == "parquet" else "cls"
+    with closing(open_dataset(place, fields=field, remote=Remote(storage_options=options))) as opened:
+        assert opened[0] == OLD[0]
+        proxy.fault = lambda method, path, headers: "AccessDenied" if "/shard-v1-000002" in path else None
+        with pytest.raises(PackError, match=r"2 complete shards.*the output that was there can still be read"):
+            act(Mixed(70), place, overwrite=True)
+        assert opened[99] == OLD[99]
+    assert labels_in(place, format_, remote=Remote(storage_options=options)) == OLD
+    proxy.fault = lambda method, path, headers: None
+    proxy.asked.clear()
+    assert act(Mixed(70), place, overwrite=True).resumed == 47
+    assert labels_in(place, format_, remote=Remote(storage_options=options)) == NEW
+    methods = [method for method, path in proxy.asked if "feedline.json" in path or "delete" in path]
+    assert methods.index("PUT") < methods.index("POST"), "nothing is deleted before the manifest is written"
+    assert not [name for name in objects(s3, f"replaced-{format_}") if "shard-0" in name or ".packing" in name]
+
+
+@needs_s3
+def test_missing_buckets_and_permissions_are_reported(proxy: StoreProxy) -> None:
+    options = options_for(proxy)
+    with pytest.raises(PackError, match=r"s3://nowhere/out.*no such bucket.*Nothing was packed"):
+        shards(Mixed(), "s3://nowhere/out", remote=Remote(storage_options=options))
+    proxy.fault = lambda method, path, headers: "AccessDenied"
+    with pytest.raises(PackError, match=r"s3://bucket/x/? cannot be listed: PermissionError"):
+        shards(Mixed(), "s3://bucket/x", remote=Remote(storage_options=options))
+
+
+def test_a_full_store_is_reported_and_the_run_resumes(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = type(memory).put_file
+
+    def put_file(self: Any, path: str, target: str, **options: Any) -> None:
+        if target.endswith("shard-000002.tar"):
+            raise OSError(28, "No space left on device")
+        plain(self, path, target, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(memory), "put_file", put_file)
+        with pytest.raises(PackError, match=r"No space left.*2 complete shards are in memory://bucket/out"):
+            shards(Mixed(), "memory://bucket/out")
+    assert shards(Mixed(), "memory://bucket/out").resumed == 30
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_damaged_upload_is_detected(memory: Any, monkeypatch: pytest.MonkeyPatch, verify: bool) -> None:
+    plain = type(memory).put_file
+
+    def put_file(self: Any, path: str, target: str, **options: Any) -> None:
+        plain(self, path, target, **options)
+        if target.endswith("/shard-000001.tar") and ".index" not in target:
+            data = bytearray(self.cat(target))
+            data[700] ^= 4
+            self.pipe(target, bytes(data) if verify else bytes(data[:-5]))
+
+    monkeypatch.setattr(type(memory), "put_file", put_file)
+    with pytest.raises(PackError, match=r"shard-000001.tar is not what was uploaded"):
+        shards(Mixed(), "memory://bucket/out", verify=verify)
+    assert "feedline.json" not in files_below(memory, "bucket/out")
+
+
+class Large:
+    """Samples of 3 MiB."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": np.full(3 << 18, index, np.float32)}
+
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+import feedline
+import feedline.datasets
+from feedline.tools.write import store
+from tests.tools.write.test_store import Large
+
+store._PART = 5 << 20  # the smallest that S3 allows
+store._WAITING_BYTES = 0  # one upload at a time, so that the first is complete when the second begins
+Path(sys.argv[3]).write_text(str(os.getpid()))
+client = {"region_name": "us-east-1"}
+options = {"key": "user", "secret": "secret", "endpoint_url": sys.argv[1], "client_kwargs": client}
+remote = feedline.datasets.Remote(storage_options=options)
+packed = feedline.pack(Large(), sys.argv[2], format="tar", samples_per_shard=4, workers=2, remote=remote)
+sys.stdout.write(f"resumed {packed.resumed}\\n")
+"""
+
+
+@needs_s3
+def test_a_run_killed_in_the_middle_of_an_upload_is_resumed(
+    s3: Any, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is killed while it uploads the parts of its second shard."""
+    monkeypatch.setenv("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(1 << 30))  # otherwise the server keeps files open
+    root, pid = Path(__file__).resolve().parents[3], tmp_path / "pid"
+    arguments = (proxy.address, "s3://bucket/killed", pid)
+
+    def fault(method: str, path: str, headers: Any) -> str | None:
+        if method == "PUT" and "/shard-000001.tar" in path and "partNumber=2" in path:
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+            return "drop"
+        return None
+
+    proxy.fault = fault
+    died = program_server.run(PROGRAM, *arguments, cwd=root)
+    assert died.returncode == -9, died.stderr
+    assert {"shard-000000.tar", ".packing/note.json"} <= set(objects(s3, "killed"))
+    assert not {"shard-000001.tar", "feedline.json"} & set(objects(s3, "killed"))
+    proxy.fault = lambda method, path, headers: None
+    proxy.asked.clear()
+    done = program_server.run(PROGRAM, *arguments, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "resumed 4\n"
+    assert not [path for method, path in proxy.asked if method != "GET" and "/shard-000000.tar" in path]
+    monkeypatch.setattr(store, "_PART", 5 << 20)
+    pack(
+        Large(),
+        "s3://bucket/whole",
+        format="tar",
+        samples_per_shard=4,
+        remote=Remote(storage_options=options_for(proxy)),
+    )
+    killed, whole = objects(s3, "killed"), objects(s3, "whole")
+    assert without_place(killed) == without_place(whole)
+    tags = [[shard["tag"] for shard in json.loads(files["feedline.json"])["shards"]] for files in (killed, whole)]
+    assert tags[0] == tags[1]
+    assert all(tag.endswith('-3"') for tag in tags[0]), "in three parts, with verified checksums"
+    with closing(
+        TarDataset("s3://bucket/killed/", "x.npy", cache=False, remote=Remote(storage_options=options_for(proxy)))
+    ) as dataset:
+        assert [int(dataset[number][7]) for number in (0, 3, 7)] == [0, 3, 7]
+
+
+@needs_s3
+def test_uploads_are_repeated_when_connections_break(s3: Any, proxy: StoreProxy, tmp_path: Path) -> None:
+    proxy.fault = first(2, "drop", "PUT")
+    shards(Mixed(), "s3://bucket/broken", remote=Remote(storage_options=options_for(proxy)))
+    assert without_place(objects(s3, "broken")) == without_place(content(shards(Mixed(), tmp_path / "out").path))
+
+
+# -- from any source, on any engine -----------------------------------------------------------------------------------
+
+
+def test_repacks_from_one_store_to_another(memory: Any) -> None:
+    shards(Mixed(), "memory://bucket/one")
+    packed = pack("memory://bucket/one", "memory://bucket/two", format="parquet", samples_per_shard=40)
+    assert packed.count == 100
+    with closing(ParquetDataset("memory://bucket/two/", "label")) as dataset:
+        assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
+
+
+def test_shards_of_a_stream_are_not_balanced(memory: Any) -> None:
+    shards(Stream(), "memory://bucket/out")
+    found = json.loads(files_below(memory, "bucket/out")["feedline.json"])["shards"]
+    assert [shard["samples"] for shard in found] == [16] * 6 + [4]
+
+
+ON_RAY = """
+import fsspec, ray
+from feedline.tools.cli.main import main
+from tests.tools.write.test_store import files_below, without_place
+
+options = ["--format", "tar", "--samples-per-shard", "16", "--quiet", "--workers", "2", "--engine"]
+for engine in ("thread", "ray"):
+    assert main(["pack", "tests.tools.write.stores:Mixed", f"memory://bucket/{engine}", *options, engine]) == 0
+memory = fsspec.filesystem("memory")
+assert len(files_below(memory, "bucket/ray")) == 15
+assert without_place(files_below(memory, "bucket/ray")) == without_place(files_below(memory, "bucket/thread"))
+ray.shutdown()
+"""
+
+
+@pytest.mark.ray
+def test_ray_workers_write_the_same_output() -> None:
+    ended = program_server.run(ON_RAY, cwd=Path(__file__).resolve().parents[3])
+    assert ended.returncode == 0, ended.stderr
+
+
+# -- shards of equal size ---------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=examples(60))
+@given(
+    sizes=st.lists(st.integers(0, 500), min_size=1, max_size=120),
+    most=st.integers(1, 3000),
+    by_samples=st.booleans(),
+)
+def test_shards_are_balanced(sizes: list[int], most: int, by_samples: bool) -> None:
+    limits: dict[str, Any] = {"samples_per_shard": most % 40 + 1} if by_samples else {"shard_bytes": most}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        pack([{"x": bytes(size)} for size in sizes], out, format="tar", verify=False, **limits)
+        counts = [shard["samples"] for shard in json.loads((out / "feedline.json").read_bytes())["shards"]]
+    assert sum(counts) == len(sizes)
+    if by_samples:
+        assert max(counts) <= limits["samples_per_shard"]
+        assert max(counts) - min(counts) <= 1
+        return
+    ends = np.cumsum([0, *counts])
+    sums = [sum(sizes[start:stop]) for start, stop in itertools.pairwise(ends.tolist())]
+    # A shard may exceed the limit by its last sample, and by a remainder of less than half a shard.
+    assert max(sums) <= 1.5 * most + 2 * max(sizes)
+
+
+def test_equal_samples_make_equal_shards(tmp_path: Path) -> None:
+    pack([{"x": bytes(1000)}] * 101, tmp_path / "out", format="tar", shard_bytes=33_000)
+    shards = json.loads((tmp_path / "out" / "feedline.json").read_bytes())["shards"]
+    assert [shard["samples"] for shard in shards] == [26, 25, 25, 25]

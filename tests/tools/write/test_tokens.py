@@ -1,0 +1,279 @@
+"""`write_tokens`: the same bytes with any number of workers, and after being killed at any point."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
+
+import feedline.datasets
+from feedline.errors import BadOption, CorruptSource, PackError, SourceError
+from feedline.text import TokenDataset, verify, write_tokens
+from feedline.tools.write import Stage
+from tests import program_server
+from tests.tools.write.lines import without_workers
+from tests.tools.write.stores import content, in_child
+
+TEXTS = [f"text {number} ☃ " * (number % 7) for number in range(100)]
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode())
+
+
+class Texts:
+    def __len__(self) -> int:
+        return len(TEXTS)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"text": TEXTS[index], "number": index}
+
+
+class Stream:
+    def __iter__(self) -> Iterator[str]:
+        return iter(TEXTS)
+
+
+write = partial(write_tokens, tokenizer=encode, append_eos=7, workers=0, batch=5)
+
+
+def decoded(*paths: Path) -> list[str]:
+    return [bytes(one.tolist()[:-1]).decode() for one in TokenDataset(list(paths), 1).documents]
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write notes very often."""
+    monkeypatch.setattr("feedline.tools.write.token_run.CHECKPOINT_TOKENS", 500)
+
+
+@pytest.mark.parametrize("source", [TEXTS, Texts(), Stream()], ids=["list", "map", "stream"])
+def test_texts_are_read_back(tmp_path: Path, source: Any) -> None:
+    stages: list[Stage] = []
+    written = write(source, tmp_path / "tokens.bin", report=stages.append)
+    assert decoded(written.path) == TEXTS
+    assert (written.document_count, written.resumed) == (100, 0)
+    assert written.token_count == sum(len(encode(text)) + 1 for text in TEXTS)
+    assert (written.files, written.size) == ((written.path,), written.path.stat().st_size)
+    found = verify(written.path)
+    assert (found.end_token, found.tokenizer, found.dtype.name) == (7, "encode", "uint32")
+    assert os.listdir(tmp_path) == ["tokens.bin"]
+    assert [stage.name for stage in stages[-2:]] == ["tokenizing", "checking, MiB"]
+    assert stages[-2].done == 100
+    scope: dict[str, Any] = {"feedline": feedline}
+    exec(without_workers(written.line.replace("block=2048", "block=8")), scope)
+    assert next(iter(scope["loader"]))["tokens"].shape == (32, 8)
+
+
+def test_shards_are_written_and_read_back(tmp_path: Path) -> None:
+    written = write(TEXTS, tmp_path / "out", shard_tokens=1000)
+    assert len(written.files) > 2
+    assert [file.name for file in written.files] == sorted(os.listdir(tmp_path / "out"))
+    assert decoded(*written.files) == TEXTS
+    assert all(verify(file).token_count >= 1000 for file in written.files[:-1])
+    assert TokenDataset(tmp_path / "out", 8).token_count == written.token_count
+
+
+@pytest.mark.parametrize("options", [{"workers": 2}, {"workers": 2, "engine": "thread"}])
+def test_the_output_does_not_depend_on_workers(tmp_path: Path, options: dict[str, Any]) -> None:
+    alone = write(Texts(), tmp_path / "alone", shard_tokens=1000)
+    other = write(Texts(), tmp_path / "other", shard_tokens=1000, **options)
+    assert content(other.path) == content(alone.path)
+
+
+def crash(folder: Path, name: str, source: Any, points: Iterable[int]) -> set[int]:
+    """Kill a run at each of these points, resume it, compare; return the numbers of documents that were not redone."""
+    act = partial(write, source, **({} if name == "tokens.bin" else {"shard_tokens": 1500}))
+    expected = content(act(folder / name).path)
+    resumed = set()
+    for point in points:
+        base = folder / f"at-{point}"
+        base.mkdir()
+        out = base / name
+        if in_child(lambda out=out: act(out), kill_at=point):  # type: ignore[misc]
+            break
+        if out.exists():
+            assert content(out) == expected, "an output with its final name is complete"
+        resumed.add(act(out, overwrite=True).resumed)
+        assert content(out) == expected, f"killed at {point}"
+        assert os.listdir(base) == [name]
+    return resumed
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("source", [Texts(), Stream()], ids=["map", "stream"])
+def test_a_run_killed_at_some_points_continues(tmp_path: Path, source: Any) -> None:
+    assert len(crash(tmp_path, "out", source, (3, 20, 33))) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("source", [Texts(), Stream()], ids=["map", "stream"])
+@pytest.mark.parametrize("name", ["tokens.bin", "out"])
+def test_a_run_killed_at_any_point_continues(tmp_path: Path, name: str, source: Any) -> None:
+    assert len(crash(tmp_path, name, source, range(1, 1000))) > 3
+
+
+PROGRAM = """
+import os, signal, sys
+from feedline.tools.write import token_run
+from tests.tools.write.test_tokens import Texts, write
+token_run.CHECKPOINT_TOKENS = 200
+
+def report(stage):
+    if stage.name == "tokenizing" and stage.done >= 60 and "--die" in sys.argv:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+written = write(Texts(), sys.argv[1], workers=2, report=report)
+sys.stdout.write(f"resumed {written.resumed}\\n")
+"""
+
+
+def test_a_run_with_workers_is_resumed_after_sigkill(tmp_path: Path) -> None:
+    out = tmp_path / "tokens.bin"
+    root = Path(__file__).resolve().parents[3]
+    died = program_server.run(PROGRAM, out, "--die", cwd=root)
+    assert died.returncode == -9, died.stderr
+    assert not out.exists()
+    done = program_server.run(PROGRAM, out, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert 20 <= int(done.stdout.rpartition("resumed ")[2]) < 100
+    assert content(out) == content(write(Texts(), tmp_path / "whole.bin").path)
+
+
+class Breaks(Texts):
+    def __init__(self, stops: bool) -> None:
+        self._stops = stops
+
+    def fingerprint(self) -> str:
+        return "the same texts"
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if self._stops and index == 50:
+            raise OSError("no such text")
+        return super().__getitem__(index)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_run_is_resumed_after_an_exception(tmp_path: Path) -> None:
+    out = tmp_path / "tokens.bin"
+    with pytest.raises(OSError, match="no such text"):
+        write(Breaks(stops=True), out)
+    assert os.listdir(tmp_path) == ["tokens.bin.packing"]
+    with pytest.raises(BadOption, match="batch=5, but now it is 6"):
+        write(Breaks(stops=False), out, batch=6)
+    with pytest.raises(BadOption, match="end_token=7, but now it is 8"):
+        write(Breaks(stops=False), out, append_eos=8)
+    with pytest.raises(BadOption, match="tokenizer="):
+        write(Breaks(stops=False), out, tokenizer=lambda text: [len(text)])
+    assert 0 < write(Breaks(stops=False), out).resumed <= 50
+    assert decoded(out) == TEXTS
+    with pytest.raises(OSError, match="no such text"):
+        write(Breaks(stops=True), out, overwrite=True)
+    assert write(Breaks(stops=False), out, overwrite=True, restart=True).resumed == 0
+
+
+@pytest.mark.usefixtures("often")
+def test_a_damaged_work_folder_is_reported(tmp_path: Path) -> None:
+    out = tmp_path / "tokens.bin"
+    with pytest.raises(OSError, match="no such text"):
+        write(Breaks(stops=True), out)
+    os.truncate(tmp_path / "tokens.bin.packing" / "output.bin.unfinished", 5000)
+    with pytest.raises(PackError, match="--restart"):
+        write(Breaks(stops=False), out)
+    write(Breaks(stops=False), out, restart=True)
+    assert decoded(out) == TEXTS
+
+
+def test_the_final_check_finds_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = feedline.text.TokenWriter.finish
+
+    def damaging(self: Any) -> Any:
+        found = finish(self)
+        with open(self.path, "r+b") as file:
+            file.seek(5000)
+            file.write(b"x")
+        return found
+
+    monkeypatch.setattr("feedline.text.writing.TokenWriter.finish", damaging)
+    with pytest.raises(PackError, match="not what was written"):
+        write(TEXTS, tmp_path / "tokens.bin")
+    assert not (tmp_path / "tokens.bin").exists()
+
+
+def test_token_ids_that_do_not_fit_the_type_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match=r"'ccc'.* token id 65536.*uint32"):
+        write(["a", "bb", "ccc"], tmp_path / "a.bin", tokenizer=lambda text: [65_533 + len(text)], dtype="uint16")
+    assert write(["ccc"], tmp_path / "b.bin", tokenizer=lambda text: [65_533 + len(text)]).token_count == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"out": "a.bin", "shard_tokens": 5}, "Give a folder"),
+        ({"out": "a", "shard_tokens": 0}, "shard_tokens=0"),
+        ({"out": "here.bin/a.bin"}, "cannot be written"),
+        ({"out": "here.bin"}, "exists already"),
+        ({"out": "folder", "overwrite": True}, "mine.txt"),
+        ({"out": "folder.bin", "overwrite": True}, "is a folder"),
+        ({"out": "a.bin", "dtype": "int64"}, "int64"),
+        ({"out": "a.bin", "append_eos": True}, "does not tell which"),
+        ({"out": "a.bin", "append_eos": -1}, "append_eos=-1"),
+        ({"out": "a.bin", "tokenizer": 5}, "tokenizer=5"),
+        ({"out": "a.bin", "field": "body", "source": Texts()}, "no field 'body'; its fields are 'text', 'number'"),
+        ({"out": "a.bin", "field": "number", "source": Texts()}, "text is expected"),
+        ({"out": "a.bin", "source": [b"\xff"]}, "UTF-8"),
+    ],
+)
+def test_rejects_bad_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    (tmp_path / "here.bin").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine.txt").touch()
+    (tmp_path / "folder.bin").mkdir()
+    source, out = options.pop("source", TEXTS), tmp_path / options.pop("out")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(BadOption, match=message):
+        write(source, out, **options)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("source", [[], Stream()])
+def test_rejects_a_source_without_texts(tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.tools.write.test_tokens.TEXTS", [])
+    with pytest.raises(PackError, match="no texts"):
+        write(source, tmp_path / "a.bin")
+    assert os.listdir(tmp_path) == []
+
+
+def test_sources_can_be_paths(tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text("text,label\nto be,1\nor not,2\n")
+    written = write(tmp_path / "texts.csv", tmp_path / "a.bin")
+    assert decoded(written.path) == ["to be", "or not"]
+    with pytest.raises(SourceError, match="nothing at"):
+        write("no-such.csv", tmp_path / "b.bin")
+
+
+@pytest.mark.skipif(not hasattr(feedline.datasets, "JSONLines"), reason="this feedline has no JSONLines")
+def test_json_lines_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"text": "to be", "id": 1}\n{"text": "or not", "id": 2}\n')
+    written = write(path, tmp_path / "a.bin")
+    assert decoded(written.path) == ["to be", "or not"]
+
+
+def test_unreadable_documents_are_skipped_with_on_error_skip(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": "ab" * number}) for number in range(1, 9)]
+    lines[3] = "{broken"
+    source = tmp_path / "corpus.jsonl"
+    source.write_text("\n".join(lines))
+    with pytest.raises(CorruptSource, match="line 4"):
+        write_tokens(str(source), tmp_path / "whole.bin", encode, workers=0)
+    written = write_tokens(str(source), tmp_path / "tokens.bin", encode, workers=0, on_error="skip")
+    assert (written.document_count, written.skipped) == (7, 1)
+    assert written.token_count == 2 * (sum(range(1, 9)) - 4)

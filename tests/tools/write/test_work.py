@@ -1,0 +1,303 @@
+"""`pack` empties, replaces and removes only what it made, and an older output is there until the new one is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
+
+import feedline
+from feedline.errors import BadOption
+from feedline.text import write_tokens
+from feedline.tools.write import Stage
+from tests.tools.cli.packing import fails, run
+from tests.tools.write.stores import Mixed, content, in_child
+
+pack: Any = partial(feedline.pack, workers=0, format="tar", samples_per_shard=37)
+
+
+def everything(folder: Path) -> dict[str, bytes | str]:
+    """Return all that a folder holds: the bytes of files, the targets of links, and folders."""
+    return {
+        str(one.relative_to(folder)): os.readlink(one)
+        if one.is_symlink()
+        else one.read_bytes()
+        if one.is_file()
+        else ""
+        for one in folder.rglob("*")
+    }
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "source").mkdir()
+    for name in "abc":
+        (tmp_path / "source" / f"{name}.txt").write_text(name)
+    return tmp_path / "source"
+
+
+def user_folder(place: Path) -> None:
+    shutil.copytree(place.with_name("source"), place)
+
+
+def user_lock(place: Path) -> None:
+    place.mkdir()
+    (place / "lock").write_text("mine")
+
+
+def user_files_beside_an_empty_lock(place: Path) -> None:
+    user_folder(place)
+    (place / "lock").touch()
+
+
+def user_file(place: Path) -> None:
+    place.write_text("precious")
+
+
+def link_to_a_folder(place: Path) -> None:
+    user_folder(place.with_name("others"))
+    place.symlink_to(place.with_name("others"))
+
+
+def linked_lock(place: Path) -> None:
+    user_folder(place)
+    (place / "lock").symlink_to("../elsewhere")
+
+
+def folder_named_lock(place: Path) -> None:
+    (place / "lock").mkdir(parents=True)
+
+
+def work_of_another_output(place: Path) -> None:
+    place.mkdir()
+    (place / "lock").write_text(json.dumps({"feedline": "pack", "out": "another"}))
+    (place / "note.json").write_text("{}")
+
+
+FOREIGN = [
+    user_folder,
+    user_lock,
+    user_files_beside_an_empty_lock,
+    user_file,
+    link_to_a_folder,
+    linked_lock,
+    folder_named_lock,
+    work_of_another_output,
+]
+
+
+@pytest.mark.parametrize("make", FOREIGN)
+@pytest.mark.parametrize("options", [(), ("--restart", "--overwrite")])
+def test_nothing_is_changed_in_a_work_folder_that_pack_did_not_make(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], None], options: tuple[str]
+) -> None:
+    make(tmp_path / "data.packing")
+    before = everything(tmp_path)
+    assert "data.packing" in fails(capsys, source, tmp_path / "data", "--format", "tar", *options)
+    assert everything(tmp_path) == before
+    with pytest.raises(BadOption, match=r"data\.packing"):
+        write_tokens(["a"], tmp_path / "data", lambda text: [1], workers=0, restart=bool(options))
+    assert everything(tmp_path) == before
+
+
+def test_an_empty_work_folder_is_used(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "data.packing").mkdir()
+    run(source, tmp_path / "data", "--format", "tar")
+    assert sorted(os.listdir(tmp_path)) == ["data", "source"]
+
+
+@pytest.mark.parametrize(
+    ("name", "out"),
+    [
+        ("data.packing", "data"),
+        ("data.packing/output", "data"),
+        ("data.packing/output/*.txt", "data"),
+        ("data/inside", "data"),
+        ("data.tar", "data.tar"),
+    ],
+)
+def test_a_source_that_the_run_would_delete_is_refused(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], name: str, out: str
+) -> None:
+    place = tmp_path / name
+    folder = place.parent if "." in place.name and "packing" not in place.name else place
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "a.txt").write_text("a")
+    (folder / "data.tar").write_text("a")
+    before = everything(tmp_path)
+    message = fails(capsys, place, tmp_path / out, "--format", "tar", "--overwrite", "--restart")
+    assert str(place) in message
+    assert everything(tmp_path) == before
+
+
+def test_links_in_a_work_folder_are_not_followed(tmp_path: Path, source: Path) -> None:
+    assert not in_child(lambda: pack(Mixed(), tmp_path / "data"), kill_at=9)
+    (tmp_path / "data.packing" / "linked").symlink_to(source)
+    (tmp_path / "data.packing" / "linked.txt").symlink_to(source / "a.txt")
+    before = everything(source)
+    pack(Mixed(), tmp_path / "data", restart=True)
+    assert everything(source) == before
+    assert sorted(os.listdir(tmp_path)) == ["data", "source"]
+
+
+# -- what is replaced -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "more", "feedline.json", ".index/notes.txt", "shard-000099.tar"])
+@pytest.mark.parametrize("format_", ["tar", "npy"])
+def test_a_folder_with_files_of_the_user_is_not_replaced(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], name: str, format_: str
+) -> None:
+    out = tmp_path / "out"
+    feedline.pack(Mixed(), out, workers=0, format=format_)
+    (out / name).parent.mkdir(exist_ok=True)
+    if name == "more":
+        (out / name).mkdir()
+    else:
+        (out / name).write_text('{"workers": 4}')
+    before = everything(tmp_path)
+    assert str(out) in fails(capsys, source, out, "--format", format_, "--overwrite")
+    assert everything(tmp_path) == before
+
+
+def test_a_folder_of_the_user_with_the_name_of_a_shard_is_not_replaced(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    run(source, out, "--format", "tar")
+    shard = next(out.glob("*.tar"))
+    shard.unlink()
+    shutil.copytree(source, shard)
+    before = everything(tmp_path)
+    assert shard.name in fails(capsys, source, out, "--format", "tar", "--overwrite")
+    assert everything(tmp_path) == before
+
+
+def test_an_empty_folder_may_be_replaced(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").mkdir()
+    assert "--overwrite" in fails(capsys, source, tmp_path / "out", "--format", "tar")
+    run(source, tmp_path / "out", "--format", "tar", "--overwrite")
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+def test_a_folder_of_tokens_with_files_of_the_user_is_not_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write = partial(write_tokens, ["a", "b"], out, lambda text: [1], workers=0, overwrite=True)
+    write()
+    (out / "tokens-old.bin").write_bytes(bytes(100))  # bare tokens, not written by feedline
+    before = everything(tmp_path)
+    with pytest.raises(BadOption, match=r"tokens-old\.bin"):
+        write()
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_appears_at_the_output_meanwhile_is_not_replaced(tmp_path: Path, overwrite: bool) -> None:
+    out = tmp_path / "out"
+
+    def report(stage: Stage) -> None:
+        if not out.exists():
+            out.mkdir()
+            (out / "notes.txt").write_text("precious")
+
+    with pytest.raises(BadOption) as caught:
+        feedline.pack(Mixed(), out, workers=0, format="npy", overwrite=overwrite, report=report)
+    assert (out / "notes.txt").read_text() == "precious"
+    (label,) = (tmp_path / "out.packing").rglob("label.npy")
+    assert str(label.parent) in caught.value.__notes__[0]
+    shutil.rmtree(out)
+    assert pack(Mixed(), out).count == 100
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def crashes(act: Callable[[Path], object], base: Path, check: Callable[[Path], None], *, least: int) -> None:
+    """Kill a run at each step, on a copy of `base` each time, and check what is left."""
+    tried = 0
+    while True:
+        folder = base.with_name(f"{base.name}-{tried}")
+        shutil.copytree(base, folder)
+        if in_child(partial(act, folder), kill_at=tried + 1):
+            break
+        check(folder)
+        tried += 1
+    assert tried >= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format_", ["tar", "npy"])
+def test_the_older_output_is_not_lost_at_any_step(tmp_path: Path, format_: str) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    options: Any = {"samples_per_shard": 37} if format_ == "tar" else {}
+    act: Any = partial(feedline.pack, format=format_, workers=0, **options)
+    act(Mixed(10), base / "out")
+    older = content(base / "out")
+    newer = content(act(Mixed(), tmp_path / "newer").path)
+
+    def check(folder: Path) -> None:
+        out = folder / "out"
+        if out.exists():
+            assert content(out) in (older, newer)
+        else:
+            assert content(folder / "out.packing" / "replaced") == older
+        # A run that may replace nothing gives the older output its name again, and then finds that it exists.
+        if not out.exists():
+            with pytest.raises(BadOption, match="exists already"):
+                act(Mixed(), out, restart=True)
+            assert content(out) == older
+        act(Mixed(), out, overwrite=True)
+        assert content(out) == newer
+        assert os.listdir(folder) == ["out"]
+
+    crashes(lambda folder: act(Mixed(), folder / "out", overwrite=True), base, check, least=15)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("change", [cut, os.unlink])
+@pytest.mark.parametrize("name", ["note.json", "shards-000000.json", "output/shard-000001.tar"])
+def test_a_run_whose_work_is_damaged_starts_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[Path], None]
+) -> None:
+    """Nothing of the interrupted run is left, even if the new one writes fewer shards."""
+    monkeypatch.setattr("feedline.tools.write.work._PAGE", 2)
+
+    class Dies(Mixed):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index == 90:
+                raise OSError("lost")
+            return super().__getitem__(index)
+
+    act = partial(feedline.pack, workers=0, format="tar", source="mixed", samples_per_shard=16)
+    with pytest.raises(OSError, match="lost"):
+        act(Dies(), tmp_path / "out")
+    change(tmp_path / "out.packing" / name)
+    packed = act(Mixed(), tmp_path / "out")
+    assert (packed.count, packed.resumed) == (100, 0)
+    whole = act(Mixed(), tmp_path / "whole")
+    assert content(packed.path) == content(whole.path)
+    assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
+
+
+@pytest.mark.slow
+def test_a_run_that_starts_over_can_be_killed_at_any_step(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    assert not in_child(lambda: pack(Mixed(), base / "out"), kill_at=20)
+    whole = content(pack(Mixed(), tmp_path / "whole").path)
+
+    def check(folder: Path) -> None:
+        pack(Mixed(), folder / "out", overwrite=True)
+        assert content(folder / "out") == whole
+        assert os.listdir(folder) == ["out"]
+
+    crashes(lambda folder: pack(Mixed(), folder / "out", restart=True), base, check, least=15)
