@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
 from feedline.errors import InternalError
-from feedline.system.limits import usable_cores
 from feedline.system.shown import printable
 from feedline.tools.cli.doctor import check_linux
-from feedline.tools.measure import chart, harness, jpegs, rows, sweep, training, training_data
-from feedline.tools.measure.process import Send
-from feedline.tools.measure.target import make_some, open_target
+from feedline.tools.measure import chart, harness, jpegs, rows
+from feedline.tools.measure.sweep import Sweep, Swept
 from feedline.tools.measure.workloads import ReadySamples, TinyMap
 
 JPEG_COUNT = 300
 JPEG_LENGTH = 64_000  # the files are repeated, so that no round reaches the end of the epoch
-TRAINING_IMAGES = 4000
 WORKER_COUNT = 2
 ROUND_S = 0.5
 OWN_S = 60.0
@@ -35,134 +29,22 @@ COLUMNS = (
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure a set and write a table, or JSON lines, to standard output."""
-    is_own = ":" in arguments.what
-    arguments.seconds = arguments.seconds or (OWN_S if is_own else ROUND_S)
-    if is_own:
+    """Measure a set, and write a table, or JSON lines, to standard output."""
+    if ":" in arguments.what:
         measure_own(arguments)
         return
-    if arguments.what == "gpu":
-        measure_training(arguments)
-        return
+    arguments.seconds = arguments.seconds or ROUND_S
     with TemporaryDirectory(prefix="feedline-bench-") as folder:
-        images = Path(folder) / "images"
-        jpegs.write_jpegs(JPEG_COUNT, images)
-        measure = measure_images if arguments.what == "images" else compare
-        measure(sorted(images.iterdir()), arguments)
-
-
-def measure_images(paths: list[Path], arguments: argparse.Namespace) -> None:
-    """Measure `feedline.images` and torch's loader with common decoders, and publish the results."""
-    options = argparse.Namespace(
-        **{**vars(arguments), "workers": [WORKER_COUNT], "engine": ["process"], "batch_size": 64}
-    )
-    entries = list(jpegs.entries(paths, JPEG_LENGTH, options))
-    rows.publish("feedline bench images", rows.measure(entries, options), options, columns=COLUMNS, details=False)
-
-
-def measure_training(arguments: argparse.Namespace) -> None:
-    """Measure training on a GPU, and publish the results."""
-    training.check_gpu()
-    with TemporaryDirectory(prefix="feedline-bench-") as folder:
-        training_data.write_images(Path(folder), TRAINING_IMAGES)
-        training.start_cuda(arguments.script_order, training.TABLE, Path(folder))
-        entries = training.entries(training.TABLE, Path(folder), batch_size=256, seconds=max(3.0, arguments.seconds))
-        outcomes = rows.measure(entries, arguments)
-        training.add_shares(outcomes)
-        rows.publish("feedline bench gpu", outcomes, arguments, columns=training.COLUMNS, peer="none", details=False)
-
-
-@dataclass
-class _Kept:
-    """Results received from the process that measures the user's dataset."""
-
-    measured: sweep.Measured = field(default_factory=sweep.Measured)
-    ended: str | None = None
-    ended_in: str = ""
-
-    @property
-    def is_useful(self) -> bool:
-        return bool(self.measured.complete())
-
-
-def measure_own(arguments: argparse.Namespace) -> None:
-    """Measure the user's dataset in a process of its own, and publish the results."""
-    check_linux(arguments.what)
-    from feedline.tools.measure.probe import watch  # importable only on Linux
-
-    if arguments.workers is None:
-        cores = usable_cores()
-        arguments.workers = [0, *(count for count in (1, 2, 4, 8, 16, 32, 64) if count <= max(cores, 4))]
-    wanted = sweep.Grid(arguments.workers, arguments.engine, arguments.prefetch or ())
-    with rows.progress(None) as on_stage:
-        kept = watch(partial(_measure, arguments, wanted), _Kept(), seconds=arguments.seconds, on_stage=on_stage)
-    outcomes, failures = kept.measured.complete(), kept.measured.failures
-    if not outcomes:
-        raise sweep.nothing_measured(failures, arguments.seconds)
-    name = f"feedline bench {arguments.what}"
-    rows.publish(name, outcomes, arguments, columns=(rows.SAMPLES, rows.COSTS[0]))
-    sys.stderr.write(printable(sweep.skipped(failures)))
-    if missed := [harness.title_of(one.case, one.side) for one in kept.measured.outcomes if not one.rounds]:
-        within = f"within {arguments.seconds:g} s" if kept.ended is None else f"({kept.ended})"
-        sys.stderr.write(printable(f"Not measured {within}: {', '.join(missed)}. Give it more time with --seconds.\n"))
-    if arguments.plot is not None:
-        chart.write(arguments.plot, name, _panels(outcomes))
-
-
-def _measure(arguments: argparse.Namespace, wanted: sweep.Grid, send: Send) -> None:
-    """Measure a grid, and send the results after each measurement; runs in a process of its own."""
-    began_s = time.monotonic()
-    send("stage", "import")
-    target = open_target(arguments.what, arguments.batch_size)
-    send("stage", "samples")
-    make_some(target, seconds=0.0)
-    if torch.cuda.is_available():
-        wanted = replace(wanted, pins=(False, True))
-    work = sweep.Work(target.dataset, target.options, target.batch_size)
-    settings = harness.Settings(arguments.rounds, arguments.repeats, arguments.max_other_cores)
-    left_s = arguments.seconds - (time.monotonic() - began_s)
-    sweep.measure(wanted, work, settings, left_s, step=partial(send, "stage"), keep=partial(send, "part", "measured"))
-
-
-def _panels(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
-    """Draw rates against workers: one chart for each prefetch factor, pinned and not; and a chart of the memory."""
-    kinds = dict.fromkeys(_kind(outcome) for outcome in outcomes if outcome.case["workers"]) or {(): None}
-    panels = []
-    for kind in kinds:
-        own = [found for found in outcomes if _kind(found) == kind or not found.case["workers"]]
-        points = [
-            (found.side.name, chart.Point(int(found.case["workers"]), spread.median, spread.low, spread.high))
-            for found in own
-            if (spread := found.spread("samples_per_s")) is not None
-        ]
-        title = ", ".join(f"{name} {value}" for name, value in kind) or "Throughput"
-        panels.append(chart.Panel(title, "workers", "samples/s", chart.lines_of(points)))
-    return [*panels, *_memory(outcomes)]
-
-
-def _memory(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
-    """Draw memory against the prefetch factor, for the most workers; against workers if there is only one factor."""
-    most = max(int(found.case["workers"]) for found in outcomes)
-    own = [found for found in outcomes if found.case["workers"] == most and most]
-    by, what = "prefetch", f"prefetch factor, with {most} workers"
-    if len({found.case.get(by) for found in own}) < 2:
-        by, what, own = "workers", "workers", outcomes
-    peaks: dict[tuple[str, int], float] = {}
-    for found in own:
-        place = found.side.name, int(found.case[by])
-        peaks[place] = max(peaks.get(place, 0.0), found.peak_pss_mb or 0.0)
-    points = [(name, chart.Point(x, size, size, size)) for (name, x), size in peaks.items() if size]
-    return [chart.Panel("Memory of all processes", what, "MB", chart.lines_of(points))] if points else []
-
-
-def _kind(outcome: harness.Outcome) -> tuple[tuple[str, str | int], ...]:
-    return tuple((name, value) for name, value in outcome.case.items() if name != "workers")
-
-
-def compare(paths: list[Path], arguments: argparse.Namespace) -> None:
-    """Measure both loaders on the quick set and publish the results."""
-    outcomes = rows.measure(quick_set(paths, arguments), arguments)
-    rows.publish("feedline bench", outcomes, arguments, columns=COLUMNS, details=False)
+        jpegs.write_jpegs(JPEG_COUNT, Path(folder) / "images")
+        paths = sorted((Path(folder) / "images").iterdir())
+        if arguments.what == "images":
+            arguments = argparse.Namespace(
+                **{**vars(arguments), "workers": [WORKER_COUNT], "engine": ["process"], "batch_size": 64}
+            )
+            entries, name = list(jpegs.entries(paths, JPEG_LENGTH, arguments)), "feedline bench images"
+        else:
+            entries, name = quick_set(paths, arguments), "feedline bench"
+        rows.publish(name, rows.measure(entries, arguments), arguments, columns=COLUMNS, details=False)
 
 
 def quick_set(paths: list[Path], arguments: argparse.Namespace) -> list[harness.Entry]:
@@ -200,3 +82,61 @@ def check_equal_batches(name: str, dataset: object, size: int) -> None:
     theirs, ours = batches
     if len(theirs) != len(ours) or not all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True)):
         raise InternalError(f"For the data {name!r}, feedline's first batch differs from torch's.")
+
+
+# -- the user's own dataset --------------------------------------------------------------------------------------------
+
+
+def measure_own(arguments: argparse.Namespace) -> None:
+    """Measure torch's loader and feedline's on the user's dataset, and publish the results."""
+    rounds = harness.Settings(arguments.rounds, arguments.repeats, arguments.max_other_cores)
+    sweep = Sweep(
+        arguments.what,
+        arguments.seconds or OWN_S,
+        rounds,
+        [harness.TORCH, *arguments.engine],
+        arguments.workers,
+        arguments.batch_size,
+    )
+    swept = measure(sweep)
+    name, outcomes = f"feedline bench {arguments.what}", list(swept.complete().values())
+    rows.publish(name, outcomes, arguments, columns=(rows.SAMPLES, rows.COSTS[0]))
+    report_rest(swept, sweep.seconds)
+    plot(arguments.plot, name, outcomes)
+
+
+def measure(sweep: Sweep) -> Swept:
+    """Run a sweep under a progress bar; also for `feedline tune`."""
+    check_linux(sweep.source)
+    with rows.progress(None) as on_stage:
+        return sweep.run(on_stage)
+
+
+def report_rest(swept: Swept, seconds: float) -> None:
+    """Write to standard error what was not measured, and why."""
+    text = swept.skipped()
+    if missing := swept.missing():
+        within = f"within {seconds:g} s" if swept.ended is None else f"({swept.ended.rstrip('.')})"
+        text += f"Not measured {within}: {', '.join(map(str, missing))}. Give it more time with --seconds.\n"
+    sys.stderr.write(printable(text))
+
+
+def plot(path: Path | None, name: str, outcomes: Sequence[harness.Outcome]) -> None:
+    """Draw rates and memory against numbers of workers; those with more prefetching are other lines."""
+    if path is None:
+        return
+    rates: list[tuple[str, chart.Point]] = []
+    peaks: list[tuple[str, chart.Point]] = []
+    for found in outcomes:
+        workers, prefetch = int(found.case["workers"]), found.case["prefetch"]
+        line = found.side.name + (f", prefetch {prefetch}" if prefetch not in ("-", 2) else "")
+        if found.case.get("pinned") == "yes":
+            line += ", pinned"
+        if (spread := found.spread("samples_per_s")) is not None:
+            rates.append((line, chart.Point(workers, spread.median, spread.low, spread.high)))
+        if (peak := found.peak_pss_mb) is not None:
+            peaks.append((line, chart.Point(workers, peak, peak, peak)))
+    panels = [chart.Panel("Throughput", "workers", "samples/s", chart.lines_of(rates))]
+    if peaks:
+        panels.append(chart.Panel("Memory of all processes", "workers", "MB", chart.lines_of(peaks)))
+    path.write_text(chart.draw(name, panels), encoding="utf-8")
