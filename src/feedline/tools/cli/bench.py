@@ -17,14 +17,13 @@ from feedline.errors import InternalError
 from feedline.system.limits import usable_cores
 from feedline.system.shown import printable
 from feedline.tools.cli.doctor import check_linux
-from feedline.tools.measure import chart, harness, jpegs, rows, sweep, training, training_data
+from feedline.tools.measure import chart, harness, jpegs, rows, sweep
 from feedline.tools.measure.process import Send
 from feedline.tools.measure.target import make_some, open_target
 from feedline.tools.measure.workloads import ReadySamples, TinyMap
 
 JPEG_COUNT = 300
 JPEG_LENGTH = 64_000  # the files are repeated, so that no round reaches the end of the epoch
-TRAINING_IMAGES = 4000
 WORKER_COUNT = 2
 ROUND_S = 0.5
 OWN_S = 60.0
@@ -41,9 +40,6 @@ def run(arguments: argparse.Namespace) -> None:
     if is_own:
         measure_own(arguments)
         return
-    if arguments.what == "gpu":
-        measure_training(arguments)
-        return
     with TemporaryDirectory(prefix="feedline-bench-") as folder:
         images = Path(folder) / "images"
         jpegs.write_jpegs(JPEG_COUNT, images)
@@ -58,18 +54,6 @@ def measure_images(paths: list[Path], arguments: argparse.Namespace) -> None:
     )
     entries = list(jpegs.entries(paths, JPEG_LENGTH, options))
     rows.publish("feedline bench images", rows.measure(entries, options), options, columns=COLUMNS, details=False)
-
-
-def measure_training(arguments: argparse.Namespace) -> None:
-    """Measure training on a GPU, and publish the results."""
-    training.check_gpu()
-    with TemporaryDirectory(prefix="feedline-bench-") as folder:
-        training_data.write_images(Path(folder), TRAINING_IMAGES)
-        training.start_cuda(arguments.script_order, training.TABLE, Path(folder))
-        entries = training.entries(training.TABLE, Path(folder), batch_size=256, seconds=max(3.0, arguments.seconds))
-        outcomes = rows.measure(entries, arguments)
-        training.add_shares(outcomes)
-        rows.publish("feedline bench gpu", outcomes, arguments, columns=training.COLUMNS, peer="none", details=False)
 
 
 @dataclass
