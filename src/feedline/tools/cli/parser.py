@@ -112,8 +112,7 @@ def _add_bench(commands: _Commands) -> None:
         default="quick",
         metavar="WHAT",
         help="quick: overhead, transport, decoding; images: JPEG files to float32, and torch's loader with common "
-        "decoders; gpu: training as a share of its rate on synthetic data (needs a GPU and torchvision, ten minutes); "
-        f"or {_DATASET}",
+        f"decoders; or {_DATASET}",
     )
     bench.add_argument(
         "--json",
@@ -121,12 +120,6 @@ def _add_bench(commands: _Commands) -> None:
         const="-",
         metavar="FILE",
         help="write JSON lines to FILE, or to standard output, instead of a table",
-    )
-    bench.add_argument(
-        "--script-order",
-        choices=("model-first", "loader-first"),
-        default="model-first",
-        help="for gpu: what the program creates first, the model or the loader (%(default)s)",
     )
     _add_round_options(bench)
     bench.set_defaults(seconds=None)

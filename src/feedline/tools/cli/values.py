@@ -41,11 +41,11 @@ share = _number(float, lambda share: 0 <= share <= 1, "not between 0 and 1")
 
 def benchmark(text: str) -> str:
     """Read what to measure: the name of a set, or a dataset in Python."""
-    if text not in ("quick", "images", "gpu") and ":" not in text:
+    if text not in ("quick", "images") and ":" not in text:
         try:
             check_name(text)
         except BadOption as exc:
-            raise argparse.ArgumentTypeError(f"{text!r} is neither quick, images or gpu, nor a dataset. {exc}") from exc
+            raise argparse.ArgumentTypeError(f"{text!r} is neither quick nor images nor a dataset. {exc}") from exc
     return text
 
 
