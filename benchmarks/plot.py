@@ -1,9 +1,9 @@
 """Draw rows that benchmarks wrote with `--json`: a point per loader and configuration, with the spread over the rounds.
 
-    python -m benchmarks.plot w1.jsonl --figure batches_per_s --out w1.png
+    python -m benchmarks.plot w1.jsonl --figure batches_per_s --out w1.svg
     python -m benchmarks.plot w2.jsonl --figure gb_per_s --out w2.svg
 
-A PNG needs Pillow.
+The pictures are SVG files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, help="rows written by a benchmark")
     parser.add_argument("--figure", default="batches_per_s", help="the figure to draw (batches_per_s)")
-    parser.add_argument("--out", type=Path, required=True, help="image to write, .svg or .png")
+    parser.add_argument("--out", type=Path, required=True, help="image to write, as SVG")
     arguments = parser.parse_args(argv)
     lines = [line for file in arguments.files for line in file.read_text(encoding="utf-8").splitlines()]
     found = lines_of(lines, arguments.figure)
@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"no summary in these files has a figure {arguments.figure!r}; there are: {', '.join(figures(lines))}"
         )
     panels = [chart.Panel(arguments.figure, title, arguments.figure, own, joins=False) for title, own in found.items()]
-    chart.write(arguments.out, " ".join(file.stem for file in arguments.files), panels)
+    title = " ".join(file.stem for file in arguments.files)
+    arguments.out.write_text(chart.draw(title, panels), encoding="utf-8")
     return 0
 
 

@@ -622,11 +622,10 @@ def test_plot_lists_the_available_figures(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
     plot = importlib.import_module("benchmarks.plot")
     with pytest.raises(SystemExit):
-        plot.main([str(tmp_path / "rows.jsonl"), "--figure", "speed", "--out", str(tmp_path / "p.png")])
+        plot.main([str(tmp_path / "rows.jsonl"), "--figure", "speed", "--out", str(tmp_path / "p.svg")])
     assert "batches_per_s" in capsys.readouterr().err
-    for name in ("p.png", "p.svg"):
-        assert plot.main([str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / name)]) == 0
-        assert (tmp_path / name).stat().st_size > 1000
+    assert plot.main([str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "p.svg")]) == 0
+    assert (tmp_path / "p.svg").stat().st_size > 1000
 
 
 ROOT = BENCHMARKS.parent

@@ -14,7 +14,7 @@ from feedline.tools.advise.finding import Finding
 from feedline.tools.lab.controls import read
 from feedline.tools.lab.pictures import Event
 from feedline.tools.lab.views.your_dataset import EXAMPLE, VIEW, _Curve, _findings, arguments_of, code_of, offers_of
-from feedline.tools.measure.search import Choice, Setting
+from feedline.tools.measure.choice import Choice, Setting
 from feedline.tools.measure.target import target_of
 from tests.tools.lab.test_views import check_names, events_of, picture
 
@@ -93,7 +93,7 @@ FINDINGS = [
 
 
 def test_a_button_has_the_number_and_name_of_its_finding() -> None:
-    choice = Choice(Setting("process", 4), [], {})
+    choice = Choice(Setting("process", 4), [])
     offers = offers_of(FINDINGS, {"num_workers": 0}, choice)
     buttons = {action: offer.button for action, offer in offers.items()}
     assert buttons == {"try-2": "Try finding 2: waiting", "tuned": "Try the tuner's choice"}

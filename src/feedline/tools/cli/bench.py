@@ -99,7 +99,7 @@ def measure_own(arguments: argparse.Namespace) -> None:
         arguments.batch_size,
     )
     swept = measure(sweep)
-    name, outcomes = f"feedline bench {arguments.what}", list(swept.complete().values())
+    name, outcomes = f"feedline bench {arguments.what}", swept.whole_rounds()
     rows.publish(name, outcomes, arguments, columns=(rows.SAMPLES, rows.COSTS[0]))
     report_rest(swept, sweep.seconds)
     plot(arguments.plot, name, outcomes)

@@ -66,8 +66,6 @@ _EXTRAS = {"lab": "lab", "profile": "torch", "run": "torch"}
 def _run(arguments: argparse.Namespace) -> int:
     """Check for the packages that a command needs, then import its module and run it; return the exit status."""
     name = arguments.command
-    if name == "tune" and "://" in (arguments.what or "") and not arguments.script:
-        name = "tune_store"
     for package in _PACKAGES.get(name, ()):
         require(package, extra=_EXTRAS.get(name, "demo"), purpose=f"`feedline {name}`")
     module = name.replace("-", "_")

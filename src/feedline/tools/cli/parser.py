@@ -130,10 +130,7 @@ def _add_bench(commands: _Commands) -> None:
         type=values.at_least(0),
         nargs="+",
         metavar="N",
-        help="numbers of workers (0 1 2 4, up to the number of cores)",
-    )
-    own.add_argument(
-        "--prefetch", type=values.at_least(1), nargs="+", metavar="N", help="prefetch factors (the default one)"
+        help="numbers of workers (0 1 2 4 8 and so on, as many as the machine can run)",
     )
     own.add_argument(
         "--engine",
@@ -148,18 +145,11 @@ def _add_bench(commands: _Commands) -> None:
 def _add_tune(commands: _Commands) -> None:
     tune = commands.add_parser(
         "tune",
-        help="find the best number of workers, engine and prefetch for a dataset or program, and print them as code; "
-        "for shards in a store, what each way to shuffle costs",
-        epilog=f"Exit codes: {_FAILED_TEXT} 6 also if the time was up before the search was complete: then nothing is "
-        "recommended. With --script: 5 the program fails; 8 it iterates over no loader.",
+        help="find the best number of workers, engine and prefetch for a dataset, and print them as code",
+        epilog=f"Exit codes: {_FAILED_TEXT} 6 also if the time was up before all settings were measured, or if other "
+        "programs kept the machine busy: then nothing is recommended.",
     )
-    tune.add_argument(
-        "what",
-        nargs="?",
-        metavar="WHAT",
-        help=f"{_DATASET}; with --script, only loaders of such datasets are tuned; or shards in a store, such as "
-        "s3://bucket/train/*.tar",
-    )
+    tune.add_argument("what", metavar="WHAT", help=_DATASET)
     tune.add_argument(
         "--step-ms",
         type=values.step_ms,
@@ -168,21 +158,10 @@ def _add_tune(commands: _Commands) -> None:
         help="how long your training step takes for a batch: finds the fewest workers that keep up with it (0: the "
         "most samples per second)",
     )
-    tune.add_argument("--seconds", type=values.positive, help="time limit in seconds (60, or 180 with --script)")
+    tune.add_argument("--seconds", type=values.positive, help="time limit in seconds (60)")
     _add_batch_size(tune)
     _add_plot(tune)
     tune.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
-    stored = tune.add_argument_group("shards in a store")
-    stored.add_argument("--cache", metavar="BYTES", help="size of the disk cache of each machine: 300GB (none)")
-    stored.add_argument("--sample-bytes", metavar="BYTES", help="average size of a sample: 100KB")
-    stored.add_argument("--machines", type=values.at_least(1), metavar="N", help="machines that train (1)")
-    tune.add_argument(
-        "--script",
-        nargs=argparse.REMAINDER,
-        metavar="train.py ARGUMENTS",
-        help="run this program unchanged for some seconds with each setting on its loaders, and find the best for its "
-        "training step; must come last, followed by the program's arguments (-m MODULE for a module)",
-    )
 
 
 def _add_batch_size(parser: argparse._ActionsContainer) -> None:
@@ -195,7 +174,7 @@ def _add_batch_size(parser: argparse._ActionsContainer) -> None:
 
 
 def _add_plot(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--plot", type=values.picture, metavar="FILE.svg", help="also draw the result, as SVG or PNG")
+    parser.add_argument("--plot", type=values.picture, metavar="FILE.svg", help="also draw the result")
 
 
 def _add_doctor(commands: _Commands) -> None:

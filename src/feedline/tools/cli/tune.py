@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from feedline.system.limits import usable_cores
 from feedline.system.shown import printable
@@ -21,6 +21,7 @@ SECONDS = 60.0
 ROUNDS = 3
 BUSY = 0.1
 """The share of the cores that other programs may use."""
+RATE = replace(rows.SAMPLES, better=None)
 STALL = rows.Column("stall", "training\nwaits %", scale=100, digits=1)
 
 
@@ -40,13 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
     )
     swept = bench.measure(sweep)
     choice = recommend(swept, step_s)
-    name, outcomes = f"feedline tune {arguments.what}", list(swept.complete().values())
+    name, outcomes = f"feedline tune {arguments.what}", list(swept.measured().values())
     if arguments.json:
         sys.stdout.write(json.dumps(_as_dict(swept, choice)) + "\n")
     else:
-        code = "" if choice.setting is None else f"{choice.setting.code(swept.code)}\n\n"
-        sys.stdout.write(printable(code))
-        columns = (rows.SAMPLES, *([STALL] if step_s else []), rows.COSTS[0])
+        if choice.setting is not None:
+            rest = "  # and your other arguments, unchanged" if swept.is_loader else ""
+            sys.stdout.write(printable(f"{choice.setting.code(swept.code)}{rest}\n\n"))
+        columns = (RATE, *([STALL] if step_s else []), rows.COSTS[0])
         rows.publish(name, outcomes, argparse.Namespace(json=None), columns=columns)
         sys.stdout.write(printable("\n" + "\n".join(choice.reasons) + "\n"))
     bench.report_rest(swept, sweep.seconds)

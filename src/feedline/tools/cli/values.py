@@ -51,10 +51,8 @@ def benchmark(text: str) -> str:
 
 def picture(text: str) -> Path:
     """Read the path of a plot, and check that it can be written."""
-    if not text.endswith((".svg", ".png")):
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: plots are written as SVG or PNG, so name a file that ends in .svg or .png"
-        )
+    if not text.endswith(".svg"):
+        raise argparse.ArgumentTypeError(f"{text!r}: plots are written as SVG, so name a file that ends in .svg")
     try:
         make_folder_for(Path(text))  # fail before a minute of measuring is lost
     except BadOption as exc:

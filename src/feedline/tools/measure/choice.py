@@ -1,7 +1,7 @@
 """Chooses a loader's settings among those that were measured: the fewest workers that are enough, and why. Pure.
 
-A setting is enough if it comes within 5 % of the highest rate; if the time of a training step is known, if training does
-not wait. Of those with equally few workers, processes are chosen before threads, which share the interpreter with the
+A setting is enough if it comes within 5 % of the highest rate; with the time of a training step, if training does not
+wait. Of those with equally few workers, processes are chosen before threads, which share the interpreter with the
 training loop, and then the least prefetching.
 """
 
@@ -20,6 +20,8 @@ STALL = 0.01
 """The share of its time that a training loop may wait."""
 PREFETCH = 2
 """The default of `prefetch_factor`."""
+_CLOSE = 1.3
+"""A setting that took so many times as long as the best may yet come within 5 % of it. A guess."""
 _MOST_PER_CORE = 8
 _MEMORY_SHARE = 0.25
 """Share of the available memory that prefetched batches may use."""
@@ -150,7 +152,7 @@ def choose(rates: Mapping[Setting, Rate], limit: str, *, step_s: float = 0.0) ->
     more = [setting for setting in rates if setting.workers > chosen.workers]
     if more and not keeps_up:
         best = max(more, key=lambda setting: rates[setting].samples_per_s)
-        gain = "gain little" if rates[best].samples_per_s > rate.samples_per_s else "are slower"
+        gain = "gain little" if rates[best].samples_per_s >= rate.samples_per_s else "are slower"
         reasons.append(f"More {gain}: {_compared(best, rates, chosen, step_s)}.")
     elif not keeps_up:
         reasons.append(f"More were not tried: {limit}.")
@@ -163,6 +165,12 @@ def fewest(rates: Mapping[Setting, Rate], *, step_s: float = 0.0) -> Setting:
     enough = [setting for setting, rate in rates.items() if step_s and rate.stall < STALL]
     enough = enough or [setting for setting, rate in rates.items() if rate.samples_per_s * LEAST_GAIN >= best]
     return min(enough, key=lambda setting: (setting.workers, setting.engine == "thread", setting.prefetch))
+
+
+def contenders(rates: Mapping[Setting, Rate]) -> list[Setting]:
+    """Return the settings that could still be chosen if they were measured again."""
+    best = max((rate.samples_per_s for rate in rates.values()), default=0.0)
+    return [setting for setting, rate in rates.items() if rate.samples_per_s * _CLOSE >= best]
 
 
 def _compared(setting: Setting, rates: Mapping[Setting, Rate], chosen: Setting, step_s: float) -> str:

@@ -186,13 +186,13 @@ def add_share(outcome: Outcome, base: Outcome, figure: str, name: str) -> None:
 def run_rounds(
     entries: Sequence[Entry],
     settings: Settings,
-    outcomes: Sequence[Outcome] = (),
+    outcomes: list[Outcome] | None = None,
     *,
     step: Callable[[str], None] = lambda _: None,
     keep: Callable[[], None] = nothing,
     until_s: float = math.inf,
     least: int = 0,
-) -> Sequence[Outcome]:
+) -> list[Outcome]:
     """Measure all entries, interleaved, and return their outcomes.
 
     After the first `least` rounds, no measurement is started that would end after `until_s`, on the clock of
@@ -201,7 +201,7 @@ def run_rounds(
     Args:
         entries: what to measure.
         settings: how often.
-        outcomes: where to add the rounds, one for each entry; new ones if empty.
+        outcomes: where to add the rounds, one for each entry; new ones if None.
         step: called with a title before each measurement.
         keep: called after each measurement.
         until_s: when to end.

@@ -171,10 +171,9 @@ def compare(outcome: Outcome, outcomes: Sequence[Outcome], columns: Sequence[Col
     if not compared:
         return {}
     same = [other for other in outcomes if other.side.library == peer and other.case == outcome.case]
-    rest = _without_workers(outcome.case)
-    rivals = [other for other in outcomes if other.side.library == peer and _without_workers(other.case) == rest]
-    inline = {**outcome.case, "workers": 0}
-    own = [other for other in outcomes if other.side.library == outcome.side.library and other.case == inline]
+    alike = [other for other in outcomes if _data_of(other.case) == _data_of(outcome.case)]
+    rivals = [other for other in alike if other.side.library == peer]
+    own = [other for other in alike if other.side.library == outcome.side.library and other.case.get("workers") == 0]
     bases = {peer: same[:1] if outcome.side.library != peer else [], BEST: _best(rivals, compared[0]), INLINE: own[:1]}
     return {
         name: {
@@ -311,5 +310,6 @@ def _plain(found: Spread | None) -> dict[str, float] | None:
     return None if found is None else asdict(found)
 
 
-def _without_workers(case: Case) -> Case:
-    return {name: value for name, value in case.items() if name != "workers"}
+def _data_of(case: Case) -> Case:
+    """Return a case without the settings of its loader."""
+    return {name: value for name, value in case.items() if name not in ("workers", "prefetch", "pinned")}

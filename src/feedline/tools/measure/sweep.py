@@ -1,12 +1,14 @@
-"""The sweep over a user's dataset: every setting of a loader that may be best, in interleaved rounds within a given time.
+"""The sweep over a user's dataset: settings of a loader that may be best, in interleaved rounds within a given time.
 
 `feedline bench` compares torch's loader and feedline's, `feedline tune` chooses one of feedline's settings. Workers are
 doubled up to what the cores and the memory allow; more prefetching, and pinned memory if there is a GPU, are tried only
-with the setting that was best in the first round. The loaders are endless, as `target` makes them.
+with the setting that was best in the first round. Without torch's loader, only settings that may still be chosen after
+the first round are measured again. The loaders are endless, as `target` makes them.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +22,7 @@ from feedline.errors import DatasetFailed
 from feedline.insight.worker_model import Load
 from feedline.system.failures import words
 from feedline.tools.measure import harness, load
-from feedline.tools.measure.choice import PREFETCH, STALL, Limits, Rate, Setting, fewest, settings
+from feedline.tools.measure.choice import PREFETCH, STALL, Limits, Rate, Setting, contenders, fewest, settings
 from feedline.tools.measure.harness import FEEDLINE, TORCH, Case, Entry, Figures, Outcome, Settings, Side
 from feedline.tools.measure.measured import headroom_now
 from feedline.tools.measure.process import Send
@@ -30,6 +32,8 @@ from feedline.tools.measure.target import ENDLESS, Target, make_some, open_targe
 _COUNTED_S = 0.6
 """How long a measurement counts batches; enough to see what other programs use (`load.SHORTEST_LOAD_SPAN_S`)."""
 _MORE_PREFETCH = (4, 8)
+_CROWDED = 0.9
+"""The share of all cores above which other programs are in the way."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +74,18 @@ class Swept:
     @property
     def is_useful(self) -> bool:
         """True if any setting was measured."""
-        return bool(self.complete())
+        return bool(self.measured())
 
-    def complete(self) -> dict[Setting, Outcome]:
-        """Return the outcomes of the settings that were measured, each with as many rounds as all of them have."""
-        done = {one: found for one, found in self.outcomes.items() if found.rounds and one not in self.failures}
-        count = min((len(found.rounds) for found in done.values()), default=0)
-        return {
-            one: replace(done[one], rounds=done[one].rounds[:count])
-            for one in sorted(done, key=lambda one: (one.workers, one.prefetch, one.is_pinned))
-        }
+    def measured(self) -> dict[Setting, Outcome]:
+        """Return the outcomes of the settings that were measured, in the order of a table."""
+        done = [one for one, found in self.outcomes.items() if found.rounds and one not in self.failures]
+        return {one: self.outcomes[one] for one in sorted(done, key=lambda one: (one.workers, one.prefetch))}
+
+    def whole_rounds(self) -> list[Outcome]:
+        """Return the measured outcomes, each with as many rounds as all of them have, to be compared round by round."""
+        done = self.measured().values()
+        count = min((len(found.rounds) for found in done), default=0)
+        return [replace(found, rounds=found.rounds[:count]) for found in done]
 
     def missing(self) -> list[Setting]:
         """Return the settings for which no time was left."""
@@ -88,7 +94,7 @@ class Swept:
     def rates(self) -> dict[Setting, Rate]:
         """Return the rates of feedline's settings, the median of the undisturbed rounds."""
         rates = {}
-        for setting, found in self.complete().items():
+        for setting, found in self.measured().items():
             rate, stall = found.spread("samples_per_s"), found.spread("stall")
             if rate is not None and stall is not None:
                 rates[setting] = Rate(rate.median, stall.median, found.disturbed_count == len(found.rounds))
@@ -151,14 +157,15 @@ class Sweep:
         work.measure(planned, once, until_s)
         planned += (more := self._around_best(work.swept.rates(), limits))
         work.measure(more, once, until_s)
-        work.measure(planned, replace(self.settings, rounds=self.settings.rounds - 1), until_s)
+        again = planned if TORCH in self.engines else contenders(work.swept.rates())
+        work.measure(again, replace(self.settings, rounds=self.settings.rounds - 1), until_s)
 
     def _around_best(self, rates: Mapping[Setting, Rate], limits: Limits) -> list[Setting]:
-        """Return more settings with the best number of workers; none if workers do not help or training does not wait."""
+        """Return more settings with the best number of workers; none if that is 0, or if training does not wait."""
         best = fewest(rates, step_s=self.step_s) if rates else None
         if best is None or not best.workers or (self.step_s and rates[best].stall < STALL):
             return []
-        engines = [best.engine, *(engine for engine in self.engines if engine == TORCH)]
+        engines = [*(engine for engine in self.engines if engine == TORCH), best.engine]
         depths = [depth for depth in _MORE_PREFETCH if best.workers * depth <= limits.batches]
         found = [replace(best, engine=engine, prefetch=depth) for depth in depths for engine in engines]
         if TORCH in self.engines and torch.cuda.is_available():
@@ -220,6 +227,9 @@ class _Work:
             return {}
         outcome = self.swept.outcomes[setting]
         outcome.peak_pss_mb = max([*peaks, outcome.peak_pss_mb or 0.0]) or None
+        own_cores = (figures["cpu_s_per_1000"] or 0.0) * (figures["samples_per_s"] or 0.0) / 1000
+        if (figures["other_cores"] or 0.0) + own_cores < _CROWDED * (os.cpu_count() or 1):
+            figures["other_cores"] = 0.0  # programs on other cores of a large machine disturb nobody
         if setting.engine != TORCH:
             figures["stall"] = min(1.0, (figures["making_s"] or 0.0) / (figures["seconds"] or 1.0))
         return figures

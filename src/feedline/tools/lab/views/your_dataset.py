@@ -28,8 +28,8 @@ from feedline.tools.lab.apart import apart
 from feedline.tools.lab.controls import Number, Switch, Text, Values
 from feedline.tools.lab.pictures import Event, bars, buttons, code, doing, figures, lines, say, table
 from feedline.tools.lab.view import Actions, View
+from feedline.tools.measure.choice import Choice, Limits, Rate, Setting, choose, settings
 from feedline.tools.measure.measured import LoaderSetup
-from feedline.tools.measure.search import Choice, Limits, OutOfTime, Rate, Setting, search
 from feedline.tools.measure.steady import touch
 from feedline.tools.measure.sweep import Failure, waited
 from feedline.tools.measure.target import BATCH_SIZE, Target, make_some, target_of
@@ -170,7 +170,7 @@ def _as_it_is(loader: LoaderSetup | None, workers: int) -> Arguments:
 def _of_setting(setting: Setting) -> Arguments:
     if not setting.workers:
         return {"num_workers": 0}
-    return {"num_workers": setting.workers, "engine": setting.engine, "prefetch_factor": setting.depth}
+    return {"num_workers": setting.workers, "engine": setting.engine, "prefetch_factor": setting.prefetch}
 
 
 def _trained(target: Target, given: Arguments, step_s: float, seconds: float) -> Iterator[_Trained]:
@@ -200,14 +200,14 @@ def _trained(target: Target, given: Arguments, step_s: float, seconds: float) ->
 
 
 class _Curve:
-    """Rates over numbers of workers: measures the settings that the tuner's search needs, one after the other."""
+    """Rates over numbers of workers: measures the settings that the tuner tries, one after the other."""
 
     def __init__(self, target: Target, step_s: float) -> None:
         self.choice: Choice | None = None
         self._target = target
         self._first = f"loader.{target.code}" if target.is_loader else target.code
         self._step_s = step_s
-        self._tried: dict[Setting, Rate | None] = {}
+        self._tried: dict[Setting, Rate] = {}
 
     def draw(self) -> Iterator[Event]:
         """Yield the curve as it grows."""
@@ -217,29 +217,26 @@ class _Curve:
             yield table("choice", "The tuner cannot run this dataset", [str(error)], [[error.traceback]])
             return
         until = time.monotonic() + _CURVE_LONGEST_S
-        while True:
-            # `search` is pure: called again with one more answer, it gets one step further.
-            self.choice = search(self._known, limits, step_s=self._step_s)
-            if self.choice is None or self.choice.missing is None or time.monotonic() > until:
-                break
-            self._tried[self.choice.missing] = self._rate(self.choice.missing)
+        for setting in settings(limits.counts(), ("process", "thread")):
+            if time.monotonic() > until:
+                return
+            if (rate := self._rate(setting)) is not None:
+                self._tried[setting] = rate
             yield self._drawn()
-        if self.choice is not None:
+        if self._tried:
+            self.choice = choose(self._tried, limits.reason, step_s=self._step_s)
             chosen = self.choice.setting
             head = "" if chosen is None else f"loader = {chosen.code(self._first)}"
             why = [[reason] for reason in self.choice.reasons]
             yield table("choice", f"The tuner's choice: {chosen or 'none'}", [head], why)
 
-    def _known(self, setting: Setting) -> Rate | None:
-        if setting not in self._tried:
-            raise OutOfTime(setting)
-        return self._tried[setting]
-
     def _limits(self) -> Limits:
         from feedline.tools.measure.measured import headroom_now
 
         made, headroom = make_some(self._target, seconds=_CURVE_S), headroom_now()
-        limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes)
+        limits = Limits.of(
+            Load(made.batch_s, self._step_s, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes
+        )
         if limits.workers <= _MOST_WORKERS:
             return limits
         return replace(limits, workers=_MOST_WORKERS, reason="the lab stops there; `feedline tune` tries more")
@@ -252,9 +249,8 @@ class _Curve:
         series: dict[str, dict[int, float]] = {}
         for setting, rate in self._tried.items():
             for engine in ("process", "thread") if setting.engine == "inline" else (setting.engine,):
-                if rate is not None:
-                    best = series.setdefault(engine, {})
-                    best[setting.workers] = max(rate.samples_per_s, best.get(setting.workers, 0.0))
+                best = series.setdefault(engine, {})
+                best[setting.workers] = max(rate.samples_per_s, best.get(setting.workers, 0.0))
         drawn = {engine: (sorted(found), [found[count] for count in sorted(found)]) for engine, found in series.items()}
         return lines("curve", "Samples per second by number of workers", "workers", "samples/s", drawn)
 
