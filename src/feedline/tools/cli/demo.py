@@ -21,11 +21,11 @@ from feedline.system.failures import words
 from feedline.system.files import make_folder_for
 from feedline.system.limits import shared_bytes
 from feedline.system.shown import counted, percent
+from feedline.tools.advise.page import page_of
 from feedline.tools.cli.bench import WORKER_COUNT, both_loaders
 from feedline.tools.cli.demo_training import Training, peak_mb
 from feedline.tools.cli.demo_trials import Open, Resuming, kill_worker
 from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
-from feedline.tools.cli.report import page_text
 from feedline.tools.measure import load, rows
 from feedline.tools.measure.harness import (
     FEEDLINE,
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
     if others is not None and others > QUIET_CORES:
         screen.line(f"Other programs used {others:.1f} cores meanwhile. Run it again on a quiet machine.")
     with _writing("The report", "Choose another file with -o."):
-        out.write_text(page_text(recording, table), "utf-8")
+        out.write_text(page_of(recording, table), "utf-8")
     screen.line("Report of this run: ", (out.as_uri(), f"link {out.as_uri()}"), wraps=False)
 
 
