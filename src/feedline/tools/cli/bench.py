@@ -19,14 +19,13 @@ from feedline.system.limits import usable_cores
 from feedline.system.shown import printable
 from feedline.tools.cli import options
 from feedline.tools.cli.doctor import check_linux
-from feedline.tools.measure import chart, harness, jpegs, rows, sweep, training, training_data
+from feedline.tools.measure import chart, harness, jpegs, rows, sweep
 from feedline.tools.measure.process import Send
 from feedline.tools.measure.target import make_some, open_target
 from feedline.tools.measure.workloads import ReadySamples, TinyMap
 
 JPEG_COUNT = 300
 JPEG_LENGTH = 64_000  # the files are repeated, so that no round reaches the end of the epoch
-TRAINING_IMAGES = 4000
 WORKER_COUNT = 2
 ROUND_S = 0.5
 OWN_S = 60.0
@@ -45,8 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="quick",
         metavar="WHAT",
         help="quick: overhead, transport, decoding; images: JPEG files to float32, and torch's loader with common "
-        "decoders; gpu: training as a share of its rate on synthetic data (needs a GPU and torchvision, ten minutes); "
-        f"or {options.DATASET}",
+        f"decoders; or {options.DATASET}",
     )
     parser.add_argument(
         "--json",
@@ -54,12 +52,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         const="-",
         metavar="FILE",
         help="write JSON lines to FILE, or to standard output, instead of a table",
-    )
-    parser.add_argument(
-        "--script-order",
-        choices=("model-first", "loader-first"),
-        default="model-first",
-        help="for gpu: what the program creates first, the model or the loader (%(default)s)",
     )
     add_rounds(parser)
     parser.set_defaults(seconds=None)
@@ -96,15 +88,12 @@ def add_rounds(parser: argparse.ArgumentParser, *, how_many: str = "5") -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure a set and write a table, or JSON lines, to standard output."""
-    is_own = arguments.what not in ("quick", "images", "gpu")
+    is_own = arguments.what not in ("quick", "images")
     if is_own:
         check_name(arguments.what)
     arguments.seconds = arguments.seconds or (OWN_S if is_own else ROUND_S)
     if is_own:
         measure_own(arguments)
-        return
-    if arguments.what == "gpu":
-        measure_training(arguments)
         return
     with TemporaryDirectory(prefix="feedline-bench-") as folder:
         images = Path(folder) / "images"
@@ -120,18 +109,6 @@ def measure_images(paths: list[Path], arguments: argparse.Namespace) -> None:
     )
     entries = list(jpegs.entries(paths, JPEG_LENGTH, settings))
     rows.publish("feedline bench images", rows.measure(entries, settings), settings, columns=COLUMNS, details=False)
-
-
-def measure_training(arguments: argparse.Namespace) -> None:
-    """Measure training on a GPU, and publish the results."""
-    training.check_gpu()
-    with TemporaryDirectory(prefix="feedline-bench-") as folder:
-        training_data.write_images(Path(folder), TRAINING_IMAGES)
-        training.start_cuda(arguments.script_order, training.TABLE, Path(folder))
-        entries = training.entries(training.TABLE, Path(folder), batch_size=256, seconds=max(3.0, arguments.seconds))
-        outcomes = rows.measure(entries, arguments)
-        training.add_shares(outcomes)
-        rows.publish("feedline bench gpu", outcomes, arguments, columns=training.COLUMNS, peer="none", details=False)
 
 
 @dataclass
