@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from feedline import __version__
 from feedline.errors import DatasetFailed, FeedlineError
@@ -66,10 +66,13 @@ def build_parser(named: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentP
         if name in named:
             for package in command.packages:
                 require(package, extra=command.extra, purpose=f"`feedline {name}`")
-            module = importlib.import_module(f"feedline.tools.cli.{name}")
-            module.add_options(options)
-            options.set_defaults(run=module.run)
+            _module(name).add_options(options)
     return parser
+
+
+# Any: a module, whose functions mypy does not know.
+def _module(name: str) -> Any:
+    return importlib.import_module(f"feedline.tools.cli.{name}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.formatwarning = lambda *warned, **more: printable(formatwarning(*warned, **more))
     try:
         build_parser([word for word in words if not word.startswith("-")][:1]).parse_args(words, arguments)
-        status = arguments.run(arguments) or 0
+        status: int = _module(arguments.command).run(arguments) or 0
         sys.stdout.flush()  # so that a closed pipe is noticed here
         return status
     except FeedlineError as error:
