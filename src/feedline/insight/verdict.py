@@ -147,6 +147,7 @@ CAUSES = {
 }
 """For each cause: what training waits for, the remedy (empty where more workers may help), and additional evidence."""
 
+
 def waited_for(period: Period, cause: str) -> str:
     """Return what training waits for, in words."""
     return CAUSES[cause][0] if cause in CAUSES else _stage(period, cause)

@@ -65,7 +65,9 @@ def test_the_verdict_names_the_main_cause_in_the_timeline(slow: float, workers: 
 def test_advice_and_a_comparison_are_on_the_page() -> None:
     table = Table("Both", ["", "torch"], [["images/s", ("12", "bold")]])
     shown = contents(recording_of(60, workers=2), table)
-    assert shown["advice"][0].startswith("too-few-workers: ")
+    text, code = shown["advice"][0]
+    assert text.startswith("too-few-workers: ")
+    assert code.startswith("DataLoader(dataset, num_workers=")
     assert shown["compared"] == {"title": "Both", "heads": ["", "torch"], "rows": [["images/s", "12"]]}
 
 

@@ -9,7 +9,6 @@ import pytest
 
 import feedline
 from feedline.errors import BadOption, BadRecording
-
 from feedline.insight.histogram import Spread
 from feedline.insight.recording import Recording
 from feedline.insight.stats import Period, SlowSample, Stats

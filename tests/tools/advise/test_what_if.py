@@ -135,7 +135,15 @@ def test_a_few_simulated_batches_represent_a_long_run(monkeypatch: pytest.Monkey
         # Workers that shared cores while they were recorded are faster alone.
         ({"workers": 8, "cores": 2, "batch_ms": 160, "step_ms": 1, "batches": 200}, 2, 50),
         (
-            {"workers": 8, "cores": 2, "batch_ms": 160, "step_ms": 1, "batches": 200, "computing": 0.25, "queued": 0.75},
+            {
+                "workers": 8,
+                "cores": 2,
+                "batch_ms": 160,
+                "step_ms": 1,
+                "batches": 200,
+                "computing": 0.25,
+                "queued": 0.75,
+            },
             2,
             50,
         ),

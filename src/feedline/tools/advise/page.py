@@ -20,8 +20,8 @@ from feedline.errors import BadRecording
 from feedline.insight.attribution import CAUSES, causes_of
 from feedline.insight.batch_rows import DURATIONS, MOMENTS
 from feedline.insight.recording import Recording
-from feedline.tools.advise.running import of_recording
 from feedline.tools.advise import what_if
+from feedline.tools.advise.running import of_recording
 from feedline.tools.screen import Table
 from feedline.types import JsonObject
 
@@ -64,7 +64,7 @@ def contents(recording: Recording, compared: Table | None = None) -> JsonObject:
         "started": recording.started,
         "causes": CAUSES,
         "verdict": stats.verdict,
-        "advice": [str(finding) for finding in of_recording(recording)],
+        "advice": [[str(finding), finding.code] for finding in of_recording(recording)],
         "stats": stats.as_dict(),
         "settings": dict(recording.settings),
         "environment": dict(recording.environment),
@@ -90,8 +90,8 @@ def _predicted(recording: Recording) -> JsonObject:
         "recorded": {"samples_per_s": run.samples_per_s, "stall": run.stall},
         "all": [{**asdict(one), "change": one.change, "is_best": one is best} for one in everything],
         "notes": [
-            f"Simulated with the times of up to {what_if.GRID_BATCHES} batches from the whole run, without the starts of "
-            "epochs.",
+            f"Simulated with the times of up to {what_if.GRID_BATCHES} batches from all over the run, without the "
+            "starts of epochs.",
             *run.assumptions(everything),
         ],
     }

@@ -153,8 +153,8 @@ def _growth(stats: Stats, growth: float) -> Iterator[Finding]:
         yield Finding(
             "memory-growth",
             f"The workers' memory grows by {bytes_text(growth)} per 1,000 samples.",
-            "Bound the cache, hold large lists in feedline.share, or use tracemalloc to find what samples leave behind. "
-            "Until then, let the loader replace workers that have grown too large.",
+            "Bound the cache, hold large lists in feedline.share, or use tracemalloc to find what samples leave "
+            "behind. Until then, let the loader replace workers that have grown too large.",
             'DataLoader(dataset, max_memory_per_worker="4GB")',
             is_serious=limit is not None and 2 * grown > limit,
             evidence=f"It grew by {bytes_text(grown)} in all: an unbounded cache, a leak, or Python objects that each "

@@ -20,7 +20,7 @@ function compared({ compared: found }) {
 function advice(data) {
   if (!data.advice.length) return;
   document.getElementById("advice-section").hidden = false;
-  document.getElementById("advice").append(...data.advice.map((text) => element("li", {}, text)));
+  document.getElementById("advice").append(...data.advice.map(([text, code]) => element("li", {}, text, code ? element("pre", {}, code) : "")));
 }
 
 function waits(data) {
