@@ -12,12 +12,11 @@ from feedline.system.shown import counted, printable
 from feedline.system.sizes import bytes_text
 from feedline.tools.screen import Screen
 from feedline.tools.write import Packed, Stage, pack
-from feedline.tools.write.token_run import WrittenTokens
-from feedline.tools.write.tokens import write_tokens
-from feedline.tools.write.work import WorkFolder
+from feedline.tools.write.place import LocalPlace
+from feedline.tools.write.tokens import WrittenTokens, write_tokens
 
 _REASONS_SHOWN = 10
-_UNITS = {"tokenizing": "documents", "checking, MiB": "MiB"}
+_UNITS = {"tokenizing": "documents"}
 """What a stage counts, unless it is samples."""
 
 
@@ -114,7 +113,7 @@ def interruption_of(out: str | Path, done: str = "complete shard") -> str:
     if protocol_of(str(out)):
         return f"Interrupted. Run the same command again to resume after the last {done} in the store, if there is one."
     out = Path(out)
-    if WorkFolder.is_left(out):
+    if LocalPlace.is_left(out):
         return f"Interrupted. Run the same command again to resume after the last {done}."
     return "Interrupted before a shard was complete. Run the same command again to start over."
 

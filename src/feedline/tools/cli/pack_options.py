@@ -100,5 +100,5 @@ def _add_tokens(pack: argparse.ArgumentParser) -> None:
         help="type of tokens (uint16 if the tokenizer has at most 65,536, else uint32)",
     )
     tokens.add_argument(
-        "--tokens-per-shard", type=values.at_least(1), metavar="N", help="approximate tokens in a shard (2^30)"
+        "--tokens-per-shard", type=values.at_least(1), metavar="N", help="approximate tokens in a shard (2^28)"
     )
