@@ -76,7 +76,11 @@ def test_every_finding_about_a_dataset_has_a_tested_fix() -> None:
     named = set()
     for path in Path(running.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding" and path.stem not in ("running", "finding"):
+            if (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func) == "Finding"
+                and path.stem not in ("running", "finding")
+            ):
                 named.add(ast.literal_eval(node.args[0]))
     tried = {fix.finding for fix in FIXES.values()} | {"open-files", "shared-memory"}
     assert named - NO_CODE == tried
