@@ -17,8 +17,8 @@ from feedline.insight.recording import FORMAT, Recording
 from feedline.system.shown import printable
 from feedline.tools.advise.diagnosis import as_dict, diagnose, diagnose_recording, summary
 from feedline.tools.advise.finding import NOTHING, Finding, sentence
+from feedline.tools.advise.machine import find
 from feedline.tools.cli import fault_file
-from feedline.tools.cli.findings import find
 from feedline.tools.measure import machine, rows
 from feedline.tools.measure.measured import STAGES
 from feedline.tools.screen import Screen, Styled, Table
