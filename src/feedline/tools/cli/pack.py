@@ -13,12 +13,11 @@ from feedline.system.sizes import bytes_text
 from feedline.tools.cli import options
 from feedline.tools.screen import Screen
 from feedline.tools.write import Packed, Stage, pack
-from feedline.tools.write.token_run import WrittenTokens
-from feedline.tools.write.tokens import write_tokens
-from feedline.tools.write.work import WorkFolder
+from feedline.tools.write.place import LocalPlace
+from feedline.tools.write.tokens import WrittenTokens, write_tokens
 
 _REASONS_SHOWN = 10
-_UNITS = {"tokenizing": "documents", "checking, MiB": "MiB"}
+_UNITS = {"tokenizing": "documents"}
 """What a stage counts, unless it is samples."""
 
 
@@ -117,7 +116,7 @@ def _add_token_options(parser: argparse.ArgumentParser) -> None:
         help="type of tokens (uint16 if the tokenizer has at most 65,536, else uint32)",
     )
     tokens.add_argument(
-        "--tokens-per-shard", type=options.at_least(1), metavar="N", help="approximate tokens in a shard (2^30)"
+        "--tokens-per-shard", type=options.at_least(1), metavar="N", help="approximate tokens in a shard (2^28)"
     )
 
 
@@ -241,7 +240,7 @@ def interruption_of(out: str | Path, done: str = "complete shard") -> str:
     if protocol_of(str(out)):
         return f"Interrupted. Run the same command again to resume after the last {done} in the store, if there is one."
     out = Path(out)
-    if WorkFolder.is_left(out):
+    if LocalPlace.is_left(out):
         return f"Interrupted. Run the same command again to resume after the last {done}."
     return "Interrupted before a shard was complete. Run the same command again to start over."
 
