@@ -13,14 +13,14 @@ from feedline.insight.recording import Recording
 from feedline.insight.stats import shown
 from feedline.loader.base import LoaderBase
 from feedline.system.sizes import bytes_text
-from feedline.tools.advise import batching, fetching, loading, running, state
+from feedline.tools.advise import running, slow_batches, slow_samples, workers, wrong_data
 from feedline.tools.advise.finding import Findings, beyond_noise
 from feedline.tools.measure.measured import LEAST_SAMPLES, Measured
 from feedline.types import JsonObject
 
 _NOISY = 0.2
 """The summary mentions noise from this share on. A guess."""
-_GROUPS = (fetching.find, batching.find, state.find, loading.find)
+_GROUPS = (wrong_data.find, slow_samples.find, slow_batches.find, workers.find)
 
 
 def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: float | None = None) -> Findings:
@@ -96,7 +96,7 @@ def summary(measured: Measured) -> list[str]:
     lines = []
     if making is not None:
         length = "an unknown number of samples" if making.length is None else f"{making.length:,} samples"
-        lines.append(f"{making.kind}: {length}, made in {shown(making.make_s)}")
+        lines.append(f"{making.kind}: {length}")
     if samples is not None:
         usual, late = np.quantile(samples.seconds, (0.5, 0.99)).tolist()
         lines.append(
@@ -111,7 +111,7 @@ def summary(measured: Measured) -> list[str]:
     if batch is not None:
         lines.append(
             f"A batch of {batch.size}: {bytes_text(batch.bytes)}, collated in {shown(batch.collate_s)}; "
-            f"sent in {shown(batch.arena_s)} through shared memory, in {shown(batch.pickle_s)} by pickle"
+            f"sent in {shown(batch.sent_s)} through shared memory"
         )
     elif samples is not None and (measured.loader is None or measured.loader.batch_size is not None):
         lines.append(
@@ -139,7 +139,7 @@ def as_dict(measured: Measured) -> JsonObject:
         "noise": asdict(measured.noise),
     }
     if making is not None:
-        setup.update(dataset=making.kind, length=making.length, make_s=making.make_s)
+        setup.update(dataset=making.kind, length=making.length)
     if samples is not None:
         p50, p90, p99 = np.quantile(samples.seconds, (0.5, 0.9, 0.99)).tolist()
         setup.update(
@@ -147,10 +147,7 @@ def as_dict(measured: Measured) -> JsonObject:
             p99_s=p99, cpu_share=samples.cpu_share, sample_bytes=samples.sample_bytes,
         )  # fmt: skip
     if batch is not None:
-        setup.update(
-            batch_size=batch.size, batch_bytes=batch.bytes, collate_s=batch.collate_s, arena_s=batch.arena_s,
-            pickle_s=batch.pickle_s,
-        )  # fmt: skip
+        setup.update(batch_size=batch.size, batch_bytes=batch.bytes, collate_s=batch.collate_s, sent_s=batch.sent_s)
     if threads is not None:
         setup["samples_per_s_by_threads"] = {str(count): rate for count, rate in threads.rates.items()}
     return setup

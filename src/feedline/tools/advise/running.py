@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +17,7 @@ from feedline.loader.base import LoaderBase
 from feedline.system.shown import counted
 from feedline.system.sizes import bytes_text
 from feedline.tools.advise.finding import Finding, Findings, gain_of
-from feedline.tools.advise.loading import bridging_stragglers
-from feedline.tools.measure.measured import steady_growth
+from feedline.tools.advise.slow_samples import bridging_stragglers
 
 _OTHER_GAIN = 1.25
 """If saving a part of the work gains this much, another number of workers is not suggested."""
@@ -53,6 +52,28 @@ def of_recording(recording: Recording) -> Findings:
     made = np.concatenate([[0], np.cumsum(recording.rows["samples"])])
     memory = [(float(made[np.searchsorted(got, at)]), size) for at, size in pairs if size and at is not None]
     return find(recording.stats(), steady_growth(memory))
+
+
+_STEADY_BYTES = 2 << 20
+"""Less growth while samples are made is noise."""
+
+
+def steady_growth(memory: Sequence[tuple[float, float]]) -> float:
+    """Return the growth in bytes per 1,000 samples; 0 if memory does not grow steadily.
+
+    Args:
+        memory: pairs of the number of samples made so far and the bytes at that moment.
+    """
+    later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
+    if len(later) < 8:
+        return 0.0
+    means = [part.mean(axis=0) for part in np.array_split(later, 4)]
+    steps = np.diff([mean[1] for mean in means])
+    grown = later[-1][1] - later[0][1]
+    made = means[-1][0] - means[0][0]
+    if grown < _STEADY_BYTES or steps.min() < grown / 16 or made <= 0:
+        return 0.0
+    return float(1000 * (means[-1][1] - means[0][1]) / made)
 
 
 def find(stats: Stats, growth: float = 0.0) -> Findings:
