@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feedline.tools.cli.parser import build_parser
+from feedline.tools.cli.main import COMMANDS as ALL
 from tests import program_server
 from tests.tools.advise.recordings import recording_of
-from tests.tools.cli import short_demo
 
 OWN = Path(__file__).parent / "own_datasets.py"
 PROGRAM = """
@@ -28,7 +27,6 @@ from torch.utils.data import DataLoader
 for batch in DataLoader(torch.arange(64), batch_size=4):
     pass
 """
-QUICK = ("--rounds", "1", "--seconds", "0.02")
 
 
 @pytest.fixture
@@ -41,7 +39,6 @@ def folder(tmp_path: Path) -> Path:
 
 COMMANDS = {
     "bench": (["bench", f"{OWN}:Ready", "--workers", "0", "--rounds", "1", "--seconds", "20"], "samples/s"),
-    "demo": (["demo", "--images", "64", *QUICK], "epoch 1  feedline  4/4"),
     "doctor": (["doctor"], "This machine\nwhat "),
     "doctor of a dataset": (["doctor", f"{OWN}:Ready", "--seconds", "5"], "\n"),
     "doctor of a recording": (["doctor", "run.json"], "what "),
@@ -50,13 +47,13 @@ COMMANDS = {
     "profile": (["profile", "-o", "out", "train.py"], "out.html"),
     "report": (["report", "run.json"], "run.html"),
     "run": (["run", "train.py"], ""),
-    "tune": (["tune", f"{OWN}:Ready", "--seconds", "5"], "loader = DataLoader("),
-    "what-if": (["what-if", "run.json"], "workers"),
+    "tune": (["tune", f"{OWN}:Ready", "--step-ms", "50"], "DataLoader("),
 }
 
 
 SHORT_PREDICTIONS = "from feedline.tools.advise import what_if\nwhat_if.GRID_BATCHES = 20\n"
-SHORT = {"demo": short_demo.PROGRAM, **dict.fromkeys(("profile", "report", "what-if"), SHORT_PREDICTIONS)}
+QUIET = "from feedline.tools.measure import load\nload.busy_seconds = lambda: None\n"
+SHORT = {**dict.fromkeys(("profile", "report"), SHORT_PREDICTIONS), "tune": QUIET}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -100,6 +97,4 @@ def test_a_closed_pipe_causes_no_traceback(folder: Path) -> None:
 
 
 def test_every_command_is_covered() -> None:
-    described = re.findall(r"^    ([a-z-]+)  ", build_parser().format_help(), re.MULTILINE)
-    assert len(described) >= 11
-    assert {arguments[0] for arguments, _ in COMMANDS.values()} | {"lab"} == set(described)
+    assert {arguments[0] for arguments, _ in COMMANDS.values()} | {"demo", "lab"} == set(ALL)

@@ -10,8 +10,10 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from feedline.datasets.derived.objects import check_name
 from feedline.errors import InternalError
 from feedline.system.shown import printable
+from feedline.tools.cli import options
 from feedline.tools.cli.doctor import check_linux
 from feedline.tools.measure import chart, harness, jpegs, rows
 from feedline.tools.measure.sweep import Sweep, Swept
@@ -28,9 +30,58 @@ COLUMNS = (
 )
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    parser.epilog = f"Exit codes with a dataset: {options.FAILED}"
+    parser.add_argument(
+        "what",
+        nargs="?",
+        default="quick",
+        metavar="WHAT",
+        help="quick: overhead, transport, decoding; images: JPEG files to float32, and torch's loader with common "
+        f"decoders; or {options.DATASET}",
+    )
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write JSON lines to FILE, or to standard output, instead of a table",
+    )
+    add_rounds(parser)
+    parser.set_defaults(seconds=None)
+    own = parser.add_argument_group("with your own dataset or loader (--seconds then limits the total time: 60)")
+    options.add_batch_size(own)
+    own.add_argument(
+        "--workers",
+        type=options.at_least(0),
+        nargs="+",
+        metavar="N",
+        help="numbers of workers (0 1 2 4 8 and so on, as many as the machine can run)",
+    )
+    own.add_argument(
+        "--engine",
+        choices=("process", "thread"),
+        nargs="+",
+        default=["process", "thread"],
+        help="engines of feedline (process thread); 0 workers always run inline",
+    )
+    options.add_plot(own)
+
+
+def add_rounds(parser: argparse.ArgumentParser, *, how_many: str = "5") -> None:
+    """Add the options about rounds, and set the other settings of a benchmark."""
+    parser.add_argument(
+        "--rounds", type=options.at_least(1), default=5, help=f"rounds per loader and case ({how_many})"
+    )
+    parser.add_argument("--seconds", type=options.positive, default=0.5, help="seconds timed in each round (0.5)")
+    parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Measure a set, and write a table, or JSON lines, to standard output."""
-    if ":" in arguments.what:
+    if arguments.what not in ("quick", "images"):
+        check_name(arguments.what)
         measure_own(arguments)
         return
     arguments.seconds = arguments.seconds or ROUND_S

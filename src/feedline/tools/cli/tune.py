@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 from feedline.system.limits import usable_cores
 from feedline.system.shown import printable
-from feedline.tools.cli import bench
+from feedline.tools.cli import bench, options
 from feedline.tools.measure import rows
 from feedline.tools.measure.choice import Choice, choose
 from feedline.tools.measure.harness import Settings
@@ -17,12 +17,32 @@ from feedline.tools.measure.sweep import Sweep, Swept
 
 UNDECIDED = 6
 """Exit code if the time was up or the machine too busy for a recommendation, as for a dataset that hangs."""
-SECONDS = 60.0
 ROUNDS = 3
 BUSY = 0.1
 """The share of the cores that other programs may use."""
 RATE = replace(rows.SAMPLES, better=None)
 STALL = rows.Column("stall", "training\nwaits %", scale=100, digits=1)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    parser.epilog = (
+        f"Exit codes: {options.FAILED} 6 also if the time was up before all settings were measured, or if other "
+        "programs kept the cores busy: then nothing is recommended."
+    )
+    parser.add_argument("what", metavar="WHAT", help=options.DATASET)
+    parser.add_argument(
+        "--step-ms",
+        type=options.positive,
+        default=0.0,
+        metavar="MS",
+        help="how long your training step takes for a batch: finds the fewest workers that keep up with it (without "
+        "it: the most samples per second)",
+    )
+    parser.add_argument("--seconds", type=options.positive, default=60.0, help="time limit in seconds (60)")
+    options.add_batch_size(parser)
+    options.add_plot(parser)
+    parser.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     rounds = Settings(ROUNDS, repeats=0, max_other_cores=BUSY * usable_cores())
     sweep = Sweep(
         arguments.what,
-        arguments.seconds or SECONDS,
+        arguments.seconds,
         rounds,
         batch_size=arguments.batch_size,
         step_s=step_s,

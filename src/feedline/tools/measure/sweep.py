@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,9 +25,11 @@ from feedline.tools.measure import harness, load
 from feedline.tools.measure.choice import PREFETCH, STALL, Limits, Rate, Setting, contenders, fewest, settings
 from feedline.tools.measure.harness import FEEDLINE, TORCH, Case, Entry, Figures, Outcome, Settings, Side
 from feedline.tools.measure.measured import headroom_now
-from feedline.tools.measure.process import Send
 from feedline.tools.measure.steady import Span, Steady, touch
 from feedline.tools.measure.target import ENDLESS, Target, make_some, open_target
+
+if TYPE_CHECKING:
+    from feedline.tools.measure.isolated import Send
 
 _COUNTED_S = 0.6
 """How long a measurement counts batches; enough to see what other programs use (`load.SHORTEST_LOAD_SPAN_S`)."""
@@ -129,7 +131,7 @@ class Sweep:
 
         Raises BadOption: there is no such dataset; DatasetFailed: nothing could be measured.
         """
-        from feedline.tools.measure.probe import watch  # can be imported on Linux only
+        from feedline.tools.measure.isolated import watch  # can be imported on Linux only
 
         swept = watch(self.measure, Swept(), seconds=self.seconds, on_stage=on_stage)
         if swept.is_useful:
