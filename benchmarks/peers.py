@@ -7,7 +7,8 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from feedline.tools.measure import harness, rows
 
@@ -38,6 +39,7 @@ class Loading:
         return side.open(dataset, **{**self.options, **arguments})
 
 
+Way = TypeVar("Way")
 # Any: a loader of any library.
 Opened = Callable[[Loading], Any]
 
@@ -72,18 +74,28 @@ def entries(
                 )
 
 
-def add_flag(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
-    """Add `--peers`: none, some or all of them."""
-    parser.add_argument("--peers", nargs="*", choices=list(names), default=list(names), help="(all that are installed)")
+def add_flag(parser: argparse.ArgumentParser, ways: Iterable[str]) -> None:
+    """Add `--peers`: none, some or all of the ways to load that are neither torch's nor feedline's."""
+    names = [name for name in ways if name.split()[0] not in (harness.TORCH, harness.FEEDLINE)]
+    parser.add_argument("--peers", nargs="*", choices=names, default=names, help="(all that are installed)")
+
+
+def chosen(
+    arguments: argparse.Namespace, ways: Mapping[str, Way], packages: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Way]:
+    """Return torch's and feedline's ways to load, and those of `--peers` that are installed.
+
+    Args:
+        arguments: the flags.
+        ways: what there is to choose from, by name.
+        packages: the package that a way needs, if it is not called like it.
+    """
+    found = installed(arguments.peers, packages)
+    return {name: way for name, way in ways.items() if name in found or name.split()[0] in ("torch", "feedline")}
 
 
 def installed(asked: Sequence[str], packages: Mapping[str, str]) -> list[str]:
-    """Return the peers whose package can be imported, and print a note about the others.
-
-    Args:
-        asked: names of peers.
-        packages: the package that each peer needs, if it is not called like the peer.
-    """
+    """Return the peers whose package can be imported, and print a note about the others."""
     found = []
     for name in asked:
         package = packages.get(name, name)

@@ -13,15 +13,14 @@ from feedline.insight.recording import Recording
 from feedline.insight.stats import shown
 from feedline.loader.base import LoaderBase
 from feedline.system.sizes import bytes_text
-from feedline.tools.advise import batching, fetching, loading, running, state
+from feedline.tools.advise import running, slow_batches, slow_samples, workers, wrong_data
 from feedline.tools.advise.finding import Findings, beyond_noise
-from feedline.tools.advise.running import Run
-from feedline.tools.measure.measured import LEAST_SAMPLES, Headroom, Measured, headroom_now, steady_growth
+from feedline.tools.measure.measured import LEAST_SAMPLES, Measured
 from feedline.types import JsonObject
 
 _NOISY = 0.2
 """The summary mentions noise from this share on. A guess."""
-_GROUPS = (fetching.find, batching.find, state.find, loading.find)
+_GROUPS = (wrong_data.find, slow_samples.find, slow_batches.find, workers.find)
 
 
 def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: float | None = None) -> Findings:
@@ -51,7 +50,7 @@ def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: flo
         Found nothing to change.
     """
     if isinstance(run, LoaderBase):
-        found = diagnose_run(_run_of_loader(run))
+        found = running.of_loader(run)
         return found if seconds is None else Findings([*found, *_tried(run, seconds, found)])
     if not isinstance(run, (str, os.PathLike, Recording)):
         raise BadOption(
@@ -63,28 +62,7 @@ def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: flo
         raise BadOption(
             "seconds= was given, but there is no dataset in a recording to probe. Leave it out, or pass the loader."
         )
-    return diagnose_recording(run if isinstance(run, Recording) else Recording.load(run))
-
-
-def diagnose_recording(recording: Recording) -> Findings:
-    """Return the findings about a recorded run; it may come from another machine."""
-    stats = recording.stats()
-    settings = stats.settings
-    headroom = Headroom(
-        cores=int(settings.get("cores") or 1), memory_bytes=settings.get("memory_limit"), shared_bytes=None,
-        open_files=None, local_ranks=int(settings.get("local_ranks") or 1),
-    )  # fmt: skip
-    system, got = recording.system, recording.rows["got"]
-    pairs = zip(system.get("at", ()), system.get("worker_memory", ()), strict=False)  # some machines lack the second
-    made = np.concatenate([[0], np.cumsum(recording.rows["samples"])])
-    memory = [(float(made[np.searchsorted(got, at)]), size) for at, size in pairs if size and at is not None]
-    return diagnose_run(Run(stats, headroom, steady_growth(memory)))
-
-
-def _run_of_loader(loader: LoaderBase) -> Run:
-    stats = loader.stats()
-    grown = sum(max(0, one.growth_bytes) for one in stats.memory)
-    return Run(stats, headroom_now(), 1000 * grown / max(stats.total.samples, 1))
+    return running.of_recording(run if isinstance(run, Recording) else Recording.load(run))
 
 
 def _tried(loader: LoaderBase, seconds: float, known: Findings) -> Findings:
@@ -95,11 +73,6 @@ def _tried(loader: LoaderBase, seconds: float, known: Findings) -> Findings:
 
     names = {finding.name for finding in known}
     return Findings(finding for finding in diagnose(probe(loader, seconds=seconds)) if finding.name not in names)
-
-
-def diagnose_run(run: Run) -> Findings:
-    """Return the findings about a run."""
-    return Findings(running.find(run))
 
 
 def diagnose(measured: Measured) -> Findings:
@@ -123,7 +96,7 @@ def summary(measured: Measured) -> list[str]:
     lines = []
     if making is not None:
         length = "an unknown number of samples" if making.length is None else f"{making.length:,} samples"
-        lines.append(f"{making.kind}: {length}, made in {shown(making.make_s)}")
+        lines.append(f"{making.kind}: {length}")
     if samples is not None:
         usual, late = np.quantile(samples.seconds, (0.5, 0.99)).tolist()
         lines.append(
@@ -138,7 +111,7 @@ def summary(measured: Measured) -> list[str]:
     if batch is not None:
         lines.append(
             f"A batch of {batch.size}: {bytes_text(batch.bytes)}, collated in {shown(batch.collate_s)}; "
-            f"sent in {shown(batch.arena_s)} through shared memory, in {shown(batch.pickle_s)} by pickle"
+            f"sent in {shown(batch.sent_s)} through shared memory"
         )
     elif samples is not None and (measured.loader is None or measured.loader.batch_size is not None):
         lines.append(
@@ -166,7 +139,7 @@ def as_dict(measured: Measured) -> JsonObject:
         "noise": asdict(measured.noise),
     }
     if making is not None:
-        setup.update(dataset=making.kind, length=making.length, make_s=making.make_s)
+        setup.update(dataset=making.kind, length=making.length)
     if samples is not None:
         p50, p90, p99 = np.quantile(samples.seconds, (0.5, 0.9, 0.99)).tolist()
         setup.update(
@@ -174,10 +147,7 @@ def as_dict(measured: Measured) -> JsonObject:
             p99_s=p99, cpu_share=samples.cpu_share, sample_bytes=samples.sample_bytes,
         )  # fmt: skip
     if batch is not None:
-        setup.update(
-            batch_size=batch.size, batch_bytes=batch.bytes, collate_s=batch.collate_s, arena_s=batch.arena_s,
-            pickle_s=batch.pickle_s,
-        )  # fmt: skip
+        setup.update(batch_size=batch.size, batch_bytes=batch.bytes, collate_s=batch.collate_s, sent_s=batch.sent_s)
     if threads is not None:
         setup["samples_per_s_by_threads"] = {str(count): rate for count, rate in threads.rates.items()}
     return setup

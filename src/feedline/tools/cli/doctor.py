@@ -15,10 +15,11 @@ from feedline.datasets.derived.objects import check_name
 from feedline.errors import BadOption
 from feedline.insight.recording import FORMAT, Recording
 from feedline.system.shown import printable
-from feedline.tools.advise.diagnosis import as_dict, diagnose, diagnose_recording, summary
+from feedline.tools.advise import running
+from feedline.tools.advise.diagnosis import as_dict, diagnose, summary
 from feedline.tools.advise.finding import NOTHING, Finding, sentence
+from feedline.tools.advise.machine import find
 from feedline.tools.cli import fault_file, options
-from feedline.tools.cli.findings import find
 from feedline.tools.measure import machine, rows
 from feedline.tools.measure.measured import STAGES
 from feedline.tools.screen import Screen, Styled, Table
@@ -51,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "examined",
     )
     limit = "time limit in seconds for trying a dataset (%(default)s)"
-    parser.add_argument("--seconds", type=options.positive, default=20.0, help=limit)
+    parser.add_argument("--seconds", type=options.positive, default=10.0, help=limit)
     parser.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
 
 
@@ -102,7 +103,7 @@ def _is_recording(file: Path) -> bool:
 
 def _examine_recording(file: Path) -> _Report:
     recording = Recording.load(file)
-    stats, findings = recording.stats(), diagnose_recording(recording)
+    stats, findings = recording.stats(), running.of_recording(recording)
     after = [] if findings else [NOTHING]
     return _Report(f"Run in {file.name}", {"run": stats.as_dict()}, findings, [stats.verdict], after)
 
