@@ -327,10 +327,11 @@ def test_json_lines_peers_give_the_same_batches(tmp_path: Path) -> None:
     folder = tmp_path / "lines"
     script.write(1, 20, folder)
     paths = [str(path) for path in folder.iterdir()]
-    options = (paths, script.of_words, 64, 4, 0)
-    expected = [next(iter(script.usual(*options))), next(iter(script.ours(*options, "inline")))["tokens"]]
+    options, plain = (paths, script.of_words, 64), script.Loading(0, 4)
+    ours = script.ours(*options, script.Loading(0, 4, "inline"))
+    expected = [next(iter(script.usual(*options, plain))), next(iter(ours))["tokens"]]
     for make in (script.hugging_faces, script.torchdatas):
-        batch = next(iter(make(*options)))
+        batch = next(iter(make(*options, plain)))
         expected.append(batch["tokens"] if isinstance(batch, dict) else batch)
     first = expected[0]
     assert all((batch == first).all() for batch in expected)
