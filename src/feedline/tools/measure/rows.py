@@ -259,8 +259,9 @@ def _show(
     others = [base for base in (BEST, INLINE) if details and any(base in found for found in ratios)]
     has_peak = details and any(outcome.peak_pss_mb is not None for outcome in outcomes)
     has_note = any(outcome.disturbed_count for outcome in outcomes)
-    rounds = max(len(outcome.rounds) for outcome in outcomes)
-    title = f"{printable(name)}: median of {rounds} interleaved rounds [lowest..highest]"
+    least, rounds = (pick(len(outcome.rounds) for outcome in outcomes) for pick in (min, max))
+    up_to = "up to " if least < rounds else ""
+    title = f"{printable(name)}: median of {up_to}{rounds} interleaved rounds [lowest..highest]"
     names = [*outcomes[0].case, "loader"]
     heads = [head for column in columns for head in (column.title, *([f"x {peer}"] if column.better else []))]
     heads += [TITLES[base] for base in others]
