@@ -33,7 +33,9 @@ from feedline.tools.measure.batch import collate_for, try_batch, with_carries
 from feedline.tools.measure.given_loader import carried_s, collate_of, is_loader, setup_of, with_times
 from feedline.tools.measure.measured import LoaderSetup, Lock, Making, Samples, State
 from feedline.tools.measure.noise import Calibration
-from feedline.tools.measure.row_reading import TableFiles, rows_of
+from feedline.tools.measure.opened_files import OpenedFiles
+from feedline.tools.measure.our_source import image_size, slow_images, slow_rows
+from feedline.tools.measure.reading import follow
 from feedline.tools.measure.samples import Ask, Sampling, asking, some_indices, try_threads
 from feedline.tools.measure.state import (
     OwnGenerators,
@@ -135,7 +137,7 @@ class _Probe:
         self._end_s = time.monotonic() + seconds
         self._clock = Clock()
         self._calibration = Calibration(self._clock)
-        self._tables = TableFiles()
+        self._opened_files = OpenedFiles()
 
     def _until(self, part: str) -> float:
         """Return when a part must end, on the clock of `time.monotonic`."""
@@ -208,7 +210,7 @@ class _Probe:
         gc.freeze()  # or one of the samples would pay for a collection of everything that was imported
         own = OwnGenerators(dataset)
         before, has_torch = GlobalStates.now(), "torch" in sys.modules
-        sampling = Sampling(ask, indices, size)
+        sampling = Sampling(ask, indices, size, self._opened_files)
         samples = sampling.run(
             self._until("samples"), self._clock, can_repeat=making.is_map, calibration=self._calibration
         )
@@ -222,13 +224,26 @@ class _Probe:
             own_generators=own.drawn_from(),
         )
         self._send("part", "state", state)
-        if making.is_map and not making.is_async:
-            some = sampling.made[:_LARGEST_BATCH]
-            rows = rows_of(dataset, ask, some, size, self._tables.paths, self._clock)
-            rows = None if rows is None else replace(rows, share=rows.share * samples.cpu_share)
-            samples = replace(samples, rows=rows, locks=self._locks(dataset, ask, some))
-            self._send("part", "samples", samples)
+        can_repeat = making.is_map and not making.is_async
+        some = sampling.made[:_LARGEST_BATCH]
+        samples = self._reads(dataset, ask, some if can_repeat else [], samples, sampling.kept, size)
+        if can_repeat:
+            samples = replace(samples, locks=self._locks(dataset, ask, some))
+        self._send("part", "samples", samples)
         return samples, sampling.kept, state, ask
+
+    def _reads(
+        self, dataset: object, ask: Ask, indices: list[Any], samples: Samples, kept: list[Any], size: int
+    ) -> Samples:
+        """Return the samples with what was found out about the files that they read."""
+        opened, clock = self._opened_files, self._clock
+        followed = follow(ask, indices, opened)
+        if followed.samples:
+            rows = slow_rows(dataset, followed, opened, samples, size, clock)
+            images = slow_images(dataset, followed, opened, samples, image_size(kept[0]), clock)
+            samples = replace(samples, rows=rows, images=images)
+        most_s = samples.usual_s - min(followed.remains_s, samples.usual_s / 2)  # following lines takes time, too
+        return replace(samples, reopened=opened.reopened(followed.reopened(), most_s, clock))
 
     def _locks(self, dataset: object, ask: Ask, indices: list[Any]) -> tuple[Lock, ...]:
         again = itertools.cycle(indices)
