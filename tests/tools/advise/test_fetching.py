@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from feedline.tools.advise.fetching import find
-from feedline.tools.measure.measured import Decoded, Making, Opened, Threads
+from feedline.tools.measure.measured import Making, Threads
 from tests.tools.advise.measurements import loader, measured, samples
 
 
@@ -60,51 +58,12 @@ def test_asynchronous_samples_need_no_threads() -> None:
     assert find(awaited) == []
 
 
-def test_the_gil_is_not_reported_if_a_file_is_reopened_at_high_cost() -> None:
-    """A sample that reopens a file behaves differently once that is fixed, so the lock is not reported yet."""
-    locked = Threads({1: 1000.0, 2: 1000.0})
-    reopening = samples(opened=(Opened("/data/a.npy", 200, again_s=8e-4, read_bytes=4 << 20),))
-    (finding,) = find(measured(samples=reopening, threads=locked))
-    assert (finding.name, finding.gain) == ("reopened-file", 5.0)
-    assert "each reads 4.0 MiB to deliver 1.0 MiB" not in finding.evidence, "it does not read far more than it delivers"
-    kept = replace(reopening, kept_open_s=1e-4)
-    assert find(measured(samples=kept, threads=locked))[0].gain == pytest.approx(10, abs=0.1), (
-        "the measured time has precedence"
-    )
-    several = replace(reopening, opened=reopening.opened * 3)
-    (finding,) = find(measured(samples=several, threads=locked))
-    assert "/data/a.npy and 2 other files" in finding.evidence
-    cheap = samples(opened=(Opened("/data/a.npy", 200, again_s=1e-5, read_bytes=0),))
-    assert [finding.name for finding in find(measured(samples=cheap, threads=locked))] == ["reopened-file", "gil-bound"]
-
-
-def test_only_much_larger_images_are_reported() -> None:
-    large = Decoded("Pillow", pixels=4e6, used_pixels=5e4, decode_s=4e-4, small_sample_s=2.5e-4)
-    (finding,) = find(measured(samples=samples(decoded=large)))
-    assert (finding.name, finding.gain) == ("oversized-images", 4.0)
-    (finding,) = find(measured(samples=samples(decoded=replace(large, decode_s=5e-4, small_sample_s=None))))
-    assert finding.gain == 2.0, "at least the time of decoding"
-    assert find(measured(samples=samples(decoded=Decoded("Pillow", 1e5, 5e4, 8e-4, 4e-4)))) == []
-
-
-def test_images_that_are_cropped_are_stored_larger() -> None:
-    """With 224 x 224 pixels, a crop that keeps a twelfth of the image would have 65 x 65."""
-    cropped = Decoded("Pillow", 12e6, 12 * 224.0**2, decode_s=4e-4, small_sample_s=5e-4, kept=1 / 12)
-    (finding,) = find(measured(samples=samples(decoded=cropped)))
-    assert finding.code == "feedline pack SOURCE OUT.tar --resize 776"
-    assert "crops keep as little as 8% of an image" in finding.evidence
-    (finding,) = find(measured(samples=samples(decoded=replace(cropped, used_pixels=224.0**2, kept=1.0))))
-    assert finding.code == "feedline pack SOURCE OUT.tar --resize 224"
-    assert "if your own code does, resize them to more, or you lose resolution" in finding.evidence
-    assert find(measured(samples=samples(decoded=replace(cropped, used_pixels=4e6)))) == []
-
-
 def test_stragglers_are_reported_only_if_they_are_slow_again() -> None:
     times = (1e-3,) * 190 + (0.05,) * 10
     again = tuple((str(index), 0.05) for index in range(8))
     (finding,) = find(measured(samples=samples(seconds=times, repeated=again)))
     assert finding.name == "stragglers"
-    assert "one in a hundred 50.0 ms or more" in finding.evidence
+    assert "one in a hundred 50 ms or more" in finding.evidence
     assert finding.gain is None, "other batches are delivered first, but none is made sooner"
     assert finding.code == "DataLoader(dataset, seed=0)  # or in_order=False"
     (moving,) = find(measured(samples=samples(seconds=times, repeated=again), loader=loader(moves=True)))

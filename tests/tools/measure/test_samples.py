@@ -17,20 +17,6 @@ from feedline.tools.measure.measured import Samples
 from feedline.tools.measure.samples import Sampling, as_array, leaves, size_of, some_indices, try_threads
 
 
-@pytest.fixture(autouse=True)
-def no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install no hooks: they would stay for all other tests."""
-
-    class Nothing:
-        def begin(self) -> None: ...
-        def sample(self) -> None: ...
-        def end(self, *_: object) -> Any:
-            return None
-
-    monkeypatch.setattr(sampling, "Opens", Nothing)
-    monkeypatch.setattr(sampling, "Decodes", Nothing)
-
-
 class FakeClock(Clock):
     """A clock on which each sample takes the time that `seconds_of` returns, and computes for a share of it."""
 

@@ -25,7 +25,7 @@ _MUCH_GAIN = 1.5
 """A smaller gain does not justify a change of workers."""
 _HELD = 0.5
 """If samples hold a lock for this share of their time, threads make at most twice as many of them."""
-_SAMPLES_FIRST = ("stragglers", "slow-rows")
+_SAMPLES_FIRST = ("stragglers", "slow-source")
 _OTHER_GAIN = 1.25
 """If another fix gains this much, apply it first: it changes the samples."""
 _MANY_WORKERS = 8

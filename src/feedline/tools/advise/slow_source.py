@@ -123,14 +123,14 @@ def _reopened(measured: Measured, samples: Samples) -> Iterator[Finding]:
 
 
 _HANDLES = {
-    "h5py": "h5py.File({}, 'r')",
-    "sqlite3": "sqlite3.connect({})",
-    "pyarrow": "pyarrow.parquet.read_table({}, memory_map=True)",
-    "npy": "np.load({}, mmap_mode='c')",
-    "text part": "open({})",
-    "part": "open({}, 'rb')",
+    "h5py": ("file", "h5py.File({}, 'r')"),
+    "sqlite3": ("file", "sqlite3.connect({})"),
+    "pyarrow": ("table", "pyarrow.parquet.read_table({})"),
+    "npy": ("rows", "np.load({}, mmap_mode='c')"),
+    "text part": ("file", "open({})"),
+    "part": ("file", "open({}, 'rb')"),
 }
-"""What to keep from the first use on, by the way of keeping a file."""
+"""What to keep from the first use on, by the way of keeping a file: what to call it, and how to open it."""
 _READ = {
     "lines": ("open({})", "feedline.share(file.readlines())", "lines"),
     "json": ("open({})", "feedline.share(json.load(file))", "items"),
@@ -152,12 +152,13 @@ def _kept(file: Reopened) -> tuple[str, str]:
             f"# in __init__:\nwith {opening.format(path)} as file:\n    self.{name} = {reading}\n"
             f"# in __getitem__, instead of opening and reading the file{opened}:\n{name} = self.{name}"
         )
-    opened = _HANDLES[file.way].format(path)
+    name, opening = _HANDLES[file.way]
     again = "\nfile.seek(0)" if file.way in ("part", "text part") else ""
     return (
         "Map the array on first use: rows are then read from the file as they are needed."
         if file.way == "npy"
         else "Open it once in each worker, when it is first used, and keep it open.",
-        f"# in __init__:\nself.file = None\n# in __getitem__:\nif self.file is None:\n    self.file = {opened}\n"
-        f"# and instead of opening the file, without closing it:\nfile = self.file{again}",
+        f"# in __init__:\nself.{name} = None\n"
+        f"# in __getitem__:\nif self.{name} is None:\n    self.{name} = {opening.format(path)}\n"
+        f"# and instead of opening the file, without closing it:\n{name} = self.{name}{again}",
     )

@@ -187,7 +187,7 @@ _MOST_LISTED = 8
 
 
 def paths_in(dataset: object) -> Iterator[str]:
-    """Yield the files that attributes of a dataset name: paths, and the first of lists of paths, or of tuples of them."""
+    """Yield the files that a dataset's attributes name: paths, and the first of a list of paths, alone or in tuples."""
     for value in list(getattr(dataset, "__dict__", {}).values()):
         some = [value]
         if isinstance(value, (list, tuple)):

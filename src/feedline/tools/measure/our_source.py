@@ -26,7 +26,7 @@ from feedline.system.timing import Clock
 from feedline.tools.measure.measured import Samples, SlowImages, SlowRows
 from feedline.tools.measure.noise import usual_s
 from feedline.tools.measure.opened_files import OpenedFiles, held_open, paths_in
-from feedline.tools.measure.reading import TABLES, Followed
+from feedline.tools.measure.reading import TABLES, Followed, follow
 from feedline.tools.measure.samples import leaves
 
 _LEAST_SHARE = 0.5
@@ -62,28 +62,47 @@ class _Candidate:
     """Its arguments as code."""
 
 
-def slow_rows(
-    dataset: Any, followed: Followed, opened: OpenedFiles, samples: Samples, size: int, clock: Clock
-) -> SlowRows | None:
-    """Return how samples read rows, and the time of the source of ours that reads them; None if they hardly do.
+class FileReads:
+    """What a dataset reads from files, and how long a source of ours takes for the same."""
 
-    Args:
-        dataset: a map-style dataset.
-        followed: what a few of its samples did.
-        opened: the files that it has opened.
-        samples: the times of its samples.
-        size: the number of samples in a batch.
-        clock: measures the times.
-    """
+    def __init__(self, dataset: Any, ask: Callable[[Any], object], opened: OpenedFiles, clock: Clock) -> None:
+        self._dataset = dataset
+        self._ask = ask
+        self._opened = opened
+        self._clock = clock
+
+    def of(self, samples: Samples, indices: list[Any], some: object, size: int, until_s: float) -> Samples:
+        """Return measurements of samples with what they read.
+
+        Args:
+            samples: the measurements.
+            indices: of samples that can be made again; empty if none can.
+            some: one of the samples.
+            size: the number of samples in a batch.
+            until_s: when to try no further file, on the clock of `time.monotonic`.
+        """
+        followed = follow(self._ask, indices, self._opened)
+        is_ours = type(self._dataset).__module__.startswith("feedline.")
+        if followed.samples and not is_ours:
+            rows = _slow_rows(self._dataset, followed, self._opened, samples, size, until_s, self._clock)
+            images = _slow_images(self._dataset, followed, self._opened, samples, image_size(some), self._clock)
+            samples = replace(samples, rows=rows, images=images)
+        most_s = samples.usual_s - min(followed.remains_s, samples.usual_s / 2)  # following lines takes time, too
+        return replace(samples, reopened=self._opened.reopened(followed.reopened(), most_s, self._clock))
+
+
+def _slow_rows(
+    dataset: Any, followed: Followed, opened: OpenedFiles, samples: Samples, size: int, until_s: float, clock: Clock
+) -> SlowRows | None:
+    """Return how samples read rows, and the time of the source of ours that reads them; None if they hardly do."""
     reader = followed.reader
     is_file = os.path.isfile(reader)
-    if not (is_file or reader in TABLES) or type(dataset).__module__.startswith("feedline."):
+    if not (is_file or reader in TABLES):
         return None
     remains_s = followed.remains_s
     if not is_file or _format(reader) != "jsonl":
         remains_s += followed.spent_s["json"] / followed.samples
-    # Whether a sample waits for what it reads is not known: assume that this time remains.
-    read_s = samples.usual_s * samples.cpu_share - remains_s
+    read_s = samples.usual_s - remains_s
     if read_s < _LEAST_SHARE * samples.usual_s:
         return None
     rows = SlowRows("" if is_file else reader, reader if is_file else "", read_s)
@@ -95,6 +114,8 @@ def slow_rows(
             )  # fmt: skip
     length, best = len(dataset), rows
     for candidate in islice(_candidates(dataset, followed, opened), _MOST_CANDIDATES):
+        if time.monotonic() > until_s:
+            break
         try:
             with closing(candidate.open()) as source:
                 unused = len(source) - length
@@ -173,23 +194,16 @@ def _row_s(source: Any, length: int, size: int, clock: Clock) -> float:
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
-def slow_images(
+def _slow_images(
     dataset: Any, followed: Followed, opened: OpenedFiles, samples: Samples, size: tuple[int, int] | None, clock: Clock
 ) -> SlowImages | None:
     """Return how long samples take to decode images, and how long `feedline.images` takes for the same files.
 
-    None if they decode none, or if the images are not much larger than those of the samples.
-
-    Args:
-        dataset: a map-style dataset.
-        followed: what a few of its samples did.
-        opened: the files that it has opened.
-        samples: the times of its samples.
-        size: height and width of the image in a sample; None if there is none.
-        clock: measures the times.
+    None if they decode none, or if the images are not much larger than those of the samples. `size` is the height and
+    width of the image in a sample; None if it has none.
     """
     by = "Pillow" if "PIL" in followed.spent_s else "OpenCV" if "cv2" in sys.modules else ""
-    if size is None or not by or type(dataset).__module__.startswith("feedline."):
+    if size is None or not by:
         return None
     read = [path for path in (*opened.by_samples, *followed.paths) if _is_image(path)]
     paths = (read or [path for path in paths_in(dataset) if _is_image(path)])[:_MOST_IMAGES]

@@ -34,8 +34,7 @@ from feedline.tools.measure.given_loader import carried_s, collate_of, is_loader
 from feedline.tools.measure.measured import LoaderSetup, Lock, Making, Samples, State
 from feedline.tools.measure.noise import Calibration
 from feedline.tools.measure.opened_files import OpenedFiles
-from feedline.tools.measure.our_source import image_size, slow_images, slow_rows
-from feedline.tools.measure.reading import follow
+from feedline.tools.measure.our_source import FileReads
 from feedline.tools.measure.samples import Ask, Sampling, asking, some_indices, try_threads
 from feedline.tools.measure.state import (
     OwnGenerators,
@@ -49,7 +48,7 @@ from feedline.tools.measure.state import (
 from feedline.workers.fetch.awaiting import is_awaited
 from feedline.workers.processes.link import STACK_SIGNAL, end_with
 
-_SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
+_SHARES = {"samples": 0.45, "files": 0.2, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
 """Share of the remaining time that each part may take."""
 _CARRY_S = 0.5
 """Time that must remain to measure what the loader needs for a batch whose samples are already made."""
@@ -226,24 +225,12 @@ class _Probe:
         self._send("part", "state", state)
         can_repeat = making.is_map and not making.is_async
         some = sampling.made[:_LARGEST_BATCH]
-        samples = self._reads(dataset, ask, some if can_repeat else [], samples, sampling.kept, size)
+        reads = FileReads(dataset, ask, self._opened_files, self._clock)
+        samples = reads.of(samples, some if can_repeat else [], sampling.kept[0], size, self._until("files"))
         if can_repeat:
             samples = replace(samples, locks=self._locks(dataset, ask, some))
         self._send("part", "samples", samples)
         return samples, sampling.kept, state, ask
-
-    def _reads(
-        self, dataset: object, ask: Ask, indices: list[Any], samples: Samples, kept: list[Any], size: int
-    ) -> Samples:
-        """Return the samples with what was found out about the files that they read."""
-        opened, clock = self._opened_files, self._clock
-        followed = follow(ask, indices, opened)
-        if followed.samples:
-            rows = slow_rows(dataset, followed, opened, samples, size, clock)
-            images = slow_images(dataset, followed, opened, samples, image_size(kept[0]), clock)
-            samples = replace(samples, rows=rows, images=images)
-        most_s = samples.usual_s - min(followed.remains_s, samples.usual_s / 2)  # following lines takes time, too
-        return replace(samples, reopened=opened.reopened(followed.reopened(), most_s, clock))
 
     def _locks(self, dataset: object, ask: Ask, indices: list[Any]) -> tuple[Lock, ...]:
         again = itertools.cycle(indices)

@@ -53,9 +53,9 @@ class Followed:
 
     samples: int = 0
     spent_s: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
-    """CPU time of all of them, by what reads: a library, or the path of a file."""
+    """The time of all of them, by what reads: a library, or the path of a file."""
     remains_s: float = 0.0
-    """CPU time of a median sample beside that."""
+    """The time of a median sample beside that. Following it takes time, too, so this is rather too long."""
     paths: Counter[str] = field(default_factory=Counter)
     """How many samples passed the path of a file to a function."""
     passed_to: dict[str, str] = field(default_factory=dict)
@@ -102,9 +102,10 @@ class _Following:
         self._found = found
         self._opened = opened
         self._files = files
-        folders = {name: os.path.dirname(str(sys.modules[name].__file__)) for name in (*TABLES, *_PARSERS) if name in sys.modules}
-        if "PIL.Image" in sys.modules:
-            folders[_IMAGES] = os.path.dirname(str(sys.modules["PIL.Image"].__file__))
+        modules = {name: sys.modules.get(name) for name in (*TABLES, *_PARSERS, _IMAGES)}
+        folders = {
+            name: os.path.dirname(str(module.__file__)) for name, module in modules.items() if module is not None
+        }
         folders[_OURS] = os.path.dirname(os.path.dirname(str(feedline.datasets.__file__)))
         self._folders = {name: folder + os.sep for name, folder in folders.items()}
         paths = sysconfig.get_paths()
@@ -120,11 +121,11 @@ class _Following:
         """The file that was opened last."""
 
     def rest_of(self, make: Callable[[], object]) -> float:
-        """Make a sample, and return its CPU time beside reading."""
+        """Make a sample, and return its time beside reading."""
         self._rest_s, self._inside, self._sample, self._last = 0.0, None, set(), None
         self._opened.take()
         before = sys.gettrace()
-        self._since_s = time.thread_time()
+        self._since_s = time.perf_counter()
         sys.settrace(self._call)
         try:
             make()
@@ -148,12 +149,12 @@ class _Following:
     def _call(self, frame: FrameType, event: str, _: Any) -> _Trace | None:
         if self._inside is not None:
             return None
-        began_s, kind = time.thread_time(), self._kind(frame.f_code)
+        began_s, kind = time.perf_counter(), self._kind(frame.f_code)
         if kind == "":
             self._mark()
         if kind is not None:
             self._look(frame, kind)
-        self._entered_s = time.thread_time()
+        self._entered_s = time.perf_counter()
         self._since_s += self._entered_s - began_s  # this function's own time
         if not kind:
             return None if kind is None else self._line
@@ -163,7 +164,7 @@ class _Following:
 
     def _left(self, frame: FrameType, event: str, _: Any) -> _Trace:
         if event == "return" and self._inside is not None:
-            seconds = time.thread_time() - self._entered_s
+            seconds = time.perf_counter() - self._entered_s
             if self._inside != _OURS:
                 self._found.spent_s[self._inside] += seconds
                 self._library_s += seconds
@@ -177,7 +178,7 @@ class _Following:
 
     def _mark(self, *, is_end: bool = False) -> None:
         """Account for the time since the last line of the user's code; at the end, for freeing what was read."""
-        own_s = max(0.0, time.thread_time() - self._since_s - self._library_s)
+        own_s = max(0.0, time.perf_counter() - self._since_s - self._library_s)
         now_opened = [path for path in self._opened.take() if path in self._files]
         if now_opened:
             self._last = now_opened[-1]
@@ -189,7 +190,7 @@ class _Following:
         if self._fds or now_opened:
             self._fds = self._still_open(now_opened)
         self._library_s = 0.0
-        self._since_s = time.thread_time()
+        self._since_s = time.perf_counter()
 
     def _still_open(self, now_opened: list[str]) -> dict[int, str]:
         wanted = {os.path.realpath(path): path for path in (*self._fds.values(), *now_opened)}
