@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from feedline.tools.advise.fetching import find
 from feedline.tools.advise.finding import Finding
+from feedline.tools.advise.slow_samples import find
 from feedline.tools.measure.measured import Measured, Reopened, SlowImages, SlowRows, Threads
 from tests.tools.advise.measurements import measured, samples
 
@@ -25,7 +25,7 @@ def found(**fields: object) -> list[Finding]:
 
 
 def _measured(**fields: object) -> Measured:
-    return measured(samples=samples(**fields), threads=LOCKED)
+    return measured(samples=samples(**fields), threads=LOCKED, batch=None)
 
 
 def test_our_source_is_recommended_with_the_measured_gain() -> None:
@@ -75,5 +75,5 @@ def test_a_file_that_is_opened_again_is_named_unless_a_source_reads_it() -> None
     (finding,) = found(reopened=(replace(REOPENED, read_bytes=40 << 20, again_s=3e-4),) * 3)
     assert "/data/a.npy and 2 other files, and each reads 40.0 MiB" in finding.evidence
     cheap = found(reopened=(replace(REOPENED, again_s=1e-4),))
-    assert [finding.name for finding in cheap] == ["reopened-file", "gil-bound"]
+    assert [finding.name for finding in cheap] == ["reopened-file", "serialised"]
     assert [finding.name for finding in found(reopened=(REOPENED,), rows=PANDAS)] == ["slow-source"]

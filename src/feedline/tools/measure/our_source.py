@@ -23,11 +23,11 @@ from feedline.images import Compose, Resize
 from feedline.images.header import read_header
 from feedline.loader.loader import Loader
 from feedline.system.timing import Clock
+from feedline.tools.measure.fields import image_size
 from feedline.tools.measure.measured import Samples, SlowImages, SlowRows
 from feedline.tools.measure.noise import usual_s
 from feedline.tools.measure.opened_files import OpenedFiles, held_open, paths_in
 from feedline.tools.measure.reading import TABLES, Followed, follow
-from feedline.tools.measure.samples import leaves
 
 _LEAST_SHARE = 0.5
 """Rows that take a smaller share of a sample's time are not what to change first."""
@@ -251,18 +251,3 @@ def _opencv(path: str, size: tuple[int, int] | None) -> None:
     pixels = cv2.imread(path)
     if size is not None:
         cv2.resize(pixels, size)
-
-
-def image_size(sample: object) -> tuple[int, int] | None:
-    """Return the height and width of the largest image in a sample: of its two- and three-dimensional values."""
-    sizes = []
-    for _, value in leaves(sample):
-        shape = getattr(value, "shape", None)
-        if shape is None and hasattr(value, "getbands"):  # an image of Pillow
-            shape = value.size[::-1]
-        if isinstance(shape, tuple) and len(shape) in (2, 3):
-            sides = list(map(int, shape))
-            if len(sides) == 3:
-                sides.pop(0 if sides[0] <= sides[-1] else -1)
-            sizes.append((sides[0], sides[1]))
-    return max(sizes, key=lambda sides: sides[0] * sides[1], default=None)
