@@ -30,16 +30,6 @@ def test_numbered_recordings_get_separate_pages(tmp_path: Path) -> None:
     assert sorted(page.name for page in tmp_path.glob("*.html")) == ["run.1.html", "run.2.html"]
 
 
-def test_advice_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording = recording_of(60, workers=2)
-    recording.settings["cores"] = 8
-    recording.save(tmp_path / "run.json")
-    monkeypatch.setattr("feedline.tools.cli.report.page_of", lambda _, advice, *__: "\n".join(advice))
-    assert main(["report", str(tmp_path / "run.json")]) == 0
-    (line,) = (tmp_path / "run.html").read_text("utf-8").splitlines()
-    assert line.startswith("too-few-workers: Training waits")
-
-
 def test_the_page_is_written_to_the_given_path(tmp_path: Path) -> None:
     recording_of(60).save(tmp_path / "run.json")
     assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "other.html")]) == 0

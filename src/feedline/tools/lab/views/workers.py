@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 import feedline
 from feedline.insight.recording import Recording
-from feedline.tools.advise.what_if import grid
+from feedline.tools.advise.what_if import RecordedRun
 from feedline.tools.lab.apart import apart
 from feedline.tools.lab.controls import Choice, Number, Switch, Values
 from feedline.tools.lab.pictures import Event, Shade, bars, doing, figures, lanes, lines, say, table
@@ -205,12 +205,12 @@ def _slots(runs: dict[str, list[Made]]) -> Event:
 
 def _curve(recording: Recording, values: Values, rate: float) -> Event:
     """Predict other settings from the recording, by running the real core in virtual time."""
-    alone, *others = grid(recording)
+    alone, *others = RecordedRun(recording).grid()
     predicted: dict[str, tuple[list[float], list[float]]] = {}
     for one in others:
-        counts, rates = predicted.setdefault(one.delivery, ([0], [alone.predicted.samples_per_s]))
+        counts, rates = predicted.setdefault(one.change, ([0], [alone.samples_per_s]))
         counts.append(one.workers)
-        rates.append(one.predicted.samples_per_s)
+        rates.append(one.samples_per_s)
     return lines(
         "curve",
         "Throughput by number of workers: this run, and predictions from it by the real core in virtual time",
