@@ -327,7 +327,7 @@ class Mapped(Rows):
     """Sound: rows of an array in a file that is mapped."""
 
     def __init__(self) -> None:
-        values = np.random.default_rng(0).random((COUNT, 50_000))
+        values = np.random.default_rng(0).random((COUNT, 5000))
         np.save("rows.npy", values)
         self.rows = np.load("rows.npy", mmap_mode="r")
 

@@ -125,17 +125,26 @@ def test_no_source_is_named_that_has_fewer_rows_or_cannot_read_the_file(kind: ty
 
 
 class Other(diseases.PandasRows):
-    """Spends its time on something else."""
+    """Spends its time on something else, in one line with a value of the frame."""
 
     def __getitem__(self, index: int) -> Any:
-        return sum(number % 7 for number in range(200_000)), self.frame["x0"].iat[index]
+        return sum(number % 7 for number in range(20_000)), self.frame["x0"].iat[index]
+
+
+class Calls(diseases.CSVAgain):
+    """Runs so much code of its own that following it would take long."""
+
+    def __getitem__(self, index: int) -> Any:
+        for _ in range(100_000):
+            self.path.split()
+        return super().__getitem__(index)
 
 
 def _chunked() -> HDF5Dataset:
     return HDF5Dataset(diseases.write_hdf5())
 
 
-@pytest.mark.parametrize("make", [Other, diseases.Mapped, _chunked])
+@pytest.mark.parametrize("make", [Other, Calls, diseases.Mapped, _chunked])
 def test_samples_that_do_not_wait_for_rows_are_left_alone(make: Callable[[], Any]) -> None:
     assert reads_of(make).rows is None
 
@@ -183,7 +192,7 @@ def test_nothing_is_patched_and_a_hook_is_set_again() -> None:
 
 @pytest.mark.parametrize(("kind", "library"), [(diseases.Photos, "Pillow"), (diseases.PhotosByOpenCV, "OpenCV")])
 def test_images_are_decoded_at_the_size_of_the_sample(kind: type[Any], library: str) -> None:
-    images = reads_of(kind).images
+    images = reads_of(kind, 8).images
     assert images is not None
     assert (images.library, images.pixels, images.size) == (library, 1600 * 1200, (diseases.SIDE, diseases.SIDE))
     assert Path(images.path).parent == Path.cwd()
@@ -193,7 +202,7 @@ def test_images_are_decoded_at_the_size_of_the_sample(kind: type[Any], library: 
 @pytest.mark.parametrize("kind", [diseases.Crops, diseases.ResizedCrops])
 def test_the_size_of_an_image_leaves_room_for_crops(kind: type[Any]) -> None:
     """A crop keeps 200 x 150 of 800 x 600 pixels: of an image with 64 x 48, 16 x 12 would be left."""
-    images = reads_of(kind).images
+    images = reads_of(kind, 8).images
     assert images is not None
     assert (images.kept, images.size) == (1 / 16, (4 * 48, 4 * 64))
 

@@ -7,6 +7,7 @@ shows both, so nothing is patched; the hook that was set before is set again.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import sysconfig
@@ -31,6 +32,8 @@ _IMAGES = "PIL"
 _OURS = "feedline"
 _FOLLOWED_S = 0.5
 _LEAST = 3
+_MOST_EVENTS = 50_000
+"""A sample that calls or runs more lines is not followed to its end: that would take seconds."""
 
 # Any, throughout: the arguments of other libraries' functions.
 _Trace = Callable[[FrameType, str, Any], Any]
@@ -92,6 +95,8 @@ def follow(ask: Callable[[Any], object], indices: list[Any], opened: OpenedFiles
             rests.append(following.rest_of(lambda index=index: ask(index)))  # type: ignore[misc]  # mypy: default argument
         except Exception:  # it could be made before
             return Followed()
+        if following.is_lost:
+            return Followed()
         found.samples += 1
     found.remains_s = float(np.median(rests)) if rests else 0.0
     return found
@@ -114,6 +119,9 @@ class _Following:
         self._fds: dict[int, str] = {}
         """Files that are open now, of those that many samples open."""
         self._since_s = self._entered_s = self._library_s = self._rest_s = 0.0
+        self._events = 0
+        self.is_lost = False
+        """True if a sample was not followed to its end."""
         self._inside: str | None = None
         self._sample: set[str] = set()
         """Paths that functions were given."""
@@ -122,7 +130,7 @@ class _Following:
 
     def rest_of(self, make: Callable[[], object]) -> float:
         """Make a sample, and return its time beside reading."""
-        self._rest_s, self._inside, self._sample, self._last = 0.0, None, set(), None
+        self._events, self._rest_s, self._inside, self._sample, self._last = 0, 0.0, None, set(), None
         self._opened.take()
         before = sys.gettrace()
         self._since_s = time.perf_counter()
@@ -147,8 +155,10 @@ class _Following:
         return self._kinds[code]
 
     def _call(self, frame: FrameType, event: str, _: Any) -> _Trace | None:
-        if self._inside is not None:
+        if self._inside is not None or self._is_too_much():
             return None
+        if frame.f_code.co_flags & inspect.CO_GENERATOR:
+            return None  # its time is that of the line which asks for the next value
         began_s, kind = time.perf_counter(), self._kind(frame.f_code)
         if kind == "":
             self._mark()
@@ -172,9 +182,16 @@ class _Following:
         return self._left
 
     def _line(self, frame: FrameType, event: str, _: Any) -> _Trace:
-        if event in ("line", "return"):
+        if event in ("line", "return") and not self._is_too_much():
             self._mark()
         return self._line
+
+    def _is_too_much(self) -> bool:
+        self._events += 1
+        if self._events > _MOST_EVENTS:
+            self.is_lost = True
+            sys.settrace(None)
+        return self.is_lost
 
     def _mark(self, *, is_end: bool = False) -> None:
         """Account for the time since the last line of the user's code; at the end, for freeing what was read."""
