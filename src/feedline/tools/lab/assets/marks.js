@@ -98,6 +98,8 @@ const MARKS = {
 
   table({ head, rows }) { return table(head, rows); },
 
+  notes({ texts }) { return element("div", {}, ...texts.map((text) => element("p", { class: "note" }, text))); },
+
   // Stations go to the right in one row and to the left in the next, so that each one lies beside the one before it.
   path({ stations, reached }, wide) {
     const columns = wide >= 640 ? 4 : wide >= 420 ? 2 : 1;
