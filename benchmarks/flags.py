@@ -29,7 +29,7 @@ def parser(
         rounds: of `--rounds`.
         defaults: flags for one number, or with a list for several: `workers=[0, 2]`, `batch_size=64`.
     """
-    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = described(doc)
     add = made.add_argument
     add("--rounds", type=int, default=rounds, help="timed rounds over all configurations (%(default)s)")
     add("--repeats", type=int, default=3, help="repeats of a measurement that others disturbed (3)")
@@ -45,6 +45,11 @@ def parser(
         several = "+" if isinstance(value, list) else None
         add(f"--{name.replace('_', '-')}", nargs=several, type=_whole, default=value, help="(%(default)s)")
     return made
+
+
+def described(doc: str | None) -> argparse.ArgumentParser:
+    """Make a parser without flags, whose `--help` shows the script's own docstring."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def choose(parser: argparse.ArgumentParser, name: str, choices: Sequence[str], default: Sequence[str] = ()) -> None:

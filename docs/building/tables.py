@@ -103,7 +103,7 @@ def _shown(parameter: inspect.Parameter) -> str:
 
 def commands() -> str:
     """Return every command: what it does, how it is called, its options."""
-    from feedline.tools.cli.parser import build_parser
+    from feedline.tools.cli.main import build_parser
 
     os.environ["COLUMNS"] = "100"  # argparse wraps usage lines at the width of the terminal
     parser = build_parser()

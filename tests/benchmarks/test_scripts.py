@@ -200,6 +200,18 @@ def test_image_recipes(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         rows_of("w3_images", flags, tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "feed", [[], ["--source", "tar"], ["--decode", "opencv"], ["--library", "torch", "--decode", "opencv"]]
+)
+def test_training(feed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cv2")
+    flags = ["--device", "cpu", "--network", "none", "--images", "16", "--batch-size", "2", "--workers", "0"]
+    main = importlib.import_module("benchmarks.gpu.training").main
+    assert main([*flags, *feed, "--steps", "2", "--repeats", "1", "--data", str(tmp_path)]) == 0
+    assert re.search(r"\d images/s +wait [\d.]+ +CPU", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("values", ["raw", "record"])
 def test_lmdb(values: str, tmp_path: Path) -> None:
     pytest.importorskip("lmdb")

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 from feedline.tools.cli import main
 from feedline.tools.cli.doctor import SERIOUS
-from feedline.tools.cli.parser import build_parser
 
 
 def lines() -> list[str]:
     """Return a line for each command, argument and exit code."""
-    parser = build_parser()
+    parser = main.build_parser()
     (choices,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
     found = [f"feedline {line}" for line in _arguments(parser)]
     for name, command in choices.choices.items():

@@ -10,7 +10,7 @@ import pytest
 import feedline
 from feedline.system.files import drop_abandoned
 from feedline.tools.cli.main import main
-from feedline.tools.cli.values import picture
+from feedline.tools.cli.options import picture
 
 
 def test_recordings_pages_and_plots_go_into_new_folders(

@@ -24,7 +24,7 @@ import os, sys
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with a GPU, there would also be rows with pinned memory
 from feedline.tools.measure import sweep
 from feedline.tools.cli.main import main
-grid._LONGEST_S = 0.05  # per setting, regardless of --seconds
+sweep._LONGEST_S = 0.05  # per setting, regardless of --seconds
 sys.exit(main())
 """
 

@@ -77,7 +77,7 @@ def test_recordings(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     recording_of(120).save(path)
     assert path.name in output_of(capsys, "doctor", str(path))
     assert path.stem in output_of(capsys, "report", str(path))
-    for command in ("doctor", "report", "what-if"):
+    for command in ("doctor", "report"):
         assert f"{text}.none" in output_of(capsys, command, f"{text}.none")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feedline.tools.cli.parser import build_parser
+from feedline.tools.cli.main import COMMANDS as ALL
 from tests import program_server
 from tests.tools.advise.recordings import recording_of
 from tests.tools.cli import short_demo
@@ -51,12 +51,11 @@ COMMANDS = {
     "report": (["report", "run.json"], "run.html"),
     "run": (["run", "train.py"], ""),
     "tune": (["tune", f"{OWN}:Ready", "--seconds", "5"], "loader = DataLoader("),
-    "what-if": (["what-if", "run.json"], "workers"),
 }
 
 
 SHORT_PREDICTIONS = "from feedline.tools.advise import what_if\nwhat_if.GRID_BATCHES = 20\n"
-SHORT = {"demo": short_demo.PROGRAM, **dict.fromkeys(("profile", "report", "what-if"), SHORT_PREDICTIONS)}
+SHORT = {"demo": short_demo.PROGRAM, **dict.fromkeys(("profile", "report"), SHORT_PREDICTIONS)}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -100,6 +99,4 @@ def test_a_closed_pipe_causes_no_traceback(folder: Path) -> None:
 
 
 def test_every_command_is_covered() -> None:
-    described = re.findall(r"^    ([a-z-]+)  ", build_parser().format_help(), re.MULTILINE)
-    assert len(described) >= 11
-    assert {arguments[0] for arguments, _ in COMMANDS.values()} | {"lab"} == set(described)
+    assert {arguments[0] for arguments, _ in COMMANDS.values()} | {"lab"} == set(ALL)

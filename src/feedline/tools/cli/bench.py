@@ -13,18 +13,19 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from feedline.datasets.derived.objects import check_name
 from feedline.errors import InternalError
 from feedline.system.limits import usable_cores
 from feedline.system.shown import printable
+from feedline.tools.cli import options
 from feedline.tools.cli.doctor import check_linux
-from feedline.tools.measure import chart, harness, jpegs, rows, sweep, training, training_data
+from feedline.tools.measure import chart, harness, jpegs, rows, sweep
 from feedline.tools.measure.process import Send
 from feedline.tools.measure.target import make_some, open_target
 from feedline.tools.measure.workloads import ReadySamples, TinyMap
 
 JPEG_COUNT = 300
 JPEG_LENGTH = 64_000  # the files are repeated, so that no round reaches the end of the epoch
-TRAINING_IMAGES = 4000
 WORKER_COUNT = 2
 ROUND_S = 0.5
 OWN_S = 60.0
@@ -34,15 +35,65 @@ COLUMNS = (
 )
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    parser.epilog = f"Exit codes with a dataset: {options.FAILED}"
+    parser.add_argument(
+        "what",
+        nargs="?",
+        default="quick",
+        metavar="WHAT",
+        help="quick: overhead, transport, decoding; images: JPEG files to float32, and torch's loader with common "
+        f"decoders; or {options.DATASET}",
+    )
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write JSON lines to FILE, or to standard output, instead of a table",
+    )
+    add_rounds(parser)
+    parser.set_defaults(seconds=None)
+    own = parser.add_argument_group("with your own dataset or loader (--seconds then limits the total time: 60)")
+    options.add_batch_size(own)
+    own.add_argument(
+        "--workers",
+        type=options.at_least(0),
+        nargs="+",
+        metavar="N",
+        help="numbers of workers (0 1 2 4, up to the number of cores)",
+    )
+    own.add_argument(
+        "--prefetch", type=options.at_least(1), nargs="+", metavar="N", help="prefetch factors (the default one)"
+    )
+    own.add_argument(
+        "--engine",
+        choices=("process", "thread"),
+        nargs="+",
+        default=["process", "thread"],
+        help="engines of feedline (process thread); 0 workers always run inline",
+    )
+    options.add_plot(own)
+
+
+def add_rounds(parser: argparse.ArgumentParser, *, how_many: str = "5") -> None:
+    """Add the options about rounds, and set the other settings of a benchmark."""
+    parser.add_argument(
+        "--rounds", type=options.at_least(1), default=5, help=f"rounds per loader and case ({how_many})"
+    )
+    parser.add_argument("--seconds", type=options.positive, default=0.5, help="seconds timed in each round (0.5)")
+    parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Measure a set and write a table, or JSON lines, to standard output."""
-    is_own = ":" in arguments.what
+    is_own = arguments.what not in ("quick", "images")
+    if is_own:
+        check_name(arguments.what)
     arguments.seconds = arguments.seconds or (OWN_S if is_own else ROUND_S)
     if is_own:
         measure_own(arguments)
-        return
-    if arguments.what == "gpu":
-        measure_training(arguments)
         return
     with TemporaryDirectory(prefix="feedline-bench-") as folder:
         images = Path(folder) / "images"
@@ -53,23 +104,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 def measure_images(paths: list[Path], arguments: argparse.Namespace) -> None:
     """Measure `feedline.images` and torch's loader with common decoders, and publish the results."""
-    options = argparse.Namespace(
+    settings = argparse.Namespace(
         **{**vars(arguments), "workers": [WORKER_COUNT], "engine": ["process"], "batch_size": 64}
     )
-    entries = list(jpegs.entries(paths, JPEG_LENGTH, options))
-    rows.publish("feedline bench images", rows.measure(entries, options), options, columns=COLUMNS, details=False)
-
-
-def measure_training(arguments: argparse.Namespace) -> None:
-    """Measure training on a GPU, and publish the results."""
-    training.check_gpu()
-    with TemporaryDirectory(prefix="feedline-bench-") as folder:
-        training_data.write_images(Path(folder), TRAINING_IMAGES)
-        training.start_cuda(arguments.script_order, training.TABLE, Path(folder))
-        entries = training.entries(training.TABLE, Path(folder), batch_size=256, seconds=max(3.0, arguments.seconds))
-        outcomes = rows.measure(entries, arguments)
-        training.add_shares(outcomes)
-        rows.publish("feedline bench gpu", outcomes, arguments, columns=training.COLUMNS, peer="none", details=False)
+    entries = list(jpegs.entries(paths, JPEG_LENGTH, settings))
+    rows.publish("feedline bench images", rows.measure(entries, settings), settings, columns=COLUMNS, details=False)
 
 
 @dataclass
@@ -182,8 +221,8 @@ def both_loaders(
 ) -> Iterator[harness.Entry]:
     """Yield both loaders with one dataset, after a check that their batches are equal."""
     check_equal_batches(name, dataset, size)
-    options = argparse.Namespace(**{**vars(arguments), "workers": [workers], "engine": ["auto"]})
-    return rows.loaders(options, {"data": name}, rows.same(dataset), batch_size=size, shuffle=True)
+    settings = argparse.Namespace(**{**vars(arguments), "workers": [workers], "engine": ["auto"]})
+    return rows.loaders(settings, {"data": name}, rows.same(dataset), batch_size=size, shuffle=True)
 
 
 # object: a dataset that has a length.

@@ -21,7 +21,8 @@ from feedline.system.failures import words
 from feedline.system.files import make_folder_for
 from feedline.system.limits import shared_bytes
 from feedline.system.shown import counted, percent
-from feedline.tools.cli.bench import WORKER_COUNT, both_loaders
+from feedline.tools.cli import options
+from feedline.tools.cli.bench import WORKER_COUNT, add_rounds, both_loaders
 from feedline.tools.cli.demo_training import Training, peak_mb
 from feedline.tools.cli.demo_trials import Open, Resuming, kill_worker
 from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
@@ -52,6 +53,20 @@ TRAINED_S, BUDGET_S = 22.0, 36.0
 QUIET_CORES = 0.2
 LONGEST_PATH = 70
 """The longest path of a folder for sockets, in bytes: socket paths are limited to 104, and 32 follow the folder."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    parser.add_argument("--images", type=options.at_least(64), default=320, help="images to draw and train on (320)")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("feedline-demo.html"),
+        metavar="PAGE.html",
+        help="the report (%(default)s)",
+    )
+    add_rounds(parser, how_many="5, fewer on a slow machine")
 
 
 def run(arguments: argparse.Namespace) -> None:

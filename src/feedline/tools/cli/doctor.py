@@ -17,7 +17,7 @@ from feedline.insight.recording import FORMAT, Recording
 from feedline.system.shown import printable
 from feedline.tools.advise.diagnosis import as_dict, diagnose, diagnose_recording, summary
 from feedline.tools.advise.finding import NOTHING, Finding, sentence
-from feedline.tools.cli import fault_file
+from feedline.tools.cli import fault_file, options
 from feedline.tools.cli.findings import find
 from feedline.tools.measure import machine, rows
 from feedline.tools.measure.measured import STAGES
@@ -38,6 +38,21 @@ class _Report:
     before: list[str] = field(default_factory=list)
     """Lines above the table; `after` has the lines below it."""
     after: list[str] = field(default_factory=list)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    parser.epilog = f"Exit codes: 0 nothing serious was found; 3 something serious was; {options.FAILED}"
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="WHAT",
+        help=f"{options.DATASET}; or a file: a recording, or a state saved as JSON. Without it, this machine is "
+        "examined",
+    )
+    limit = "time limit in seconds for trying a dataset (%(default)s)"
+    parser.add_argument("--seconds", type=options.positive, default=20.0, help=limit)
+    parser.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,9 +9,25 @@ from typing import Any
 
 from feedline.system.shown import counted, printable
 from feedline.system.sizes import bytes_text
+from feedline.tools.cli import options
 from feedline.tools.screen import Screen, Table
 from feedline.tools.write.inspection import inspect
 from feedline.types import JsonObject
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, SQLite, CSV, a folder of these or of files, or "
+        "the address of a folder that `feedline pack` wrote",
+    )
+    parser.add_argument("--fields", type=options.names, metavar="A,B", help="fields to read (all)")
+    parser.add_argument(
+        "--verify", action="store_true", help="read all samples, and compare their number and all checksums"
+    )
+    parser.add_argument("--json", action="store_true", help="write JSON to standard output instead of tables")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from urllib.parse import urlencode
 
 from feedline.datasets.derived.objects import check_name
 from feedline.errors import BadOption
 from feedline.system.files import make_folder_for
-from feedline.tools.lab.export import exported
+from feedline.tools.lab.page import exported
 from feedline.tools.lab.server import serve
 from feedline.tools.lab.views import VIEWS, your_dataset
 from feedline.tools.measure import rows
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    parser.add_argument(
+        "what", nargs="?", metavar="module:dataset", help="your dataset or loader, which the page shows first"
+    )
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (a free one)")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+    parser.add_argument(
+        "--export", type=Path, metavar="LAB.html", help="write one file with recorded runs instead (takes some minutes)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -7,16 +7,72 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
+from feedline import __version__
 from feedline.errors import DatasetFailed, FeedlineError
 from feedline.system.optional import require
 from feedline.system.shown import printable
-from feedline.tools.cli.parser import build_parser
+
+
+class Command(NamedTuple):
+    """A command: its module in this folder has the functions `add_options` and `run`."""
+
+    purpose: str
+    packages: tuple[str, ...] = ()
+    """Packages that the module imports, the lightest first: a missing Pillow is reported before torch is loaded."""
+    extra: str = "torch"
+    """The extra of feedline that installs them."""
+
+
+COMMANDS = {
+    "demo": Command(
+        "train a small network with torch's loader and with feedline, and compare them (about a minute)",
+        ("PIL", "torch"),
+        "demo",
+    ),
+    "bench": Command(
+        "compare with torch's loader on this machine (about half a minute), or on your dataset (a minute)",
+        ("PIL", "torch"),
+        "demo",
+    ),
+    "tune": Command(
+        "find the best number of workers, engine and prefetch for a dataset or program, and print them as code; for "
+        "shards in a store, what each way to shuffle costs",
+        ("torch",),
+    ),
+    "doctor": Command("examine this machine, a dataset, a recording or saved faults, and recommend changes"),
+    "run": Command("run a program with feedline's loader in place of torch's", ("torch",)),
+    "profile": Command("run a program with feedline's loader, and report what its training waited for", ("torch",)),
+    "report": Command("render a recording as one HTML page"),
+    "lab": Command("open a local page that shows a loader at work", ("starlette", "uvicorn", "torch"), "lab"),
+    "pack": Command("write a dataset in a format that reads fast"),
+    "inspect": Command("show what is in a store or folder of samples"),
+}
 
 FAILED = {"import": 4, "raises": 5, "hangs": 6, "crashes": 7, "empty": 8}
 """Exit codes, by the reason why a dataset could not be tried. 1 is any other explained error, 2 a wrong option."""
 _TRYING = ("bench", "doctor", "tune")
+
+
+def build_parser(named: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+    """Describe all commands, and the options of those that are named: only their modules are imported."""
+    parser = argparse.ArgumentParser(prog="feedline", description="A data loader that feeds accelerators.")
+    parser.add_argument("--version", action="version", version=f"feedline {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    for name, command in COMMANDS.items():
+        options = commands.add_parser(name, help=command.purpose)
+        if name in named:
+            for package in command.packages:
+                require(package, extra=command.extra, purpose=f"`feedline {name}`")
+            _module(name).add_options(options)
+    return parser
+
+
+# Any: a module, whose functions mypy does not know.
+def _module(name: str) -> Any:
+    return importlib.import_module(f"feedline.tools.cli.{name}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,11 +80,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     `feedline doctor` may also return `SERIOUS`, and commands that try datasets may return the codes in `FAILED`.
     """
-    arguments = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = argparse.Namespace()
     formatwarning = warnings.formatwarning
     warnings.formatwarning = lambda *warned, **more: printable(formatwarning(*warned, **more))
     try:
-        status = _run(arguments)
+        build_parser([word for word in words if not word.startswith("-")][:1]).parse_args(words, arguments)
+        status: int = _module(arguments.command).run(arguments) or 0
         sys.stdout.flush()  # so that a closed pipe is noticed here
         return status
     except FeedlineError as error:
@@ -47,28 +105,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         warnings.formatwarning = formatwarning
-
-
-_PACKAGES = {
-    "demo": ("PIL", "torch"),
-    "bench": ("PIL", "torch"),
-    "lab": ("starlette", "uvicorn", "torch"),
-    "profile": ("torch",),
-    "run": ("torch",),
-    "tune": ("torch",),
-}
-"""Packages that a command needs, the lightest first: a missing Pillow is reported before torch is loaded."""
-
-
-_EXTRAS = {"lab": "lab", "profile": "torch", "run": "torch"}
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    """Check for the packages that a command needs, then import its module and run it; return the exit status."""
-    name = arguments.command
-    if name == "tune" and "://" in (arguments.what or "") and not arguments.script:
-        name = "tune_store"
-    for package in _PACKAGES.get(name, ()):
-        require(package, extra=_EXTRAS.get(name, "demo"), purpose=f"`feedline {name}`")
-    module = name.replace("-", "_")
-    return importlib.import_module(f"feedline.tools.cli.{module}").run(arguments) or 0

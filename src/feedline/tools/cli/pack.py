@@ -10,6 +10,7 @@ from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption
 from feedline.system.shown import counted, printable
 from feedline.system.sizes import bytes_text
+from feedline.tools.cli import options
 from feedline.tools.screen import Screen
 from feedline.tools.write import Packed, Stage, pack
 from feedline.tools.write.token_run import WrittenTokens
@@ -19,6 +20,132 @@ from feedline.tools.write.work import WorkFolder
 _REASONS_SHOWN = 10
 _UNITS = {"tokenizing": "documents", "checking, MiB": "MiB"}
 """What a stage counts, unless it is samples."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a folder of images or files, a store in any of the formats, a CSV file, or "
+        "module:object for a dataset in Python or a function that returns one",
+    )
+    out = parser.add_mutually_exclusive_group(required=True)
+    out.add_argument(
+        "out",
+        metavar="OUT",
+        nargs="?",
+        help="a file whose suffix selects the format, a folder (of shards, of arrays), or the address of a folder in a "
+        "store, such as s3://bucket/train",
+    )
+    out.add_argument(
+        "--tokens",
+        metavar="OUT.bin",
+        help="instead of OUT: write the tokens of texts to this file, or to a folder of shards",
+    )
+    parser.add_argument(
+        "--format", help="the format (lmdb, hdf5, tar, parquet or npy), if OUT's suffix does not select one"
+    )
+    parser.add_argument("--workers", type=options.at_least(0), help="processes that read and encode (one per core)")
+    parser.add_argument(
+        "--fields",
+        type=_fields,
+        metavar="A,B=C",
+        help="fields to keep (B is the new name of C), or names for the elements of tuples",
+    )
+    parser.add_argument(
+        "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="how to store images (%(default)s)"
+    )
+    parser.add_argument(
+        "--resize",
+        type=_pixels,
+        metavar="N|WxH",
+        help="shorter side, or exact width and height, of images; if they are cropped while you train, more than a "
+        "crop has",
+    )
+    parser.add_argument("--quality", type=options.at_least(1), default=90, help="JPEG quality, up to 100 (%(default)s)")
+    parser.add_argument("--ragged", type=options.names, metavar="A,B", help="array fields whose shapes differ")
+    parser.add_argument(
+        "--samples-per-shard", type=options.at_least(1), metavar="N", help="maximum number of samples in a shard"
+    )
+    parser.add_argument(
+        "--shard-size", metavar="SIZE", help="approximate size of the largest shard, such as 500M (1GiB)"
+    )
+    parser.add_argument("--compression", help="for hdf5: gzip, lzf; for parquet: snappy, zstd, lz4, gzip, none")
+    parser.add_argument(
+        "--on-error",
+        choices=("raise", "skip"),
+        default="raise",
+        help="what to do with samples that cannot be read, or do not fit the others or the format (%(default)s)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    parser.add_argument("--restart", action="store_true", help="start over instead of resuming after complete shards")
+    parser.add_argument("--no-verify", action="store_true", help="do not read the output back to check it")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument(
+        "--engine",
+        choices=("auto", "process", "thread", "ray"),
+        default="auto",
+        help="the loader's engine (%(default)s)",
+    )
+    _add_token_options(parser)
+
+
+def _add_token_options(parser: argparse.ArgumentParser) -> None:
+    tokens = parser.add_argument_group(
+        "texts as tokens",
+        "With --tokens, SOURCE is a dataset of texts. Of the options above, only --workers, --engine, --overwrite, "
+        "--restart, --no-verify and --quiet apply.",
+    )
+    tokens.add_argument(
+        "--tokenizer",
+        metavar="NAME",
+        help="a tokenizer.json, module:function for a function that turns a text into token ids, or the name of a "
+        "tokenizer on the Hugging Face Hub",
+    )
+    tokens.add_argument("--field", default="text", help="the field with the text (%(default)s)")
+    tokens.add_argument(
+        "--append-eos",
+        type=_token,
+        default=False,
+        metavar="ID|auto",
+        help="token to append to each document; auto for the tokenizer's end-of-text token (none)",
+    )
+    tokens.add_argument(
+        "--token-type",
+        choices=("uint16", "uint32"),
+        help="type of tokens (uint16 if the tokenizer has at most 65,536, else uint32)",
+    )
+    tokens.add_argument(
+        "--tokens-per-shard", type=options.at_least(1), metavar="N", help="approximate tokens in a shard (2^30)"
+    )
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Read new names of fields, and for each the old one."""
+    pairs = [
+        (new.strip(), old.strip() or new.strip()) for new, _, old in (one.partition("=") for one in options.names(text))
+    ]
+    if len({new for new, _ in pairs}) < len(pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} names a field twice")
+    return dict(pairs)
+
+
+def _pixels(text: str) -> int | tuple[int, int]:
+    """Read the size of an image: its shorter side, or width and height."""
+    try:
+        width, _, height = text.lower().partition("x")
+        return (int(width), int(height)) if height else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an image size such as 256 or 320x240") from None
+
+
+def _token(text: str) -> int | bool:
+    """Read a token id; True for auto."""
+    try:
+        return True if text == "auto" else options.at_least(0)(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a token id nor auto") from None
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -38,7 +38,7 @@ from feedline.system.files import make_folder_for
 from feedline.system.ranks import share_if_known
 from feedline.system.shown import percent, printable
 from feedline.tools.cli.report import page_text
-from feedline.tools.cli.script import Script
+from feedline.tools.cli.script import Script, add_program
 
 NOTHING_ITERATED = 4
 """Exit code of a program that iterated over no loader."""
@@ -48,6 +48,28 @@ _MOST_LOADERS = 16
 _LIBRARIES = tuple(
     str(Path(str(module.__file__)).parent) + os.sep for module in (feedline, torch)
 )  # their frames do not show which loop it is
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    parser.epilog = (
+        "The exit code is the program's if it fails (1 after an exception, 130 after Ctrl-C); 4 if it iterated over no "
+        "loader; 1 for an error that feedline reports; otherwise 0."
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="DIR/NAME",
+        help="write NAME.json.gz (the recording) and NAME.html (its page); default: the program's name and -profile",
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="run it with torch's loader first, and show both side by side"
+    )
+    # Options that --compare passes when it calls this command.
+    parser.add_argument("--loader", choices=("feedline", "torch"), default="feedline", help=argparse.SUPPRESS)
+    parser.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
+    add_program(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

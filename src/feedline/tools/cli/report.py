@@ -17,6 +17,13 @@ from feedline.tools.advise.what_if import GRID_BATCHES, best, grid
 from feedline.tools.screen import Table
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    parser.add_argument("file", type=Path, metavar="RUN.json", help="a recording that feedline.record wrote")
+    parser.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (default: beside the recording)")
+    parser.add_argument("--trace", type=Path, metavar="TRACE.json", help="also write a trace for ui.perfetto.dev")
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Write the page beside the recording or to the file given by `-o`, and a trace to the file given by `--trace`."""
     recording = Recording.load(arguments.file)

@@ -14,7 +14,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedline.loader.install import install
-from feedline.tools.cli.script import Script, install_with_torch
+from feedline.tools.cli.script import Script, add_program, install_with_torch
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    add_program(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

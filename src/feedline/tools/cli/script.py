@@ -20,6 +20,17 @@ _OURS = (os.path.dirname(__file__) + os.sep, "<frozen runpy>", runpy.__file__)
 """Files whose frames are not part of the program."""
 
 
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name a program: all that is left of the command line."""
+    parser.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="train.py ARGUMENTS",
+        help="a program and its arguments, as after `python`",
+    )
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
+
+
 @dataclass(frozen=True)
 class Script:
     """A program and its arguments."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from feedline.errors import BadOption
 from feedline.insight.stats import aligned
 from feedline.system.shown import printable
+from feedline.tools.cli import options
 from feedline.tools.cli.doctor import check_linux
 from feedline.tools.measure import chart, rows, sweep
 from feedline.tools.measure.search import Choice, Setting, search
@@ -26,12 +27,55 @@ _PROGRAM_SECONDS = 180.0
 """Default time limits, for a dataset and for a program."""
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    parser.epilog = (
+        f"Exit codes: {options.FAILED} 6 also if the time was up before the search was complete: then nothing is "
+        "recommended. With --script: 5 the program fails; 8 it iterates over no loader."
+    )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="WHAT",
+        help=f"{options.DATASET}; with --script, only loaders of such datasets are tuned; or shards in a store, such "
+        "as s3://bucket/train/*.tar",
+    )
+    parser.add_argument(
+        "--step-ms",
+        type=options.positive,
+        default=0.0,
+        metavar="MS",
+        help="how long your training step takes for a batch: finds the fewest workers that keep up with it (without "
+        "it: the most samples per second)",
+    )
+    parser.add_argument("--seconds", type=options.positive, help="time limit in seconds (60, or 180 with --script)")
+    options.add_batch_size(parser)
+    options.add_plot(parser)
+    parser.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
+    stored = parser.add_argument_group("shards in a store")
+    stored.add_argument("--cache", metavar="BYTES", help="size of the disk cache of each machine: 300GB (none)")
+    stored.add_argument("--sample-bytes", metavar="BYTES", help="average size of a sample: 100KB")
+    stored.add_argument("--machines", type=options.at_least(1), metavar="N", help="machines that train (1)")
+    parser.add_argument(
+        "--script",
+        nargs=argparse.REMAINDER,
+        metavar="train.py ARGUMENTS",
+        help="run this program unchanged for some seconds with each setting on its loaders, and find the best for its "
+        "training step; must come last, followed by the program's arguments (-m MODULE for a module)",
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Search settings, and write the best ones to standard output as a table and code, or as JSON.
 
     If the time was too short to find them, write only what was measured, and return `OUT_OF_TIME`.
     """
     program, source = arguments.script, arguments.what
+    if "://" in (source or "") and not program:
+        from feedline.tools.cli import tune_store
+
+        tune_store.run(arguments)
+        return 0
     if not (program or source):
         raise BadOption(
             "There is nothing to tune. Name a dataset or loader as module:object, or a program: --script train.py."

@@ -58,10 +58,10 @@ def serve(views: Sequence[View], *, port: int = 0, open_browser: bool = True, sh
     try:
         listening.bind(("127.0.0.1", port))
         listening.listen()  # connections that arrive before the server has started wait
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # the second for a number that no port has
         listening.close()
         raise BadOption(
-            f"Port {port} cannot be used: {error.strerror}. Choose another with --port, or omit it to get a free one."
+            f"Port {port} cannot be used: {words(error)}. Choose another with --port, or omit it to get a free one."
         ) from error
     token, bound = new_token(), listening.getsockname()[1]
     address = f"http://127.0.0.1:{bound}/?token={token}{shown and f'#{shown}'}"
