@@ -18,7 +18,7 @@ import signal
 import tempfile
 import threading
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import closing
 from multiprocessing.connection import Connection
 
@@ -57,7 +57,7 @@ class Run:
             raise BadOption(f"This run has no button {action!r:.40}.")
         self._ours.send(action)
 
-    def events(self) -> Iterator[Event | None]:
+    def events(self) -> Generator[Event | None, None, None]:
         """Yield the events of the view, and None now and then while there are none, so that the reader can leave."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
@@ -108,7 +108,7 @@ class Runs:
         self._running[number] = run
         try:
             yield _line({"kind": "run", "number": number})
-            with closing(run.events()) as events:  # type: ignore[type-var]  # it is a generator
+            with closing(run.events()) as events:
                 async for event in iterate_in_threadpool(events):
                     if event is not None:
                         yield _line(event)

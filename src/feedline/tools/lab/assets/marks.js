@@ -28,7 +28,7 @@ const time = (s) => (s >= 1 ? `${short(s)} s` : s >= 1e-3 ? `${short(s * 1e3)} m
 const MARKS = {
   cells({ rows, legend }) {
     const place = element("div", { class: "rows" });
-    for (const { name, cells } of rows) {
+    for (const [name, cells] of rows) {
       const boxes = cells.map(([text, shade]) => shaded(element("span", { class: "cell" }, text), shade, "borderColor"));
       place.append(element("span", { class: "faint" }, name), element("div", { class: "cells" }, ...boxes));
     }
