@@ -78,7 +78,9 @@ def write(data: Data, form: str, root: Path | None) -> Path:
 
 
 def object_bytes(folder: Path) -> dict[str, int]:
-    """Return the size of each shard."""
+    """Return the size of each shard; of objects that hold one sample each, that of all."""
+    if folder.name == "objects":
+        return {"*": sum(path.stat().st_size for path in folder.iterdir())}
     endings = (".tar", ".mds", ".bin", ".parquet")
     return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.suffix in endings}
 
@@ -172,6 +174,13 @@ def write_token_files(data: Data, folder: Path) -> None:
             writer.write([next(samples) for _ in rows])
 
 
+def write_objects(data: Data, folder: Path) -> None:
+    """Write an object for each sample."""
+    folder.mkdir()
+    for number, sample in enumerate(data):
+        (folder / str(number)).write_bytes(sample[0] if data.kind == "jpeg" else sample.tobytes())
+
+
 def _shards(data: Data) -> Iterator[range]:
     """Yield the numbers of the samples in each shard."""
     for first in range(0, data.samples, data.per_shard):
@@ -185,4 +194,5 @@ _FORMS: dict[str, Callable[[Data, Path], None]] = {
     "litdata": write_litdata,
     "parquet": write_parquet,
     "token-files": write_token_files,
+    "objects": write_objects,
 }

@@ -5,11 +5,15 @@ To add another way to read with feedline, write a function that opens it, and ad
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.store_data import BUCKET, KINDS, Data
 from feedline.datasets import Remote
@@ -253,6 +257,58 @@ def webdataset(job: Job) -> Any:
     return DataLoader(samples, **loading(job))  # type: ignore[arg-type]
 
 
+# Any: the bytes of an image and a number, or an array.
+class Objects:
+    """An object per sample, fetched with the standard library over one connection per process."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.connection: http.client.HTTPConnection | None = None
+
+    def __len__(self) -> int:
+        return self.job.data.samples
+
+    def __getitem__(self, index: int) -> Any:
+        if self.connection is None:
+            self.connection = http.client.HTTPConnection("127.0.0.1", self.job.port)
+        self.connection.request("GET", f"/{self.job.folder('objects')}/{index}")
+        return self.sample(index, self.connection.getresponse().read())
+
+    def sample(self, index: int, content: bytes) -> Any:
+        """Make the sample of an object."""
+        return (content, index) if self.job.data.kind == "jpeg" else np.frombuffer(bytearray(content), np.uint16)
+
+
+class AsyncObjects(Objects):
+    """The same with coroutines, over as many connections as there are samples in a batch."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def __getitem__(self, index: int) -> Any:
+        reader, writer = self.idle.pop() if self.idle else await asyncio.open_connection("127.0.0.1", self.job.port)
+        writer.write(f"GET /{self.job.folder('objects')}/{index} HTTP/1.1\r\nHost: store\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+        content = await reader.readexactly(int(length.split(b":")[1]))
+        self.idle.append((reader, writer))
+        return self.sample(index, content)
+
+    async def aclose(self) -> None:
+        for _, writer in self.idle:
+            writer.close()
+            await writer.wait_closed()
+
+
+def one_by_one(job: Job) -> Any:
+    return harness.Side(harness.TORCH).open(Objects(job), shuffle=True, **loading(job))
+
+
+def at_once(job: Job) -> Any:
+    return harness.Side(harness.FEEDLINE, "auto").open(AsyncObjects(job), shuffle=True, **loading(job))
+
+
 # Any: a sample.
 def first(sample: Any) -> Any:
     """Return the only field of a sample."""
@@ -269,4 +325,6 @@ WAYS = {
     "token-files": Way(
         harness.Side(harness.FEEDLINE, "token files"), "s3fs", "token-files", feedline_tokens, kinds=("tokens",)
     ),
+    "objects": Way(harness.Side(harness.TORCH, "objects"), "torch", "objects", one_by_one),
+    "async": Way(harness.Side(harness.FEEDLINE, "async"), "torch", "objects", at_once),
 }

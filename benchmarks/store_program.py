@@ -11,14 +11,16 @@ standard input is closed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import email.utils
 import json
 import math
 import re
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -202,6 +204,20 @@ def _date(path: Path) -> str:
 def _sleep(seconds: float) -> None:
     if seconds > 0:
         time.sleep(seconds)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *, latency_ms: float, mb_per_s: float, link_mb_per_s: float) -> Iterator[int]:
+    """Run the server in a process of its own; yields its port."""
+    speed = ["--latency-ms", latency_ms, "--mb-per-s", mb_per_s, "--link-mb-per-s", link_mb_per_s]
+    command = [sys.executable, "-m", "benchmarks.store_program", "--folder", str(folder), *map(str, speed)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            yield int(server.stdout.readline())
+        finally:
+            server.stdin.close()
 
 
 def main() -> int:

@@ -4,7 +4,8 @@ Knob: the library, each over its own format: `TarDataset(...).stream(shuffle=Tru
 over MDS shards, litdata over its chunks, and the webdataset package over tar shards, which it fetches with curl. And
 what samples are: JPEG files as bytes, which are not decoded, or windows of tokens as arrays. `random` is feedline's
 random access to the samples of tar shards. `parquet` and `token-files` are its streams of row groups, one per file, and
-of pieces of token files.
+of pieces of token files. `objects` and `async` read an object per sample: one request after the other in torch's
+loader, and all of a batch at once with `async def __getitem__`.
 
 Held still: a server on this machine that speaks S3, answers each request after 30 ms and sends 40 MB/s over all
 connections together; `--mb-per-s` also limits each of them. Two workers, batches of 32, a new process with an empty
@@ -24,6 +25,7 @@ to be repeated because the other library raised an error.
 
     python -m benchmarks.w20_object_storage
     python -m benchmarks.w20_object_storage --mb-per-s 10 --way feedline mosaicml --kind jpeg
+    python -m benchmarks.w20_object_storage --way webdataset feedline random objects async --link-mb-per-s inf
 """
 
 from __future__ import annotations
@@ -52,8 +54,7 @@ from benchmarks import flags, peers, program, store_data
 from benchmarks.belady import least_bytes
 from benchmarks.store_data import Data
 from benchmarks.store_loaders import WAYS, Job, Way, prepare
-from benchmarks.store_program import COUNTS
-from benchmarks.w11_remote import serving
+from benchmarks.store_program import COUNTS, serving
 from feedline.tools.measure import harness, rows
 
 EPOCHS = 2
@@ -98,7 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not folders:
         return 1
     root = next(iter(folders.values())).parents[2]
-    with serving(root, arguments) as port:
+    speed = {name: getattr(arguments, name) for name in ("latency_ms", "mb_per_s", "link_mb_per_s")}
+    with serving(root, **speed) as port:
         entries = [
             entry_of(name, way, data_of(kind, arguments), folders[kind, way.form], port, arguments)
             for kind in arguments.kind

@@ -212,31 +212,33 @@ def test_training(feed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
     assert re.search(r"\d images/s +wait [\d.]+ +CPU", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("values", ["raw", "record"])
-def test_lmdb(values: str, tmp_path: Path) -> None:
-    pytest.importorskip("lmdb")
-    flags = ["--samples", "120", "--batch-size", "4", "--data", str(tmp_path / "lmdb"), "--values", values]
-    found = summaries(rows_of("w8_lmdb", [*STEADY, *flags, "--workers", "0"], tmp_path))
-    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("against", ["pandas", "csv"])
-def test_csv(against: str, tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
-    flags = ["--samples", "120", "--batch-size", "4", "--data", str(tmp_path / "csv"), "--against", against]
-    found = summaries(rows_of("w8_csv", [*STEADY, *flags, "--workers", "0"], tmp_path))
-    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("sample", "count"), [("array", 6), ("picture", 5)])
-def test_formats(sample: str, count: int, tmp_path: Path) -> None:
-    flags = ["--samples", "120", "--batch-size", "4", "--data", str(tmp_path / "formats"), "--sample", sample]
-    rows = rows_of("w8_formats", [*STEADY, *flags, "--order", "random", "--workers", "0"], tmp_path)
-    ours = [row for row in rows if row["kind"] == "summary" and row["side"] == "feedline/inline"]
-    assert len({row["case"]["format"] for row in ours}) == count
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # the webdataset package leaves them
+@pytest.mark.parametrize(
+    ("store", "package"),
+    [
+        ("npy", "numpy"),
+        ("hdf5", "h5py"),
+        ("lmdb", "lmdb"),
+        ("parquet", "pyarrow"),
+        ("tar", "webdataset"),
+        ("files", "PIL"),
+        ("csv", "pandas"),
+    ],
+)
+def test_stores(store: str, package: str, tmp_path: Path) -> None:
+    pytest.importorskip(package)
+    script = importlib.import_module("benchmarks.w8_stores")
+    if importlib.util.find_spec("tqdm"):
+        importlib.import_module("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
+    flags = ["--store", store, "--samples", "256", "--batch-size", "4", "--data", str(tmp_path), "--workers", "0"]
+    # Without litdata, which leaves files open until the program ends.
+    rows = rows_of("w8_stores", [*STEADY, *flags, "--peers", "hand", "same", "datasets", "webdataset"], tmp_path)
+    ours = [row for row in rows if row["kind"] == "summary" and row["side"].startswith("feedline/inline")]
+    assert {row["case"]["form"] for row in ours} == set(script.STORES[store])
+    assert all(row["ratios"]["torch"]["samples_per_s"]["median"] > 0 for row in ours)
     assert all(row["figures"]["disk_mb"]["median"] > 0 for row in ours)
+    gc.collect()
 
 
 def test_accounting_cost(capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,73 +253,6 @@ def test_listing(tmp_path: Path) -> None:
     assert set(found) == {"torch", "feedline", "feedline/cache"}
     assert all(row["figures"]["files"]["median"] == 500 for row in found.values())
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("layout", "order"), [("contiguous", "random"), ("gzip-16", "blocks")])
-def test_hdf5(layout: str, order: str, tmp_path: Path) -> None:
-    pytest.importorskip("h5py")
-    flags = ["--samples", "128", "--batch-size", "4", "--data", str(tmp_path), "--layout", layout, "--order", order]
-    found = summaries(rows_of("w8_hdf5", [*STEADY, *flags, "--workers", "1"], tmp_path))
-    assert found["feedline/process"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
-    assert all(row["figures"]["batches_per_s"]["median"] > 0 for row in found.values())
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # the webdataset package leaves them
-@pytest.mark.parametrize("sample", ["array", "jpeg"])
-def test_tar(sample: str, tmp_path: Path) -> None:
-    pytest.importorskip("webdataset")
-    flags = ["--samples", "256", "--shards", "2", "--batch-size", "4", "--data", str(tmp_path), "--sample", sample]
-    # Without litdata, which leaves files open until the program ends.
-    found = summaries(rows_of("w8_tar", [*STEADY, *flags, "--peers", "--workers", "0"], tmp_path))
-    ours = {"feedline/inline, stream", "feedline/inline, random"}
-    assert set(found) == {"torch/webdataset", "webdataset/batched", *ours}
-    assert found["feedline/inline, stream"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
-    gc.collect()
-
-
-@pytest.mark.slow
-def test_remote(tmp_path: Path) -> None:
-    pytest.importorskip("webdataset")
-    flags = ["--samples", "256", "--shards", "2", "--batch-size", "4", "--data", str(tmp_path), "--latency-ms", "1"]
-    ways = ["stream", "random", "objects", "async"]  # curl is not everywhere
-    found = summaries(rows_of("w11_remote", [*STEADY, *flags, "--workers", "0", "--way", *ways], tmp_path))
-    ours = {f"feedline/inline, {way}" for way in ("stream", "random", "async")}
-    assert set(found) == {"torch objects", *ours}
-    assert all(row["figures"]["samples_per_s"]["median"] > 0 for row in found.values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("against", "fits"), [("pyarrow", "quarter"), ("datasets", "unpacked"), ("same object", "all")]
-)
-def test_parquet(against: str, fits: str, tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
-    pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
-    flags = [
-        "--samples",
-        "1100",
-        "--batch-size",
-        "4",
-        "--data",
-        str(tmp_path),
-        "--against",
-        against,
-        "--sample",
-        "table",
-    ]
-    found = summaries(rows_of("w8_parquet", [*STEADY, *flags, "--fits", fits, "--workers", "0"], tmp_path))
-    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
-
-
-@pytest.mark.slow
-def test_columns(tmp_path: Path) -> None:
-    flags = ["--samples", "1100", "--batch-size", "4", "--data", str(tmp_path), "--sample", "text"]
-    for form in ("map", "stream"):
-        asked = [*STEADY, *flags, "--form", form, "--row-group", "300"]
-        found = summaries(rows_of("w8_columns", asked, tmp_path))
-        assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
 @pytest.mark.slow

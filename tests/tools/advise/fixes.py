@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import pickle
@@ -33,11 +34,9 @@ from feedline.tools.measure.measured import (
     FloatField,
     Held,
     Lock,
-    Making,
     Measured,
     Opened,
     OpenHandle,
-    OtherCollate,
     Rows,
     State,
     Threads,
@@ -66,6 +65,7 @@ def names_for(**more: Any) -> Names:
     import lmdb
 
     modules = {
+        "copy": copy,
         "feedline": feedline,
         "np": np,
         "torch": torch,
@@ -184,21 +184,6 @@ def _threads_per_s(loader: Any) -> float:
             batches = iter(loader)
         count += 1
     return count / (time.perf_counter() - began_s)
-
-
-def _epochs_per_s(loader: Any) -> float:
-    """Return the rate of whole epochs, after the first."""
-    list(loader)
-    count, began_s = 0, time.perf_counter()
-    while time.perf_counter() - began_s < _ROUND_S:
-        list(loader)
-        count += 1
-    return count / (time.perf_counter() - began_s)
-
-
-def _inverse_elements(loader: Any) -> float:
-    """Return the inverse of the number of elements, padding included: counted, not timed."""
-    return 1 / sum(int(one.numel()) for one in loader)
 
 
 WORKER = (_batches_per_worker_s, {"batch_size": 32, "num_workers": 1, "persistent_workers": True})
@@ -350,6 +335,13 @@ class FewLengths(slow_datasets.Lengths):
     length = 320
 
 
+class FewSorted(slow_datasets.Sorted):
+    length = 64
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index], index // 8
+
+
 class FewFiles(slow_datasets.LargeList):
     length = 1000
 
@@ -359,7 +351,7 @@ def _float_field(dtype: str, *, is_scaled: bool) -> Callable[[Any], Measured]:
     return lambda _: measured(batch=batch(floats=(floats,)))
 
 
-def _joined(code: str, dataset: Any) -> Any:
+def _changed(code: str, dataset: Any) -> Any:
     """Return a dataset whose samples the code changes."""
     source = f"""
 class Changed(kind):
@@ -374,7 +366,7 @@ class Changed(kind):
 
 
 def _objects(kind: str, name: str) -> Callable[[Any], Measured]:
-    setup = {"object_bytes": 1 << 20, "arena_s": 0.06, "write_s": 0.032, "bytes": 1 << 20, "object_kind": kind}
+    setup = {"object_bytes": 1 << 20, "sent_s": 0.06, "carry_s": 0.06, "bytes": 1 << 20, "object_kind": kind}
     return lambda _: measured(batch=batch(**setup, objects=f"{name} (list)"))
 
 
@@ -386,11 +378,6 @@ def _split(code: str, one: Any) -> Any:
         exec(parts_of(code)["loop"], names)
         found.append(names["texts"])
     return {"words": [list(words) for words in zip(*found, strict=True)]}
-
-
-def _slow_collate(code: str) -> Callable[[Any], Measured]:
-    own = {"collate_s": 0.064, "copy_s": 0.001, "is_custom": True, "other": OtherCollate(code, 1e-3)}
-    return lambda _: measured(batch=batch(**own))
 
 
 def _given(**setup: Any) -> Callable[[Any], Measured]:
@@ -407,6 +394,14 @@ def _stored(code: str, dataset: Any) -> Any:
 def _drawn(before: Any, after: Any) -> None:
     """Raise AssertionError if samples draw the same numbers."""
     assert len({float(value) for one in after for value in one}) == 32
+
+
+def _mixed(before: Any, after: Any) -> None:
+    """Raise AssertionError if samples differ, or if a batch still holds one class."""
+    classes, mixed = ([one[1].tolist() for one in batches] for batches in (before, after))
+    assert sorted(np.concatenate(classes)) == sorted(np.concatenate(mixed))
+    assert {len(set(one)) for one in classes} == {1}
+    assert max(len(set(one)) for one in mixed) > 1
 
 
 def _numbers(code: str, _: Any) -> Any:
@@ -443,7 +438,7 @@ FIXES = {
         _given(samples=samples(cpu_share=0.1), threads=Threads({1: 100.0, 2: 200.0, 8: 780.0})),
         gain=(_threads_per_s, {"batch_size": 32, "persistent_workers": True, "num_workers": 1, "engine": "thread"}),
     ),
-    "Locked": Fix("gil-bound", slow_datasets.Locked, _given(threads=_LOCKED, headroom=HEADROOM)),
+    "Locked": Fix("serialised", slow_datasets.Locked, _given(threads=_LOCKED, headroom=HEADROOM)),
     "Reopening": Fix(
         "reopened-file",
         slow_datasets.Reopening,
@@ -531,7 +526,7 @@ FIXES = {
         same=equal_in_any_order,
     ),
     "unsendable": Fix(
-        "unsendable-batch",
+        "unpicklable",
         slow_datasets.Healthy,
         _given(batch=batch(not_picklable="it holds a generator")),
         own={**_TWO, "collate_fn": slow_datasets._one_by_one},
@@ -539,13 +534,13 @@ FIXES = {
         after=lambda code, one: list(one),
     ),
     "Objects": Fix(
-        "serialisation", slow_datasets.Objects, _objects("texts", "words"), _joined, after=_split, gain=WORKER
+        "slow-collate", slow_datasets.Objects, _objects("texts", "words"), _changed, after=_split, gain=WORKER
     ),
     "Numbers": Fix(
-        "serialisation",
+        "slow-collate",
         slow_datasets.Numbers,
         _objects("numbers", "values"),
-        _joined,
+        _changed,
         after=lambda code, one: {"values": list(one["values"].T)},
         gain=WORKER,
     ),
@@ -565,19 +560,10 @@ FIXES = {
         after=_in_loop,
         gain=WORKER,
     ),
-    "slow_collate": Fix(
-        "slow-collate",
-        slow_datasets.Wide,
-        _slow_collate(
-            'def collate(samples):\n    return np.stack([sample["x"] for sample in samples]).astype(np.float64)'
-        ),
-        only_slow={"collate_fn": slow_datasets._by_value},
-        gain=(_batches_per_s, {"batch_size": 128}),
-    ),
     "needless_collate": Fix(
         "slow-collate",
         slow_datasets.Wide,
-        _slow_collate(""),
+        _given(batch=batch(collate_s=0.064, carry_s=0.064, is_custom=True, by_default_s=1e-3)),
         only_slow={"collate_fn": slow_datasets._as_by_default},
         gain=(_batches_per_s, {"batch_size": 128}),
     ),
@@ -635,6 +621,20 @@ FIXES = {
             path=_written(),
         ),
     ),
+    "Reused": Fix(
+        "reused-samples",
+        slow_datasets.Reused,
+        _given(samples=samples(reused="x")),
+        _changed,
+        before=lambda _: feedline.DataLoader(slow_datasets.Healthy(), batch_size=8, sampler=range(32)),
+    ),
+    "sorted_classes": Fix(
+        "sorted-labels",
+        FewSorted,
+        _given(samples=samples(sorted_labels="sample[1]"), loader=loader(is_sequential=True)),
+        own={"sampler": None},
+        same=_mixed,
+    ),
     "OwnRandom": Fix(
         "copied-random",
         slow_datasets.OwnRandom,
@@ -643,28 +643,16 @@ FIXES = {
         same=_drawn,
     ),
     "global_python": Fix(
-        "global-random",
+        "copied-random",
         slow_datasets.global_python,
         _given(state=State(global_generators=("random",))),
         _numbers,
         same=_drawn,
     ),
-    "SlowToMake": Fix(
-        "slow-init",
-        slow_datasets.Healthy,  # not the slow one: only its sleep would differ
-        _given(making=Making("Mine", 16_000, make_s=4.0), state=State(pickle_s=0.4)),
-        _stored,
-    ),
     "Unpicklable": Fix(
         "unpicklable",
         slow_datasets.Unpicklable,
         _given(state=State(not_picklable="dataset.transform is a lambda", pickle_advice="Define it elsewhere.")),
-        own=_TWO,
-    ),
-    "SlowToPickle": Fix(
-        "slow-pickling",
-        slow_datasets.Healthy,
-        _given(state=State(pickle_s=2.0, pickle_bytes=MIB), headroom=HEADROOM),
         own=_TWO,
     ),
     "LargeList": Fix(
@@ -673,25 +661,11 @@ FIXES = {
         _given(state=State(held=(Held("dataset.files", 300_000, 100 * MIB, 20 * MIB),))),
         _pasted(FewFiles),
     ),
-    "Growing": Fix("memory-growth", slow_datasets.Growing, _given(samples=samples(growth=10.0 * MIB)), own=_TWO),
-    "restarting": Fix(
-        "workers-restarted",
-        slow_datasets.Few,
-        _given(loader=loader(start_s=12.5, workers=2)),
-        gain=(_epochs_per_s, {"batch_size": 8, "num_workers": 2}),
-    ),
+    "restarting": Fix("workers-restarted", slow_datasets.Few, _given(loader=loader(start_s=12.5, workers=2))),
     "too_many_workers": Fix(
         "too-many-workers", slow_datasets.Healthy, _given(loader=loader(workers=16), headroom=HEADROOM), own=_TWO
     ),
     "too_few_workers": Fix("too-few-workers", slow_datasets.Healthy, _given(loader=loader(workers=1)), own=_TWO),
-    "prefetching": Fix("prefetch-memory", slow_datasets.Thirds, _given(loader=loader(depth=4096, workers=2)), own=_TWO),
-    "shuffling": Fix(
-        "shuffling",
-        slow_datasets.Few,
-        _given(loader=loader(shuffle_s=2.0)),
-        only_slow={"sampler": None, "shuffle": True},
-        same=equal_in_any_order,
-    ),
 }
 """By the name of the dataset, or of the loader that has the problem."""
 

@@ -12,16 +12,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 from feedline.tools.measure.measured import Batch, Headroom, LoaderSetup, Making, Measured, Samples, Threads
 
 MIB = 1 << 20
-HEADROOM = Headroom(cores=8, memory_bytes=16 << 30, shared_bytes=8 << 30, open_files=1024)
+HEADROOM = Headroom(cores=8, memory_bytes=16 << 30)
 SAMPLES = Samples(seconds=(1e-3,) * 200, cpu_share=1.0, sample_bytes=MIB)
 BATCH = Batch(
-    size=32, collate="default", is_custom=False, collate_s=1e-6, copy_s=1e-6, bytes=32 * MIB, pickle_s=1e-2,
-    pickle_bytes=32 * MIB, write_s=1e-6, as_arrays_s=0.0,
-    arena_s=1e-3, object_bytes=100,
-)  # fmt: skip
-LOADER = LoaderSetup(
-    "feedline", workers=8, engine="process", depth=2, batch_size=32, is_persistent=True, start_method="fork"
+    size=32, collate="default", is_custom=False, collate_s=1e-6, copy_s=1e-6, bytes=32 * MIB, carry_s=2e-6, sent_s=2e-6
 )
+LOADER = LoaderSetup(workers=8, engine="process", depth=2, batch_size=32, is_persistent=True)
 
 
 # Any: fields of every type.
@@ -39,9 +35,8 @@ def batch(**changes: Any) -> Batch:
 
 def measured(**changes: Any) -> Measured:
     sound = Measured(
-        HEADROOM, Making("Mine", 100_000, make_s=0.1), samples=SAMPLES, batch=BATCH,
-        threads=Threads({1: 1000.0, 2: 1990.0}), handover_s=0.0,
-    )  # fmt: skip
+        HEADROOM, Making("Mine", 100_000), samples=SAMPLES, batch=BATCH, threads=Threads({1: 1000.0, 2: 1990.0})
+    )
     return replace(sound, **changes)
 
 

@@ -127,18 +127,6 @@ class Numbers(Healthy):
         return {"values": self.lists[index % 200]}
 
 
-class SlowToMake(Healthy):
-    def __init__(self) -> None:
-        super().__init__()
-        time.sleep(3.0)
-
-
-class SlowToPickle(Healthy):
-    def __getstate__(self) -> dict[str, Any]:
-        time.sleep(1.0)
-        return self.__dict__
-
-
 class Unpicklable(Healthy):
     def __init__(self) -> None:
         super().__init__()
@@ -181,6 +169,35 @@ class OwnRandom(Healthy):
 
     def __getitem__(self, index: int) -> Any:
         return self.rows[index % 100] * self.rng.random()
+
+
+class Reused(Healthy):
+    """Fills one array, and returns it for every sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row = np.empty(64, np.float32)
+
+    def __getitem__(self, index: int) -> Any:
+        self.row[:] = self.rows[index % 100]
+        return {"x": self.row, "y": index}
+
+
+class ReusedStream:
+    """The same, of one sample after the other."""
+
+    def __iter__(self) -> Iterator[Array]:
+        row = np.empty(64, np.float32)
+        for number in range(3000):
+            row[:] = number / 7
+            yield row
+
+
+class Sorted(Healthy):
+    """Has the samples of one class after the other, as folders of images have."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index % 100], index // 500
 
 
 class Failing(Healthy):
@@ -380,23 +397,19 @@ class Stragglers(Healthy):
         return super().__getitem__(index)
 
 
-class Growing(Healthy):
-    length = 600
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cache: dict[int, bytes] = {}
-
-    def __getitem__(self, index: int) -> Any:
-        self.cache[index] = bytes([index % 256]) * 150_000  # too large to come from the free space of the heap
-        return super().__getitem__(index)
-
-
 # -- loaders -----------------------------------------------------------------------------------------------------------
 
 
 def healthy_loader() -> Any:
     return feedline.DataLoader(Healthy(), batch_size=32, num_workers=2, persistent_workers=True, shuffle=True)
+
+
+def sorted_classes() -> Any:
+    return feedline.DataLoader(Sorted(), batch_size=32, num_workers=2, persistent_workers=True)
+
+
+def shuffled_classes() -> Any:
+    return feedline.Loader(Sorted(), 32, workers=2, persistent=True, shuffle=True)
 
 
 def plain_loader() -> Any:
@@ -497,24 +510,3 @@ def too_few_workers() -> Any:
 
 def three_workers() -> Any:
     return feedline.DataLoader(Computing(), 8, num_workers=3, persistent_workers=True)
-
-
-def large_batches() -> Any:
-    return torch.utils.data.DataLoader(Thirds(), 64, num_workers=2, persistent_workers=True)  # type: ignore[arg-type]
-
-
-def prefetching() -> Any:
-    return feedline.DataLoader(Thirds(), batch_size=32, num_workers=2, prefetch_factor=100_000, persistent_workers=True)
-
-
-class Thirds(Healthy):
-    def __getitem__(self, index: int) -> Any:
-        return torch.full((3, 64, 64), index / 7)
-
-
-class Huge(Healthy):
-    length = 20_000_000
-
-
-def shuffling() -> Any:
-    return torch.utils.data.DataLoader(Huge(), batch_size=32, shuffle=True)  # type: ignore[arg-type]

@@ -65,8 +65,6 @@ PROBLEMS: list[tuple[dict[str, Any], str, float | None]] = [
     ({"waits": {"slot": 10.0}}, "held-batches", 2.0),
     ({"waits": {"device": 10.0}}, "late-copies", 2.0),
     ({"waits": {"deliver": 10.0}}, "slow-delivery", 2.0),
-    ({"headroom": {"memory_bytes": 8 * MIB}}, "prefetch-memory", None),
-    ({"headroom": {"open_files": 30}}, "open-files", None),
     ({"counters": {"overflowed_batches": 60}}, "small-budget", None),
     ({"growth": 30.0 * MIB}, "memory-growth", None),
     ({"counters": {"recycled_workers": 3}}, "memory-growth", None),

@@ -22,7 +22,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         [],
         ["nonsense"],
         ["demo", "--images", "0"],
-        ["demo", "--seconds", "nan"],
+        ["bench", "--seconds", "nan"],
         ["bench", "--rounds", "many"],
         ["bench", "--seconds", "-1"],
     ],

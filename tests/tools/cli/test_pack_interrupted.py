@@ -89,5 +89,5 @@ def test_ctrl_c_stops_packing_and_the_same_command_resumes_it(
     second = start(tmp_path, "--workers", workers, stop_at=-1)
     output, errors = second.communicate(timeout=100)
     assert second.returncode == 0, errors
-    assert ("were packed by the interrupted run" in output) == is_kept
+    assert ("were written by the interrupted run" in output) == is_kept
     assert [sample["index"] for sample in taken(tmp_path / "out", 200)] == list(range(200))

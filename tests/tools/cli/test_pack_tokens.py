@@ -50,7 +50,7 @@ def test_options_are_applied(module: str, capsys: pytest.CaptureFixture[str]) ->
     assert "not read back" in output
     assert texts("out") == [f"title {number}!" for number in range(300)]
     assert len(os.listdir("out")) > 2
-    found = verify("out/tokens-00000.bin")
+    found = verify("out/tokens-000000.bin")
     assert (found.token_bytes, found.end_token) == (2, 33)
     assert "exists already" in fails(capsys, f"{module}:texts", "--tokens", "out", "--tokenizer", f"{module}:encode")
     run(f"{module}:texts", "--tokens", "out", "--tokenizer", f"{module}:encode", "--overwrite")

@@ -14,7 +14,6 @@ import pytest
 from feedline.tools.cli.main import COMMANDS as ALL
 from tests import program_server
 from tests.tools.advise.recordings import recording_of
-from tests.tools.cli import short_demo
 
 OWN = Path(__file__).parent / "own_datasets.py"
 PROGRAM = """
@@ -28,7 +27,6 @@ from torch.utils.data import DataLoader
 for batch in DataLoader(torch.arange(64), batch_size=4):
     pass
 """
-QUICK = ("--rounds", "1", "--seconds", "0.02")
 
 
 @pytest.fixture
@@ -41,7 +39,6 @@ def folder(tmp_path: Path) -> Path:
 
 COMMANDS = {
     "bench": (["bench", f"{OWN}:Ready", "--workers", "0", "--rounds", "1", "--seconds", "20"], "samples/s"),
-    "demo": (["demo", "--images", "64", *QUICK], "epoch 1  feedline  4/4"),
     "doctor": (["doctor"], "This machine\nwhat "),
     "doctor of a dataset": (["doctor", f"{OWN}:Ready", "--seconds", "5"], "\n"),
     "doctor of a recording": (["doctor", "run.json"], "what "),
@@ -55,7 +52,7 @@ COMMANDS = {
 
 
 SHORT_PREDICTIONS = "from feedline.tools.advise import what_if\nwhat_if.GRID_BATCHES = 20\n"
-SHORT = {"demo": short_demo.PROGRAM, **dict.fromkeys(("profile", "report"), SHORT_PREDICTIONS)}
+SHORT = dict.fromkeys(("profile", "report"), SHORT_PREDICTIONS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -99,4 +96,4 @@ def test_a_closed_pipe_causes_no_traceback(folder: Path) -> None:
 
 
 def test_every_command_is_covered() -> None:
-    assert {arguments[0] for arguments, _ in COMMANDS.values()} | {"lab"} == set(ALL)
+    assert {arguments[0] for arguments, _ in COMMANDS.values()} | {"demo", "lab"} == set(ALL)

@@ -12,7 +12,7 @@ from feedline.tools.measure.measured import Batch
 
 
 def try_samples(samples: list[Any], collate: Any = None) -> Batch | None:
-    return try_batch(samples, collate, Clock())
+    return try_batch(samples, collate, Clock(), is_written=True)
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
@@ -61,6 +61,7 @@ def test_floats_that_would_fit_into_bytes(values: Any, found: bool | None) -> No
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 64, 64), np.uint8)
     batch = try_samples([{"image": values(one)} for one in pixels])
     assert batch is not None
+    assert all(field.carry_s is not None for field in batch.floats)
     assert [field.is_scaled for field in batch.floats] == [] if found is None else [found]
     assert all(field.name == "image" for field in batch.floats)
 
@@ -74,35 +75,11 @@ def doubled(samples: list[Any]) -> Any:
     return {"x": torch.stack([torch.from_numpy(sample["x"]) for sample in samples]) * 2}
 
 
-def as_pair(samples: list[Any]) -> Any:
-    return np.array([list(sample["x"]) for sample in samples], np.float32), np.stack([one["y"] for one in samples])
-
-
-@pytest.mark.parametrize(
-    ("collate", "code"),
-    [
-        (by_hand, ""),
-        (doubled, None),
-        (
-            as_pair,
-            'def collate(samples):\n    return (np.stack([sample["x"] for sample in samples]).astype(np.float32), '
-            'np.stack([sample["y"] for sample in samples]),)',
-        ),
-    ],
-)
-def test_another_collate_function_for_the_same_batch_is_found(collate: Any, code: str | None) -> None:
-    dice = np.random.default_rng(0)
-    samples = [{"x": dice.random(5), "y": dice.random(2)} for _ in range(4)]
-    if collate is by_hand:
-        samples = [{"x": sample["x"]} for sample in samples]
-    batch = try_samples(samples, collate)
+@pytest.mark.parametrize(("collate", "is_same"), [(by_hand, True), (doubled, False)])
+def test_a_function_that_does_what_the_default_does_is_found(collate: Any, is_same: bool) -> None:
+    batch = try_samples([{"x": row} for row in np.random.default_rng(0).random((4, 5))], collate)
     assert batch is not None
-    assert (None if batch.other is None else batch.other.code) == code
-    if code:
-        names = {"np": np}
-        exec(code, names)
-        for one, other in zip(names["collate"](samples), collate(samples), strict=True):  # type: ignore[operator]
-            np.testing.assert_array_equal(one, other)
+    assert (batch.by_default_s is not None) == is_same
 
 
 @pytest.mark.parametrize(
@@ -114,3 +91,4 @@ def test_kinds_of_objects_are_recognised(values: Any, collate: Any, kind: str) -
     assert batch is not None
     assert batch.objects
     assert batch.object_kind == kind
+    assert (batch.as_arrays_s is not None) == bool(kind)

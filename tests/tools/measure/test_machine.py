@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import feedline
-from feedline.tools.cli.findings import find
+from feedline.tools.advise.machine import find
 from feedline.tools.measure.machine import collect_details
 
 

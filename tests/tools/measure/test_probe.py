@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.errors import BadOption, DatasetFailed, InternalError
+from feedline.tools.measure.isolated import TimeBudget
 from feedline.tools.measure.measured import STAGES
-from feedline.tools.measure.probe import TimeBudget, probe
+from feedline.tools.measure.probe import probe
 
 HERE = Path(__file__).parent
 AMPLE_S = 60.0
@@ -126,7 +127,7 @@ def test_rejects_objects_that_are_not_datasets() -> None:
 
 
 def test_an_error_of_the_probe_is_not_blamed_on_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.tools.measure.process.try_batch", lambda *_: 1 / 0)
+    monkeypatch.setattr("feedline.tools.measure.probe.try_batch", lambda *_, **__: 1 / 0)
     with pytest.raises(InternalError, match=r"(?s)while a batch was collated.*ZeroDivisionError"):
         probe(f"{HERE / 'broken.py'}:Plain", seconds=1)
 

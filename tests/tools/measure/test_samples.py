@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +10,11 @@ import pytest
 import torch
 
 from feedline.errors import DatasetFailed
-from feedline.system.timing import Clock, OnThreads
+from feedline.system.timing import Clock
 from feedline.tools.measure import samples as sampling
+from feedline.tools.measure.fields import as_array, leaves, size_of
 from feedline.tools.measure.measured import Samples
-from feedline.tools.measure.samples import Sampling, as_array, leaves, size_of, some_indices, try_threads
+from feedline.tools.measure.samples import Sampling, some_indices
 
 
 @pytest.fixture(autouse=True)
@@ -163,41 +163,41 @@ def test_cpu_time_of_other_threads_counts(monkeypatch: pytest.MonkeyPatch) -> No
     assert run_sampling(clock.ask, iter(range(20)), clock=clock)[0].cpu_share == pytest.approx(1.0)
 
 
-def on_given_threads(rates: dict[int, list[float]], failure: Exception | None = None) -> Callable[..., OnThreads]:
-    """Replace real threads: each round returns the next rate of a list."""
-
-    def run(calls: list[Any], until_s: float, **_: Any) -> OnThreads:
-        rate = rates[len(calls)].pop(0)
-        return OnThreads(rate, 0.1, awake=1.0, failure=failure)
-
-    return run
-
-
-def test_rates_are_medians_of_alternating_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = {1: [100.0, 5.0, 102.0], 2: [200.0, 198.0, 1.0]}
-    monkeypatch.setattr(sampling, "on_threads", on_given_threads(rates))
-    threads = try_threads(lambda index: index, [1, 2, 3], (1, 2), time.monotonic() + 600)
-    assert threads.rates == {1: 100.0, 2: 198.0}, "rounds disturbed by other programs do not count"
-    assert threads.speedup(2) == 2.0
-    assert threads.speedup(8) is None
-
-
 def test_a_stream_without_samples_is_empty() -> None:
     with pytest.raises(DatasetFailed, match="is empty"):
         run_sampling(lambda index: next(iter(())), iter(range(3)))
 
 
-def test_errors_on_threads_are_kept() -> None:
-
-    def fail(index: int) -> None:
-        raise RuntimeError("not here")
-
-    threads = try_threads(fail, [1, 2, 3], (1, 2), time.monotonic() + 60)
-    assert threads.rates == {}
-    assert "RuntimeError: not here" in threads.failure
+def test_sampling_ends_when_the_figures_are_settled() -> None:
+    steady, _ = run_sampling((clock := FakeClock(lambda index: 1e-3)).ask, iter(range(5000)), clock=clock)
+    assert 200 <= len(steady.seconds) < 300
+    varied = FakeClock(lambda index: 0.1 if index % 50 == 0 else 1e-3)
+    assert len(run_sampling(varied.ask, iter(range(5000)), clock=varied)[0].seconds) == 2000, "a few samples decide"
 
 
-def test_the_switch_interval_is_restored() -> None:
-    before = sys.getswitchinterval()
-    try_threads(lambda index: index, [1], (1,), time.monotonic() + 0.1)
-    assert sys.getswitchinterval() == before
+@pytest.mark.parametrize("is_same", [False, True])
+def test_samples_that_later_ones_change_are_found(is_same: bool) -> None:
+    row = np.zeros(3)
+
+    def ask(index: int) -> Any:
+        row[:] = index
+        return {"y": np.array(index), "x": row if is_same else row.copy()}
+
+    assert run_sampling(ask, iter(range(20)))[0].reused == ("x" if is_same else "")
+
+
+@pytest.mark.parametrize(
+    ("label_of", "field"),
+    [
+        (lambda index: index // 50, "y"),
+        (lambda index: torch.tensor(9 - index // 50), "y"),
+        (lambda index: index % 4, ""),
+        (lambda index: index, ""),
+        (lambda index: 0, ""),
+        (lambda index: index / 50 // 1, ""),
+    ],
+)
+def test_labels_that_are_sorted_by_class_are_found(label_of: Callable[[int], Any], field: str) -> None:
+    indices = np.random.default_rng(0).permutation(200).tolist()
+    samples, _ = run_sampling(lambda index: {"x": np.zeros(3), "y": label_of(index)}, iter(indices))
+    assert samples.sorted_labels == field

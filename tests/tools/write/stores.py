@@ -114,7 +114,7 @@ def read(packed: Packed) -> list[dict[str, Any]]:
 
 def read_files(format_: str, files: list[Path], stored: dict[str, Any]) -> list[dict[str, Any]]:
     schema = Schema.from_json(stored["fields"])
-    dataset = open_packed(format_, files, schema, stored["form"])
+    dataset = open_packed(format_, files if len(files) > 1 else files[0], schema, stored["form"])
     try:
         return [named(dataset[index], schema.names) for index in range(len(dataset))]
     finally:

@@ -106,9 +106,9 @@ def test_which_outputs_may_be_written_and_replaced(tmp_path: Path) -> None:
         with pytest.raises(BadOption, match=message):
             check_place(tmp_path / name, format_, plain, overwrite=False)
     for name, format_, message in (
-        ("folder.tar", tar, "is a folder, but tar would write a file"),
-        ("file.tar", npy, "is a file, but npy would write a folder"),
-        ("ours", FORMATS["lmdb"], "is a folder, but lmdb would write a file"),
+        ("folder.tar", tar, "is a folder, but would become a file"),
+        ("file.tar", npy, "is a file, but would become a folder"),
+        ("ours", FORMATS["lmdb"], "is a folder, but would become a file"),
         ("link.tar", tar, "exists already"),
     ):
         with pytest.raises(BadOption, match=message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -13,15 +14,15 @@ from feedline.insight.recording import Recording
 from feedline.insight.stats import shown
 from feedline.loader.base import LoaderBase
 from feedline.system.sizes import bytes_text
-from feedline.tools.advise import batching, fetching, loading, running, state
+from feedline.tools.advise import running, slow_batches, slow_samples, workers, wrong_data
 from feedline.tools.advise.finding import Findings, beyond_noise
 from feedline.tools.advise.running import Run
-from feedline.tools.measure.measured import LEAST_SAMPLES, Headroom, Measured, headroom_now, steady_growth
+from feedline.tools.measure.measured import LEAST_SAMPLES, Headroom, Measured, headroom_now
 from feedline.types import JsonObject
 
 _NOISY = 0.2
 """The summary mentions noise from this share on. A guess."""
-_GROUPS = (fetching.find, batching.find, state.find, loading.find)
+_GROUPS = (wrong_data.find, slow_samples.find, slow_batches.find, workers.find)
 
 
 def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: float | None = None) -> Findings:
@@ -71,14 +72,37 @@ def diagnose_recording(recording: Recording) -> Findings:
     stats = recording.stats()
     settings = stats.settings
     headroom = Headroom(
-        cores=int(settings.get("cores") or 1), memory_bytes=settings.get("memory_limit"), shared_bytes=None,
-        open_files=None, local_ranks=int(settings.get("local_ranks") or 1),
-    )  # fmt: skip
+        cores=int(settings.get("cores") or 1),
+        memory_bytes=settings.get("memory_limit"),
+        local_ranks=int(settings.get("local_ranks") or 1),
+    )
     system, got = recording.system, recording.rows["got"]
     pairs = zip(system.get("at", ()), system.get("worker_memory", ()), strict=False)  # some machines lack the second
     made = np.concatenate([[0], np.cumsum(recording.rows["samples"])])
     memory = [(float(made[np.searchsorted(got, at)]), size) for at, size in pairs if size and at is not None]
     return diagnose_run(Run(stats, headroom, steady_growth(memory)))
+
+
+_STEADY_BYTES = 2 << 20
+"""Less growth while samples are made is noise."""
+
+
+def steady_growth(memory: Sequence[tuple[float, float]]) -> float:
+    """Return the growth in bytes per 1,000 samples; 0 if memory does not grow steadily.
+
+    Args:
+        memory: pairs of the number of samples made so far and the bytes at that moment.
+    """
+    later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
+    if len(later) < 8:
+        return 0.0
+    means = [part.mean(axis=0) for part in np.array_split(later, 4)]
+    steps = np.diff([mean[1] for mean in means])
+    grown = later[-1][1] - later[0][1]
+    made = means[-1][0] - means[0][0]
+    if grown < _STEADY_BYTES or steps.min() < grown / 16 or made <= 0:
+        return 0.0
+    return float(1000 * (means[-1][1] - means[0][1]) / made)
 
 
 def _run_of_loader(loader: LoaderBase) -> Run:
@@ -123,7 +147,7 @@ def summary(measured: Measured) -> list[str]:
     lines = []
     if making is not None:
         length = "an unknown number of samples" if making.length is None else f"{making.length:,} samples"
-        lines.append(f"{making.kind}: {length}, made in {shown(making.make_s)}")
+        lines.append(f"{making.kind}: {length}")
     if samples is not None:
         usual, late = np.quantile(samples.seconds, (0.5, 0.99)).tolist()
         lines.append(
@@ -138,7 +162,7 @@ def summary(measured: Measured) -> list[str]:
     if batch is not None:
         lines.append(
             f"A batch of {batch.size}: {bytes_text(batch.bytes)}, collated in {shown(batch.collate_s)}; "
-            f"sent in {shown(batch.arena_s)} through shared memory, in {shown(batch.pickle_s)} by pickle"
+            f"sent in {shown(batch.sent_s)} through shared memory"
         )
     elif samples is not None and (measured.loader is None or measured.loader.batch_size is not None):
         lines.append(
@@ -166,7 +190,7 @@ def as_dict(measured: Measured) -> JsonObject:
         "noise": asdict(measured.noise),
     }
     if making is not None:
-        setup.update(dataset=making.kind, length=making.length, make_s=making.make_s)
+        setup.update(dataset=making.kind, length=making.length)
     if samples is not None:
         p50, p90, p99 = np.quantile(samples.seconds, (0.5, 0.9, 0.99)).tolist()
         setup.update(
@@ -174,10 +198,7 @@ def as_dict(measured: Measured) -> JsonObject:
             p99_s=p99, cpu_share=samples.cpu_share, sample_bytes=samples.sample_bytes,
         )  # fmt: skip
     if batch is not None:
-        setup.update(
-            batch_size=batch.size, batch_bytes=batch.bytes, collate_s=batch.collate_s, arena_s=batch.arena_s,
-            pickle_s=batch.pickle_s,
-        )  # fmt: skip
+        setup.update(batch_size=batch.size, batch_bytes=batch.bytes, collate_s=batch.collate_s, sent_s=batch.sent_s)
     if threads is not None:
         setup["samples_per_s_by_threads"] = {str(count): rate for count, rate in threads.rates.items()}
     return setup

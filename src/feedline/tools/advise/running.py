@@ -13,7 +13,7 @@ from feedline.insight.worker_model import LEAST_GAIN, Load
 from feedline.system.shown import counted
 from feedline.system.sizes import bytes_text
 from feedline.tools.advise.finding import Finding, gain_of
-from feedline.tools.advise.loading import bridging_stragglers, open_files, prefetch_memory
+from feedline.tools.advise.slow_samples import bridging_stragglers
 from feedline.tools.measure.measured import Headroom, LoaderSetup
 
 _OTHER_GAIN = 1.25
@@ -51,7 +51,6 @@ class Run:
     def loader(self) -> LoaderSetup:
         settings = self.stats.settings
         return LoaderSetup(
-            "feedline",
             workers=int(self.stats.counters.get("workers", 0)),
             engine=str(settings.get("engine", "inline")),
             depth=int(settings.get("prefetch", 1)),
@@ -93,8 +92,6 @@ def find(run: Run) -> list[Finding]:
     found += [
         *_restarted(run),
         *_growth(run),
-        *(prefetch_memory(run.headroom, run.loader, each) if run.headroom.memory_bytes else ()),
-        *open_files(run.headroom, run.loader),
         *_slots(run),
     ]
     if run.period.stall < SLIGHT:

@@ -20,7 +20,7 @@ from feedline.system.shown import printable
 from feedline.tools.cli import options
 from feedline.tools.cli.doctor import check_linux
 from feedline.tools.measure import chart, harness, jpegs, rows, sweep
-from feedline.tools.measure.process import Send
+from feedline.tools.measure.isolated import Send
 from feedline.tools.measure.target import make_some, open_target
 from feedline.tools.measure.workloads import ReadySamples, TinyMap
 
@@ -127,7 +127,7 @@ class _Kept:
 def measure_own(arguments: argparse.Namespace) -> None:
     """Measure the user's dataset in a process of its own, and publish the results."""
     check_linux(arguments.what)
-    from feedline.tools.measure.probe import watch  # importable only on Linux
+    from feedline.tools.measure.isolated import watch  # importable only on Linux
 
     if arguments.workers is None:
         cores = usable_cores()

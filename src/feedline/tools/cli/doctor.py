@@ -17,8 +17,8 @@ from feedline.insight.recording import FORMAT, Recording
 from feedline.system.shown import printable
 from feedline.tools.advise.diagnosis import as_dict, diagnose, diagnose_recording, summary
 from feedline.tools.advise.finding import NOTHING, Finding, sentence
+from feedline.tools.advise.machine import find
 from feedline.tools.cli import fault_file, options
-from feedline.tools.cli.findings import find
 from feedline.tools.measure import machine, rows
 from feedline.tools.measure.measured import STAGES
 from feedline.tools.screen import Screen, Styled, Table
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "examined",
     )
     limit = "time limit in seconds for trying a dataset (%(default)s)"
-    parser.add_argument("--seconds", type=options.positive, default=20.0, help=limit)
+    parser.add_argument("--seconds", type=options.positive, default=10.0, help=limit)
     parser.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
 
 

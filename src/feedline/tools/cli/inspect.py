@@ -14,6 +14,9 @@ from feedline.tools.screen import Screen, Table
 from feedline.tools.write.inspection import inspect
 from feedline.types import JsonObject
 
+_FIELDS_SHOWN, _VALUE_SHOWN = 20, 200
+"""The most fields and characters of metadata that fit on a screen; --json has the rest."""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Describe the options."""
@@ -41,32 +44,30 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         sys.stdout.write(json.dumps(details) + "\n")
         return
-    show(_printable(details), Screen())
+    _show(_printable(details), Screen())
 
 
-def show(details: JsonObject, screen: Screen) -> None:
-    """Draw the details as tables."""
+def _show(details: JsonObject, screen: Screen) -> None:
     count, files = details["samples"], details["files"]
     summary = [
         ["format", f"{details['format']}, {details['form']}, read by {details['source']}"],
-        ["samples", "unknown: a stream has no length" if count is None else _plain(count)],
+        ["samples", "unknown: a stream has no length" if count is None else f"{count:,}"],
         *([["size", f"{bytes_text(details['bytes'])} in {counted(files, 'file')}"]] if files else []),
-        *([str(name), _plain(value)] for name, value in details["metadata"].items()),
+        *([str(name), _short(value)] for name, value in details["metadata"].items()),
+        *([["left out", f"{counted(details['left out'], 'file')} in the folder"]] if details["left out"] else []),
+        *([["skipped", f"{counted(details['skipped'], 'sample')} when it was packed"]] if details["skipped"] else []),
     ]
-    if details["left out"]:
-        summary.append(["left out", f"{counted(details['left out'], 'file')} in the folder"])
-    if details["skipped"]:
-        summary.append(["skipped", f"{counted(details['skipped'], 'sample')} when it was packed"])
     if details["verified"] is not None:
         summary.append(["verified", f"all {details['verified']:,} samples were read"])
     screen.table(Table(details["path"], ["what", "found"], list(summary)))
-    if details["fields"]:
-        columns = ["name", "type", "example"]
-        title = f"\nFields, seen in {details['looked at']:,} samples"
-        if not details["looked at"]:
-            columns, title = columns[:2], "\nFields, from the manifest"
-        fields = [[field[column] for column in columns] for field in details["fields"]]
-        screen.table(Table(title, columns, list(fields)))
+    looked = details["looked at"]
+    columns = ["name", "type", "example"] if looked else ["name", "type"]
+    fields = [[field[column] for column in columns] for field in details["fields"]]
+    if len(fields) > _FIELDS_SHOWN:
+        fields[_FIELDS_SHOWN:] = [[f"... {len(fields) - _FIELDS_SHOWN} more: --json", *[""] * (len(columns) - 1)]]
+    if fields:
+        title = f"Fields, seen in {looked:,} samples" if looked else "Fields, from the manifest"
+        screen.table(Table(f"\n{title}", columns, list(fields)))
     if details["line"]:
         screen.line("\nRead it with:")
         screen.line(f"  {details['line']}", wraps=False)
@@ -82,9 +83,6 @@ def _printable(value: object) -> Any:
     return list(map(_printable, value)) if isinstance(value, list) else value
 
 
-def _plain(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {_plain(one)}" for name, one in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(_plain, value))
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _VALUE_SHOWN else f"{text[: _VALUE_SHOWN - 3]}..."

@@ -13,12 +13,11 @@ from feedline.system.sizes import bytes_text
 from feedline.tools.cli import options
 from feedline.tools.screen import Screen
 from feedline.tools.write import Packed, Stage, pack
-from feedline.tools.write.token_run import WrittenTokens
-from feedline.tools.write.tokens import write_tokens
-from feedline.tools.write.work import WorkFolder
+from feedline.tools.write.place import LocalPlace
+from feedline.tools.write.tokens import WrittenTokens, write_tokens
 
 _REASONS_SHOWN = 10
-_UNITS = {"tokenizing": "documents", "checking, MiB": "MiB"}
+_UNITS = {"tokenizing": "documents"}
 """What a stage counts, unless it is samples."""
 
 
@@ -43,35 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="OUT.bin",
         help="instead of OUT: write the tokens of texts to this file, or to a folder of shards",
     )
-    parser.add_argument(
-        "--format", help="the format (lmdb, hdf5, tar, parquet or npy), if OUT's suffix does not select one"
-    )
     parser.add_argument("--workers", type=options.at_least(0), help="processes that read and encode (one per core)")
-    parser.add_argument(
-        "--fields",
-        type=_fields,
-        metavar="A,B=C",
-        help="fields to keep (B is the new name of C), or names for the elements of tuples",
-    )
-    parser.add_argument(
-        "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="how to store images (%(default)s)"
-    )
-    parser.add_argument(
-        "--resize",
-        type=_pixels,
-        metavar="N|WxH",
-        help="shorter side, or exact width and height, of images; if they are cropped while you train, more than a "
-        "crop has",
-    )
-    parser.add_argument("--quality", type=options.at_least(1), default=90, help="JPEG quality, up to 100 (%(default)s)")
-    parser.add_argument("--ragged", type=options.names, metavar="A,B", help="array fields whose shapes differ")
-    parser.add_argument(
-        "--samples-per-shard", type=options.at_least(1), metavar="N", help="maximum number of samples in a shard"
-    )
-    parser.add_argument(
-        "--shard-size", metavar="SIZE", help="approximate size of the largest shard, such as 500M (1GiB)"
-    )
-    parser.add_argument("--compression", help="for hdf5: gzip, lzf; for parquet: snappy, zstd, lz4, gzip, none")
     parser.add_argument(
         "--on-error",
         choices=("raise", "skip"),
@@ -88,26 +59,56 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="the loader's engine (%(default)s)",
     )
-    _add_token_options(parser)
-
-
-def _add_token_options(parser: argparse.ArgumentParser) -> None:
-    tokens = parser.add_argument_group(
-        "texts as tokens",
-        "With --tokens, SOURCE is a dataset of texts. Of the options above, only --workers, --engine, --overwrite, "
-        "--restart, --no-verify and --quiet apply.",
+    _add_sample_options(parser.add_argument_group("samples", argument_default=argparse.SUPPRESS))
+    _add_token_options(
+        parser.add_argument_group(
+            "texts as tokens", "With --tokens, SOURCE is a dataset of texts.", argument_default=argparse.SUPPRESS
+        )
     )
+
+
+def _add_sample_options(samples: argparse._ArgumentGroup) -> None:
+    samples.add_argument(
+        "--format", help="the format (lmdb, hdf5, tar, parquet or npy), if OUT's suffix does not select one"
+    )
+    samples.add_argument(
+        "--fields",
+        type=_fields,
+        metavar="A,B=C",
+        help="fields to keep (B is the new name of C), or names for the elements of tuples",
+    )
+    samples.add_argument("--encode", choices=("keep", "jpg", "png", "raw"), help="how to store images (keep)")
+    samples.add_argument(
+        "--resize",
+        type=_pixels,
+        metavar="N|WxH",
+        help="shorter side, or exact width and height, of images; if they are cropped while you train, more than a "
+        "crop has",
+    )
+    samples.add_argument("--quality", type=options.at_least(1), help="JPEG quality, up to 100 (90)")
+    samples.add_argument("--ragged", type=options.names, metavar="A,B", help="array fields whose shapes differ")
+    samples.add_argument(
+        "--samples-per-shard", type=options.at_least(1), metavar="N", help="maximum number of samples in a shard"
+    )
+    samples.add_argument(
+        "--shard-size",
+        metavar="SIZE",
+        help="approximate size of the largest shard, such as 500M (1GiB)",
+    )
+    samples.add_argument("--compression", help="for hdf5: gzip, lzf; for parquet: snappy, zstd, lz4, gzip, none")
+
+
+def _add_token_options(tokens: argparse._ArgumentGroup) -> None:
     tokens.add_argument(
         "--tokenizer",
         metavar="NAME",
         help="a tokenizer.json, module:function for a function that turns a text into token ids, or the name of a "
         "tokenizer on the Hugging Face Hub",
     )
-    tokens.add_argument("--field", default="text", help="the field with the text (%(default)s)")
+    tokens.add_argument("--field", help="the field with the text (text)")
     tokens.add_argument(
         "--append-eos",
         type=_token,
-        default=False,
         metavar="ID|auto",
         help="token to append to each document; auto for the tokenizer's end-of-text token (none)",
     )
@@ -117,7 +118,10 @@ def _add_token_options(parser: argparse.ArgumentParser) -> None:
         help="type of tokens (uint16 if the tokenizer has at most 65,536, else uint32)",
     )
     tokens.add_argument(
-        "--tokens-per-shard", type=options.at_least(1), metavar="N", help="approximate tokens in a shard (2^30)"
+        "--tokens-per-shard",
+        type=options.at_least(1),
+        metavar="N",
+        help="approximate tokens in a shard (2^28)",
     )
 
 
@@ -148,140 +152,88 @@ def _token(text: str) -> int | bool:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a token id nor auto") from None
 
 
+_FOR_BOTH = ("workers", "engine", "on_error", "overwrite", "restart")
+_FOR_SAMPLES = (
+    *("format", "fields", "encode", "resize", "quality", "ragged"),
+    *("samples_per_shard", "shard_size", "compression"),
+)
+_FOR_TOKENS = ("tokenizer", "field", "append_eos", "token_type", "tokens_per_shard")
+_CALLED = {"shard_size": "shard_bytes", "token_type": "dtype", "tokens_per_shard": "shard_tokens"}
+"""Options whose arguments have other names in `pack` and `write_tokens`."""
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Pack, and write a summary and the line that reads the output to standard output.
 
     Raises BadOption: an option cannot work; SourceError: there is no such source; PackError: packing failed.
     """
-    check_outputs(arguments)
-    out = arguments.out if arguments.tokens is None else arguments.tokens
+    given, is_tokens = vars(arguments), arguments.tokens is not None
+    own, others = (_FOR_TOKENS, _FOR_SAMPLES) if is_tokens else (_FOR_SAMPLES, _FOR_TOKENS)
+    wrong = next((name for name in others if name in given), None)
+    if wrong is not None:
+        kind = "--tokens" if is_tokens else "OUT"
+        raise BadOption(f"--{wrong.replace('_', '-')} does not apply to {kind}. Leave it out.")
+    if is_tokens and "tokenizer" not in given:
+        raise BadOption("--tokens needs --tokenizer: a tokenizer.json, module:function, or a name.")
+    passed = {_CALLED.get(name, name): given[name] for name in (*own, *_FOR_BOTH) if name in given}
+    is_checked, out = not arguments.no_verify, arguments.tokens if is_tokens else arguments.out
     try:
-        if arguments.tokens is None:
-            summary = summary_of(_packed(arguments), is_checked=not arguments.no_verify)
-        else:
-            summary = summary_of_tokens(_tokenized(arguments), is_checked=not arguments.no_verify)
+        with Bar(quiet=arguments.quiet) as bar:
+            if is_tokens:
+                written = write_tokens(arguments.source, out, check=is_checked, report=bar.show, **passed)
+                summary = _summary_of_tokens(written, is_checked=is_checked)
+            else:
+                packed = pack(arguments.source, out, verify=is_checked, report=bar.show, **passed)
+                summary = _summary_of(packed, is_checked=is_checked)
     except KeyboardInterrupt:
-        done = "complete shard" if arguments.tokens is None else "document on disk"
-        sys.stderr.write(printable(f"feedline: {interruption_of(out, done)}\n"))
+        sys.stderr.write(printable(f"feedline: {_interruption_of(out)}\n"))
         raise
     sys.stdout.write(printable(summary))
 
 
-def _packed(arguments: argparse.Namespace) -> Packed:
-    with Bar(quiet=arguments.quiet) as bar:
-        return pack(
-            arguments.source,
-            arguments.out,
-            format=arguments.format,
-            workers=arguments.workers,
-            fields=arguments.fields,
-            encode=arguments.encode,
-            resize=arguments.resize,
-            quality=arguments.quality,
-            ragged=arguments.ragged or (),
-            samples_per_shard=arguments.samples_per_shard,
-            shard_bytes=arguments.shard_size,
-            compression=arguments.compression,
-            on_error=arguments.on_error,
-            overwrite=arguments.overwrite,
-            restart=arguments.restart,
-            verify=not arguments.no_verify,
-            engine=arguments.engine,
-            report=bar.show,
-        )
-
-
-def _tokenized(arguments: argparse.Namespace) -> WrittenTokens:
-    with Bar(quiet=arguments.quiet) as bar:
-        return write_tokens(
-            arguments.source,
-            arguments.tokens,
-            arguments.tokenizer,
-            field=arguments.field,
-            append_eos=arguments.append_eos,
-            dtype=arguments.token_type,
-            shard_tokens=arguments.tokens_per_shard,
-            workers=arguments.workers,
-            engine=arguments.engine,
-            on_error=arguments.on_error,
-            overwrite=arguments.overwrite,
-            restart=arguments.restart,
-            check=not arguments.no_verify,
-            report=bar.show,
-        )
-
-
-_ONLY_SAMPLES = {
-    "format": None,
-    "fields": None,
-    "encode": "keep",
-    "resize": None,
-    "quality": 90,
-    "ragged": None,
-    "samples_per_shard": None,
-    "shard_size": None,
-    "compression": None,
-}
-"""Options that have no meaning for tokens, and their defaults."""
-_ONLY_TOKENS = {"tokenizer": None, "field": "text", "append_eos": False, "token_type": None, "tokens_per_shard": None}
-
-
-def check_outputs(arguments: argparse.Namespace) -> None:
-    """Check that all options belong to what is written, samples or tokens. Raises BadOption: one does not."""
-    if arguments.tokens is not None and arguments.tokenizer is None:
-        raise BadOption("--tokens needs --tokenizer: a tokenizer.json, module:function, or a name.")
-    kind, others = ("OUT", _ONLY_TOKENS) if arguments.tokens is None else ("--tokens", _ONLY_SAMPLES)
-    for name, default in others.items():
-        if getattr(arguments, name) != default:
-            raise BadOption(f"--{name.replace('_', '-')} does not apply to {kind}. Leave it out.")
-
-
-def interruption_of(out: str | Path, done: str = "complete shard") -> str:
+def _interruption_of(out: str) -> str:
     """Return the message for an interrupted run: whether the next run can resume it, and from where."""
-    if protocol_of(str(out)):
-        return f"Interrupted. Run the same command again to resume after the last {done} in the store, if there is one."
-    out = Path(out)
-    if WorkFolder.is_left(out):
-        return f"Interrupted. Run the same command again to resume after the last {done}."
+    again = "Interrupted. Run the same command again to resume after the last complete shard"
+    if protocol_of(out):
+        return f"{again} in the store, if there is one."
+    if LocalPlace.is_left(Path(out)):
+        return f"{again}."
     return "Interrupted before a shard was complete. Run the same command again to start over."
 
 
-def summary_of(packed: Packed, *, is_checked: bool) -> str:
-    """Return the result as text for people."""
-    made = packed.count - packed.resumed
-    rate = f", {made / packed.seconds:,.0f} samples/s" if packed.seconds > 0 else ""
-    lines = [
-        f"{packed.path}: {packed.count:,} samples, {bytes_text(packed.size)} of {packed.format}",
-        f"{made:,} samples in {packed.seconds:.1f} s{rate}"
-        + (f"; {packed.resumed:,} were packed by the interrupted run" if packed.resumed else "")
-        + ("; all were read back" if is_checked else "; not read back"),
-    ]
+def _summary_of(packed: Packed, *, is_checked: bool) -> str:
+    """Return the result of packing as text for people."""
+    head = f"{packed.path}: {packed.count:,} samples, {bytes_text(packed.size)} of {packed.format}"
+    more = []
     if packed.skipped:
         shown = packed.reasons[:_REASONS_SHOWN]
-        lines.append(f"{packed.skipped:,} sample{'s were' if packed.skipped > 1 else ' was'} left out:")
-        lines += [f"  {reason}" for reason in shown]
+        more.append(f"{packed.skipped:,} sample{'s were' if packed.skipped > 1 else ' was'} left out:")
+        more += [f"  {reason}" for reason in shown]
         if packed.skipped > len(shown):
-            lines.append(f"  ... and {packed.skipped - len(shown):,} more")
+            more.append(f"  ... and {packed.skipped - len(shown):,} more")
     if packed.left_out:
-        lines.append(f"{counted(packed.left_out, 'other file')} in the folder did not look like a sample: not packed")
-    return "\n".join([*lines, "", "Read it with:", f"  {packed.line}", ""])
+        more.append(f"{counted(packed.left_out, 'other file')} in the folder did not look like a sample: not packed")
+    made = _made(packed.count, packed.resumed, "samples", packed.seconds, is_checked=is_checked)
+    return "\n".join([head, made, *more, "", "Read it with:", f"  {packed.line}", ""])
 
 
-def summary_of_tokens(written: WrittenTokens, *, is_checked: bool) -> str:
+def _summary_of_tokens(written: WrittenTokens, *, is_checked: bool) -> str:
     """Return the result of writing tokens as text for people."""
-    made = written.document_count - written.resumed
-    rate = f", {made / written.seconds:,.0f} documents/s" if written.seconds > 0 else ""
     shards = f" in {len(written.files)} shards" if written.files != (written.path,) else ""
-    lines = [
+    head = (
         f"{written.path}: {written.token_count:,} tokens of {written.document_count:,} documents, "
-        f"{bytes_text(written.size)}{shards}",
-        f"{made:,} documents in {written.seconds:.1f} s{rate}"
-        + (f"; {written.resumed:,} were written by the interrupted run" if written.resumed else "")
-        + ("; all were read back" if is_checked else "; not read back"),
-    ]
-    if written.skipped:
-        lines.append(f"{counted(written.skipped, 'document')} left out: could not be read")
-    return "\n".join([*lines, "", "Read it with:", f"  {written.line}", ""])
+        f"{bytes_text(written.size)}{shards}"
+    )
+    made = _made(written.document_count, written.resumed, "documents", written.seconds, is_checked=is_checked)
+    more = [f"{counted(written.skipped, 'document')} left out: could not be read"] if written.skipped else []
+    return "\n".join([head, made, *more, "", "Read it with:", f"  {written.line}", ""])
+
+
+def _made(count: int, resumed: int, what: str, seconds: float, *, is_checked: bool) -> str:
+    made = count - resumed
+    rate = f", {made / seconds:,.0f} {what}/s" if seconds > 0 else ""
+    before = f"; {resumed:,} were written by the interrupted run" if resumed else ""
+    return f"{made:,} {what} in {seconds:.1f} s{rate}{before}; {'all were' if is_checked else 'not'} read back"
 
 
 class Bar:

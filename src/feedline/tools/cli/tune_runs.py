@@ -31,9 +31,8 @@ from feedline.loader.session import adjusters
 from feedline.tools.cli.script import Script
 from feedline.tools.measure import harness, sweep
 from feedline.tools.measure.given_loader import is_loader
+from feedline.tools.measure.isolated import Send, watch
 from feedline.tools.measure.measured import headroom_now
-from feedline.tools.measure.probe import watch
-from feedline.tools.measure.process import Send
 from feedline.tools.measure.search import DEPTH, INLINE, Limits, OutOfTime, Rate, Setting, search
 from feedline.tools.measure.target import Target, make_some, open_target, target_of
 from feedline.types import JsonObject

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import multiprocessing
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from feedline.insight.worker_model import HANDOVER_S
-from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
+from feedline.system.limits import memory_limit, physical_bytes, usable_cores
 from feedline.system.ranks import local_rank_count
 
 LEAST_SAMPLES = 20
@@ -31,13 +30,9 @@ class Making:
     """The name of its class."""
     length: int | None
     """None if the dataset does not report its length."""
-    make_s: float
-    """Time that the user's own code took to make the dataset, without imports of other modules."""
     is_map: bool = True
     is_async: bool = False
     """True if all samples of a batch are awaited together."""
-    cpu_share: float = 1.0
-    """The share of `make_s` spent computing."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +72,6 @@ class State:
     """Generators of the process that samples draw from."""
     own_generators: tuple[str, ...] = ()
     """Generators in the dataset that samples draw from."""
-    pickle_s: float | None = None
-    """Time to pickle and unpickle the dataset without arrays; None if it cannot be pickled or was not tried."""
-    pickle_bytes: int = 0
-    pickle_cpu_share: float = 1.0
-    """The share of `pickle_s` spent computing."""
     not_picklable: str | None = None
     """What cannot be pickled, and why; None if everything can."""
     pickle_advice: str = ""
@@ -176,8 +166,10 @@ class Samples:
     """Lengths of the first axis of the largest field whose samples differ in length; empty if none differ."""
     length_field: str = "sample"
     """The name of that field."""
-    growth: float = 0.0
-    """Bytes of memory per 1,000 samples after the first samples; 0 if memory does not grow steadily."""
+    reused: str = ""
+    """The field of a sample that changed when later samples were made; empty if none did."""
+    sorted_labels: str = ""
+    """A field of class labels that are sorted by index; empty if there is none."""
 
     @property
     def usual_s(self) -> float:
@@ -188,28 +180,6 @@ class Samples:
     def mean_s(self) -> float:
         """The mean without the first samples, which include warm-up."""
         return float(np.mean(self.seconds[2:] or self.seconds))
-
-
-_STEADY_BYTES = 2 << 20
-"""Less growth while samples are made is noise."""
-
-
-def steady_growth(memory: Sequence[tuple[float, float]]) -> float:
-    """Return the growth in bytes per 1,000 samples; 0 if memory does not grow steadily.
-
-    Args:
-        memory: pairs of the number of samples made so far and the bytes at that moment.
-    """
-    later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
-    if len(later) < 8:
-        return 0.0
-    means = [part.mean(axis=0) for part in np.array_split(later, 4)]
-    steps = np.diff([mean[1] for mean in means])
-    grown = later[-1][1] - later[0][1]
-    made = means[-1][0] - means[0][0]
-    if grown < _STEADY_BYTES or steps.min() < grown / 16 or made <= 0:
-        return 0.0
-    return float(1000 * (means[-1][1] - means[0][1]) / made)
 
 
 @dataclass(frozen=True)
@@ -236,17 +206,6 @@ class Noise:
         )
 
 
-@dataclass(frozen=True)
-class OtherCollate:
-    """Another way to collate the samples that gave the same batch."""
-
-    code: str
-    """The source of the function; empty for the default, which need not be passed."""
-    seconds: float
-    carry_s: float | None = None
-    """Like `Measured.carry_s`, with this function."""
-
-
 def field_in(whole: str, name: str) -> str:
     """Return the expression for a field of a sample or batch, from the probe's name for it.
 
@@ -270,7 +229,7 @@ class FloatField:
     """Time to convert one sample from bytes."""
     sample_bytes: int
     carry_s: float | None = None
-    """Like `Measured.carry_s`, if samples held bytes instead."""
+    """Like `Batch.carry_s`, if samples held bytes instead; None if that was not measured."""
 
 
 @dataclass(frozen=True)
@@ -285,27 +244,22 @@ class Batch:
     copy_s: float
     """Time to copy the arrays of its samples into one block."""
     bytes: int
-    pickle_s: float
-    """Time to pickle and unpickle the whole batch."""
-    pickle_bytes: int
-    write_s: float
-    """Time for a worker to write it into shared memory."""
-    arena_s: float
-    """Time to write it into shared memory and read it back."""
-    as_arrays_s: float
-    """Time to collate as many bytes as its objects have, if they were arrays."""
-    object_bytes: int
+    carry_s: float = 0.0
+    """Time for a worker to collate it and to write it into shared memory; on threads, only to collate it."""
+    sent_s: float = 0.0
+    """Time to write it into shared memory and to read it back."""
+    object_bytes: int = 0
     """Pickled size of everything that is not an array."""
     objects: str = ""
     """Type and field of the largest of these objects."""
     object_kind: str = ""
     """The largest object in a sample: "numbers" or "texts" for a list of them; empty for anything else."""
-    object_carry_s: float | None = None
-    """Like `Measured.carry_s`, if these objects were changed as the finding suggests; None if that was not tried."""
+    as_arrays_s: float | None = None
+    """`carry_s` if these objects were changed as the finding suggests; None if that was not tried."""
+    by_default_s: float | None = None
+    """`carry_s` with the default collate function; None unless that makes the same batch as the loader's own."""
     fields: int = 1
     """Fields of a sample, which are collated one by one."""
-    other: OtherCollate | None = None
-    """A faster way to make the loader's batch; None if none was found, or if the loader uses the default."""
     floats: tuple[FloatField, ...] = ()
     not_picklable: str | None = None
 
@@ -339,28 +293,23 @@ class Threads:
 
 @dataclass(frozen=True)
 class LoaderSetup:
-    """The settings and times of a loader that was given."""
+    """The settings of a loader, and how it begins an epoch."""
 
-    kind: str
-    """The library: "feedline" or "torch"."""
     workers: int
     engine: str
     depth: int
     batch_size: int | None
     is_persistent: bool
-    start_method: str
+    start_method: str = "fork"
     moves: bool = False
     """True if idle workers already take over the work of late ones."""
+    is_sequential: bool = False
+    """True if samples come in the order of their indices."""
     start_s: float | None = None
-    """Time from starting an epoch to the first batch, minus the time of that batch, plus the time from the last batch
-    to the end; None if not tried, or if workers are kept."""
-    rest_s: float | None = None
-    """Time from the first batch of an epoch to the last; estimated from some batches if there are many."""
+    """Time from starting an epoch to the first batch, minus the time of that batch; None if not tried, or if workers
+    are kept."""
     failure: str = ""
     """The exception of a batch, with the user's frames."""
-    shuffle_s: float | None = None
-    """Time to draw the order of an epoch as a list; None if no list is drawn."""
-    shuffle_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -370,9 +319,6 @@ class Headroom:
     cores: int
     memory_bytes: int | None
     """Available now."""
-    shared_bytes: int | None
-    """Size of /dev/shm."""
-    open_files: int | None
     start_method: str = "fork"
     """Default start method of worker processes."""
     local_ranks: int = 1
@@ -389,8 +335,6 @@ def headroom_now() -> Headroom:
     return Headroom(
         cores=usable_cores(),
         memory_bytes=None if free is None else min(free, memory_limit()),
-        shared_bytes=shared_bytes(),
-        open_files=limits_of("RLIMIT_NOFILE")[0],
         start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would set it for good
         local_ranks=local_rank_count(),
     )
@@ -407,10 +351,6 @@ class Measured:
     batch: Batch | None = None
     threads: Threads | None = None
     loader: LoaderSetup | None = None
-    handover_s: float = HANDOVER_S
-    """Assumed time per batch besides collating and writing it, where `carry_s` was not measured."""
-    carry_s: float | None = None
-    """Time that a loader with the same engine needs for a batch whose samples are already made. None if not tried."""
     noise: Noise = field(default_factory=Noise)
     ended: str | None = None
     """Why the probe ended early, in words; None if it did not."""
@@ -437,10 +377,8 @@ class Measured:
         """Time per sample in which a worker collates and sends its batch."""
         if self.batch is None:
             return 0.0
-        if self.carry_s is not None:
-            return self.carry_s / self.batch.size
-        write_s = 0.0 if self.engine in ("inline", "thread") else self.batch.write_s
-        return (self.batch.collate_s + self.handover_s + write_s) / self.batch.size
+        handover_s = 0.0 if self.engine == "inline" else HANDOVER_S
+        return (self.batch.carry_s + handover_s) / self.batch.size
 
     @property
     def pipeline_s(self) -> float:
@@ -449,9 +387,7 @@ class Measured:
 
     @property
     def epoch_s(self) -> float | None:
-        """Time of an epoch with the loader's workers, or one per core; None if unknown."""
-        if self.loader is not None and self.loader.rest_s is not None:
-            return self.loader.rest_s
+        """Expected time of an epoch with the loader's workers, or one per core; None if unknown."""
         if self.samples is None or self.making is None or self.making.length is None:
             return None
         workers = self.headroom.cores if self.loader is None else min(self.loader.workers, self.headroom.cores)

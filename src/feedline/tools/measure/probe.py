@@ -1,60 +1,43 @@
-"""Probes a dataset in its own process, so that hangs, crashes and excessive memory use harm nothing else.
+"""Probes a dataset, part by part, in a process of its own.
 
-The process is forked where possible, with other threads quiesced, as workers are. It leads a session, which is killed
-as a whole at the end in every case. If the caller is killed, the system kills the process.
+Safe parts come first, and those that may crash or hang the process come last: results sent before that are kept.
 """
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
-import signal
+import gc
+import itertools
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from feedline.errors import BadOption, DatasetFailed, InternalError
+from feedline.datasets.derived.objects import open_object
 from feedline.loader.base import LoaderBase
-from feedline.system.openmp import prepare_fork
-from feedline.system.process import scheduled_s, seen_bytes
-from feedline.system.sizes import bytes_text
-from feedline.tools.measure.measured import Measured, headroom_now
-from feedline.tools.measure.process import ProbeMessage, Send, run, try_parts
-from feedline.workers.fork_safety import quiesce_threads
-from feedline.workers.processes.arena import Stacks
+from feedline.randomness.global_states import GlobalStates
+from feedline.system.timing import Clock
+from feedline.tools.measure.batch import try_batch
+from feedline.tools.measure.given_loader import begun, collate_of, is_loader, setup_of
+from feedline.tools.measure.isolated import Send, watch
+from feedline.tools.measure.measured import LoaderSetup, Making, Measured, Samples, State, headroom_now
+from feedline.tools.measure.noise import Calibration
+from feedline.tools.measure.row_reading import TableFiles, rows_of
+from feedline.tools.measure.samples import Ask, Sampling, asking, iterated, making_of, some_indices
+from feedline.tools.measure.state import OwnGenerators, handles_before, handles_of_threads, held_in, not_picklable
+from feedline.tools.measure.threads import held_locks, try_threads
 
-_POLL_S = 0.05
-_START_S = 30.0
-"""Time for the process to start, before the given time begins."""
-_GRACE_S = 1.0
-"""How much longer than the given time a started sample may take without computing."""
-_BUSY_GRACE_S = 10.0
-"""The same while the process or one of its children computes or waits for a core."""
-_MOVING = 0.05
-"""The share of a second that counts as computing."""
-_MEMORY_SHARE = 0.8
-"""Share of the available memory that the dataset may use."""
-
-
-class Kept(Protocol):
-    """Receives the messages of a process; each sets one of its attributes."""
-
-    ended: str | None
-    """Why the process ended early, in words; None if it did not."""
-    ended_in: str
-    """The stage in which it ended."""
-
-    @property
-    def is_useful(self) -> bool:
-        """True if there is enough to report even if the process ends early."""
-
-
-K = TypeVar("K", bound=Kept)
+_SHARES = {"samples": 0.35, "pickle": 0.1, "loader": 0.5, "threads": 0.6}
+"""Share of the remaining time that each part may take."""
+_BATCH = 32
+_LARGEST_BATCH = 256
+_THREADS = (1, 2)
+_WAITING_THREADS = (1, 2, 8)
+_LEAST_THREADS_S = 0.4
+"""In less time, threads that alternate in holding the interpreter's lock get too few turns."""
+_WORTH_THREADS_S = 5e-5
+"""A sample that takes less is not worth handing to another thread."""
 
 
 def probe(
@@ -66,216 +49,103 @@ def probe(
 ) -> Measured:
     """Measure the dataset or loader that `module:object` names, or the dataset of a given loader.
 
-    Blocks for about `seconds`; a started sample may take a second longer, or ten if it computes. Time in which the
-    process had no core, or the machine was suspended, does not count. The process may use `memory_bytes`, or four
-    fifths of the free memory if that is None. `on_stage` is called with each of `STAGES` when it begins.
-
-    Raises BadOption: there is no such dataset; DatasetFailed: it cannot be made, has no samples, or no sample can be
-    made within this time and memory; InternalError: the probe itself failed.
+    Ends as soon as the figures are settled, after `seconds` at most. Time, memory, stages (`STAGES`) and exceptions are
+    those of `isolated.watch`.
     """
-    body = partial(try_parts, source, seconds)
+    body = partial(_probe, source, seconds)
     return watch(body, Measured(headroom_now()), seconds=seconds, memory_bytes=memory_bytes, on_stage=on_stage)
 
 
-def watch(
-    body: Callable[[Send], None],
-    kept: K,
-    *,
-    seconds: float,
-    memory_bytes: int | None = None,
-    on_stage: Callable[[str], None] = lambda stage: None,
-    subject: str = "The dataset",
-) -> K:
-    """Run user code in a process that is killed when its time or memory is up, and return its results.
-
-    `body` runs in that process and sends stages and attributes of `kept`. Blocks and raises like `probe`; errors name
-    `subject`.
-    """
-    if memory_bytes is None:
-        memory_bytes = int((headroom_now().memory_bytes or 1 << 62) * _MEMORY_SHARE)
-    methods = multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
-    near, far = context.Pipe(duplex=False)
-    stacks = Stacks()
-    prepare_fork()
-    process = context.Process(target=run, args=(body, os.getpid(), far, stacks.far))
-    with quiesce_threads():
-        process.start()
-    far.close()
-    try:
-        return _Listening(near, process, stacks, memory_bytes, on_stage, subject).listen(TimeBudget(seconds), kept)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)  # until it leads its own session, it may be in ours
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.join()
-        process.close()
-        near.close()
-        stacks.close()
+def _probe(source: str | LoaderBase, seconds: float, send: Send) -> None:
+    _Probe(source, seconds, send).run()
 
 
-class TimeBudget:
-    """Decides when a process has used up its time. Only time in which the process could run counts.
+class _Probe:
+    def __init__(self, source: str | LoaderBase, seconds: float, send: Send) -> None:
+        self._source = source
+        self._send = send
+        self._end_s = time.monotonic() + seconds
+        self._clock = Clock()
+        self._calibration = Calibration(self._clock)
+        self._tables = TableFiles()
 
-    If much time has passed since the listener last polled, the listener itself was stopped or had no core, and most
-    likely the process as well. So a step counts for at most twice the poll interval. Time in which the main
-    thread of the process was ready but had no core does not count either.
-    """
+    def _until(self, part: str) -> float:
+        """Return when a part must end, on the clock of `time.monotonic`."""
+        now_s = time.monotonic()
+        return now_s + max(0.2, self._end_s - now_s) * _SHARES[part]
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._limit_s = _START_S
-        self._last_s: float | None = None
-        self._queued_s = 0.0
-        self._moved_s = 0.0
-        self._moved_at_s = 0.0
-        self.spent_s = 0.0
-        """Time counted since the process began."""
+    def run(self) -> None:
+        self._send("stage", "import")
+        opened: Any = open_object(self._source) if isinstance(self._source, str) else self._source
+        loader = opened if is_loader(opened) else None
+        dataset = opened if loader is None else loader.dataset
+        making = making_of(dataset)
+        self._send("part", "making", making)
+        setup = None if loader is None else setup_of(loader)
+        self._send("part", "loader", setup)
+        engine = "process" if setup is None else setup.engine
+        if engine == "process" and "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)  # as in worker processes
+        self._send("stage", "samples")
+        samples, kept, state, ask = self._samples(dataset, making, setup)
+        self._send("stage", "batch")
+        batch = None
+        if setup is None or setup.batch_size is not None:
+            given = None if loader is None else collate_of(loader)
+            batch = try_batch(kept, given, self._clock, is_written=engine == "process")
+            self._send("part", "batch", batch)
+        # A loader object that was passed in may be running.
+        if loader is not None and setup is not None and isinstance(self._source, str):
+            self._send("stage", "loader")
+            batch_s = samples.mean_s * (setup.batch_size or 1) + (0.0 if batch is None else batch.collate_s)
+            self._send("part", "loader", begun(setup, loader, batch_s, self._until("loader")))
+        self._calibration.tick()
+        self._send("part", "noise", self._calibration.noise())
+        self._send("stage", "threads")
+        counts = _WAITING_THREADS if samples.cpu_share < 0.5 else _THREADS
+        until_s = max(self._until("threads"), time.monotonic() + _LEAST_THREADS_S)
+        is_short = 2 * len(counts) * samples.mean_s < until_s - time.monotonic()
+        if making.is_map and is_short and samples.usual_s >= _WORTH_THREADS_S and not state.thread_handles:
+            indices = some_indices(dataset, making.length or 0)
+            self._send("part", "threads", try_threads(ask, indices, counts, samples.mean_s, until_s))
+        self._send("part", "noise", self._calibration.noise())
 
-    def begin(self) -> None:
-        """Start counting the given time: the process has started."""
-        self._limit_s, self.spent_s = self._seconds, 0.0
-
-    def is_over(self, now_s: float, queued_s: float, moved_s: Callable[[], float]) -> bool:
-        """Count the time since the last call, and return True if the process must be ended.
-
-        Args:
-            now_s: time on the listener's clock.
-            queued_s: how long the main thread of the process has been ready without a core.
-            moved_s: returns how long the process and its children have computed or waited for a core. Called only when
-                the time is up.
-        """
-        if self._last_s is not None:
-            step_s = min(now_s - self._last_s, 2 * _POLL_S)
-            self.spent_s += max(0.0, step_s - max(0.0, queued_s - self._queued_s))
-        self._last_s, self._queued_s = now_s, queued_s
-        beyond_s = self.spent_s - self._limit_s
-        if beyond_s <= 0:
-            return False
-        moved = moved_s()
-        if moved - self._moved_s > _MOVING * _GRACE_S:
-            self._moved_s, self._moved_at_s = moved, self.spent_s
-        return beyond_s > _BUSY_GRACE_S or (beyond_s > _GRACE_S and self.spent_s - self._moved_at_s > _GRACE_S)
-
-
-def _session_s(leader: int) -> float:
-    """Return how long the processes of a session have computed or waited for a core."""
-    total_s = 0.0
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError):  # it ended meanwhile
-            setup = status.read_text().rpartition(")")[2].split()
-            if int(setup[3]) == leader:
-                total_s += (int(setup[11]) + int(setup[12])) / _TICKS + scheduled_s(int(status.parent.name))[1]
-    return total_s
-
-
-_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-class _Listening:
-    """Receives the messages of the process, and ends it when its time or memory is up."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        process: BaseProcess,
-        stacks: Stacks,
-        memory_bytes: int,
-        on_stage: Callable[[str], None],
-        subject: str,
-    ) -> None:
-        self._subject = subject
-        self._connection = connection
-        self._process = process
-        self._stacks = stacks
-        self._memory_bytes = memory_bytes
-        self._on_stage = on_stage
-        self._stage = "start"
-
-    def listen(self, budget: TimeBudget, kept: K) -> K:
-        """Receive messages until the last one, or until the time is up."""
-        pid = self._process.pid or 0
-        while True:
-            # The death of the process does not close the connection if its own children still hold it.
-            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            if self._connection.poll(0 if end is not None else _POLL_S):
-                try:
-                    message: ProbeMessage = self._connection.recv()
-                except EOFError:
-                    end = end or os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-                    return self._died(end, kept)
-                if message.kind == "done":
-                    return kept
-                if self._stage == "start":
-                    budget.begin()
-                self._take(message, kept)
-                continue
-            if end is not None:
-                return self._died(end, kept)
-            used = seen_bytes(pid) or 0
-            if used > self._memory_bytes:
-                text = f"took {bytes_text(used)} of memory, and the limit is {bytes_text(self._memory_bytes)}"
-                return self._cut_short(kept, "crashes", text, self._stacks.of(pid))
-            computed_s, queued_s = scheduled_s(pid)
-            if budget.is_over(time.monotonic(), queued_s, lambda: _session_s(pid)):
-                text = f"did not finish within {budget.spent_s:.0f} s, of which it computed {computed_s:.1f} s"
-                return self._cut_short(kept, "hangs", text, self._stacks.of(pid))
-
-    def _take(self, message: ProbeMessage, kept: K) -> None:
-        if message.kind == "stage":
-            self._stage = message.name
-            self._on_stage(message.name)
-        elif message.kind == "part":
-            setattr(kept, message.name, message.value)
-        elif message.name == "wrong":
-            raise BadOption(message.value[0])
-        elif message.name == "internal":
-            raise InternalError(f"A part of the probe itself failed, {self._where}:\n{message.value[0]}")
+    def _samples(
+        self, dataset: object, making: Making, setup: LoaderSetup | None
+    ) -> tuple[Samples, list[object], State, Ask]:
+        # Before the first sample is made: each worker has its own handle if it is opened on first use.
+        reason, advice = not_picklable(dataset, self._until("pickle"))
+        state = State(
+            handles=handles_before(dataset), held=held_in(dataset), not_picklable=reason, pickle_advice=advice
+        )
+        self._send("part", "state", state)
+        size = _BATCH if setup is None or setup.batch_size is None else min(setup.batch_size, _LARGEST_BATCH)
+        if making.is_map:
+            ask, indices = asking(dataset), iter(some_indices(dataset, making.length or 0))
         else:
-            text, traceback = message.value
-            raise DatasetFailed(text, message.name, traceback)
-
-    @property
-    def _where(self) -> str:
-        return _WHERE.get(self._stage) or f"while it was measured ({self._stage})"
-
-    def _died(self, end: os.waitid_result | None, kept: K) -> K:
-        """Describe how the process ended. It is not reaped yet, so its session can still be killed."""
-        assert end is not None  # a blocking waitid() returns a result
-        if end.si_code != os.CLD_EXITED:
-            how = f"was killed by signal {end.si_status} ({signal.strsignal(end.si_status)})"
-        else:
-            how = f"ended its process with status {end.si_status}"
-        return self._cut_short(kept, "crashes", how, self._stacks.read() or None)
-
-    def _cut_short(self, kept: K, reason: str, what: str, stack: str | None) -> K:
-        """Return the results so far if samples were made; otherwise raise."""
-        where = self._where
-        if kept.is_useful:
-            kept.ended, kept.ended_in = f"{self._subject} {what}, {where}", self._stage
-            return kept
-        advice = {
-            "hangs": "Check what it waits for; if it is only slow, give it more time with --seconds.",
-            "crashes": "Run it alone, in a separate program: python -X faulthandler.",
-        }
-        raise DatasetFailed(f"{self._subject} {what}, {where}. {advice[reason]}", reason, _users(stack or ""))
-
-
-def _users(stack: str) -> str:
-    """Return the stacks that Python wrote, without the frames that lead to the user's code."""
-    lines = [line for line in stack.splitlines() if not any(part in line for part in _OURS)]
-    return "\n".join(lines) if any('File "' in line for line in lines) else ""
-
-
-_OURS = (f'File "{Path(__file__).parents[2]}', "multiprocessing/", 'File "<frozen')
-
-
-_WHERE = {
-    "start": "before any of its code ran",
-    "import": "while it was imported and created",
-    "samples": "while it was inspected and samples were made one after the other",
-    "batch": "while a batch was collated",
-    "loader": "while the loader began an epoch",
-    "threads": "while several threads made samples",
-}
+            iterator = iterated(dataset)
+            ask, indices = (lambda _: next(iterator)), itertools.count()
+        gc.freeze()  # or one of the samples would pay for a collection of everything that was imported
+        own = OwnGenerators(dataset)
+        before, has_torch = GlobalStates.now(), "torch" in sys.modules
+        sampling = Sampling(ask, indices, size)
+        samples = sampling.run(
+            self._until("samples"), self._clock, can_repeat=making.is_map, calibration=self._calibration
+        )
+        # If torch was imported meanwhile, its state has changed even if nothing was drawn from it.
+        drawn = [name for name in GlobalStates.now().differing(before) if name != "torch" or has_torch]
+        self._send("part", "samples", samples)
+        state = replace(
+            state,
+            thread_handles=handles_of_threads(dataset),
+            global_generators=tuple(drawn),
+            own_generators=own.drawn_from(),
+        )
+        self._send("part", "state", state)
+        if making.is_map and not making.is_async:
+            some = sampling.made[:_LARGEST_BATCH]
+            rows = rows_of(dataset, ask, some, size, self._tables.paths, self._clock)
+            rows = None if rows is None else replace(rows, share=rows.share * samples.cpu_share)
+            samples = replace(samples, rows=rows, locks=held_locks(dataset, ask, some))
+            self._send("part", "samples", samples)
+        return samples, sampling.kept, state, ask

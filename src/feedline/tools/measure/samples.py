@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,27 +11,28 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.datasets.derived.objects import users_traceback
+from feedline.datasets.framework.kind import kind_of
 from feedline.errors import DatasetFailed
-from feedline.system.optional import is_tensor
-from feedline.system.process import seen_bytes
-from feedline.system.timing import Clock, on_threads
-from feedline.tools.measure.measured import LEAST_SAMPLES, Opened, Samples, Threads, steady_growth
+from feedline.system.failures import words
+from feedline.system.timing import Clock
+from feedline.tools.measure.fields import classes_of, digest_of, lengths_of, pixels_of, size_of, sorted_labels, varying
+from feedline.tools.measure.measured import LEAST_SAMPLES, Making, Opened, Samples
 from feedline.tools.measure.noise import Calibration
 from feedline.tools.measure.watching import Decodes, Opens, kept_open, kept_overhead_s
 from feedline.workers.fetch.awaiting import is_awaited
 from feedline.workers.fetch.loop import loop_of
 
 _MOST_SAMPLES = 2000
+_SETTLED_SAMPLES = 200
+_SETTLED = 0.03
+"""Enough samples were made when there are this many, and the standard error of their mean time is this share of it."""
 _MOST_FAILURES = 16
 """If this many samples fail before one succeeds, all are assumed to fail."""
-_DEPTH = 16
-LONG_LIST = 32
-"""A list with at least this many items counts as one value, such as a tokenised text. A guess."""
 _KEPT_BYTES = 64 << 20
-_MEMORY_EVERY = 16
+_CHECKED = 8
+"""How many of the first samples are looked at again when later ones were made."""
 _SLOW = 5
 """Samples that take at least this many times the median are made again."""
 _OWN_SHARE = 1 / 6
@@ -48,17 +46,39 @@ _AGAIN_S = 0.1
 while they take no longer than this."""
 _REPEATS = 3
 """How often a slow sample is made again, alternating with a median one."""
-_THREADED_SAMPLES = 256
-_ROUND_S = 0.1
-_ROUNDS = 3
-"""Rounds over all numbers of threads; fewer if a number would get less than `_ROUND_S` per round."""
-_SWITCH_S = 1.0
-"""The interpreter's switch interval while threads are timed: a thread keeps the lock until it releases the lock itself.
-With the default interval, waiting threads keep waking up to request the lock. On a busy machine they then wait for a
-core, which does not count as waiting for the lock."""
-
 # Any, throughout: a dataset, its indices and its samples are any objects.
 Ask = Callable[[Any], object]
+
+
+def making_of(dataset: Any) -> Making:
+    """Return what is known about a dataset before its first sample is made.
+
+    Raises DatasetFailed: the dataset is empty, or `len()` failed.
+    """
+    is_map = kind_of(dataset, "dataset").value == "map"
+    try:
+        length = len(dataset) if hasattr(type(dataset), "__len__") else None
+    except (Exception, SystemExit) as exc:
+        if is_map:
+            text = f"len(dataset) failed: {type(exc).__name__}: {words(exc)}. Fix that, then run again."
+            raise DatasetFailed(text, "raises", users_traceback(exc)) from exc
+        length = None  # as with torch's iterable datasets of unknown length
+    if is_map and not length:
+        raise DatasetFailed(
+            f"The dataset is empty: len({type(dataset).__name__}) is 0. Check the paths and filters that it is made "
+            "from.",
+            "empty",
+        )
+    return Making(type(dataset).__name__, length, is_map, is_map and is_awaited(dataset))
+
+
+def iterated(dataset: Any) -> Iterator[object]:
+    """Return the iterator of an iterable dataset. Raises DatasetFailed: it has none."""
+    try:
+        return iter(dataset)
+    except (Exception, SystemExit) as exc:
+        text = f"iter(dataset) failed: {type(exc).__name__}: {words(exc)}. Fix that, then run again."
+        raise DatasetFailed(text, "raises", users_traceback(exc)) from exc
 
 
 def asking(dataset: Any) -> Ask:
@@ -76,56 +96,6 @@ def some_indices(dataset: object, length: int) -> list[Any]:
     return Random(0).sample(range(length), min(length, _MOST_SAMPLES))
 
 
-def leaves(value: object, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of each field of a sample or batch, nested fields included."""
-    if depth == _DEPTH:  # a sample may even hold itself
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, held in value.items():
-            yield from leaves(held, f"{name}.{key}" if name else str(key), depth + 1)
-    elif isinstance(value, (list, tuple)) and len(value) < LONG_LIST:
-        for place, held in enumerate(value):
-            yield from leaves(held, f"{name or 'sample'}[{place}]", depth + 1)
-    else:
-        yield name or "sample", value
-
-
-def as_array(value: Any) -> NDArray[np.generic] | None:
-    """Return an array or CPU tensor as an array, without a copy; None for anything else."""
-    if isinstance(value, np.ndarray):
-        return None if value.dtype.hasobject else value
-    if is_tensor(value) and value.is_cpu and not value.is_sparse:
-        try:
-            array: NDArray[np.generic] = value.detach().numpy()
-            return array
-        except (RuntimeError, TypeError):  # a type that NumPy does not have
-            return None
-    return None
-
-
-def _pixels(sample: object) -> int:
-    """Return the number of pixels in a sample, if its two- and three-dimensional values are images."""
-    count = 0
-    for _, value in leaves(sample):
-        shape = getattr(value, "shape", None) or getattr(value, "size", ())
-        if isinstance(shape, tuple) and len(shape) in (2, 3):
-            colours = min(shape[0], shape[-1]) if len(shape) == 3 else 1
-            count += int(np.prod(shape)) // (colours if 0 < colours <= 4 else 1)
-    return count
-
-
-def _lengths(sample: object) -> dict[str, tuple[int, int]]:
-    """Return the length and size of each field that may be padded."""
-    found = {}
-    for name, value in leaves(sample):
-        array = as_array(value)
-        if array is not None and 1 <= array.ndim <= 2:  # with more axes: images, which are cropped
-            found[name] = (array.shape[0], array.size)
-        elif isinstance(value, (list, tuple)):
-            found[name] = (len(value), len(value))
-    return found
-
-
 @dataclass
 class _Run:
     """Measurements collected while samples are made."""
@@ -134,10 +104,19 @@ class _Run:
     shares: list[float] = field(default_factory=list)
     indices: list[object] = field(default_factory=list)
     lengths: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    memory: list[tuple[int, int]] = field(default_factory=list)
+    labels: dict[str, dict[int, int]] = field(default_factory=dict)
+    digests: list[dict[str, int]] = field(default_factory=list)
     pixels: float = 0.0
     failed: int = 0
     failure: str = ""
+
+    @property
+    def is_settled(self) -> bool:
+        """True if more samples would hardly change the figures."""
+        times = np.array(self.seconds[2:])
+        if len(times) < _SETTLED_SAMPLES or len(times) % 50:
+            return False
+        return bool(times.std() / len(times) ** 0.5 <= _SETTLED * times.mean())
 
 
 class Sampling:
@@ -165,7 +144,7 @@ class Sampling:
         for index in islice(self._indices, _MOST_SAMPLES):
             if len(run.seconds) + run.failed > 0 and time.monotonic() > until_s:
                 break
-            if not self._one(index, run, clock):
+            if not self._one(index, run, clock) or run.is_settled:
                 break
             if calibration is not None:
                 calibration.tick()
@@ -190,7 +169,7 @@ class Sampling:
             if kept_open_s is not None:
                 kept_open_s = max(kept_open_s - overhead_s, _OWN_SHARE * kept_open_s)
             opened = tuple(_with_reads(file, *reads.get(file.path, ("", ""))) for file in opened)
-        lengths, length_field = _varying(run.lengths)
+        lengths, length_field = varying(run.lengths)
         decoded = None if decodes is None else decodes.end(later, run.pixels / max(later, 1), again_s)
         return Samples(
             seconds=tuple(run.seconds),
@@ -204,7 +183,8 @@ class Sampling:
             decoded=decoded,
             lengths=lengths,
             length_field=length_field,
-            growth=steady_growth(run.memory),
+            reused=self._reused(run),
+            sorted_labels=sorted_labels(run.labels) if can_repeat else "",
         )
 
     def _one(self, index: object, run: _Run, clock: Clock) -> bool:
@@ -225,15 +205,27 @@ class Sampling:
         run.seconds.append(seconds)
         run.shares.append(min(1.0, computed / seconds))
         run.indices.append(index)
-        run.pixels += _pixels(sample)
-        for name, length in _lengths(sample).items():
+        run.pixels += pixels_of(sample)
+        for name, length in lengths_of(sample).items():
             run.lengths.setdefault(name, []).append(length)
+        if isinstance(index, int):
+            for name, label in classes_of(sample).items():
+                run.labels.setdefault(name, {})[index] = label
         if len(self.kept) < self._keep and self._kept_bytes < _KEPT_BYTES:
             self.kept.append(sample)
             self._kept_bytes += size_of(sample)
-        elif len(run.seconds) % _MEMORY_EVERY == 0:
-            run.memory.append((len(run.seconds), seen_bytes(os.getpid()) or 0))
+            if len(run.digests) < _CHECKED:
+                run.digests.append(digest_of(sample))
         return True
+
+    def _reused(self, run: _Run) -> str:
+        """Return the first field of a kept sample that later samples have changed; empty if none has."""
+        for sample, before in zip(self.kept, run.digests, strict=False):
+            now = digest_of(sample)
+            for name in before:
+                if now.get(name) != before[name]:
+                    return name
+        return ""
 
     def _again(self, run: _Run, until_s: float, clock: Clock) -> Iterator[tuple[str, float]]:
         """Make the slowest samples again, and yield the index and shortest time of each.
@@ -280,22 +272,6 @@ def _with_reads(file: Opened, mode: str, read_by: str) -> Opened:
     return replace(file, mode=mode, read_by=read_by)
 
 
-def size_of(sample: object) -> int:
-    """Return the size of a sample in bytes: exact for arrays, rough for other objects."""
-    count = 0
-    for _, value in leaves(sample):
-        array = as_array(value)
-        if array is not None:
-            count += array.nbytes
-        elif isinstance(value, (str, bytes, bytearray)):
-            count += len(value)
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            count += 8 * len(value)
-        else:
-            count += 8
-    return count
-
-
 def _nothing_came(run: _Run) -> DatasetFailed:
     if not run.failed:
         return DatasetFailed(
@@ -308,47 +284,3 @@ def _nothing_came(run: _Run) -> DatasetFailed:
         "raises",
         traceback,
     )
-
-
-def _varying(lengths: Mapping[str, list[tuple[int, int]]]) -> tuple[tuple[int, ...], str]:
-    """Return the lengths and name of the largest field whose samples differ in length."""
-    differing = [(name, found) for name, found in lengths.items() if len({length for length, _ in found}) > 1]
-    name, largest = max(differing, key=lambda pair: sum(size for _, size in pair[1]), default=("sample", []))
-    return tuple(length for length, _ in largest), name
-
-
-def try_threads(ask: Ask, indices: list[object], counts: tuple[int, ...], until_s: float) -> Threads:
-    """Make the same samples on each number of threads in turn, in several rounds if time allows; return the medians."""
-    rates: dict[int, list[float]] = {}
-    awake: dict[int, list[float]] = {}
-    helped: list[float] = []
-    failure = ""
-    some = indices[:_THREADED_SAMPLES]
-    rounds = max(1, min(_ROUNDS, int((until_s - time.monotonic()) / (_ROUND_S * len(counts)))))
-    switch_s = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    try:
-        for place, count in enumerate(counts * rounds):
-            left_s = (until_s - time.monotonic()) / (rounds * len(counts) - place)
-            if left_s <= 0 or failure:
-                break
-            firsts = [number * len(some) // count for number in range(count)]
-            calls = [_maker(ask, itertools.cycle(some[first:] + some[:first])) for first in firsts]
-            computed_s = time.process_time()
-            made = on_threads(calls, time.monotonic() + left_s)
-            failure = "" if made.failure is None else users_traceback(made.failure)
-            if made.rate:
-                rates.setdefault(count, []).append(made.rate)
-                awake.setdefault(count, []).append(made.awake)
-            if count == 1:
-                helped.append((time.process_time() - computed_s) / max(made.computed_s, 1e-6))
-    finally:
-        sys.setswitchinterval(switch_s)
-    if 1 not in rates:
-        return Threads({}, failure=failure)
-    usual, awake_usual = ({count: float(np.median(of)) for count, of in found.items()} for found in (rates, awake))
-    return Threads(usual, float(np.median(helped)), failure, awake_usual)
-
-
-def _maker(ask: Ask, indices: Iterator[object]) -> Callable[[], object]:
-    return lambda: ask(next(indices))

@@ -1,4 +1,4 @@
-"""The parts of a dataset that workers receive: handles, large containers, generators, its pickle."""
+"""The parts of a dataset that workers receive: handles, large containers, generators; what cannot be pickled."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 import pickle
 import random
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sized
+from collections.abc import Collection, Iterator, Sized
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,7 @@ import numpy as np
 
 from feedline.memory.sharing import share
 from feedline.system.failures import words
-from feedline.system.timing import Clock
 from feedline.tools.measure.measured import Held, OpenHandle
-from feedline.types import JsonObject
 from feedline.workers.handles import Shared, inherited, objects_in, used_by_threads
 from feedline.workers.unpicklable import ADVICE, what_fails
 
@@ -32,10 +29,6 @@ _MANY = 1000
 _SAMPLED_ITEMS = 500
 """Roughly how many items of a container are measured to estimate the others."""
 _DEPTH = 6
-
-_LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Semaphore, threading.Condition)
-_LOOK_S = 1e-3
-"""How often a lock is tried while samples are made."""
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
@@ -127,42 +120,6 @@ def _size(value: object, seen: dict[int, object], depth: int) -> int:
     return size + sum(_size(part, seen, depth + 1) for part in parts)
 
 
-# Any: the locks of threading have no common class.
-def locks_of(dataset: object) -> list[tuple[str, Any]]:
-    """Return the locks in a dataset, in its class, and in the module of its class, with their names."""
-    kind = type(dataset)
-    found = objects_in(dataset, _LOCKS)
-    for owner, names in (
-        (kind.__qualname__, vars(kind)),
-        (kind.__module__, vars(sys.modules.get(kind.__module__, sys))),
-    ):
-        found += [(f"{owner}.{name}", value) for name, value in names.items()]
-    return [(path, value) for path, value in found if isinstance(value, _LOCKS)]
-
-
-def held_share(lock: Any, make: Callable[[], object], seconds: float) -> float:
-    """Make samples for some seconds, and return the share of the time in which another thread could not get a lock."""
-    ended, seen = threading.Event(), [0, 0]
-
-    def look() -> None:
-        while not ended.wait(_LOOK_S):
-            is_free = lock.acquire(blocking=False)
-            seen[0 if is_free else 1] += 1
-            if is_free:
-                lock.release()
-
-    thread = threading.Thread(target=look, daemon=True)
-    until_s = time.monotonic() + seconds
-    thread.start()
-    try:
-        while time.monotonic() < until_s:
-            make()
-    finally:
-        ended.set()
-        thread.join()
-    return seen[1] / max(sum(seen), 1)
-
-
 class OwnGenerators:
     """The random generators in a dataset, and whether samples have drawn from them."""
 
@@ -220,29 +177,25 @@ class _TooLong(Exception):
     """Pickling takes longer than allowed."""
 
 
-def pickled(dataset: object, most_s: float, clock: Clock) -> JsonObject:
-    """Pickle and unpickle a dataset, arrays aside; return the results as fields of `State`."""
-    file = _Bounded(time.monotonic() + most_s)
+def not_picklable(dataset: object, until_s: float) -> tuple[str | None, str]:
+    """Return what in a dataset cannot be pickled, and what to do about it; None if everything can.
+
+    Stops at `until_s` on the clock of `time.monotonic`: what was pickled until then can be.
+    """
+    file = _Bounded(until_s)
     buffers: list[pickle.PickleBuffer] = []
-    before = clock.now()
     try:
         pickle.Pickler(file, 5, buffer_callback=buffers.append).dump(dataset)
     except _TooLong:
-        return _timed(clock, before, file.tell())
+        return None, ""
     except Exception as exc:  # including exceptions of the user's own __getstate__
         failure = what_fails(dataset, "dataset")
         if failure is None:  # an object of multiprocessing, which can be sent only to a process that is starting
-            return {}
-        message = f"{failure.path} is of type {failure.type_name}; pickle says: {words(exc):.200}"
-        return {"not_picklable": message, "pickle_advice": ADVICE}
+            return None, ""
+        return f"{failure.path} is of type {failure.type_name}; pickle says: {words(exc):.200}", ADVICE
     try:
         pickle.loads(file.getvalue(), buffers=buffers)
     except Exception as exc:
         message = f"The dataset can be pickled but not unpickled: {type(exc).__name__}: {words(exc):.200}"
-        return {"not_picklable": message, "pickle_advice": "Fix its __setstate__ or __reduce__."}
-    return _timed(clock, before, file.tell())
-
-
-def _timed(clock: Clock, before: tuple[float, float], size: int) -> dict[str, object]:
-    seconds, computed = clock.since(before)
-    return {"pickle_s": seconds, "pickle_bytes": size, "pickle_cpu_share": min(1.0, computed / seconds)}
+        return message, "Fix its __setstate__ or __reduce__."
+    return None, ""

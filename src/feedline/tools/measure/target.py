@@ -19,9 +19,9 @@ from feedline.loader.torch import DataLoader
 from feedline.samplers import InfiniteSampler
 from feedline.system.failures import words
 from feedline.system.timing import Clock
+from feedline.tools.measure.fields import size_of
 from feedline.tools.measure.given_loader import collate_of, is_loader, setup_of
-from feedline.tools.measure.process import making_of
-from feedline.tools.measure.samples import size_of
+from feedline.tools.measure.samples import making_of
 
 BATCH_SIZE = 32
 _ENDLESS = 1 << 40
@@ -57,7 +57,7 @@ def target_of(opened: Any, batch_size: int | None = None) -> Target:
     """Return the target for a dataset or loader."""
     loader = opened if is_loader(opened) else None
     dataset = opened if loader is None else loader.dataset
-    making = making_of(dataset, 0.0)
+    making = making_of(dataset)
     options: dict[str, object] = {}
     code = ["dataset"]
     if loader is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,6 +73,17 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
             f"{str(out.with_suffix(''))!r} --format {format_.name}."
         )
     sharded = format_.has_shards and not is_file_name
+    check_replaceable(out, is_folder=sharded or format_.is_folder, overwrite=overwrite, stranger_in=stranger_in)
+    return sharded
+
+
+def check_replaceable(
+    out: Path, *, is_folder: bool, overwrite: bool, stranger_in: Callable[[Path], str | None]
+) -> None:
+    """Refuse an output that exists already, or would replace what feedline did not write. Raises BadOption.
+
+    `stranger_in` returns a name in a folder that is not part of an output; None if there is none.
+    """
     if out.is_symlink() or (out.exists() and not overwrite):
         raise BadOption(f"{out} exists already. Use --overwrite (overwrite=True) to replace it, or give another name.")
     stranger = stranger_in(out) if out.is_dir() else None
@@ -82,14 +93,11 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
             "name."
         )
     kinds = ("file", "folder")
-    is_folder = sharded or format_.is_folder
     if out.exists() and out.is_dir() != is_folder:
         raise BadOption(
-            f"{out} is a {kinds[out.is_dir()]}, but {format_.name} would write a {kinds[is_folder]} here. Remove it, "
-            "or give another name."
+            f"{out} is a {kinds[out.is_dir()]}, but would become a {kinds[is_folder]}. Remove it, or give another name."
         )
     make_folder_for(out)
-    return sharded
 
 
 def stranger_in(folder: Path) -> str | None:
@@ -125,8 +133,8 @@ _IN_STORES = ("tar", "parquet")
 """Formats whose sources read from stores."""
 
 
-def check_store_place(address: str, format_: Format, options: Options) -> None:
-    """Refuse an impossible output in a store. Raises BadOption."""
+def check_store_place(address: str, format_: Format, options: Options) -> bool:
+    """Refuse an impossible output in a store, and return True: it is a folder of shards. Raises BadOption."""
     _check_compression(format_, options)
     shown, place = shown_url(address), address.partition("://")[2]
     if protocol_of(address) in ("http", "https"):
@@ -143,6 +151,7 @@ def check_store_place(address: str, format_: Format, options: Options) -> None:
         )
     if "?" in place or any(sign in place for sign in "*[{") or not place.strip("/"):
         raise BadOption(f"{shown} is not the address of a folder, such as s3://bucket/train.")
+    return True
 
 
 def as_path(out: object) -> Path:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from feedline.datasets.formats.arrays import ArrayDataset
 from feedline.datasets.framework.kind import kind_of
-from feedline.datasets.storage.addresses import shown_address, shown_url
+from feedline.datasets.storage.addresses import identity_of, shown_address, shown_url
 from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, PackError
-from feedline.loader.base import session_of
-from feedline.loader.loader import Loader
-from feedline.system.failures import words
-from feedline.system.process import core_count
 from feedline.system.sizes import byte_count
 from feedline.tools.write.opening import Opened, called, dataset_fingerprint, open_source
 from feedline.tools.write.options import (
@@ -34,12 +29,13 @@ from feedline.tools.write.options import (
     check_place,
     check_store_place,
 )
-from feedline.tools.write.output import Output
 from feedline.tools.write.pictures import Pictures
+from feedline.tools.write.place import LocalPlace, Place
 from feedline.tools.write.prepare import Prepare, numbered
-from feedline.tools.write.run import Packed, Run, Stage
-from feedline.tools.write.store import StoreWork, place_of
-from feedline.tools.write.work import Work, WorkFolder
+from feedline.tools.write.reading import dataset_text, loader_text
+from feedline.tools.write.run import Run, Stage, loader_of
+from feedline.tools.write.samples import Samples
+from feedline.tools.write.store import StorePlace
 from feedline.tools.write.writers.contract import format_of
 from feedline.types import DatasetKind, EngineName, is_arrays
 
@@ -47,6 +43,29 @@ BATCH = 16
 """Number of samples in one task of a worker."""
 _SHARD_BYTES = 1 << 30
 """Default shard size; about what the authors of the webdataset package recommend."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The result of `pack`."""
+
+    path: Any  # a Path; for an output in a store, its address as a string
+    format: str
+    count: int
+    """Samples in the output."""
+    size: int
+    """Bytes of the output."""
+    skipped: int = 0
+    """Samples that were left out because they could not be read, or did not fit."""
+    reasons: tuple[str, ...] = ()
+    """The first 20 skipped samples, each with the reason."""
+    resumed: int = 0
+    """Samples in shards that an earlier, interrupted run had written."""
+    seconds: float = 0.0
+    line: str = ""
+    """The line of Python that reads the output."""
+    left_out: int = 0
+    """Files of a folder that are not samples, such as texts among pictures."""
 
 
 def pack(
@@ -151,56 +170,56 @@ def pack(
             metadata={**opened.metadata, **(metadata or {})},
         )
         format_ = format_of(path, format)
-        if address:
-            check_store_place(address, format_, options)
         check = partial(check_place, path, format_, options, overwrite=overwrite)
-        sharded = True if address else check()
-        if sharded and not options.is_sharded:
+        is_sharded = check_store_place(address, format_, options) if address else check()
+        if is_sharded and not options.is_sharded:
             options = replace(options, shard_bytes=_SHARD_BYTES)
         dataset = ArrayDataset(opened.dataset) if is_arrays(opened.dataset) else opened.dataset
-        is_map = kind_of(dataset, "dataset") is DatasetKind.MAP
-        total = len(dataset) if is_map else None
+        total = len(dataset) if kind_of(dataset, "dataset") is DatasetKind.MAP else None
         if total == 0:
             raise PackError(f"The dataset has no samples, so there is nothing to pack into {path.name}.")
         # Compute the fingerprint before reading, because reading may change the dataset.
-        named = {"source": source or opened.text or type(dataset).__name__}
+        job = {"samples": total, "format": format_.name, **asdict(options)}
+        job["source"] = source or opened.text or type(dataset).__name__
         if not (source or opened.text):
-            named["dataset"] = dataset_fingerprint(dataset)
-        loader = Loader(
+            job["dataset"] = dataset_fingerprint(dataset)
+        prepare = Prepare(options.pictures, options.fields, skips=options.skips)
+        loader = loader_of(
             numbered(dataset, skips=options.skips),
             BATCH,
-            collate_fn=Prepare(options.pictures, options.fields, skips=options.skips),
-            workers=core_count() if workers is None else workers,
+            prepare,
+            workers=workers,
             engine=engine,
             start_method=start_method,
-            seed=0,
         )
-        session_of(loader).rank_watch.is_over = True  # this process packs everything, whatever its rank
-        job = {"samples": total, "format": format_.name, **asdict(options), **named}
-        work: Work
+        place: Place
         if address:
-            work = StoreWork(address, job, checked_remote(remote), restart=restart, overwrite=overwrite, verify=verify)
+            store = checked_remote(remote)
+            place = StorePlace(address, job, store, restart=restart, overwrite=overwrite, verify=verify)
         else:
-            work = WorkFolder(path, job, restart=restart, check=check)
-        output = Output(
-            work.path,
-            format_,
-            options.compression,
-            sharded=sharded,
-            keep=work.keep,
-            place=place_of(address),
-            prefix=work.prefix,
-        )
+            place = LocalPlace(path, job, restart=restart, verify=verify, check=check)
         name = partial(called, dataset)
-        run = Run(loader, work, output, format_, options, total, name, report or (lambda _: None))
-        try:
-            with full_disk_explained(path, work):
-                packed = run.run(shown_url(address) if address else path, shown_address(str(out)), verify=verify)
-        finally:
-            output.close()
-            loader.close()
-            work.close()
-    return replace(packed, seconds=time.monotonic() - begin, left_out=opened.left_out)
+        samples = Samples(place.folder, format_, options, total, name, identity_of(address.rstrip("/")))
+        run = Run(loader, samples, place, is_sharded, total, verify, report or (lambda _: None))
+        run.run(path)
+    shown = shown_address(str(out))
+    if address:
+        shown = f"{shown.rstrip('/')}/"
+    elif is_sharded:
+        shown = str(Path(shown) / f"shard-*{format_.suffixes[0]}")
+    progress = samples.progress
+    return Packed(
+        shown_url(address) if address else path,
+        format_.name,
+        progress.count,
+        run.size,
+        progress.skipped,
+        tuple(progress.reasons),
+        run.resumed,
+        time.monotonic() - begin,
+        loader_text(dataset_text(format_.name, shown, samples.schema, progress.form), samples.schema),
+        opened.left_out,
+    )
 
 
 @contextmanager
@@ -219,17 +238,3 @@ def _opened(dataset: object, out: Path | None, fields: Renamed | None, remote: R
         check_apart(dataset, out)
     with open_source(dataset, fields=fields, remote=remote) as opened:
         yield opened
-
-
-@contextmanager
-def full_disk_explained(out: Path, work: Work) -> Iterator[None]:
-    """Turn a full disk into a PackError with advice."""
-    try:
-        yield
-    except OSError as exc:
-        if exc.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        kept = f" to resume: complete shards are kept in {work.name}" if work.has_note() else ""
-        raise PackError(
-            f"There is no space left for {out.name}: {words(exc)}. Free some space and run again{kept}."
-        ) from exc

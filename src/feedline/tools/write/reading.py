@@ -55,13 +55,13 @@ def loader_options(*, is_stream: bool = False) -> str:
 
 
 # Any, from here on: a dataset of any class.
-def open_packed(format_name: str, files: list[Path], schema: Schema, form: str) -> Any:
-    """Open an output with the source that reads it."""
+def open_packed(format_name: str, files: Path | list[Path], schema: Schema, form: str) -> Any:
+    """Open an output, or shards of one, with the source that reads it."""
     options: dict[str, object] = {"fields": fields_for(format_name, schema, form)}
     if format_name == "tar":
         options["cache"] = False
     # A path, not a string: the file's name may look like a pattern.
-    return READABLE[format_name].source(files[0] if len(files) == 1 else files, **options)
+    return READABLE[format_name].source(files, **options)
 
 
 def count_samples(dataset: object, size: int, report: Callable[[int], object]) -> int:

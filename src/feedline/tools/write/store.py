@@ -1,9 +1,8 @@
-"""An output under construction in an object store.
+"""The place of an output in an object store.
 
-A shard is written to a local temporary file, uploaded, compared with what the store says it has, and deleted. Threads
-upload up to four shards while the next one is being written, as long as they have no more than 1 GiB together: so there
-are at most two large shards on the local disk, or five small ones. Another thread writes a note for each shard, in
-order, when it and all shards before it are uploaded. The manifest comes last: without one, the output is not complete.
+A shard is written to a local temporary file, uploaded by fsspec, compared with what the store says it has, and deleted.
+Threads upload up to two shards while the next one is being written; each writes the job file when its shard and all
+shards before it are uploaded. The manifest comes last: without one, the output is not complete.
 
 A run that replaces an older output gives its shards other names, so that the older output can be read until the new
 manifest takes its place. Only then are the older shards deleted.
@@ -12,7 +11,7 @@ The store holds, below the address of the output:
 
     shard-000000.tar, ...     the shards; shard-v1-000000.tar, ... if they replaced others
     .index/shard-000000.tar   the index of each tar shard
-    .packing/                 the job, the note and the list of shards, until the output is complete
+    .packing/job.json         the job file, from the beginning until the output is complete
     feedline.json             the manifest
 
 The output is listed once, at the start. A shard takes a fixed number of requests, however many there are.
@@ -29,7 +28,7 @@ import shutil
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import md5
@@ -38,14 +37,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from feedline.datasets.framework.checksums import SEAL
-from feedline.datasets.framework.manifest import FACTS, INDEX_FOLDER, JOB, UNFINISHED, WORK_FOLDER, manifest_in
-from feedline.datasets.storage.addresses import identity_of, shown_url
+from feedline.datasets.framework.manifest import FACTS, INDEX_FOLDER, UNFINISHED, manifest_in
+from feedline.datasets.storage.addresses import shown_url
 from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import Storage, protocol_of, version_of
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, PackError, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.system.shown import counted
-from feedline.tools.write.work import NOTE, Indexing, Work, crc32_of
+from feedline.tools.write.place import Indexing, Place, crc32_of
+from feedline.types import JsonObject
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -54,16 +54,9 @@ T = TypeVar("T")
 
 _SHARD = re.compile(rf"(?:\{INDEX_FOLDER}/)?shard-(?:v(?P<version>\d+)-)?\d{{6,}}\.\w+", re.ASCII)
 """Names of shards and of their indices."""
-_WORK = re.compile(rf"\{WORK_FOLDER}/(?:{re.escape(JOB)}|{re.escape(NOTE)}|shards-\d{{6,}}\.json)", re.ASCII)
-_UNFINISHED = re.compile(rf"{_WORK.pattern}|{_SHARD.pattern}", re.ASCII)
-_NOTHING = re.compile(r"(?!)")
-"""Names beside the objects that a manifest names: after the manifest was written, during a run, and without either."""
-_S3 = ("s3", "s3a")
-_UPLOADS = 4
-_WAITING_BYTES = 1 << 30
-"""The most shards that are uploaded at the same time, and their bytes, unless a single one has more. Guesses."""
-_PART = 1 << 24
-_PARTS = 10
+_UPLOADS = 2
+"""The most shards that are uploaded at the same time. A guess: each of them is sent in several parts at a time."""
+_PART, _PARTS = 1 << 24, 10
 """Bytes per part of an upload to S3, and the most parts in memory at a time. Guesses."""
 _MOST_PARTS = 10_000
 """Parts that S3 allows."""
@@ -72,8 +65,8 @@ _TRIES = 5
 """How often s3fs tries a single request: one that fails must not repeat the other parts of an upload."""
 
 
-class StoreWork(Work):
-    """The folder of a store in which an output is built.
+class StorePlace(Place):
+    """A folder in a store.
 
     Raises BadOption: something is there already, or a different job left data there; PackError: the store refuses.
 
@@ -86,83 +79,63 @@ class StoreWork(Work):
         verify: True to compare the content of uploads, not only the size.
     """
 
-    is_remote = True
-
     def __init__(
-        self,
-        address: str,
-        job: dict[str, object],
-        remote: Remote,
-        *,
-        restart: bool,
-        overwrite: bool,
-        verify: bool,
+        self, address: str, job: JsonObject, remote: Remote, *, restart: bool, overwrite: bool, verify: bool
     ) -> None:
         self._address = address.rstrip("/")
         self.name = shown_url(self._address)
+        self._job = json.loads(json.dumps(job))
         self._verify = verify
-        self._has_note = False
         self._saved = 0
-        """Complete shards in the most recent note."""
-        self._version = 0
-        """How many outputs were replaced here before; part of the names of shards."""
+        """Complete shards in the job file."""
         self._stale: list[str] = []
         """Shards and indices of the output that is being replaced."""
-        self._upload_begun: tuple[Future[None], int] | None = None
-        """The upload of the last shard, of which there is no note yet, and its bytes."""
-        self._pending: deque[tuple[Future[None], int]] = deque()
-        """The notes that are written after the uploads of their shards, in order, and the bytes of the shards."""
+        self._pending: deque[Future[None]] = deque()
+        """The uploads that have begun, in order."""
         self._storage = Storage(remote)
-        self._uploads = ThreadPoolExecutor(_UPLOADS, "feedline-upload")
-        self._notes = ThreadPoolExecutor(1, "feedline-note")
-        self.path = Path(tempfile.mkdtemp(prefix="feedline-pack-"))
+        self._pool = ThreadPoolExecutor(_UPLOADS, "feedline-upload")
+        self.folder = Path(tempfile.mkdtemp(prefix="feedline-pack-"))
         try:
             with self._explained():
-                self._begin(json.loads(json.dumps(job)), restart=restart, overwrite=overwrite)
+                self._begin(restart=restart, overwrite=overwrite)
         except BaseException:
             self.close()
             raise
 
-    def _begin(self, job: dict[str, object], *, restart: bool, overwrite: bool) -> None:
+    def _begin(self, *, restart: bool, overwrite: bool) -> None:
         found = self._listed()
         packed = self._packed() if FACTS in found else None
-        is_complete = packed is not None
-        packed = packed or []
-        output = {FACTS, *packed, *(f"{INDEX_FOLDER}/{name}" for name in packed)} if is_complete else set[str]()
-        # Shards that no manifest names are feedline's only beside the job, which is written before them.
+        output = set[str]() if packed is None else {FACTS, *packed, *(f"{INDEX_FOLDER}/{name}" for name in packed)}
+        # Shards that no manifest names are feedline's only beside the job file, which is written before them.
         is_left = UNFINISHED in found
-        unfinished = _UNFINISHED if is_left else _WORK if is_complete else _NOTHING
-        others = [name for name in found if name not in output and not unfinished.fullmatch(name)]
+        others = [name for name in found if name not in output and not (is_left and _is_unfinished(name))]
         if others:
             raise BadOption(
                 f"{self.name} holds objects that feedline did not write, or that are damaged, such as {others[0]!r}, "
                 "and nothing is packed among them. Give another address, or remove them."
             )
-        self._has_note = f"{WORK_FOLDER}/{NOTE}" in found
-        note = None if restart else self.note
-        names = [] if note is None else [str(one["name"]) for one in note["entries"]]
+        left = self._left() if is_left and not restart else None
+        names = [] if left is None else [str(one["name"]) for one in left["shards"]]
         is_delivered = names == packed  # its run was killed after the manifest, before it had deleted the rest
-        if is_delivered and note is not None and self._changed(job):
-            note = None
-        if is_complete and not overwrite and (note is None or not is_delivered):
-            resumed = " and resume the interrupted run that was replacing it" if self._has_note else ""
+        if left is not None and is_delivered and left["job"] != self._job:
+            left = None
+        if packed is not None and not overwrite and (left is None or not is_delivered):
+            resumed = " and resume the interrupted run that was replacing it" if left is not None else ""
             raise BadOption(
                 f"{self.name} exists already. Use --overwrite (overwrite=True) to replace it{resumed}, or give another "
                 "address."
             )
-        if note is not None:
-            self._check_job(job)
-        if note is not None and all(found.get(one["name"]) == one["bytes"] for one in note["entries"]):
-            self._saved, self._version = len(names), _version_of(names[0])
+        if left is not None:
+            self._resumable(left, self._job)
+        if left is not None and all(found.get(one["name"]) == one["bytes"] for one in left["shards"]):
+            self.left, self._saved, version = left, len(names), _version_of(names[0])
         else:
-            self._has_note = False
-            self._delete(name for name in (f"{WORK_FOLDER}/{NOTE}",) if name in found)  # the rest means nothing then
-            self._delete(found.keys() - output - {f"{WORK_FOLDER}/{NOTE}", UNFINISHED})
+            self._note({}, [])  # the shards of the interrupted run mean nothing from here on
+            self._delete(found.keys() - output - {UNFINISHED})
             found = {name: size for name, size in found.items() if name in output}
-            self._version = max((_version_of(name) + 1 for name in packed), default=0)
-            self._save(JOB, json.dumps(job).encode())
-        self._stale = [name for name in found if _SHARD.fullmatch(name) and _version_of(name) != self._version]
-        self.prefix = f"shard-v{self._version}-" if self._version else "shard-"
+            version = max((_version_of(name) + 1 for name in packed or ()), default=0)
+        self._stale = [name for name in found if _SHARD.fullmatch(name) and _version_of(name) != version]
+        self.version = f"v{version}-" if version else ""
 
     def _packed(self) -> list[str] | None:
         """Return the names of the shards of the output that is there; None if its manifest is damaged."""
@@ -174,34 +147,36 @@ class StoreWork(Work):
             return None
         return [shard.name for shard in manifest.shards]
 
-    def has_note(self) -> bool:
-        return self._has_note
+    def _left(self) -> JsonObject | None:
+        """Return the job file; None if there is no shard to resume after, or it is damaged."""
+        try:
+            left: JsonObject = json.loads(self._storage.contents(self._at(UNFINISHED)) or b"{}")
+        except ValueError:
+            return None
+        return left if left.get("shards") else None
 
-    def write_note(self, note: dict[str, object], entries: Sequence[object] | None = None) -> None:
-        """Record the run's position after the upload of the last shard, without waiting for it."""
-        begun, self._upload_begun = self._upload_begun, None
-        before = self._pending[-1][0] if self._pending else None
-        complete, write = list(entries or ()), super().write_note  # further shards are added to `entries` meanwhile
+    # object: JSON-compatible values.
+    def _note(self, note: JsonObject, entries: list[dict[str, object]]) -> None:
+        self._put(UNFINISHED, json.dumps({**note, "job": self._job, "shards": entries}).encode())
+        self._saved = len(entries)
+
+    def keep(self, shard: Path, entries: list[dict[str, object]], index_of: Indexing, note: JsonObject) -> None:
+        while len(self._pending) >= _UPLOADS:
+            self._settle_one()
+        entries = list(entries)  # further shards are added meanwhile
+        uploading = shard.with_name(f"uploading-{entries[-1]['name']}")
+        os.replace(shard, uploading)
+        before = self._pending[-1] if self._pending else None
 
         def act() -> None:
-            for one in (before, begun[0] if begun else None):
-                if one is not None:
-                    one.result()  # raises what it raised: there is no note of a shard that is not there
-            write(note, complete)
-            self._has_note, self._saved = True, len(complete)
+            self._upload_shard(uploading, entries[-1], index_of)
+            if before is not None:
+                before.result()  # raises what it raised: no job file names a shard that is not there
+            self._note(note, entries)
 
-        self._pending.append((self._notes.submit(act), begun[1] if begun else 0))
+        self._pending.append(self._pool.submit(act))
 
-    def keep(self, shard: Path, entry: dict[str, object], index_of: Indexing) -> None:
-        size = shard.stat().st_size
-        while self._pending and (
-            len(self._pending) >= _UPLOADS or sum(some for _, some in self._pending) + size > _WAITING_BYTES
-        ):
-            self._settle_one()
-        uploading = shard.with_name(f"uploading-{entry['name']}")
-        os.replace(shard, uploading)
-        self._upload_begun = self._uploads.submit(self._upload_shard, uploading, entry, index_of), size
-
+    # object: JSON-compatible values.
     def _upload_shard(self, path: Path, entry: dict[str, object], index_of: Indexing) -> None:
         entry["crc32"] = crc32 = crc32_of(path)
         tag = self._upload(path, str(entry["name"]), crc32)
@@ -213,35 +188,29 @@ class StoreWork(Work):
         path.unlink()
 
     def _settle_one(self) -> None:
-        """Wait for the oldest upload and its note."""
         with self._explained():
-            self._pending.popleft()[0].result()
+            self._pending.popleft().result()
 
-    def settle(self) -> None:
+    def finish(self, built: Path | None, manifest: Callable[[], JsonObject | None]) -> None:
         while self._pending:
             self._settle_one()
-
-    def deliver(self, built: Path) -> None:
-        self.settle()
         with self._explained():
-            self._put(FACTS, (built / FACTS).read_bytes())
+            self._put(FACTS, json.dumps(manifest()).encode())
         try:
             self._delete(self._stale)
-            pages = [f"shards-{number:06d}.json" for number in range(self._page_count)]
-            self._delete(f"{WORK_FOLDER}/{name}" for name in (NOTE, *pages, JOB))
+            self._delete([UNFINISHED])
         except SourceError as exc:
             warn_user(
-                f"{self.name} is complete, but replaced shards or {WORK_FOLDER}/ cannot be deleted: {words(exc)}. Run "
+                f"{self.name} is complete, but replaced shards or {UNFINISHED} cannot be deleted: {words(exc)}. Run "
                 "the same command again to delete them.",
                 FeedlineWarning,
             )
-        self._has_note = False
 
     def close(self) -> None:
-        self._uploads.shutdown(cancel_futures=True)
-        self._notes.shutdown(cancel_futures=True)
+        """Give up uploads that have not begun, and delete the local files."""
+        self._pool.shutdown(cancel_futures=True)
         self._storage.close()
-        shutil.rmtree(self.path, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -283,14 +252,8 @@ class StoreWork(Work):
 
         return self._ask("", find, "listed")
 
-    def _load(self, name: str) -> bytes | None:
-        return self._storage.contents(self._at(f"{WORK_FOLDER}/{name}"))
-
-    def _save(self, name: str, data: bytes) -> None:
-        self._put(f"{WORK_FOLDER}/{name}", data)
-
     def _put(self, name: str, data: bytes) -> None:
-        with tempfile.NamedTemporaryFile(dir=self.path) as file:
+        with tempfile.NamedTemporaryFile(dir=self.folder) as file:
             file.write(data)
             file.flush()
             # `put_file` and not `pipe_file`: it makes folders in systems that have some, but no buckets.
@@ -300,12 +263,11 @@ class StoreWork(Work):
         """Upload a file, compare it with what the store says it has, and return the version that the store gave it."""
         size = path.stat().st_size
         part = max(_PART, -(-size // _MOST_PARTS))
-        options = {"chunksize": part} if protocol_of(self._address) in _S3 else {}
+        options = {"chunksize": part} if protocol_of(self._address) in ("s3", "s3a") else {}
 
         def put(system: AbstractFileSystem, target: str) -> dict[str, object]:
             if "max_concurrency" in signature(getattr(system, "_put_file", system.put_file)).parameters:
-                shards = min(_UPLOADS, max(1, _WAITING_BYTES // max(1, size)))
-                options["max_concurrency"] = max(1, _PARTS // shards)
+                options["max_concurrency"] = _PARTS // _UPLOADS
             system.put_file(str(path), target, **options)
             system.invalidate_cache()
             found: dict[str, object] = system.info(target)
@@ -334,6 +296,10 @@ class StoreWork(Work):
             self._ask("", lambda system, _: system.rm(list(map(system._strip_protocol, addresses))), "deleted")
 
 
+def _is_unfinished(name: str) -> bool:
+    return name == UNFINISHED or _SHARD.fullmatch(name) is not None
+
+
 def _version_of(name: str) -> int:
     """Return how many outputs had been replaced when a shard was written, from its name."""
     found = _SHARD.fullmatch(name)
@@ -360,8 +326,3 @@ def _is_confirmed(found: Mapping[str, object], path: Path, part: int) -> bool:
             parts.append(md5(piece, usedforsecurity=False).digest())
     of_parts = f"{md5(b''.join(parts), usedforsecurity=False).hexdigest()}-{len(parts)}"
     return tag in (whole.hexdigest(), of_parts) or found.get("md5Hash") == base64.b64encode(whole.digest()).decode()
-
-
-def place_of(address: str) -> str:
-    """Return the address of an output for its manifest, without secrets."""
-    return identity_of(address.rstrip("/"))

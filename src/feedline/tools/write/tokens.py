@@ -4,36 +4,136 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import filterfalse
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.datasets.framework.kind import kind_of
 from feedline.errors import BadOption
-from feedline.loader.base import session_of
-from feedline.loader.loader import Loader
-from feedline.system.files import make_folder_for
 from feedline.system.options import checked_count
-from feedline.system.process import core_count
-from feedline.text.encoder import Encoder, EndOption, open_tokenizer, tokenizer_hash, tokenizer_name
-from feedline.text.token_file import ENDING, MAGIC, opened
+from feedline.text.encoder import Encoder, EndOption, open_tokenizer, text_of, tokenizer_hash, tokenizer_name
+from feedline.text.token_file import ENDING, MAGIC, opened, verify
+from feedline.text.writing import TokenWriter
 from feedline.tools.write.opening import Opened, dataset_fingerprint, open_source
-from feedline.tools.write.options import as_path, check_apart
-from feedline.tools.write.pack import full_disk_explained
-from feedline.tools.write.run import Stage
-from feedline.tools.write.token_run import Joined, TokenRun, WrittenTokens
-from feedline.tools.write.work import WorkFolder
-from feedline.types import DatasetKind, EngineName
+from feedline.tools.write.options import as_path, check_apart, check_replaceable
+from feedline.tools.write.place import LocalPlace
+from feedline.tools.write.reading import loader_options
+from feedline.tools.write.run import Content, Run, Stage, loader_of
+from feedline.types import DatasetKind, EngineName, JsonObject
 
-SHARD_TOKENS = 1 << 30
-"""Default number of tokens in a shard."""
+SHARD_TOKENS = 1 << 28
+"""Default number of tokens in a shard. A guess: a run that was interrupted repeats at most some minutes."""
 _BATCH = 128
 """Default number of documents in one task of a worker."""
+
+
+@dataclass(frozen=True)
+class WrittenTokens:
+    """The result of `write_tokens`."""
+
+    path: Path
+    files: tuple[Path, ...]
+    """The token files: `path` itself, or the shards in it."""
+    token_count: int
+    document_count: int
+    size: int
+    """Bytes of all files."""
+    resumed: int = 0
+    """Documents that an earlier, interrupted run had written."""
+    skipped: int = 0
+    """Documents that were left out, because they could not be read."""
+    seconds: float = 0.0
+    line: str = ""
+    """The line of Python that reads the output."""
+
+
+TokenBatch = tuple[NDArray[np.integer], NDArray[np.int64]]
+"""The joined tokens of several documents, and the length of each document."""
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """The collate function of the loader: turns a batch of samples into one item, the tokens of all."""
+
+    encoder: Encoder
+    text_field: str | int | None
+    main_pid: int
+    """The process that writes."""
+
+    def __call__(self, samples: Sequence[object]) -> list[TokenBatch]:
+        if os.getpid() != self.main_pid:
+            # Every core has a worker. Threads of Hugging Face's library would only get in each other's way, and it
+            # warns about threads after a fork.
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        tokens = self.encoder([text_of(sample, self.text_field) for sample in samples])
+        lengths = np.array([len(one) for one in tokens], np.int64)
+        return [(np.concatenate([np.empty(0, self.encoder.dtype), *tokens]), lengths)]
+
+
+class Tokens(Content):
+    """Tokens on their way into one file, or into shards of about `shard_tokens`."""
+
+    stage, shard = "tokenizing", "tokens"
+
+    def __init__(self, folder: Path, encoder: Encoder, shard_tokens: int | None) -> None:
+        super().__init__(folder / f"output{ENDING}")
+        self.token_count = 0
+        self._encoder = encoder
+        self._shard_tokens = shard_tokens
+        self._writer: TokenWriter | None = None
+
+    @property
+    def taken(self) -> int:
+        return self.count
+
+    def take(self, item: TokenBatch) -> None:
+        tokens, lengths = item
+        if self._writer is None:
+            chosen = self._encoder.tokenizer
+            self._writer = TokenWriter(
+                self.path,
+                dtype=self._encoder.dtype,
+                tokenizer=tokenizer_name(chosen),
+                tokenizer_hash=tokenizer_hash(chosen),
+                end_token=self._encoder.end_token,
+            )
+        self._writer.write_joined(tokens, lengths)
+        self.count += len(lengths)
+        self.token_count += len(tokens)
+
+    def is_full(self) -> bool:
+        return self._writer is not None and self._writer.token_count >= (self._shard_tokens or 0)
+
+    def finish(self) -> int:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return 0
+        writer.finish()
+        return writer.document_count
+
+    def read_back(self, path: Path, report: Callable[[int], object]) -> int:
+        size = path.stat().st_size
+        count = verify(path, report=lambda done: report(done * self.count // size)).document_count or 0
+        report(count)
+        return count
+
+    def state(self) -> JsonObject:
+        return {"documents": self.count, "tokens": self.token_count}
+
+    def restore(self, state: JsonObject) -> None:
+        self.count, self.token_count = state["documents"], state["tokens"]
+
+    def nothing(self) -> str:
+        return "The dataset has no texts, so there is nothing to write."
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
 
 
 def write_tokens(
@@ -57,20 +157,20 @@ def write_tokens(
 ) -> WrittenTokens:
     """Tokenize all texts of a dataset in parallel, and write them as a token file, or as several.
 
-    The output is built in `OUT.packing`, beside `out`, checked, and only then renamed to `out`. If the run is
-    interrupted in any way, the same call continues near the place where it was, and the result has the same bytes. The
-    result does not depend on the number of workers.
+    The output is built in `OUT.packing`, beside `out`, checked, and only then renamed to `out`. If a run that writes
+    shards is interrupted in any way, the same call continues after the last complete shard, and the result has the same
+    bytes; a single file starts over. The result does not depend on the number of workers.
 
     Args:
         source: a dataset of texts, or of dicts or tuples with a text. It may also be a name as on the command line: the
             path of a store or a folder, or "module:object".
-        out: a file that ends in `.bin`, or a folder of shards `tokens-00000.bin`, `tokens-00001.bin` and so on.
+        out: a file that ends in `.bin`, or a folder of shards `tokens-000000.bin`, `tokens-000001.bin` and so on.
         tokenizer: as for `tokenize`. It may also be a name: the path of a tokenizer.json, "module:function", or the
             name of a tokenizer on the Hugging Face Hub.
         field: the key of the text in a sample, or its place in a tuple. Samples that are texts need none.
         append_eos: True to append the tokenizer's end-of-text token to each document, or the id of a token to append.
         dtype: "uint16" or "uint32"; by default uint16 if the tokenizer is known to have at most 65,536 tokens.
-        shard_tokens: approximate number of tokens in a shard; 2^30 by default. Only if `out` is a folder.
+        shard_tokens: approximate number of tokens in a shard; 2^28 by default. Only if `out` is a folder.
         batch: documents that a worker tokenizes in one call.
         workers: number of workers; by default, the number of cores.
         engine: the loader's engine; "ray" tokenizes on a Ray cluster.
@@ -105,21 +205,11 @@ def write_tokens(
     encoder = Encoder.of(chosen, append_eos=append_eos, dtype=dtype)
     if encoder.dtype == np.int64:
         raise BadOption("dtype='int64' is not a type for token files: those are 'uint16' and 'uint32'.")
+    is_sharded = path.suffix != ENDING
     with _opened(source, path, field) as opened:
         dataset = opened.dataset
         total = len(dataset) if kind_of(dataset, "source") is DatasetKind.MAP else None
-        loader = Loader(
-            dataset,
-            batch,
-            collate_fn=Joined(encoder, field, os.getpid()),
-            workers=core_count() if workers is None else workers,
-            engine=engine,
-            start_method=start_method,
-            on_error=on_error,
-            seed=0,
-        )
-        session_of(loader).rank_watch.is_over = True  # this process writes everything, whatever its rank
-        job: dict[str, object] = {
+        job: JsonObject = {
             "source": opened.text or f"{type(dataset).__name__} {dataset_fingerprint(dataset)}",
             "documents": total,
             "tokenizer": tokenizer_hash(chosen) or tokenizer_name(chosen),
@@ -130,17 +220,32 @@ def write_tokens(
             "batch": batch,
             "on_error": on_error,
         }
-        work = WorkFolder(path, job, restart=restart, check=check_place)
-        most = None if path.suffix == ENDING else shard_tokens or SHARD_TOKENS
-        run = TokenRun(loader, work, encoder, most, total, report or (lambda _: None))
-        try:
-            with full_disk_explained(path, work):
-                written = run.run(path, str(out), check=check)
-        finally:
-            run.close()
-            loader.close()
-            work.close()
-    return replace(written, seconds=time.monotonic() - begin)
+        joined = Joined(encoder, field, os.getpid())
+        loader = loader_of(
+            dataset,
+            batch,
+            joined,
+            workers=workers,
+            engine=engine,
+            start_method=start_method,
+            on_error=on_error,
+        )
+        place = LocalPlace(path, job, restart=restart, verify=check, check=check_place)
+        tokens = Tokens(place.folder, encoder, shard_tokens or SHARD_TOKENS)
+        run = Run(loader, tokens, place, is_sharded, total, check, report or (lambda _: None))
+        run.run(path)
+    shown = os.path.join(str(out), f"tokens-*{ENDING}") if is_sharded else str(out)
+    return WrittenTokens(
+        path,
+        tuple(path / str(entry["name"]) for entry in run.shards) if is_sharded else (path,),
+        tokens.token_count,
+        tokens.count,
+        run.size,
+        run.resumed,
+        len(loader.faults) + loader.faults.dropped,
+        time.monotonic() - begin,
+        f"loader = feedline.Loader(feedline.text.TokenDataset({shown!r}, block=2048), {loader_options()})",
+    )
 
 
 def _opened(source: object, out: Path, field: str | int | None) -> Opened:
@@ -161,19 +266,12 @@ def _check_place(out: Path, *, overwrite: bool, shard_tokens: int | None) -> Non
                 f"Shards are files in a folder, but {out.name!r} is the name of one file. Give a folder: "
                 f"{str(out.with_suffix(''))!r}."
             )
-    make_folder_for(out)
-    if not out.exists() and not out.is_symlink():
-        return
-    if not overwrite or out.is_symlink():
-        raise BadOption(f"{out} exists already. Use --overwrite (overwrite=True) to replace it, or give another name.")
-    if out.is_dir() != (out.suffix != ENDING):
-        raise BadOption(f"{out} is a {'folder' if out.is_dir() else 'file'}, and cannot be replaced by the other.")
-    stranger = next(filterfalse(_is_own, sorted(out.iterdir())), None) if out.is_dir() else None
-    if stranger is not None:
-        raise BadOption(
-            f"{out} is not replaced, because write_tokens did not write {stranger.name!r} there. Remove it, or give "
-            "another name."
-        )
+    check_replaceable(out, is_folder=out.suffix != ENDING, overwrite=overwrite, stranger_in=_stranger_in)
+
+
+def _stranger_in(folder: Path) -> str | None:
+    """Return a name in a folder that is not a shard of tokens; None if there is none."""
+    return next((file.name for file in sorted(folder.iterdir()) if not _is_own(file)), None)
 
 
 def _is_own(file: Path) -> bool:

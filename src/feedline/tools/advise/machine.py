@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from feedline.system import cuda_queues
 from feedline.system.sizes import bytes_text
 from feedline.tools.advise.finding import Finding
-from feedline.tools.advise.loading import LOADER_FILES, WORKER_FILES
 from feedline.tools.measure.machine import Machine
 
 OLDEST_TORCH = (2, 4)
+LOADER_FILES = 5  # measured on Linux: a selector, the arena, a pipe for stacks
+WORKER_FILES = 5  # a socket pair, two of multiprocessing's, one of the process
 FEW_FILES = 1024  # the default of most systems; a program with many files and loaders comes close
 FEW_PROCESSES = 512  # a guess: threads count, too, and a program with torch has a few dozen
 SMALL_SHARED_BYTES = 1 << 30  # torch's prefetched batches of images do not fit into less

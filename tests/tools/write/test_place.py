@@ -18,7 +18,7 @@ from feedline.errors import BadOption
 from feedline.text import write_tokens
 from feedline.tools.write import Stage
 from tests.tools.cli.packing import fails, run
-from tests.tools.write.stores import Mixed, content, in_child
+from tests.tools.write.stores import DieAt, Mixed, content, in_child
 
 pack: Any = partial(feedline.pack, workers=0, format="tar", samples_per_shard=37)
 
@@ -78,7 +78,7 @@ def folder_named_lock(place: Path) -> None:
 def work_of_another_output(place: Path) -> None:
     place.mkdir()
     (place / "lock").write_text(json.dumps({"feedline": "pack", "out": "another"}))
-    (place / "note.json").write_text("{}")
+    (place / "job.json").write_text("{}")
 
 
 FOREIGN = [
@@ -245,10 +245,7 @@ def test_the_older_output_is_not_lost_at_any_step(tmp_path: Path, format_: str) 
         out = folder / "out"
         if out.exists():
             assert content(out) in (older, newer)
-        else:
-            assert content(folder / "out.packing" / "replaced") == older
-        # A run that may replace nothing gives the older output its name again, and then finds that it exists.
-        if not out.exists():
+        else:  # a run that may replace nothing gives the older output its name again, and then finds that it exists
             with pytest.raises(BadOption, match="exists already"):
                 act(Mixed(), out, restart=True)
             assert content(out) == older
@@ -263,28 +260,22 @@ def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-@pytest.mark.parametrize("change", [cut, os.unlink])
-@pytest.mark.parametrize("name", ["note.json", "shards-000000.json", "output/shard-000001.tar"])
-def test_a_run_whose_work_is_damaged_starts_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[Path], None]
-) -> None:
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("change", [cut, flip, os.unlink])
+@pytest.mark.parametrize("name", ["job.json", "output/shard-000001.tar"])
+def test_a_run_whose_work_is_damaged_starts_over(tmp_path: Path, name: str, change: Callable[[Path], None]) -> None:
     """Nothing of the interrupted run is left, even if the new one writes fewer shards."""
-    monkeypatch.setattr("feedline.tools.write.work._PAGE", 2)
-
-    class Dies(Mixed):
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            if index == 90:
-                raise OSError("lost")
-            return super().__getitem__(index)
-
     act = partial(feedline.pack, workers=0, format="tar", source="mixed", samples_per_shard=16)
-    with pytest.raises(OSError, match="lost"):
-        act(Dies(), tmp_path / "out")
+    assert not in_child(lambda: act(Mixed(), tmp_path / "out", report=DieAt(90)))
     change(tmp_path / "out.packing" / name)
     packed = act(Mixed(), tmp_path / "out")
     assert (packed.count, packed.resumed) == (100, 0)
-    whole = act(Mixed(), tmp_path / "whole")
-    assert content(packed.path) == content(whole.path)
+    assert content(packed.path) == content(act(Mixed(), tmp_path / "whole").path)
     assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
 
 
@@ -301,3 +292,34 @@ def test_a_run_that_starts_over_can_be_killed_at_any_step(tmp_path: Path) -> Non
         assert os.listdir(folder) == ["out"]
 
     crashes(lambda folder: pack(Mixed(), folder / "out", restart=True), base, check, least=15)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_two_runs_on_one_output_exclude_each_other(tmp_path: Path, overwrite: bool) -> None:
+    out = tmp_path / "out"
+
+    def second(stage: Stage) -> None:
+        with pytest.raises(BadOption, match="Another process is packing"):
+            pack(Mixed(), out, restart=overwrite, overwrite=overwrite)
+
+    pack(Mixed(20), out, report=second)
+
+
+def test_the_older_output_is_restored_if_the_new_one_cannot_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = content(pack(Mixed(10), tmp_path / "out").path)
+
+    def fail(stage: Stage) -> None:
+        if stage.done == 100:
+            monkeypatch.setattr(os, "replace", refuse)
+
+    def refuse(source: Path, target: Path) -> None:
+        if target == tmp_path / "out":
+            raise OSError("cannot be renamed")
+        rename(source, target)
+
+    rename = os.rename
+    with pytest.raises(OSError, match="cannot be renamed"):
+        pack(Mixed(), tmp_path / "out", overwrite=True, report=fail)
+    assert content(tmp_path / "out") == old

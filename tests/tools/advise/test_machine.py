@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from feedline.tools.cli.findings import find
+from feedline.tools.advise.machine import find
 from feedline.tools.measure.machine import Machine
 
 GIB = 1 << 30

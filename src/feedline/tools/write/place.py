@@ -1,0 +1,253 @@
+"""The place where an output is built: the folder OUT.packing beside a local output, or a store (`store.py`).
+
+A place takes complete shards, and keeps one job file: what is being written, which shards are complete, and the
+position after the last of them. A run that finds the file continues from there, and throws away what else is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+
+from feedline.datasets.framework.manifest import FACTS, INDEX_FOLDER, JOB, WORK_FOLDER
+from feedline.datasets.framework.store import read_stored, write_stored
+from feedline.errors import BadOption
+from feedline.system.failures import add_note
+from feedline.system.files import drop_abandoned, sync, write_durably
+from feedline.types import JsonObject
+
+LOCK = "lock"
+_OUTPUT, _REPLACED = "output", "replaced"
+"""Complete shards; the older output, from the moment when it loses its name until the new one has it."""
+_OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_PIECE = 1 << 20
+
+Indexing = Callable[[Path, int], bytes]
+"""Returns the index of a shard, given its file and checksum; no bytes if it needs none."""
+
+
+class Place(ABC):
+    """Where an output is built. It outlives the process if there is something to resume."""
+
+    folder: Path
+    """The local folder in which the next shard is written."""
+    name: str
+    """The place, as messages show it."""
+    left: JsonObject | None = None
+    """The job file of an interrupted run, with at least one shard; None if there is nothing to resume."""
+    version = ""
+    """Part of the names of shards that replace others in a store."""
+
+    # object: JSON-compatible values.
+    @abstractmethod
+    def keep(self, shard: Path, entries: list[dict[str, object]], index_of: Indexing, note: JsonObject) -> None:
+        """Take a complete shard, complete its entry, which is the last one, and record the position after it."""
+
+    @abstractmethod
+    def finish(self, built: Path | None, manifest: Callable[[], JsonObject | None]) -> None:
+        """Give the output its name, replacing any older output: the file `built`, or the shards, with a manifest."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything, and remove what is not needed to resume. May be called twice."""
+
+    def _resumable(self, left: JsonObject, job: JsonObject) -> None:
+        """Refuse to resume a different job. Raises BadOption."""
+        before = left["job"]
+        name = next((name for name in {**before, **job} if before.get(name) != job.get(name)), None)
+        if name == "dataset":  # the value is a fingerprint, which means nothing to a reader
+            what = "another dataset: its contents, or the code that makes its samples, have changed. (In Python, you "
+            what += "can name the dataset with source=; then only the name has to stay the same.)"
+        elif name is not None:
+            what = f"{name}={before.get(name)!r}, but now it is {job.get(name)!r}."
+        else:
+            return
+        raise BadOption(
+            f"{self.name} was left by a run with {what} Run with --restart (restart=True) to start over, or with "
+            "everything as it was to resume."
+        )
+
+
+class LocalPlace(Place):
+    """The folder OUT.packing.
+
+    Its first file is `lock`, which says that the folder was made for OUT. It is the last one to be deleted. A folder
+    without it, or of another name, belongs to somebody else: nothing in it is changed.
+
+    Raises BadOption: another process is working there, a different job left data there, or something else is there.
+
+    Args:
+        out: the output.
+        job: description of the job, in JSON-compatible values. Only the same job can be resumed.
+        restart: True to start over, discarding what an earlier run left.
+        verify: True to compare the checksums of the shards that an earlier run left.
+        check: raises an error if what is at `out` may not be replaced.
+    """
+
+    def __init__(self, out: Path, job: JsonObject, *, restart: bool, verify: bool, check: Callable[[], object]) -> None:
+        self.folder = out.with_name(out.name + WORK_FOLDER)
+        self.name = str(self.folder)
+        self._out = out
+        self._job = json.loads(json.dumps(job))
+        self._check = check
+        self._is_undelivered = False
+        self._lock = self._locked()
+        try:
+            self._begin(restart=restart, verify=verify)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    @classmethod
+    def is_left(cls, out: Path) -> bool:
+        """True if an interrupted run into `out` can be resumed."""
+        return (out.with_name(out.name + WORK_FOLDER) / JOB).exists()
+
+    def _locked(self) -> int:
+        """Make the folder if it is missing, lock it, and check that it was made for this output."""
+        if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
+            raise self._foreign("is not a folder")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        names = os.listdir(self.folder)
+        if names and LOCK not in names:
+            raise self._foreign(f"holds {min(names)!r}")
+        lock = -1
+        try:
+            lock = os.open(self.folder / LOCK, _OPEN_LOCK, 0o666)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(lock), os.stat(self.folder / LOCK)):
+                raise FileNotFoundError
+            self._mark(lock)
+        except BaseException as exc:
+            if lock >= 0:
+                os.close(lock)
+            if isinstance(exc, (BlockingIOError, FileNotFoundError)):  # the latter: another run has just removed it
+                raise BadOption(
+                    f"Another process is packing into {self._out}: {self.folder} is locked. Wait for it or give "
+                    "another name."
+                ) from exc
+            if isinstance(exc, OSError) and exc.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise self._foreign(f"holds {LOCK!r}") from exc  # a link, a folder or a socket
+            raise
+        return lock
+
+    def _mark(self, lock: int) -> None:
+        """Record in a new folder for which output it is. Raises BadOption: it was made for something else."""
+        mark = json.dumps({"feedline": "pack", "out": self._out.name}).encode()
+        found = os.pread(lock, len(mark) + 1, 0)
+        others = [name for name in os.listdir(self.folder) if name != LOCK]
+        if found != mark and (found or others):
+            raise self._foreign(f"holds {min(others, default=LOCK)!r}")
+        if not found:  # a new folder, or its run was killed before this
+            os.pwrite(lock, mark, 0)
+            os.fsync(lock)
+
+    def _foreign(self, why: str) -> BadOption:
+        return BadOption(
+            f"{self._out.name} would be built in {self.folder}, which is not a folder that feedline made for it: it "
+            f"{why}. Nothing was changed. Give the output another name, or move what is there."
+        )
+
+    def _begin(self, *, restart: bool, verify: bool) -> None:
+        content = None if restart else read_stored(self.folder / JOB)
+        if content is not None:
+            left: JsonObject = json.loads(content)
+            self._resumable(left, self._job)
+            if all(self._has(entry, verify=verify) for entry in left["shards"]):
+                output = self.folder / _OUTPUT
+                for folder in filter(Path.is_dir, (output, output / INDEX_FOLDER)):
+                    drop_abandoned(folder, after_s=0.0)  # the lock says that nobody else is writing
+                self.left = left
+                return
+        self._restore()
+        self._check()
+        self._empty()
+
+    def _has(self, entry: JsonObject, *, verify: bool) -> bool:
+        """True if a shard that the job file lists is there, unchanged."""
+        path = self.folder / _OUTPUT / entry["name"]
+        is_there = path.is_file() and path.stat().st_size == entry["bytes"]
+        return is_there and (not verify or crc32_of(path) == entry["crc32"])
+
+    def _restore(self) -> None:
+        """Return its name to an older output, if its run was killed before the new one got the name."""
+        if (self.folder / _REPLACED).exists() and not self._out.exists():
+            os.rename(self.folder / _REPLACED, self._out)
+
+    def _empty(self) -> None:
+        (self.folder / JOB).unlink(missing_ok=True)  # the rest means nothing then
+        for path in self.folder.iterdir():
+            if path.name != LOCK:
+                remove(path)
+
+    def keep(self, shard: Path, entries: list[dict[str, object]], index_of: Indexing, note: JsonObject) -> None:
+        entry, output = entries[-1], self.folder / _OUTPUT
+        entry["crc32"] = crc32 = crc32_of(shard)
+        index = index_of(shard, crc32)
+        output.mkdir(exist_ok=True)
+        if index:
+            (output / INDEX_FOLDER).mkdir(exist_ok=True)
+            write_durably(output / INDEX_FOLDER / str(entry["name"]), index)
+        os.replace(shard, output / str(entry["name"]))
+        sync(output)
+        write_stored(self.folder / JOB, [json.dumps({**note, "job": self._job, "shards": entries}).encode()])
+
+    def finish(self, built: Path | None, manifest: Callable[[], JsonObject | None]) -> None:
+        if built is None:
+            built = self.folder / _OUTPUT
+            if (facts := manifest()) is not None:
+                write_durably(built / FACTS, json.dumps(facts).encode())
+        replaced = self.folder / _REPLACED
+        try:
+            self._check()  # hours may have passed since the first time
+        except BadOption as exc:
+            self._is_undelivered = True
+            add_note(exc, f"The new output is complete: {built}. Rename it before the next run starts over.")
+            raise
+        if self._out.is_dir():
+            remove(replaced)  # its run was killed after the new output had got its name
+            # A folder cannot be replaced in one step. In between, readers find no output, never a partial one.
+            os.rename(self._out, replaced)
+        try:
+            os.replace(built, self._out)
+        except BaseException:
+            self._restore()
+            raise
+        sync(self._out.parent)
+        (self.folder / JOB).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Release the lock, and remove the folder if there is nothing to resume."""
+        if self._lock < 0:
+            return
+        if not (self.folder / JOB).exists() and not self._is_undelivered:
+            self._restore()
+            self._empty()
+            (self.folder / LOCK).unlink()  # after everything else: without it, nothing here may be deleted
+            self.folder.rmdir()
+        os.close(self._lock)
+        self._lock = -1
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a symbolic link (not what it refers to) or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def crc32_of(path: Path) -> int:
+    """Return the checksum of a file."""
+    found = 0
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            found = zlib.crc32(piece, found)
+    return found
