@@ -120,7 +120,10 @@ def test_a_failing_view_sends_the_error_and_its_traceback(address: str, ends: st
         ("/runs", b'{"view": "none"}', "no view 'none'"),
         ("/runs", b'{"view": "counting", "values": 3}', "must be an object"),
         ("/runs", b'{"view": "counting", "values": {"events": 1000000000}}', "0 to 100000"),
-        *((f"/runs/{number}/clicks", b'{"action": "go"}', "has ended") for number in ("9" * 5000, "none", "-1", "7000")),
+        *(
+            (f"/runs/{number}/clicks", b'{"action": "go"}', "has ended")
+            for number in ("9" * 5000, "none", "-1", "7000")
+        ),
     ],
 )
 def test_a_bad_request_is_answered_with_an_explanation(

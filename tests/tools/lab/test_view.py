@@ -29,7 +29,12 @@ VIEW = View(trying_out)
 
 
 def test_a_view_describes_itself() -> None:
-    assert (VIEW.name, VIEW.title, VIEW.notice, VIEW.more) == ("trying_out", "Trying out", "It tries things.", "Look closely.")
+    assert (VIEW.name, VIEW.title, VIEW.notice, VIEW.more) == (
+        "trying_out",
+        "Trying out",
+        "It tries things.",
+        "Look closely.",
+    )
     assert [control.kind for control in VIEW.controls] == ["number", "number", "choice", "switch", "text"]
     assert VIEW.described()["controls"][2]["options"] == ("process", "thread")
     assert not WAITING.controls

@@ -8,7 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-from feedline.tools.lab.pictures import Event, bars, buttons, cells, code, doing, figures, lanes, lines, notes, path, say
+from feedline.tools.lab.pictures import (
+    Event,
+    bars,
+    buttons,
+    cells,
+    code,
+    doing,
+    figures,
+    lanes,
+    lines,
+    notes,
+    path,
+    say,
+)
 from feedline.tools.lab.view import Clicks, Control, View
 
 

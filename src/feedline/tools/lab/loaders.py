@@ -17,9 +17,8 @@ from feedline.tools.measure.steady import touch
 def loader_code(**arguments: object) -> str:
     """Return code that makes a loader of `dataset`, with one argument per line."""
     given = ["dataset", *(f"{name}={value!r}" for name, value in arguments.items())]
-    return "\n".join(
-        ["from feedline import DataLoader", "", "loader = DataLoader(", *(f"    {one}," for one in given), ")"]
-    )
+    lines = ["from feedline import DataLoader", "", "loader = DataLoader(", *(f"    {one}," for one in given), ")"]
+    return "\n".join(lines)
 
 
 # Any: a loader of any framework, and the user's objects.

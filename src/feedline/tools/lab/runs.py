@@ -20,6 +20,7 @@ import threading
 import warnings
 from collections.abc import AsyncIterator, Generator
 from contextlib import closing
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 
 from starlette.concurrency import iterate_in_threadpool
@@ -34,6 +35,13 @@ MOST = 4
 """Maximum runs at a time. Browsers open six connections to a server, and pages and clicks need free ones."""
 _PRELOADED = ("feedline.loader.torch", "feedline.tools.lab.views")
 _POLL_S = 0.2
+
+
+def start_fork_server() -> None:
+    """Start the fork server, unless it runs already; it imports torch, which takes seconds, while others go on."""
+    multiprocessing.set_forkserver_preload(list(_PRELOADED))
+    socket_folder.use_short_paths()
+    forkserver.ensure_running()
 
 
 class Run:
@@ -60,8 +68,7 @@ class Run:
     def events(self) -> Generator[Event | None, None, None]:
         """Yield the events of the view, and None now and then while there are none, so that the reader can leave."""
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(_PRELOADED))
-        socket_folder.use_short_paths()
+        start_fork_server()
         # A process that is killed does not delete its temporary files, so the lab does.
         with tempfile.TemporaryDirectory(prefix="feedline-lab-", ignore_cleanup_errors=True) as folder:
             ours, theirs = context.Pipe()

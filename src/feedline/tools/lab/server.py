@@ -19,7 +19,7 @@ from feedline.errors import BadOption
 from feedline.system.failures import words
 from feedline.tools.lab.guard import Guard, new_token
 from feedline.tools.lab.page import page_of
-from feedline.tools.lab.runs import Runs
+from feedline.tools.lab.runs import Runs, start_fork_server
 from feedline.tools.lab.view import View
 
 _MOST_BYTES = 100_000
@@ -67,6 +67,7 @@ def serve(views: Sequence[View], *, port: int = 0, open_browser: bool = True, sh
     address = f"http://127.0.0.1:{bound}/?token={token}{shown and f'#{shown}'}"
     sys.stdout.write(f"The lab is at {address}\nCtrl-C stops it.\n")
     sys.stdout.flush()
+    start_fork_server()
     if open_browser:
         webbrowser.open(address)
     with listening:

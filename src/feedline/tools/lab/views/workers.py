@@ -83,8 +83,7 @@ def workers(
     recording = record(loader, lambda: ours.train(loader, step_ms / 1000))
     yield lanes("feedline", "feedline's loader", ours.lanes, ours.spans())
     yield doing(f"torch's loader delivers the same {count} batches.", _SECONDS)
-    torchs = text.replace("from feedline ", "from torch.utils.data ")
-    torchs = "".join(line for line in torchs.splitlines(keepends=True) if "engine=" not in line and "seed=" not in line)
+    torchs = loader_code(**arguments).replace("from feedline ", "from torch.utils.data ")
     theirs.train(loader_of(torchs, dataset=dataset), step_ms / 1000)
     yield lanes("torch", "torch's loader, the same settings (processes)", theirs.lanes, theirs.spans())
     in_memory = {"feedline": ours.in_memory(), "torch": theirs.in_memory()}

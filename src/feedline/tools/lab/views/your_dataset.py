@@ -16,8 +16,8 @@ from torch.utils.data import Dataset
 
 import feedline
 from feedline.datasets.derived.objects import open_object
+from feedline.errors import DatasetFailed
 from feedline.insight.worker_model import Load
-from feedline.loader.base import LoaderBase
 from feedline.tools.advise.diagnosis import diagnose, summary
 from feedline.tools.advise.finding import Finding
 from feedline.tools.lab.loaders import stats_of
@@ -84,7 +84,11 @@ def your_dataset(
     yield from tried.draw("as it is", usual)
 
     yield doing("The tuner is trying different numbers of workers.", _TUNE_S)
-    choice = _tuned(target, step_ms / 1000)
+    choice = None
+    try:
+        choice = _tuned(target, step_ms / 1000)
+    except DatasetFailed as error:
+        yield notes("choice", "The tuner cannot run this dataset", [str(error), error.traceback])
     if choice is not None:
         yield _curve(choice)
         yield notes("choice", f"The tuner's choice: {choice.setting or 'none'}", choice.reasons)
@@ -178,7 +182,8 @@ class _Tried:
             yield figures({"samples/s": round(rate), "training waits": f"{stats.total.stall:.0%}"})
         self._bars.append((title, rate, text, shade))
         yield bars("tried", "Tried", self._bars)
-        yield say(f"{title}: {self._bars[0][2]} → {text}." if len(self._bars) > 1 else f"{title}: {text}.")
+        before = f"{self._bars[0][2]} → " if len(self._bars) > 1 else ""
+        yield say(f"{title[:1].upper()}{title[1:]}: {before}{text.rstrip('.')}.")
 
 
 def _tuned(target: Target, step_s: float) -> Choice | None:
@@ -225,8 +230,6 @@ def code_of(source: str, opened: object, target: Target, given: Arguments) -> st
     imported = f"from {module} import {name.partition('.')[0]}" + (f"  # in {folder!r}" if folder != "." else "")
     whole = name if operator.attrgetter(name)(sys.modules[module]) is opened else f"{name}()"
     loop = "for batch in loader:\n    ...\nprint(loader.stats().verdict)"
-    if isinstance(opened, LoaderBase) and not given:
-        return f"{imported}\n\nloader = {whole}\n{loop}"
     made, first = f"dataset = {whole}", target.code
     if target.is_loader:
         kept = {option: f"{option}=given.{option}" for option in target.options}
