@@ -19,7 +19,6 @@ How to read it: `x torch` is the ratio to the plain generator. Decompressing and
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import itertools
 import json
@@ -35,11 +34,10 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import flags, peers, workloads
+from benchmarks.peers import Loading
 from feedline.tools.measure import harness, rows
 
-PACKAGES = {"datasets": "datasets", "torchdata": "torchdata"}
 TOKENIZERS = ("bytes", "words", "hf")
-ENDLESS = 1 << 40
 
 Tokens = NDArray[np.int32]
 Tokenize = Callable[[str], Tokens]
@@ -50,47 +48,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         __doc__, engine=["process"], seconds=2.0, workers=[2], shards=8, texts=1000, length=1024, batch_size=32
     )
     flags.choose(parser, "--tokenizer", TOKENIZERS)
-    peers.add_flag(parser, list(PACKAGES))
+    ways = {"torch": usual, "feedline": ours, "datasets": hugging_faces, "torchdata": torchdatas}
+    peers.add_flag(parser, ways)
     flags.add_data(parser)
     arguments = parser.parse_args(argv)
-    chosen = peers.installed(arguments.peers, PACKAGES)
+    chosen = peers.chosen(arguments, ways)
     name = f"json-lines-{arguments.shards}-{arguments.texts}"
     folder = workloads.stored(arguments.data, name, partial(write, arguments.shards, arguments.texts))
-    kinds = peers.installed(arguments.tokenizer, {"bytes": "json", "words": "json", "hf": "tokenizers"})
-    entries = [
-        entry
-        for kind in kinds
-        for workers in arguments.workers
-        for entry in _entries(kind, folder, workers, chosen, arguments)
-    ]
+    paths = sorted(map(str, folder.glob("*.jsonl.gz")))
+    entries: list[harness.Entry] = []
+    for kind in peers.installed(arguments.tokenizer, {"bytes": "json", "words": "json", "hf": "tokenizers"}):
+        tokenize = tokenizer(kind, paths[0], folder)
+        given = {name: partial(way, paths, tokenize, arguments.length) for name, way in chosen.items()}
+        entries += peers.entries(arguments, {"tokenizer": kind}, given, length=peers.ENDLESS)
     tokens = rows.Column(
         "samples_per_s", "M tokens/s", arguments.length / 1e6, digits=2, with_range=True, better="higher"
     )
     columns = (tokens, *rows.COSTS)
     rows.publish("w15_json_lines", rows.measure(entries, arguments), arguments, columns=columns, details=False)
     return 0
-
-
-def _entries(
-    kind: str, folder: Path, workers: int, chosen: Sequence[str], arguments: argparse.Namespace
-) -> Iterator[harness.Entry]:
-    paths, size, length = sorted(map(str, folder.glob("*.jsonl.gz"))), arguments.batch_size, arguments.length
-    tokenize = tokenizer(kind, paths[0], folder)
-    # Any: loaders of several libraries.
-    ways: list[tuple[harness.Side, Callable[[], Any]]] = [
-        (harness.Side(harness.TORCH), partial(usual, paths, tokenize, length, size, workers))
-    ]
-    for engine in ["inline"] if workers == 0 else arguments.engine:
-        ways.append(
-            (harness.Side(harness.FEEDLINE, engine), partial(ours, paths, tokenize, length, size, workers, engine))
-        )
-    if "datasets" in chosen:
-        ways.append((harness.Side("datasets"), partial(hugging_faces, paths, tokenize, length, size, workers)))
-    if "torchdata" in chosen:
-        ways.append((harness.Side("torchdata"), partial(torchdatas, paths, tokenize, length, size, workers)))
-    for side, opened in ways:
-        case: harness.Case = {"tokenizer": kind, "workers": workers}
-        yield rows.steady(case, side, opened, arguments, batch_size=size, length=ENDLESS)
 
 
 def write(shards: int, texts: int, folder: Path) -> None:
@@ -188,12 +164,11 @@ class Usual(torch.utils.data.IterableDataset[Tokens]):
                 yield from texts_of(path)
 
 
-def usual(paths: list[str], tokenize: Tokenize, length: int, size: int, workers: int) -> harness.LoaderLike:
-    dataset = Usual(paths, tokenize, length)
-    return harness.Side(harness.TORCH).open(dataset, batch_size=size, **harness.worker_arguments(workers))
+def usual(paths: list[str], tokenize: Tokenize, length: int, loading: Loading) -> harness.LoaderLike:
+    return loading.open(Usual(paths, tokenize, length))
 
 
-def ours(paths: list[str], tokenize: Tokenize, length: int, size: int, workers: int, engine: str) -> harness.LoaderLike:
+def ours(paths: list[str], tokenize: Tokenize, length: int, loading: Loading) -> harness.LoaderLike:
     import feedline
     from feedline.datasets import JSONLines
 
@@ -202,15 +177,14 @@ def ours(paths: list[str], tokenize: Tokenize, length: int, size: int, workers: 
         .map(tokenize)
         .repeat()
         .pack(length, strategy="concat", window=64)
-        .batch(size)
+        .batch(loading.batch_size)
         for path in paths
     ]
-    side = harness.Side(harness.FEEDLINE, engine)
-    return side.open(shards[0].interleave(*shards[1:]), batch_size=None, **harness.worker_arguments(workers))
+    return loading.open(shards[0].interleave(*shards[1:]), batch_size=None)
 
 
 # Any, from here on: what other libraries make.
-def hugging_faces(paths: list[str], tokenize: Tokenize, length: int, size: int, workers: int) -> Any:
+def hugging_faces(paths: list[str], tokenize: Tokenize, length: int, loading: Loading) -> Any:
     import datasets
 
     datasets.disable_progress_bars()
@@ -219,8 +193,7 @@ def hugging_faces(paths: list[str], tokenize: Tokenize, length: int, size: int, 
         lambda sample: {"tokens": tokenize(sample["text"])}, remove_columns=["id", "text", "source"]
     )
     grouped = stream.with_format("numpy").map(partial(_grouped, length), batched=True)
-    options = harness.worker_arguments(workers)
-    return harness.Side(harness.TORCH).open(grouped.with_format("torch"), batch_size=size, **options)
+    return loading.open(grouped.with_format("torch"))
 
 
 def _grouped(length: int, batch: dict[str, Any]) -> dict[str, Any]:
@@ -228,7 +201,7 @@ def _grouped(length: int, batch: dict[str, Any]) -> dict[str, Any]:
     return {"tokens": list(joined[: len(joined) // length * length].reshape(-1, length))}
 
 
-def torchdatas(paths: list[str], tokenize: Tokenize, length: int, size: int, workers: int) -> peers.Peer:
+def torchdatas(paths: list[str], tokenize: Tokenize, length: int, loading: Loading) -> peers.Peer:
     from torchdata import nodes
 
     class Rows(nodes.BaseNode[Any]):
@@ -251,14 +224,8 @@ def torchdatas(paths: list[str], tokenize: Tokenize, length: int, size: int, wor
 
     lines = nodes.IterableWrapper(Lines(paths))
     parse = partial(parsed, tokenize)
-    mapped: Any = (
-        nodes.ParallelMapper(lines, parse, num_workers=workers, method="process")
-        if workers
-        else nodes.Mapper(lines, parse)
-    )
-    batches = nodes.Mapper(nodes.Batcher(Rows(mapped), size), _stacked)
-    loader = nodes.Loader(nodes.Prefetcher(batches, prefetch_factor=peers.AHEAD) if workers else batches)
-    return peers.Peer(lambda: loader, workers, ENDLESS)
+    batches = nodes.Mapper(nodes.Batcher(Rows(peers.mapped(lines, parse, loading)), loading.batch_size), _stacked)
+    return peers.of_nodes(batches, loading)
 
 
 class Lines:

@@ -67,6 +67,23 @@ class SplitIntegers(Integers):
         yield from range(first, self.length, step)
 
 
+class TokenBlocks(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """What people write for tokens: a memory map, from which a sample is cut and converted."""
+
+    def __init__(self, tokens: NDArray[np.uint16], block: int) -> None:
+        self.tokens = tokens
+        self.block = block
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.block
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        first, last = index * self.block, (index + 1) * self.block
+        tokens = torch.from_numpy(self.tokens[first:last].astype(np.int64))
+        labels = torch.from_numpy(self.tokens[first + 1 : last + 1].astype(np.int64))
+        return tokens, labels
+
+
 class Stragglers(Dataset[int]):
     """Samples that sleep: most briefly, a fixed few for long. Which ones depends on the index alone."""
 

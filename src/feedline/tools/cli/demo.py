@@ -19,12 +19,12 @@ from feedline.insight.recording import Recording
 from feedline.system.failures import words
 from feedline.system.files import make_folder_for
 from feedline.system.shown import counted, percent
+from feedline.tools.advise.page import page_of
 from feedline.tools.cli import options
 from feedline.tools.cli.bench import WORKER_COUNT, both_loaders
 from feedline.tools.cli.demo_training import Training, peak_mb
 from feedline.tools.cli.demo_trials import Open, kill_worker, resumed
 from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
-from feedline.tools.cli.report import page_text
 from feedline.tools.measure import harness, rows
 from feedline.tools.measure.harness import FEEDLINE, TORCH, LoaderLike, Outcome, Side
 from feedline.tools.measure.workloads import ReadySamples, TinyMap
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
         table = compare(folder, screen, began_s)
         recording = Recording.load(folder / "run.json")
     with _writing("The report", "Choose another file with -o."):
-        out.write_text(page_text(recording, table), "utf-8")
+        out.write_text(page_of(recording, table), "utf-8")
     screen.line("Report of this run: ", (out.as_uri(), f"link {out.as_uri()}"), wraps=False)
 
 

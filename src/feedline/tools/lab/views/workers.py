@@ -12,7 +12,7 @@ import torch.utils.data
 from torch.utils.data import Dataset, get_worker_info
 
 from feedline.insight.recording import Recording
-from feedline.tools.advise.what_if import grid
+from feedline.tools.advise.what_if import RecordedRun
 from feedline.tools.lab.loaders import loader_code, loader_of, record
 from feedline.tools.lab.pictures import Event, Line, Span, code, doing, figures, lanes, lines, notes, say
 from feedline.tools.lab.view import Control, View
@@ -153,12 +153,12 @@ class _Run:
 
 def _curve(recording: Recording, workers: int, samples_per_s: float) -> Event:
     """Predict other settings from the recording, by running the real core in virtual time."""
-    alone, *others = grid(recording)
+    alone, *others = RecordedRun(recording).grid()
     predicted: dict[str, tuple[list[float], list[float]]] = {}
     for one in others:
-        counts, rates = predicted.setdefault(one.delivery, ([0], [alone.predicted.samples_per_s]))
+        counts, rates = predicted.setdefault(one.change, ([0], [alone.samples_per_s]))
         counts.append(one.workers)
-        rates.append(one.predicted.samples_per_s)
+        rates.append(one.samples_per_s)
     return lines(
         "curve",
         "Throughput by number of workers: this run, and predictions from it by the real core in virtual time",
