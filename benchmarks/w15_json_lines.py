@@ -1,11 +1,10 @@
 """Question: how many tokens per second come from compressed JSON lines that are tokenized and packed on the fly?
 
-Knob: the library, and the tokenizer (`bytes`: the bytes of the text; `words`: a number for each word, in Python; `hf`:
-a fast Hugging Face tokenizer, trained on the texts, if the package is installed). `torch` is a generator in torch's
-loader, as people usually write it: gzip, json, a buffer of tokens. `datasets` is Hugging Face's streaming in torch's
-loader, with `group_texts` as in their examples. `torchdata` is nodes that read lines, a `ParallelMapper` in processes
-that parses and tokenizes them, and a node that packs. `feedline` is `JSONLines(shard).stream()` of each shard, mapped,
-repeated, packed and batched, and interleaved with the other shards.
+Knob: the library, and the tokenizer (`bytes`: the bytes of the text; `words`: a number for each word, in Python).
+`torch` is a generator in torch's loader, as people usually write it: gzip, json, a buffer of tokens. `datasets` is
+Hugging Face's streaming in torch's loader, with `group_texts` as in their examples. `torchdata` is nodes that read
+lines, a `ParallelMapper` in processes that parses and tokenizes them, and a node that packs. `feedline` is
+`JSONLines(shard).stream()` of each shard, mapped, repeated, packed and batched, and interleaved with the other shards.
 
 Held still: 8 shards of gzip with 1,000 texts of 100 to 1,000 words each; rows of 1,024 tokens, cut from the
 concatenated texts, batches of 32, two workers. Shards are read over and over. feedline also delivers segment ids and
@@ -37,8 +36,6 @@ from benchmarks import flags, peers, workloads
 from benchmarks.peers import Loading
 from feedline.tools.measure import harness, rows
 
-TOKENIZERS = ("bytes", "words", "hf")
-
 Tokens = NDArray[np.int32]
 Tokenize = Callable[[str], Tokens]
 
@@ -47,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.parser(
         __doc__, engine=["process"], seconds=2.0, workers=[2], shards=8, texts=1000, length=1024, batch_size=32
     )
-    flags.choose(parser, "--tokenizer", TOKENIZERS)
+    flags.choose(parser, "--tokenizer", tuple(TOKENIZERS))
     ways = {"torch": usual, "feedline": ours, "datasets": hugging_faces, "torchdata": torchdatas}
     peers.add_flag(parser, ways)
     flags.add_data(parser)
@@ -57,9 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = workloads.stored(arguments.data, name, partial(write, arguments.shards, arguments.texts))
     paths = sorted(map(str, folder.glob("*.jsonl.gz")))
     entries: list[harness.Entry] = []
-    for kind in peers.installed(arguments.tokenizer, {"bytes": "json", "words": "json", "hf": "tokenizers"}):
-        tokenize = tokenizer(kind, paths[0], folder)
-        given = {name: partial(way, paths, tokenize, arguments.length) for name, way in chosen.items()}
+    for kind in arguments.tokenizer:
+        given = {name: partial(way, paths, TOKENIZERS[kind], arguments.length) for name, way in chosen.items()}
         entries += peers.entries(arguments, {"tokenizer": kind}, given, length=peers.ENDLESS)
     tokens = rows.Column(
         "samples_per_s", "M tokens/s", arguments.length / 1e6, digits=2, with_range=True, better="higher"
@@ -84,13 +80,6 @@ def write(shards: int, texts: int, folder: Path) -> None:
                 file.write(json.dumps({"id": f"{shard}-{number}", "text": text, "source": "generated"}) + "\n")
 
 
-def tokenizer(kind: str, path: str, folder: Path) -> Tokenize:
-    """Return a function that tokenizes a text."""
-    if kind == "hf":
-        return Fast(str(workloads.stored(folder, "tokenizer.json", partial(_train, path))))
-    return of_bytes if kind == "bytes" else of_words
-
-
 def of_bytes(text: str) -> Tokens:
     return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
@@ -99,32 +88,7 @@ def of_words(text: str) -> Tokens:
     return np.array([zlib.crc32(word.encode()) % 50_000 for word in text.split()], np.int32)
 
 
-class Fast:
-    """A tokenizer of Hugging Face's; each process loads its own."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.loaded: Any = None  # Any: a class of a package that may be absent
-
-    def __call__(self, text: str) -> Tokens:
-        if self.loaded is None:
-            from tokenizers import Tokenizer
-
-            self.loaded = Tokenizer.from_file(self.path)
-        return np.array(self.loaded.encode(text).ids, np.int32)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"path": self.path, "loaded": None}
-
-
-def _train(path: str, out: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=2000, show_progress=False)
-    made.train_from_iterator(texts_of(path), trainer)
-    made.save(str(out))
+TOKENIZERS: dict[str, Tokenize] = {"bytes": of_bytes, "words": of_words}
 
 
 def texts_of(path: str) -> Iterator[str]:

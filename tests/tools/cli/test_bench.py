@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 import json
 from argparse import Namespace
 from pathlib import Path
@@ -40,16 +39,13 @@ def test_different_batches_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_plot_draws_the_rows_that_bench_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_quick_set_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--json", "--rounds", "1", "--seconds", "0.05"]) == 0
-    text = capsys.readouterr().out
-    assert json.loads(text.splitlines()[0])["kind"] == "machine"
-    plot = importlib.import_module("benchmarks.plot")
-    (lines,) = plot.lines_of(text.splitlines(), "samples_per_s").values()
-    assert {line.name for line in lines} == {"torch", "feedline/inline", "feedline/auto"}
-    points = [point for line in lines for point in line.points]
-    assert len(points) == 8
-    assert all(point.y > 0 for point in points)
+    first, *rows = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["kind"] == "machine"
+    rates = [row["figures"]["samples_per_s"]["median"] for row in rows if row["kind"] == "summary"]
+    assert len(rates) == 8
+    assert all(rate > 0 for rate in rates)
 
 
 # -- the user's own dataset --------------------------------------------------------------------------------------------
@@ -64,16 +60,17 @@ def test_a_user_dataset_is_measured_beside_torch(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     for head in ("samples/s", "x torch", "per 1,000", "peak PSS"):
         assert head in done.stdout
-    plot = importlib.import_module("benchmarks.plot")
-    lines = plot.lines_of(rows.read_text().splitlines(), "samples_per_s")["workers, prefetch"]
-    rates = {(point.x, line.name): point.y for line in lines for point in line.points}
+    found = [row for row in map(json.loads, rows.read_text().splitlines()) if row["kind"] == "summary"]
     engines = ("torch", "feedline/process", "feedline/thread")
-    there = {("0, -", "torch"), ("0, -", "feedline/inline")} | {("2, 2", engine) for engine in engines}
-    assert there <= set(rates)
-    assert {place for place, _ in set(rates) - there} == {"2, 4", "2, 8"}, "the best setting, with more prefetching"
-    assert all(rate > 0 for rate in rates.values())
+    assert {(row["case"]["workers"], row["side"]) for row in found if row["case"]["prefetch"] in ("-", 2)} == {
+        (0, "torch"),
+        (0, "feedline/inline"),
+        *((2, engine) for engine in engines),
+    }
+    assert {row["case"]["prefetch"] for row in found} == {"-", 2, 4, 8}, "more prefetching with the best setting"
+    assert all(row["figures"]["samples_per_s"]["median"] > 0 for row in found)
     texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
-    assert {"torch", *engines, "workers", "samples/s", "Memory of all processes"} <= set(texts)
+    assert {"torch", *engines, "workers", "Throughput, samples/s", "Memory of all processes, MB"} <= set(texts)
 
 
 def test_a_setting_that_raises_is_skipped_and_the_others_are_measured() -> None:

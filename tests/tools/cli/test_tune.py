@@ -32,7 +32,7 @@ def test_one_line_of_arguments_is_recommended(tmp_path: Path) -> None:
     assert "feedline/process" in table
     assert 1 <= len(reasons.splitlines()) <= 3
     texts = [text.text for text in ElementTree.parse(tmp_path / "tune.svg").iter("{http://www.w3.org/2000/svg}text")]
-    assert {"Throughput", "feedline/process"} <= set(texts)
+    assert {"Throughput, samples/s", "feedline/process"} <= set(texts)
 
 
 def test_the_recommendation_for_a_training_step_is_written_as_json() -> None:

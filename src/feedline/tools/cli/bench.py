@@ -176,18 +176,15 @@ def plot(path: Path | None, name: str, outcomes: Sequence[harness.Outcome]) -> N
     """Draw rates and memory against numbers of workers; those with more prefetching are other lines."""
     if path is None:
         return
-    rates: list[tuple[str, chart.Point]] = []
-    peaks: list[tuple[str, chart.Point]] = []
+    rates: dict[str, dict[int, harness.Spread]] = {}
+    peaks: dict[str, dict[int, harness.Spread]] = {}
     for found in outcomes:
         workers, prefetch = int(found.case["workers"]), found.case["prefetch"]
         line = found.side.name + (f", prefetch {prefetch}" if prefetch not in ("-", 2) else "")
-        if found.case.get("pinned") == "yes":
-            line += ", pinned"
+        line += ", pinned" if found.case.get("pinned") == "yes" else ""
         if (spread := found.spread("samples_per_s")) is not None:
-            rates.append((line, chart.Point(workers, spread.median, spread.low, spread.high)))
-        if (peak := found.peak_pss_mb) is not None:
-            peaks.append((line, chart.Point(workers, peak, peak, peak)))
-    panels = [chart.Panel("Throughput", "workers", "samples/s", chart.lines_of(rates))]
-    if peaks:
-        panels.append(chart.Panel("Memory of all processes", "workers", "MB", chart.lines_of(peaks)))
-    path.write_text(chart.draw(name, panels), encoding="utf-8")
+            rates.setdefault(line, {})[workers] = spread
+        if (peak := harness.Spread.of([found.peak_pss_mb])) is not None:
+            peaks.setdefault(line, {})[workers] = peak
+    panels = [chart.Panel("Throughput", "samples/s", rates), chart.Panel("Memory of all processes", "MB", peaks)]
+    path.write_text(chart.draw(name, [panel for panel in panels if panel.lines]), encoding="utf-8")
