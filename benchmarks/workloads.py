@@ -6,7 +6,6 @@ is plain: nothing in it knows which loader reads it.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import tempfile
@@ -103,34 +102,6 @@ class Stragglers(Dataset[int]):
     def sleep_s(self, index: int) -> float:
         """Tell how long this sample sleeps."""
         return self.slow_s if index in self.slow else self.usual_s
-
-
-class Remote(Dataset[NDArray[np.uint8]]):
-    """A simulated object store: every request takes the same time and no CPU."""
-
-    def __init__(self, length: int, latency_s: float, sample_bytes: int) -> None:
-        self.length = length
-        self.latency_s = latency_s
-        self.sample_bytes = sample_bytes
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        time.sleep(self.latency_s)
-        return self.answer(index)
-
-    def answer(self, index: int) -> NDArray[np.uint8]:
-        """Make what the store answers."""
-        return np.full(self.sample_bytes, index % 251, np.uint8)
-
-
-class AsyncRemote(Remote):
-    """The same store, asked by coroutines."""
-
-    async def __getitem__(self, index: int) -> NDArray[np.uint8]:  # type: ignore[override]  # the loader awaits it
-        await asyncio.sleep(self.latency_s)
-        return self.answer(index)
 
 
 def path_strings(count: int) -> list[str]:

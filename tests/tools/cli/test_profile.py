@@ -105,23 +105,15 @@ def test_the_loader_that_was_waited_for_most_is_recorded(program: Path, words: l
     assert stats.total.waits["fetch"] > 0
     lines = out.splitlines()
     assert stats.verdict in " ".join(lines)
-    first = next(line for line in lines if line.startswith("Squares, train.py:"))
-    assert f"{100 * stats.total.stall:.1f} %" in first, "the share in the verdict"
-    assert sum(line.startswith("Squares, train.py:") for line in lines) == 3, (
-        "one loader that trains, two that validate"
-    )
-    assert "24" in next(line for line in lines if line.startswith("Squares")).split()
+    training, *validating = [line for line in lines if line.startswith("Squares, train.py:")]
+    assert f"{100 * stats.total.stall:.1f} %" in training, "the share in the verdict"
+    assert "24" in training.split()
+    assert len(validating) == 2
     assert lines[-2:] == [str(program.parent / f"train-profile{end}") for end in (".json.gz", ".html")]
     assert "<title>feedline report" in (program.parent / "train-profile.html").read_text("utf-8")
-
-
-def test_system_figures_cover_the_recorded_time(program: Path) -> None:
-    assert run(str(program), cwd=program.parent)[0] == 0
-    recording = Recording.load(program.parent / "train-profile.json.gz")
     at = [moment for moment in recording.system["at"] if moment is not None]
     assert at == sorted(at)
     assert 0 <= at[0] <= recording.rows["got"][-1] <= at[-1]
-    assert len({len(column) for column in recording.system.values()}) == 1
 
 
 @pytest.mark.parametrize(("word", "expected"), [("exit", 7), ("fail", 1), ("stop", 130)])
@@ -203,19 +195,11 @@ def test_recording_stops_at_the_limit_and_says_so(program: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "No program was given. Write feedline profile"),
-        (["nowhere.py"], "no file nowhere.py"),
-        (["-o", "{program}/run", "{program}"], "cannot be written"),
-    ],
-)
-def test_wrong_arguments_are_explained(
-    program: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_the_output_folder_is_checked_before_the_program_runs(
+    program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["profile", *(word.format(program=program) for word in words)]) == 1
-    assert message in capsys.readouterr().err
+    assert main(["profile", "-o", f"{program}/run", str(program)]) == 1
+    assert "cannot be written" in capsys.readouterr().err
     assert not watchers
 
 

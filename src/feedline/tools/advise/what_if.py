@@ -69,23 +69,6 @@ class RecordedRun:
 
     Raises:
         BadRecording: the recording is too short.
-
-    Example:
-        >>> import feedline, os, tempfile, time
-        >>> path = os.path.join(tempfile.mkdtemp(), "run.json")
-        >>> class Slow:
-        ...     def __len__(self):
-        ...         return 40
-        ...     def __getitem__(self, index):
-        ...         time.sleep(0.002)
-        ...         return index
-        >>> loader = feedline.Loader(Slow(), 1)
-        >>> with feedline.record(loader, path):
-        ...     for batch in loader:
-        ...         time.sleep(0.002)
-        >>> run = RecordedRun(Recording.load(path))
-        >>> run.predict(workers=2).samples_per_s > run.samples_per_s
-        True
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -110,13 +93,13 @@ class RecordedRun:
                 f"all their times, and at least {_FEW} are needed. Record a longer run."
             )
         rows = {name: column[numbers] for name, column in recording.rows.items()}
-        self.late, self.ready = _own(rows)
-        """Time of next() besides waiting for workers: for batches that it waited for, and for those that were ready."""
-        self.alone = np.zeros(1) if self.workers else self.ready
-        self.between = _between(rows) if self.workers else HANDOVER_S
+        late, ready = _own(rows)
+        handover_s = 0.0 if self.workers else HANDOVER_S
+        self.late, self.ready, self.alone = late + handover_s, ready + handover_s, 0.0 if self.workers else ready
+        """Time of next() besides waiting for workers, on average: for batches that it waited for, for those that were
+        ready, and without workers."""
+        self.between = _between(rows) + handover_s
         """Time between two batches of a worker."""
-        if not self.workers:
-            self.late, self.ready = self.late + HANDOVER_S, self.ready + HANDOVER_S
         order = np.lexsort((rows["ordinal"], rows["epoch"]))
         rows = {name: column[order] for name, column in rows.items()}
         self.samples = _some(rows["samples"].astype(float))
@@ -180,10 +163,9 @@ class RecordedRun:
         if workers:
             rate, stall, busy = self._with_workers(workers, prefetch, in_order, batches, steps)
         else:
-            waited = np.resize(batches, GRID_BATCHES) + np.resize(self.alone, GRID_BATCHES)
-            elapsed_s = float((waited + np.resize(steps, GRID_BATCHES)).sum())
-            rate = float(np.resize(self.samples, GRID_BATCHES).sum()) / elapsed_s
-            stall, busy = float(waited.sum()) / elapsed_s, 0.0
+            waited_s = float(batches.mean()) + self.alone
+            elapsed_s = waited_s + float(steps.mean())
+            rate, stall, busy = float(self.samples.mean()) / elapsed_s, waited_s / elapsed_s, 0.0
         is_alike = not workers or (prefetch, in_order) == (self.prefetch, self.in_order)
         is_recorded = workers == self.workers and is_alike and not speedup
         return Prediction(workers, prefetch, in_order, rate, stall, busy, is_recorded, speedup)
@@ -213,8 +195,8 @@ class RecordedRun:
             asked_s = world.now_s
             ordinal = world.next()  # a sample is its own index, and a batch is one sample
             made = world.delivered
-            own = self.late if (made.task_times[0] + made.busy_ns) / 1e9 > asked_s else self.ready
-            world.pass_time(float(own[place % len(own)]))
+            is_late = (made.task_times[0] + made.busy_ns) / 1e9 > asked_s
+            world.pass_time(self.late if is_late else self.ready)
             if place == warm - 1:
                 begun_s = world.now_s
             elif place >= warm:
@@ -308,8 +290,8 @@ def _start(first: NDArray[np.int64], window: int) -> int:
     return max(until_all, min(window, len(first) // 4))
 
 
-def _own(rows: Columns) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the time of next() besides waiting, for batches that it waited for and for others.
+def _own(rows: Columns) -> tuple[float, float]:
+    """Return the mean time of next() besides waiting, for batches that it waited for and for others.
 
     They differ: a thread that waits must first wake up.
     """
@@ -320,7 +302,7 @@ def _own(rows: Columns) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     waited = (finished > asked) & ~alone
     late = own[waited] if waited.any() else own
     ready = own[~waited] if not waited.all() else np.maximum(got - np.maximum(rows["came"], since), 0) / 1e9
-    return late, ready
+    return float(late.mean()), float(ready.mean())
 
 
 def _between(rows: Columns) -> float:
