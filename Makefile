@@ -32,7 +32,7 @@ TAG ?=
 .PHONY: help demo test pytest test-times test-hostile slow frameworks upstream frameworks-tools ray ray-drill drill soak quick lint format types bench hooks clean docs docs-serve docs-test docs-publish gpu dist dist-test sbom matrix lint-release release-tools
 
 help:
-	@echo "make demo    the same training with torch's loader and with feedline, a table and a report (a minute, after the installation)"
+	@echo "make demo    the same training with torch's loader and with feedline, a table and a report (half a minute, after the installation)"
 	@echo "make test    lint, types, tests: what CI runs (about eight minutes on two cores)"
 	@echo "make slow    every combination, more examples of properties, spawned workers, docs, benchmarks, the demo"
 	@echo "make test-times     the tests of make test, and what each folder and file costs"

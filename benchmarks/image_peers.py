@@ -6,7 +6,6 @@ SPDL's pipeline runs in threads; instead of several processes, it uses one proce
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -15,11 +14,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from feedline.errors import BadOption
-from feedline.tools.measure import harness, rows
-
-AHEAD = 2
-"""Batches that are made ahead for each worker, as torch's loader has it by default."""
+from benchmarks import peers
+from benchmarks.peers import AHEAD, Loading
 
 
 # Any, throughout: arrays, and what other libraries make.
@@ -51,81 +47,51 @@ def _has_views(sample: Any) -> bool:
     return isinstance(sample, (list, tuple))
 
 
-class Peer:
-    """What another library iterates over, as the harness expects a loader."""
-
-    prefetch_factor = AHEAD
-
-    def __init__(self, opened: Callable[[], Iterable[Any]], workers: int, length: int) -> None:
-        self.num_workers = workers
-        self._opened = opened
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(tensors, self._opened())
+def ways(names: Iterable[str], dataset: Dataset[Any]) -> dict[str, peers.Opened]:
+    """Return how each library is opened over a dataset, in processes and in threads."""
+    return {
+        f"{name} {engine}": partial(opened, _BATCHES[name], Arrays(dataset), engine)
+        for name in names
+        for engine in ("process", "thread")
+    }
 
 
-def entries(name: str, dataset: Dataset[Any], decoder: str, arguments: argparse.Namespace) -> Iterator[harness.Entry]:
-    """Yield a library with each engine and number of workers, in the cases of torch's loader with the same dataset.
-
-    Raises:
-        BadOption: it is not installed.
-    """
-    try:
-        batches = {"grain": _grain, "spdl": _spdl}[name]()
-    except ImportError as exc:
-        package = {"grain": "grain", "spdl": "spdl_core"}[name]
-        raise BadOption(f"--peers {name} needs a package that is not installed: pip install {package}.") from exc
-    samples, size = Arrays(dataset), arguments.batch_size
-    for workers in filter(None, arguments.workers):
-        for engine in ("process", "thread"):
-            opened = partial(batches, samples, engine, workers, size)
-            case: harness.Case = {"decoder": decoder, "workers": workers}
-            loader = partial(Peer, opened, workers, len(samples) // size)
-            yield rows.steady(case, harness.Side(name, engine), loader, arguments, batch_size=size)
+def opened(batches: Callable[..., Iterable[Any]], samples: Arrays, engine: str, loading: Loading) -> peers.Peer:
+    size, workers = loading.batch_size, max(1, loading.workers)
+    return peers.Peer(partial(batches, samples, engine, workers, size), workers, len(samples) // size, tensors)
 
 
-def _grain() -> Callable[..., Iterable[Any]]:
-    import grain
-    from absl import flags
-
-    flags.FLAGS.mark_as_parsed()  # Grain reads options there, and expects a program that has parsed its arguments
-
-    def batches(samples: Arrays, engine: str, workers: int, size: int) -> Any:
-        shuffled = grain.MapDataset.source(samples).shuffle(seed=0)
-        if engine == "thread":
-            reading = grain.ReadOptions(num_threads=workers, prefetch_buffer_size=workers * AHEAD * size)
-            return shuffled.to_iter_dataset(reading).batch(size)
-        options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=AHEAD)
-        alone = grain.ReadOptions(num_threads=1, prefetch_buffer_size=size)
-        return shuffled.batch(size).to_iter_dataset(alone).mp_prefetch(options)
-
-    return batches
+def of_grain(samples: Arrays, engine: str, workers: int, size: int) -> Any:
+    grain = peers.grain()
+    shuffled = grain.MapDataset.source(samples).shuffle(seed=0)
+    if engine == "thread":
+        reading = grain.ReadOptions(num_threads=workers, prefetch_buffer_size=workers * AHEAD * size)
+        return shuffled.to_iter_dataset(reading).batch(size)
+    options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=AHEAD)
+    alone = grain.ReadOptions(num_threads=1, prefetch_buffer_size=size)
+    return shuffled.batch(size).to_iter_dataset(alone).mp_prefetch(options)
 
 
-def _spdl() -> Callable[..., Iterable[Any]]:
+def of_spdl(samples: Arrays, engine: str, workers: int, size: int) -> Any:
     from spdl.pipeline import PipelineBuilder, run_pipeline_in_subprocess
 
-    def batches(samples: Arrays, engine: str, workers: int, size: int) -> Any:
-        indices = np.random.default_rng(0).permutation(len(samples)).tolist()
-        builder = (
-            PipelineBuilder()
-            .add_source(indices)
-            .pipe(samples.__getitem__, concurrency=workers)
-            .aggregate(size)
-            .pipe(stacked)
-            .add_sink(workers * AHEAD)
-        )
-        if engine == "process":
-            return run_pipeline_in_subprocess(builder.get_config(), num_threads=workers)
-        return _while_open(builder.build(num_threads=workers))
-
-    return batches
+    indices = np.random.default_rng(0).permutation(len(samples)).tolist()
+    builder = (
+        PipelineBuilder()
+        .add_source(indices)
+        .pipe(samples.__getitem__, concurrency=workers)
+        .aggregate(size)
+        .pipe(stacked)
+        .add_sink(workers * AHEAD)
+    )
+    if engine == "process":
+        return run_pipeline_in_subprocess(builder.get_config(), num_threads=workers)
+    return _while_open(builder.build(num_threads=workers))
 
 
 def _while_open(pipeline: Any) -> Iterator[Any]:
     with pipeline.auto_stop():
         yield from pipeline
+
+
+_BATCHES = {"grain": of_grain, "spdl": of_spdl}

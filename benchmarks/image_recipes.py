@@ -5,9 +5,8 @@ The torchvision datasets are in their own module because workers started by spaw
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from feedline import images
 from feedline.datasets import FileDataset
 from feedline.datasets.derived.split import Subset
 from feedline.errors import BadOption
-from feedline.tools.measure import harness, jpegs, rows
+from feedline.tools.measure import jpegs
 
 RECIPES = ("randaugment", "dino")
 SMALL, SMALL_COUNT = 96, 6
@@ -151,27 +150,8 @@ def _our_dino() -> images.Views:
 _OURS: dict[str, Callable[[], Any]] = {"randaugment": _our_randaugment, "dino": _our_dino}
 
 
-def entries(
-    paths: list[Path], length: int, arguments: argparse.Namespace, decoders: Sequence[str]
-) -> Iterator[harness.Entry]:
-    """Yield `feedline.images` behind feedline's loader beside torch's loader with torchvision's transforms.
-
-    Raises:
-        BadOption: torchvision is not installed, or its build cannot decode.
-    """
-    ours = image_recipe(paths, arguments.recipe, length)
-    for decoder in decoders:
-        theirs = RecipeFiles(paths, arguments.recipe, decoder, length)
-        _check(theirs)
-        chosen = partial(_of_side, theirs, ours)
-        yield from rows.loaders(arguments, {"decoder": f"feedline : torchvision, {decoder}"}, chosen, shuffle=True)
-
-
-def _of_side(theirs: RecipeFiles, ours: object, side: harness.Side) -> object:
-    return theirs if side.library == harness.TORCH else ours
-
-
-def _check(dataset: RecipeFiles) -> None:
+def check(dataset: RecipeFiles) -> None:
+    """Raise BadOption if torchvision is not installed, or its build cannot decode."""
     try:
         dataset[0]
     except (ImportError, RuntimeError) as exc:

@@ -7,7 +7,9 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from feedline.tools.measure import harness, rows
 
@@ -38,6 +40,7 @@ class Loading:
         return side.open(dataset, **{**self.options, **arguments})
 
 
+Way = TypeVar("Way")
 # Any: a loader of any library.
 Opened = Callable[[Loading], Any]
 
@@ -53,6 +56,14 @@ def entries(
         ways: how each is opened, by the library and a remark, such as "feedline stream".
         length: batches in an epoch, for loaders that do not know it.
     """
+    for side, way, loading in sides(arguments, ways):
+        opened = partial(way, loading)
+        own = {**case, "workers": loading.workers}
+        yield rows.steady(own, side, opened, arguments, batch_size=arguments.batch_size, length=length)
+
+
+def sides(arguments: argparse.Namespace, ways: Mapping[str, Way]) -> Iterator[tuple[harness.Side, Way, Loading]]:
+    """Yield each way to load with each number of workers and, if it is feedline's, with each engine."""
     for workers in arguments.workers:
         for name, way in ways.items():
             library, _, remark = name.partition(" ")
@@ -61,29 +72,31 @@ def entries(
                 engines = ["inline"] if workers == 0 else arguments.engine
             for engine in engines:
                 side = harness.Side(library, ", ".join(filter(None, (engine, remark))) or None)
-                loading = Loading(workers, arguments.batch_size, engine)
-                yield rows.steady(
-                    {**case, "workers": workers},
-                    side,
-                    lambda way=way, loading=loading: way(loading),
-                    arguments,
-                    batch_size=arguments.batch_size,
-                    length=length,
-                )
+                yield side, way, Loading(workers, arguments.batch_size, engine)
 
 
-def add_flag(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
-    """Add `--peers`: none, some or all of them."""
-    parser.add_argument("--peers", nargs="*", choices=list(names), default=list(names), help="(all that are installed)")
+def add_flag(parser: argparse.ArgumentParser, ways: Iterable[str]) -> None:
+    """Add `--peers`: none, some or all of the ways to load that are neither torch's nor feedline's."""
+    names = [name for name in ways if name.split()[0] not in (harness.TORCH, harness.FEEDLINE)]
+    parser.add_argument("--peers", nargs="*", choices=names, default=names, help="(all that are installed)")
+
+
+def chosen(
+    arguments: argparse.Namespace, ways: Mapping[str, Way], packages: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Way]:
+    """Return torch's and feedline's ways to load, and those of `--peers` that are installed.
+
+    Args:
+        arguments: the flags.
+        ways: what there is to choose from, by name.
+        packages: the package that a way needs, if it is not called like it.
+    """
+    found = installed(arguments.peers, packages)
+    return {name: way for name, way in ways.items() if name in found or name.split()[0] in ("torch", "feedline")}
 
 
 def installed(asked: Sequence[str], packages: Mapping[str, str]) -> list[str]:
-    """Return the peers whose package can be imported, and print a note about the others.
-
-    Args:
-        asked: names of peers.
-        packages: the package that each peer needs, if it is not called like the peer.
-    """
+    """Return the peers whose package can be imported, and print a note about the others."""
     found = []
     for name in asked:
         package = packages.get(name, name)
@@ -102,6 +115,44 @@ def grain() -> Any:
 
     flags.FLAGS.mark_as_parsed()
     return grain
+
+
+# object: a dataset that has a length.
+def drawn(make: Callable[[], object], loading: Loading) -> harness.LoaderLike:
+    """Open a loader over samples of a small dataset, drawn with replacement."""
+    from torch.utils.data import RandomSampler
+
+    dataset: Any = make()
+    return loading.open(dataset, sampler=RandomSampler(dataset, replacement=True, num_samples=1 << 20))
+
+
+# Any: a dataset of Grain's.
+def of_grain(stream: Any, loading: Loading) -> Peer:
+    """Return what Grain iterates over, made in processes if there are workers."""
+    import grain
+
+    if loading.workers:
+        options = grain.MultiprocessingOptions(num_workers=loading.workers, per_worker_buffer_size=AHEAD)
+        stream = stream.mp_prefetch(options)
+    return Peer(lambda: stream, loading.workers)
+
+
+# Any: nodes of torchdata's.
+def mapped(source: Any, function: Callable[[Any], Any], loading: Loading) -> Any:
+    """Map a node of torchdata's, in processes if there are workers."""
+    from torchdata import nodes
+
+    if loading.workers:
+        return nodes.ParallelMapper(source, function, num_workers=loading.workers, method="process")
+    return nodes.Mapper(source, function)
+
+
+def of_nodes(batches: Any, loading: Loading, length: int = ENDLESS) -> Peer:
+    """Return the loader of torchdata's nodes, which prefetches if there are workers."""
+    from torchdata import nodes
+
+    loader = nodes.Loader(nodes.Prefetcher(batches, prefetch_factor=AHEAD) if loading.workers else batches)
+    return Peer(lambda: loader, loading.workers, length)
 
 
 # Any: batches of any kind.

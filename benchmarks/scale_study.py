@@ -22,7 +22,7 @@ largest number of batches of one rank that were in flight or ready; multiplied b
 of a rank. `state` is the size of a saved state as JSON. `us/batch` is what the simulated loader cost this machine:
 core, plan, checks and the simulation itself.
 
-    python -m benchmarks.scale_study --svg scale.svg           # about a quarter of an hour
+    python -m benchmarks.scale_study                           # about a quarter of an hour
     python -m benchmarks.scale_study --workers 100 --ranks 10 6 8 --minutes 30
 """
 
@@ -47,7 +47,6 @@ from feedline.schedulers import LeastLoaded
 from feedline.simulation import LawBroken
 from feedline.simulation.scenario import IN_ORDER, UNORDERED
 from feedline.system.ranks import Share
-from feedline.tools.measure.chart import Line, Panel, Point, draw
 from feedline.types import IndexBlock
 from tests.simulation.engine import Trace
 from tests.simulation.scenario import Scenario
@@ -57,7 +56,6 @@ SAMPLES = 10**12
 BATCH_SIZE = 4
 SLICE_S = 20.0
 BACK = 0.95
-POINTS = 30
 CASES = ["one", "many", "least", "any"]
 COLUMNS = (
     ("case", 28),
@@ -91,14 +89,6 @@ class Case:
     state_bytes: int = 0
     restarts: int = 0
     us_per_batch: float = 0.0
-    pace: list[float] = field(default_factory=list)
-    """Steps as a share of ideal, minute by minute."""
-    under_way_then: list[int] = field(default_factory=list)
-
-    @property
-    def label(self) -> str:
-        """How it is called in the plot."""
-        return f"{self.title}, depth {self.depth}"
 
     @property
     def title(self) -> str:
@@ -124,7 +114,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--cases", nargs="+", choices=CASES, default=CASES, help="see Knob (%(default)s)")
     add("--seed", type=int, default=0)
     add("--json", type=Path, help="write the cases as JSON lines")
-    add("--svg", type=Path, help="draw the pace and the batches under way over time")
     options = parser.parse_args(argv)
     print("".join(f"{title:>{width}}" for title, width in COLUMNS))
     cases = []
@@ -134,8 +123,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(row_of(case), flush=True)
         if options.json:
             options.json.write_text("".join(json.dumps(asdict(case)) + "\n" for case in cases), encoding="utf-8")
-    if options.svg:
-        options.svg.write_text(picture(cases, options), encoding="utf-8")
     return 0
 
 
@@ -247,8 +234,6 @@ class Study:
                 world.pass_time(now_s - world.now_s)
             case.batches += len(worlds)
             self.ends_s.append((now_s, self.step_s))
-            if now_s >= 60.0 * (len(case.under_way_then) + 1):
-                case.under_way_then.append(max(len(one.epoch.in_flight) + len(one.epoch.ready) for one in worlds))
         return now_s
 
     def lose_node(self, now_s: float) -> None:
@@ -301,7 +286,6 @@ class Study:
         case.of_ideal = done_s / steady_s if steady_s else 0.0
         lost_s = before_s - steady_s - (sum(ideal_s for _, ideal_s in self.ends_s) - done_s)
         case.start_lost_s = lost_s / len(self.begins_s)
-        case.pace = self.paces(60.0)
         slices = self.paces(SLICE_S)
         for lost_s in self.lost_s:
             first = int(lost_s / SLICE_S) + 1
@@ -347,28 +331,6 @@ def row_of(case: Case) -> str:
         f"{case.us_per_batch:.0f}",
     )
     return "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, COLUMNS, strict=True))
-
-
-def picture(cases: Sequence[Case], options: argparse.Namespace) -> str:
-    """Draw the pace and the batches under way, in as many points as have room."""
-    lines: dict[str, list[Line]] = {"pace": [], "under way": []}
-    for case in cases:
-        for name, values in (("pace", case.pace), ("under way", case.under_way_then)):
-            width = -(-len(values) // POINTS) or 1
-            points = []
-            for first in range(0, len(values), width):
-                found = values[first : first + width]
-                points.append(Point(first + len(found), statistics.fmean(found), min(found), max(found)))
-            lines[name].append(Line(case.label, points))
-    title = (
-        f"{options.workers:,} workers on {options.nodes} nodes, one of which is lost every {options.lost_every:g} min"
-    )
-    pace = Panel(
-        "training steps, as a share of steps that never wait", "minute", "share", lines["pace"], (1.0, "ideal")
-    )
-    return draw(
-        title, [pace, Panel("batches in flight or ready, of one rank", "minute", "batches", lines["under way"])]
-    )
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def object_bytes(folder: Path) -> dict[str, int]:
     """Return the size of each shard; of objects that hold one sample each, that of all."""
     if folder.name == "objects":
         return {"*": sum(path.stat().st_size for path in folder.iterdir())}
-    endings = (".tar", ".mds", ".bin", ".parquet")
+    endings = (".tar", ".mds", ".bin")
     return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.suffix in endings}
 
 
@@ -146,34 +146,6 @@ def write_litdata(data: Data, folder: Path) -> None:
     writer.merge(1)
 
 
-def write_parquet(data: Data, folder: Path) -> None:
-    """Write files of one row group each."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    folder.mkdir()
-    samples = iter(data)
-    for shard, rows in enumerate(_shards(data)):
-        some = [next(samples) for _ in rows]
-        if data.kind == "jpeg":
-            table = pa.table({"jpg": [image for image, _ in some], "cls": [number for _, number in some]})
-        else:
-            table = pa.table({"npy": pa.FixedSizeListArray.from_arrays(pa.array(np.concatenate(some)), data.window)})
-        # Without a dictionary, because the JPEG files repeat.
-        options = {"row_group_size": len(rows), "compression": "none", "use_dictionary": False}
-        pq.write_table(table, folder / f"{shard:05d}.parquet", **options)
-
-
-def write_token_files(data: Data, folder: Path) -> None:
-    from feedline.text import TokenWriter
-
-    folder.mkdir()
-    samples = iter(data)
-    for shard, rows in enumerate(_shards(data)):
-        with TokenWriter(folder / f"{shard:05d}.bin", dtype="uint16") as writer:
-            writer.write([next(samples) for _ in rows])
-
-
 def write_objects(data: Data, folder: Path) -> None:
     """Write an object for each sample."""
     folder.mkdir()
@@ -181,18 +153,10 @@ def write_objects(data: Data, folder: Path) -> None:
         (folder / str(number)).write_bytes(sample[0] if data.kind == "jpeg" else sample.tobytes())
 
 
-def _shards(data: Data) -> Iterator[range]:
-    """Yield the numbers of the samples in each shard."""
-    for first in range(0, data.samples, data.per_shard):
-        yield range(first, min(first + data.per_shard, data.samples))
-
-
 _FORMS: dict[str, Callable[[Data, Path], None]] = {
     "tar": write_tar,
     "packed": write_packed,
     "mds": write_mds,
     "litdata": write_litdata,
-    "parquet": write_parquet,
-    "token-files": write_token_files,
     "objects": write_objects,
 }

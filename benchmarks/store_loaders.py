@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.store_data import BUCKET, KINDS, Data
+from benchmarks.store_data import BUCKET, Data
 from feedline.datasets import Remote
 from feedline.tools.measure import harness
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
 FIELDS = {"jpeg": ("jpg", "cls"), "tokens": "npy"}
 SEED = 1
-MEMORY: str = "56 MB"
-"""What each worker keeps in memory of files that are read by the part: two windows of the default size, not all."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +70,6 @@ class Way:
     form: str
     """The format it reads."""
     opened: Callable[[Job], Any]
-    kinds: Sequence[str] = KINDS
-    """The samples that it can load."""
     order: Callable[[Job, int], Sequence[int]] | None = None
     """The objects in the order of an epoch, if it reads each as a whole."""
 
@@ -143,41 +139,10 @@ def feedline_random(job: Job) -> Any:
     return DataLoader(dataset, shuffle=True, seed=SEED, **loading(job))  # type: ignore[arg-type]
 
 
-def feedline_parquet(job: Job) -> Any:
-    """Return feedline's loader over row groups as a stream. Each object has one, so a window is `mixed_shards`."""
-    from feedline import DataLoader
-    from feedline.datasets import ParquetDataset
-
-    options = {**reading(job), "cache_bytes": MEMORY}
-    dataset = ParquetDataset(addresses(job, "parquet"), FIELDS[job.data.kind], **options)
-    stream = dataset.stream(shuffle=True, window=job.mixed_shards, seed=SEED)
-    return DataLoader(stream, **loading(job))  # type: ignore[arg-type]
-
-
-def feedline_tokens(job: Job) -> Any:
-    """Return feedline's loader over pieces of token files as a stream. A window has the bytes of `mixed_shards`."""
-    from feedline import DataLoader
-    from feedline.datasets.storage.disk_cache import PIECE_BYTES
-    from feedline.text import TokenDataset
-
-    options = {**reading(job), "cache_bytes": MEMORY}
-    dataset = TokenDataset(addresses(job, "token-files"), job.data.window, labels=None, dtype=None, **options)
-    window = job.mixed * job.data.window * 2 // PIECE_BYTES
-    stream = dataset.stream(shuffle=True, window=max(1, window), seed=SEED)
-    return DataLoader(stream, **loading(job))  # type: ignore[arg-type]
-
-
 def tar_order(job: Job, epoch: int) -> Sequence[int]:
     """Return the shards in the order in which feedline's stream reads them."""
     order: list[int] = shuffled_stream(job).order(epoch)
     return order
-
-
-def parquet_order(job: Job, epoch: int) -> Sequence[int]:
-    """Return the files in the order in which feedline's stream reads their row groups."""
-    from feedline.datasets.framework.shard_order import order_of
-
-    return order_of(len(job.objects), SEED, 1, epoch)
 
 
 def mosaicml(job: Job) -> Any:
@@ -321,10 +286,6 @@ WAYS = {
     "webdataset": Way(harness.Side("webdataset"), "webdataset", "tar", webdataset),
     "feedline": Way(harness.Side(harness.FEEDLINE, "stream"), "s3fs", "tar", feedline_stream, order=tar_order),
     "random": Way(harness.Side(harness.FEEDLINE, "random access"), "s3fs", "packed", feedline_random),
-    "parquet": Way(harness.Side(harness.FEEDLINE, "parquet"), "s3fs", "parquet", feedline_parquet, order=parquet_order),
-    "token-files": Way(
-        harness.Side(harness.FEEDLINE, "token files"), "s3fs", "token-files", feedline_tokens, kinds=("tokens",)
-    ),
     "objects": Way(harness.Side(harness.TORCH, "objects"), "torch", "objects", one_by_one),
     "async": Way(harness.Side(harness.FEEDLINE, "async"), "torch", "objects", at_once),
 }

@@ -59,25 +59,20 @@ class Link:
 
 @dataclass
 class Counts:
-    """What was sent, by path of the object. Threads may share it."""
+    """What was sent. Threads may share it."""
 
-    requests: dict[str, int] = field(default_factory=dict)
-    sent: dict[str, int] = field(default_factory=dict)
+    requests: int = 0
+    sent: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add_request(self, path: str) -> None:
+    def add(self, *, requests: int = 0, sent: int = 0) -> None:
         with self._lock:
-            self.requests[path] = self.requests.get(path, 0) + 1
-
-    def add_bytes(self, path: str, count: int) -> None:
-        with self._lock:
-            self.sent[path] = self.sent.get(path, 0) + count
+            self.requests += requests
+            self.sent += sent
 
     def as_json(self) -> bytes:
         """Return the counts, and the CPU seconds of this process."""
-        with self._lock:
-            counts = {"requests": self.requests, "bytes": self.sent, "cpu_s": time.process_time()}
-            return json.dumps(counts).encode()
+        return json.dumps({"requests": self.requests, "bytes": self.sent, "cpu_s": time.process_time()}).encode()
 
 
 @dataclass(frozen=True)
@@ -110,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, *, with_content: bool) -> None:
         store, address = self.server.store, urlsplit(self.path)
         name = unquote(address.path).strip("/")
-        store.counts.add_request(name)
+        store.counts.add(requests=1)
         time.sleep(store.latency_s)
         path = store.folder / name
         if path.is_dir() and name and "/" not in name:
@@ -131,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
         self.end_headers()
         if with_content:
-            self._send_file(path, name, first, last - first + 1)
+            self._send_file(path, first, last - first + 1)
 
     def _send_bytes(self, content: bytes, kind: str) -> None:
         self.send_response(200)
@@ -140,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def _send_file(self, path: Path, name: str, offset: int, count: int) -> None:
+    def _send_file(self, path: Path, offset: int, count: int) -> None:
         store = self.server.store
         began, sent = time.perf_counter(), 0
         self.wfile.flush()
@@ -149,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
                 piece = min(PIECE, count - sent)
                 _sleep(store.link.reserve(piece))
                 piece = self.connection.sendfile(file, offset + sent, piece)
-                store.counts.add_bytes(name, piece)
+                store.counts.add(sent=piece)
                 sent += piece
                 _sleep(sent / store.bytes_per_s - (time.perf_counter() - began))
 

@@ -17,22 +17,20 @@ rates are limited only by memory bandwidth. Files are read from the page cache. 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from benchmarks import flags, peers, workloads
+from benchmarks.peers import Loading
 from feedline.tools.measure import harness, rows
 
-PACKAGES = {"litdata": "litdata", "megatron": "megatron"}
 MEAN_LENGTH = 600
 VOCABULARY = 50_000
 CHUNK = 1 << 22
@@ -43,36 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.parser(
         __doc__, engine=["process"], seconds=1.0, workers=[0, 2], tokens=10**8, block=2048, batch_size=32
     )
-    peers.add_flag(parser, list(PACKAGES))
+    ways = {"torch": usual, "feedline": ours, "litdata": litdatas, "megatron": megatrons}
+    peers.add_flag(parser, ways)
     flags.add_data(parser)
     arguments = parser.parse_args(argv)
-    chosen = peers.installed(arguments.peers, PACKAGES)
     folder = workloads.stored(arguments.data, f"tokens-{arguments.tokens}", partial(write, arguments.tokens))
-    entries = [entry for workers in arguments.workers for entry in _entries(folder, workers, chosen, arguments)]
+    chosen = {name: partial(way, folder, arguments.block) for name, way in peers.chosen(arguments, ways).items()}
+    outcomes = rows.measure(list(peers.entries(arguments, {}, chosen)), arguments)
     tokens = rows.Column(
         "samples_per_s", "M tokens/s", arguments.block / 1e6, digits=1, with_range=True, better="higher"
     )
-    rows.publish("w13_tokens", rows.measure(entries, arguments), arguments, columns=(tokens, *rows.COSTS))
+    rows.publish("w13_tokens", outcomes, arguments, columns=(tokens, *rows.COSTS))
     return 0
-
-
-def _entries(
-    folder: Path, workers: int, chosen: Sequence[str], arguments: argparse.Namespace
-) -> Iterator[harness.Entry]:
-    size, block = arguments.batch_size, arguments.block
-    options = {"batch_size": size, "shuffle": True, "drop_last": True, **harness.worker_arguments(workers)}
-    # Any: loaders of several libraries.
-    ways: list[tuple[harness.Side, Callable[[], Any]]] = [
-        (harness.Side(harness.TORCH), partial(usual, folder, block, options))
-    ]
-    for engine in ["inline"] if workers == 0 else arguments.engine:
-        ways.append((harness.Side(harness.FEEDLINE, engine), partial(ours, folder, block, engine, options)))
-    if "litdata" in chosen:
-        ways.append((harness.Side("litdata"), partial(litdatas, folder, block, size, workers)))
-    if "megatron" in chosen:
-        ways.append((harness.Side("megatron"), partial(megatrons, folder, block, options)))
-    for side, opened in ways:
-        yield rows.steady({"workers": workers}, side, opened, arguments, batch_size=size)
 
 
 def write(count: int, folder: Path) -> None:
@@ -97,35 +77,17 @@ def tokens_of(folder: Path) -> NDArray[np.uint16]:
     return np.memmap(path, np.uint16, "r", HEADER_BYTES, (TokenDataset(path).token_count,))
 
 
-class Usual(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """What people write: a memory map, from which a sample is cut and converted."""
-
-    def __init__(self, folder: Path, block: int) -> None:
-        self.tokens = tokens_of(folder)
-        self.block = block
-
-    def __len__(self) -> int:
-        return (len(self.tokens) - 1) // self.block
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        first, last = index * self.block, (index + 1) * self.block
-        tokens = torch.from_numpy(self.tokens[first:last].astype(np.int64))
-        labels = torch.from_numpy(self.tokens[first + 1 : last + 1].astype(np.int64))
-        return tokens, labels
+def usual(folder: Path, block: int, loading: Loading) -> harness.LoaderLike:
+    return loading.open(workloads.TokenBlocks(tokens_of(folder), block), shuffle=True, drop_last=True)
 
 
-def usual(folder: Path, block: int, options: dict[str, Any]) -> harness.LoaderLike:
-    return harness.Side(harness.TORCH).open(Usual(folder, block), **options)
-
-
-def ours(folder: Path, block: int, engine: str, options: dict[str, Any]) -> harness.LoaderLike:
+def ours(folder: Path, block: int, loading: Loading) -> harness.LoaderLike:
     from feedline.text import TokenDataset
 
-    dataset = TokenDataset(folder / "tokens.bin", block)
-    return harness.Side(harness.FEEDLINE, engine).open(dataset, seed=1, **options)
+    return loading.open(TokenDataset(folder / "tokens.bin", block), shuffle=True, drop_last=True, seed=1)
 
 
-def litdatas(folder: Path, block: int, size: int, workers: int) -> peers.Peer:
+def litdatas(folder: Path, block: int, loading: Loading) -> peers.Peer:
     import litdata
     from litdata.streaming.item_loader import TokensLoader
     from litdata.streaming.writer import BinaryWriter
@@ -145,9 +107,8 @@ def litdatas(folder: Path, block: int, size: int, workers: int) -> peers.Peer:
     dataset = litdata.StreamingDataset(
         str(chunks), item_loader=TokensLoader(block_size=block + 1), shuffle=True, drop_last=True, seed=1
     )
-    options = harness.worker_arguments(workers)
-    loader = litdata.StreamingDataLoader(dataset, batch_size=size, drop_last=True, **options)
-    return peers.Peer(lambda: loader, workers, len(loader), _cut)
+    loader = litdata.StreamingDataLoader(dataset, drop_last=True, **loading.options)
+    return peers.Peer(lambda: loader, loading.workers, len(loader), _cut)
 
 
 def _cut(batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -180,7 +141,7 @@ class Megatrons(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return tokens[:-1].contiguous(), tokens[1:].contiguous()
 
 
-def megatrons(folder: Path, block: int, options: dict[str, Any]) -> harness.LoaderLike:
+def megatrons(folder: Path, block: int, loading: Loading) -> harness.LoaderLike:
     with warnings.catch_warnings():  # of packages for GPUs that Megatron would like to have
         warnings.simplefilter("ignore")
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
@@ -193,7 +154,7 @@ def megatrons(folder: Path, block: int, options: dict[str, Any]) -> harness.Load
         lengths = TokenDataset(folder / "tokens.bin").documents.lengths.tolist()
         builder.add_document(torch.from_numpy(tokens_of(folder).astype(np.int32)), lengths)
         builder.finalize(str(prefix.with_suffix(".idx")))
-    return harness.Side(harness.TORCH).open(Megatrons(prefix, block), **options)
+    return loading.open(Megatrons(prefix, block), shuffle=True, drop_last=True)
 
 
 if __name__ == "__main__":

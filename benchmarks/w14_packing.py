@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,11 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import flags, peers, workloads
+from benchmarks.peers import Loading
 from feedline.tools.measure import harness, rows
 
-PACKAGES = {"grain": "grain", "trl": "trl"}
 KINDS = {"whole": "best_fit", "cut": "concat"}
 MEAN, SIGMA = 600, 1.0
-ENDLESS = 1 << 40
 COLUMNS = (
     rows.Column("tokens_per_s", "M tokens/s", 1e-6, digits=2, with_range=True, better="higher"),
     rows.Column("full", "full\n%", 100, digits=2),
@@ -64,16 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         bins=64,
     )
     flags.choose(parser, "--kind", list(KINDS))
-    peers.add_flag(parser, list(PACKAGES))
+    peers.add_flag(parser, ("grain", "trl"))
     flags.add_data(parser)
     arguments = parser.parse_args(argv)
-    chosen = peers.installed(arguments.peers, PACKAGES)
-    entries = [
-        entry
-        for kind in arguments.kind
-        for workers in arguments.workers
-        for entry in _entries(kind, workers, chosen, arguments)
-    ]
+    chosen = peers.installed(arguments.peers, {})
+    entries = [entry for kind in arguments.kind for entry in _entries(kind, chosen, arguments)]
     rows.publish("w14_packing", rows.measure(entries, arguments), arguments, columns=COLUMNS, details=False)
     return 0
 
@@ -115,7 +110,7 @@ class Packing:
     def measure(self) -> harness.Figures:
         size = self.arguments.batch_size
         # Each worker may end with a batch that is not full.
-        length = self.rows // size if self.epoch is None else ENDLESS
+        length = self.rows // size if self.epoch is None else peers.ENDLESS
         entry = rows.steady({}, harness.Side(""), self.opened, self.arguments, batch_size=size, length=length)
         figures = entry.measure()
         assert figures["samples_per_s"] is not None
@@ -124,27 +119,28 @@ class Packing:
         return {**figures, "tokens_per_s": rate, "full": self.full, "cpu_us_per_row": figures["cpu_s_per_1000"] * 1e3}
 
 
-def _entries(kind: str, workers: int, chosen: Sequence[str], arguments: argparse.Namespace) -> Iterator[harness.Entry]:
-    case: harness.Case = {"documents": kind, "workers": workers}
-    ways = [(harness.Side(harness.TORCH), Packing(partial(usual, kind, workers, arguments), "segment_ids", arguments))]
-    for engine in ["inline"] if workers == 0 else arguments.engine:
-        for known in (False, True):
-            side = harness.Side(harness.FEEDLINE, f"{engine}, {'known' if known else 'list'}")
-            opened = partial(ours, kind, workers, engine, known, arguments)
-            ways.append((side, Packing(opened, "segment_ids", arguments)))
+def _entries(kind: str, chosen: Sequence[str], arguments: argparse.Namespace) -> Iterator[harness.Entry]:
+    ways: dict[str, Callable[..., Any]] = {
+        "torch": partial(usual, kind),
+        "feedline list": partial(ours, kind, False),
+        "feedline known": partial(ours, kind, True),
+    }
     if "grain" in chosen:
         for name in ("first_fit", "best_fit") if kind == "whole" else ("concat",):
-            endless, epoch = partial(grains, name, workers, arguments), partial(grains, name, 0, arguments, passes=1)
-            packing = Packing(endless, "tokens_segment_ids", arguments, epoch)
-            ways.append((harness.Side("grain", name), packing))
-    for side, packing in ways:
+            ways[f"grain {name}"] = partial(grains, name)
+    for side, way, loading in peers.sides(arguments, ways):
+        packing = Packing(partial(way, arguments, loading), "segment_ids", arguments)
+        if side.library == "grain":
+            epoch = partial(way, arguments, replace(loading, workers=0), passes=1)
+            packing = replace(packing, segments="tokens_segment_ids", epoch=epoch)
+        case: harness.Case = {"documents": kind, "workers": loading.workers}
         yield harness.Entry(case, side, packing.measure, packing.count)
     if "trl" in chosen:
         strategy = "bfd" if kind == "whole" else "wrapped"
-        for reads in (False, True):
+        for workers, reads in itertools.product(arguments.workers, (False, True)):
             side = harness.Side("trl", f"{strategy}{', read' if reads else ''}")
-            once = partial(trls, strategy, workers, reads, arguments)
-            yield harness.Entry(case, side, partial(harness.watched, once), lambda: None)
+            once = partial(trls, strategy, reads, arguments, Loading(workers, arguments.batch_size))
+            yield harness.Entry({"documents": kind, "workers": workers}, side, partial(harness.watched, once))
 
 
 class Usual(torch.utils.data.IterableDataset[dict[str, Any]]):
@@ -184,18 +180,14 @@ class Usual(torch.utils.data.IterableDataset[dict[str, Any]]):
         return row
 
 
-def usual(kind: str, workers: int, arguments: argparse.Namespace) -> harness.LoaderLike:
-    dataset = Usual(kind, arguments.documents, arguments.length)
-    options = harness.worker_arguments(workers)
-    return harness.Side(harness.TORCH).open(dataset, batch_size=arguments.batch_size, **options)
+def usual(kind: str, arguments: argparse.Namespace, loading: Loading) -> harness.LoaderLike:
+    return loading.open(Usual(kind, arguments.documents, arguments.length))
 
 
-def ours(kind: str, workers: int, engine: str, known: bool, arguments: argparse.Namespace) -> harness.LoaderLike:
+def ours(kind: str, known: bool, arguments: argparse.Namespace, loading: Loading) -> harness.LoaderLike:
     import feedline
 
-    packed = feedline.pipe(_source(known, arguments)).pack(arguments.length, strategy=KINDS[kind])  # type: ignore[arg-type]
-    side, options = harness.Side(harness.FEEDLINE, engine), harness.worker_arguments(workers)
-    return side.open(packed, batch_size=arguments.batch_size, **options)
+    return loading.open(feedline.pipe(_source(known, arguments)).pack(arguments.length, strategy=KINDS[kind]))  # type: ignore[arg-type]
 
 
 def _source(known: bool, arguments: argparse.Namespace) -> Any:
@@ -228,7 +220,7 @@ class Documents:
         return {"tokens": documents(self.count, self.length)[index].astype(np.int32)}
 
 
-def grains(name: str, workers: int, arguments: argparse.Namespace, passes: int | None = None) -> peers.Peer:
+def grains(name: str, arguments: argparse.Namespace, loading: Loading, passes: int | None = None) -> peers.Peer:
     """Return Grain's packing. It has no end unless asked for, since starting its workers takes many seconds."""
     grain = peers.grain()
     from grain import experimental
@@ -242,15 +234,10 @@ def grains(name: str, workers: int, arguments: argparse.Namespace, passes: int |
         makes = {"first_fit": "FirstFitPackIterDataset", "best_fit": "BestFitPackIterDataset"}
         make = getattr(experimental, makes[name])
         packed = make(stream, length_struct=lengths, num_packing_bins=arguments.bins)
-    batches = packed.batch(arguments.batch_size)
-    if workers:
-        batches = batches.mp_prefetch(
-            grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=peers.AHEAD)
-        )
-    return peers.Peer(lambda: batches, workers, 0)
+    return peers.of_grain(packed.batch(arguments.batch_size), loading)
 
 
-def trls(strategy: str, workers: int, reads: bool, arguments: argparse.Namespace) -> harness.Figures:
+def trls(strategy: str, reads: bool, arguments: argparse.Namespace, loading: Loading) -> harness.Figures:
     """Pack everything with TRL, and read it if asked to; its results are not cached."""
     import datasets
     from trl.data_utils import pack_dataset
@@ -260,12 +247,9 @@ def trls(strategy: str, workers: int, reads: bool, arguments: argparse.Namespace
     found = documents(arguments.documents, arguments.length)
     source = _arrow(arguments.documents, arguments.length)
     begun, cpu = time.perf_counter(), _cpu_s()
-    packed = pack_dataset(source, arguments.length, strategy, {"num_proc": workers or None})
+    packed = pack_dataset(source, arguments.length, strategy, {"num_proc": loading.workers or None})
     if reads:
-        options = harness.worker_arguments(workers)
-        batches = harness.Side(harness.TORCH).open(
-            packed.with_format("numpy"), batch_size=arguments.batch_size, collate_fn=_padded, **options
-        )
+        batches = loading.open(packed.with_format("numpy"), collate_fn=_padded)
         for _ in batches:
             pass
         harness.close(batches)

@@ -1,11 +1,10 @@
 """Question: how many tokens per second come from compressed JSON lines that are tokenized and packed on the fly?
 
-Knob: the library, and the tokenizer (`bytes`: the bytes of the text; `words`: a number for each word, in Python; `hf`:
-a fast Hugging Face tokenizer, trained on the texts, if the package is installed). `torch` is a generator in torch's
-loader, as people usually write it: gzip, json, a buffer of tokens. `datasets` is Hugging Face's streaming in torch's
-loader, with `group_texts` as in their examples. `torchdata` is nodes that read lines, a `ParallelMapper` in processes
-that parses and tokenizes them, and a node that packs. `feedline` is `JSONLines(shard).stream()` of each shard, mapped,
-repeated, packed and batched, and interleaved with the other shards.
+Knob: the library, and the tokenizer (`bytes`: the bytes of the text; `words`: a number for each word, in Python).
+`torch` is a generator in torch's loader, as people usually write it: gzip, json, a buffer of tokens. `datasets` is
+Hugging Face's streaming in torch's loader, with `group_texts` as in their examples. `torchdata` is nodes that read
+lines, a `ParallelMapper` in processes that parses and tokenizes them, and a node that packs. `feedline` is
+`JSONLines(shard).stream()` of each shard, mapped, repeated, packed and batched, and interleaved with the other shards.
 
 Held still: 8 shards of gzip with 1,000 texts of 100 to 1,000 words each; rows of 1,024 tokens, cut from the
 concatenated texts, batches of 32, two workers. Shards are read over and over. feedline also delivers segment ids and
@@ -19,7 +18,6 @@ How to read it: `x torch` is the ratio to the plain generator. Decompressing and
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import itertools
 import json
@@ -35,11 +33,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import flags, peers, workloads
+from benchmarks.peers import Loading
 from feedline.tools.measure import harness, rows
-
-PACKAGES = {"datasets": "datasets", "torchdata": "torchdata"}
-TOKENIZERS = ("bytes", "words", "hf")
-ENDLESS = 1 << 40
 
 Tokens = NDArray[np.int32]
 Tokenize = Callable[[str], Tokens]
@@ -49,48 +44,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.parser(
         __doc__, engine=["process"], seconds=2.0, workers=[2], shards=8, texts=1000, length=1024, batch_size=32
     )
-    flags.choose(parser, "--tokenizer", TOKENIZERS)
-    peers.add_flag(parser, list(PACKAGES))
+    flags.choose(parser, "--tokenizer", tuple(TOKENIZERS))
+    ways = {"torch": usual, "feedline": ours, "datasets": hugging_faces, "torchdata": torchdatas}
+    peers.add_flag(parser, ways)
     flags.add_data(parser)
     arguments = parser.parse_args(argv)
-    chosen = peers.installed(arguments.peers, PACKAGES)
+    chosen = peers.chosen(arguments, ways)
     name = f"json-lines-{arguments.shards}-{arguments.texts}"
     folder = workloads.stored(arguments.data, name, partial(write, arguments.shards, arguments.texts))
-    kinds = peers.installed(arguments.tokenizer, {"bytes": "json", "words": "json", "hf": "tokenizers"})
-    entries = [
-        entry
-        for kind in kinds
-        for workers in arguments.workers
-        for entry in _entries(kind, folder, workers, chosen, arguments)
-    ]
+    paths = sorted(map(str, folder.glob("*.jsonl.gz")))
+    entries: list[harness.Entry] = []
+    for kind in arguments.tokenizer:
+        given = {name: partial(way, paths, TOKENIZERS[kind], arguments.length) for name, way in chosen.items()}
+        entries += peers.entries(arguments, {"tokenizer": kind}, given, length=peers.ENDLESS)
     tokens = rows.Column(
         "samples_per_s", "M tokens/s", arguments.length / 1e6, digits=2, with_range=True, better="higher"
     )
     columns = (tokens, *rows.COSTS)
     rows.publish("w15_json_lines", rows.measure(entries, arguments), arguments, columns=columns, details=False)
     return 0
-
-
-def _entries(
-    kind: str, folder: Path, workers: int, chosen: Sequence[str], arguments: argparse.Namespace
-) -> Iterator[harness.Entry]:
-    paths, size, length = sorted(map(str, folder.glob("*.jsonl.gz"))), arguments.batch_size, arguments.length
-    tokenize = tokenizer(kind, paths[0], folder)
-    # Any: loaders of several libraries.
-    ways: list[tuple[harness.Side, Callable[[], Any]]] = [
-        (harness.Side(harness.TORCH), partial(usual, paths, tokenize, length, size, workers))
-    ]
-    for engine in ["inline"] if workers == 0 else arguments.engine:
-        ways.append(
-            (harness.Side(harness.FEEDLINE, engine), partial(ours, paths, tokenize, length, size, workers, engine))
-        )
-    if "datasets" in chosen:
-        ways.append((harness.Side("datasets"), partial(hugging_faces, paths, tokenize, length, size, workers)))
-    if "torchdata" in chosen:
-        ways.append((harness.Side("torchdata"), partial(torchdatas, paths, tokenize, length, size, workers)))
-    for side, opened in ways:
-        case: harness.Case = {"tokenizer": kind, "workers": workers}
-        yield rows.steady(case, side, opened, arguments, batch_size=size, length=ENDLESS)
 
 
 def write(shards: int, texts: int, folder: Path) -> None:
@@ -108,13 +80,6 @@ def write(shards: int, texts: int, folder: Path) -> None:
                 file.write(json.dumps({"id": f"{shard}-{number}", "text": text, "source": "generated"}) + "\n")
 
 
-def tokenizer(kind: str, path: str, folder: Path) -> Tokenize:
-    """Return a function that tokenizes a text."""
-    if kind == "hf":
-        return Fast(str(workloads.stored(folder, "tokenizer.json", partial(_train, path))))
-    return of_bytes if kind == "bytes" else of_words
-
-
 def of_bytes(text: str) -> Tokens:
     return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
@@ -123,32 +88,7 @@ def of_words(text: str) -> Tokens:
     return np.array([zlib.crc32(word.encode()) % 50_000 for word in text.split()], np.int32)
 
 
-class Fast:
-    """A tokenizer of Hugging Face's; each process loads its own."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.loaded: Any = None  # Any: a class of a package that may be absent
-
-    def __call__(self, text: str) -> Tokens:
-        if self.loaded is None:
-            from tokenizers import Tokenizer
-
-            self.loaded = Tokenizer.from_file(self.path)
-        return np.array(self.loaded.encode(text).ids, np.int32)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"path": self.path, "loaded": None}
-
-
-def _train(path: str, out: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=2000, show_progress=False)
-    made.train_from_iterator(texts_of(path), trainer)
-    made.save(str(out))
+TOKENIZERS: dict[str, Tokenize] = {"bytes": of_bytes, "words": of_words}
 
 
 def texts_of(path: str) -> Iterator[str]:
@@ -188,12 +128,11 @@ class Usual(torch.utils.data.IterableDataset[Tokens]):
                 yield from texts_of(path)
 
 
-def usual(paths: list[str], tokenize: Tokenize, length: int, size: int, workers: int) -> harness.LoaderLike:
-    dataset = Usual(paths, tokenize, length)
-    return harness.Side(harness.TORCH).open(dataset, batch_size=size, **harness.worker_arguments(workers))
+def usual(paths: list[str], tokenize: Tokenize, length: int, loading: Loading) -> harness.LoaderLike:
+    return loading.open(Usual(paths, tokenize, length))
 
 
-def ours(paths: list[str], tokenize: Tokenize, length: int, size: int, workers: int, engine: str) -> harness.LoaderLike:
+def ours(paths: list[str], tokenize: Tokenize, length: int, loading: Loading) -> harness.LoaderLike:
     import feedline
     from feedline.datasets import JSONLines
 
@@ -202,15 +141,14 @@ def ours(paths: list[str], tokenize: Tokenize, length: int, size: int, workers: 
         .map(tokenize)
         .repeat()
         .pack(length, strategy="concat", window=64)
-        .batch(size)
+        .batch(loading.batch_size)
         for path in paths
     ]
-    side = harness.Side(harness.FEEDLINE, engine)
-    return side.open(shards[0].interleave(*shards[1:]), batch_size=None, **harness.worker_arguments(workers))
+    return loading.open(shards[0].interleave(*shards[1:]), batch_size=None)
 
 
 # Any, from here on: what other libraries make.
-def hugging_faces(paths: list[str], tokenize: Tokenize, length: int, size: int, workers: int) -> Any:
+def hugging_faces(paths: list[str], tokenize: Tokenize, length: int, loading: Loading) -> Any:
     import datasets
 
     datasets.disable_progress_bars()
@@ -219,8 +157,7 @@ def hugging_faces(paths: list[str], tokenize: Tokenize, length: int, size: int, 
         lambda sample: {"tokens": tokenize(sample["text"])}, remove_columns=["id", "text", "source"]
     )
     grouped = stream.with_format("numpy").map(partial(_grouped, length), batched=True)
-    options = harness.worker_arguments(workers)
-    return harness.Side(harness.TORCH).open(grouped.with_format("torch"), batch_size=size, **options)
+    return loading.open(grouped.with_format("torch"))
 
 
 def _grouped(length: int, batch: dict[str, Any]) -> dict[str, Any]:
@@ -228,7 +165,7 @@ def _grouped(length: int, batch: dict[str, Any]) -> dict[str, Any]:
     return {"tokens": list(joined[: len(joined) // length * length].reshape(-1, length))}
 
 
-def torchdatas(paths: list[str], tokenize: Tokenize, length: int, size: int, workers: int) -> peers.Peer:
+def torchdatas(paths: list[str], tokenize: Tokenize, length: int, loading: Loading) -> peers.Peer:
     from torchdata import nodes
 
     class Rows(nodes.BaseNode[Any]):
@@ -251,14 +188,8 @@ def torchdatas(paths: list[str], tokenize: Tokenize, length: int, size: int, wor
 
     lines = nodes.IterableWrapper(Lines(paths))
     parse = partial(parsed, tokenize)
-    mapped: Any = (
-        nodes.ParallelMapper(lines, parse, num_workers=workers, method="process")
-        if workers
-        else nodes.Mapper(lines, parse)
-    )
-    batches = nodes.Mapper(nodes.Batcher(Rows(mapped), size), _stacked)
-    loader = nodes.Loader(nodes.Prefetcher(batches, prefetch_factor=peers.AHEAD) if workers else batches)
-    return peers.Peer(lambda: loader, workers, ENDLESS)
+    batches = nodes.Mapper(nodes.Batcher(Rows(peers.mapped(lines, parse, loading)), loading.batch_size), _stacked)
+    return peers.of_nodes(batches, loading)
 
 
 class Lines:

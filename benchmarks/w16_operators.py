@@ -18,9 +18,8 @@ all and cannot resume. The functions take 0.1 us each; everything else is the li
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,45 +27,25 @@ import numpy as np
 import torch
 
 from benchmarks import flags, peers
+from benchmarks.peers import Loading
 from feedline.tools.measure import harness, rows
-
-PACKAGES = {"torchdata": "torchdata", "grain": "grain"}
-ENDLESS = 1 << 40
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.parser(
         __doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=10**6, checked=10_000, batch_size=64
     )
-    peers.add_flag(parser, list(PACKAGES))
+    ways = {"torch": usual, "feedline": ours, "torchdata": torchdatas, "grain": grains}
+    peers.add_flag(parser, ways)
     arguments = parser.parse_args(argv)
-    chosen = peers.installed(arguments.peers, PACKAGES)
-    entries = [entry for workers in arguments.workers for entry in _entries(workers, chosen, arguments)]
-    rows.publish(
-        "w16_operators", rows.measure(entries, arguments), arguments, columns=(rows.SAMPLES, *rows.COSTS), details=False
-    )
+    chosen = peers.chosen(arguments, ways)
+    for side, way, loading in peers.sides(arguments, chosen):
+        check(side, way(arguments.checked, loading), arguments.checked)
+    given = {name: partial(way, arguments.samples) for name, way in chosen.items()}
+    entries = list(peers.entries(arguments, {}, given, length=arguments.samples // 2 // arguments.batch_size))
+    columns = (rows.SAMPLES, *rows.COSTS)
+    rows.publish("w16_operators", rows.measure(entries, arguments), arguments, columns=columns, details=False)
     return 0
-
-
-def _entries(workers: int, chosen: Sequence[str], arguments: argparse.Namespace) -> Iterator[harness.Entry]:
-    size = arguments.batch_size
-    # Any: loaders of several libraries.
-    ways: list[tuple[harness.Side, Callable[[int], Any]]] = [
-        (harness.Side(harness.TORCH), partial(usual, size, workers))
-    ]
-    for engine in ["inline"] if workers == 0 else arguments.engine:
-        ways.append((harness.Side(harness.FEEDLINE, engine), partial(ours, size, workers, engine)))
-    if "torchdata" in chosen:
-        ways.append((harness.Side("torchdata"), partial(torchdatas, size, workers)))
-    if "grain" in chosen:
-        ways.append((harness.Side("grain"), partial(grains, size, workers)))
-    for side, opened in ways:
-        # Starting Grain's workers takes many seconds, so its epochs are not repeated.
-        length = ENDLESS if side.library == "grain" else arguments.samples // 2 // size
-        entry = rows.steady(
-            {"workers": workers}, side, partial(opened, arguments.samples), arguments, batch_size=size, length=length
-        )
-        yield harness.Entry(entry.case, side, entry.measure, partial(_check, side, opened, arguments.checked))
 
 
 def changed(sample: int) -> int:
@@ -77,9 +56,8 @@ def passes(sample: int) -> bool:
     return sample % 2 == 0
 
 
-def _check(side: harness.Side, opened: Callable[..., Any], count: int) -> None:
+def check(side: harness.Side, loader: harness.LoaderLike, count: int) -> None:
     """Compare an epoch of so many samples with what it should be."""
-    loader = opened(count, passes_over=1) if side.library == "grain" else opened(count)
     try:
         found = np.concatenate([np.asarray(batch) for batch in loader])
     finally:
@@ -105,20 +83,18 @@ class Usual(torch.utils.data.IterableDataset[int]):
                 yield sample
 
 
-def usual(size: int, workers: int, count: int) -> harness.LoaderLike:
-    return harness.Side(harness.TORCH).open(Usual(count), batch_size=size, **harness.worker_arguments(workers))
+def usual(count: int, loading: Loading) -> harness.LoaderLike:
+    return loading.open(Usual(count))
 
 
-def ours(size: int, workers: int, engine: str, count: int) -> harness.LoaderLike:
+def ours(count: int, loading: Loading) -> harness.LoaderLike:
     import feedline
 
-    samples = feedline.pipe(range(count)).shuffle().map(changed).filter(passes)
-    side = harness.Side(harness.FEEDLINE, engine)
-    return side.open(samples, batch_size=size, **harness.worker_arguments(workers))
+    return loading.open(feedline.pipe(range(count)).shuffle().map(changed).filter(passes))
 
 
 # Any, from here on: what other libraries make.
-def torchdatas(size: int, workers: int, count: int) -> peers.Peer:
+def torchdatas(count: int, loading: Loading) -> peers.Peer:
     from torchdata import nodes
 
     class Filter(nodes.BaseNode[Any]):
@@ -140,27 +116,17 @@ def torchdatas(size: int, workers: int, count: int) -> peers.Peer:
         def get_state(self) -> dict[str, Any]:
             return {"source": self.source.state_dict()}
 
-    sampler = torch.utils.data.RandomSampler(range(count))
-    indices = nodes.SamplerWrapper(sampler)
-    mapped: Any = (
-        nodes.ParallelMapper(indices, changed, num_workers=workers, method="process")
-        if workers
-        else nodes.Mapper(indices, changed)
-    )
-    batches = nodes.Mapper(nodes.Batcher(Filter(mapped), size, drop_last=False), torch.tensor)
-    loader = nodes.Loader(nodes.Prefetcher(batches, prefetch_factor=peers.AHEAD) if workers else batches)
-    return peers.Peer(lambda: loader, workers, 0)
+    indices = nodes.SamplerWrapper(torch.utils.data.RandomSampler(range(count)))
+    kept = Filter(peers.mapped(indices, changed, loading))
+    return peers.of_nodes(nodes.Mapper(nodes.Batcher(kept, loading.batch_size, drop_last=False), torch.tensor), loading)
 
 
-def grains(size: int, workers: int, count: int, passes_over: int | None = None) -> peers.Peer:
+def grains(count: int, loading: Loading) -> peers.Peer:
     grain = peers.grain()
 
-    samples = grain.MapDataset.range(count).shuffle(seed=0).repeat(passes_over).map(changed).filter(passes)
-    stream = samples.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)).batch(size)
-    if workers:
-        options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=peers.AHEAD)
-        stream = stream.mp_prefetch(options)
-    return peers.Peer(lambda: stream, workers, 0)
+    samples = grain.MapDataset.range(count).shuffle(seed=0).map(changed).filter(passes)
+    stream = samples.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)).batch(loading.batch_size)
+    return peers.of_grain(stream, loading)
 
 
 if __name__ == "__main__":

@@ -18,68 +18,40 @@ How to read it: `x torch` is the ratio to decoding whole files. `peak PSS` is th
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset, RandomSampler
+from torch.utils.data import Dataset
 
 from benchmarks import flags, peers, workloads
 from feedline.tools.measure import harness, rows
 
 RATE, SECONDS, CLIP_S = 16_000, 60, 4
 FILES = {"16k": (16_000, 1), "44k": (44_100, 2)}
-PACKAGES = {"seek": "soundfile", "torchaudio": "torchaudio"}
-ENDLESS = 1 << 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.parser(__doc__, engine=["process"], seconds=2.0, workers=[2], count=24, batch_size=16)
     flags.choose(parser, "--files", list(FILES))
-    peers.add_flag(parser, list(PACKAGES))
+    ways = {"torch": Whole, "feedline": ours, "seek": Sought, "torchaudio": OfTorchaudio}
+    peers.add_flag(parser, ways)
     flags.add_data(parser)
     arguments = parser.parse_args(argv)
-    chosen = peers.installed(arguments.peers, PACKAGES)
-    entries = [
-        entry
-        for files in arguments.files
-        for workers in arguments.workers
-        for entry in _entries(files, workers, chosen, arguments)
-    ]
+    chosen = peers.chosen(arguments, ways, {"seek": "soundfile"})
+    entries: list[harness.Entry] = []
+    for files in arguments.files:
+        name = f"audio-{files}-{arguments.count}"
+        folder = workloads.stored(arguments.data, name, partial(write, arguments.count, *FILES[files]))
+        given = {name: partial(peers.drawn, partial(make, folder)) for name, make in chosen.items()}
+        entries += peers.entries(arguments, {"files": files}, given)
     columns = (rows.SAMPLES, *rows.COSTS)
     rows.publish("w18_audio", rows.measure(entries, arguments), arguments, columns=columns)
     return 0
-
-
-def _entries(files: str, workers: int, chosen: Sequence[str], arguments: argparse.Namespace) -> Iterator[harness.Entry]:
-    name = f"audio-{files}-{arguments.count}"
-    folder = workloads.stored(arguments.data, name, partial(write, arguments.count, *FILES[files]))
-    engines = ["inline"] if workers == 0 else arguments.engine
-    # Any: datasets of several kinds.
-    ways: list[tuple[harness.Side, Any]] = [(harness.Side(harness.TORCH), partial(Whole, folder))]
-    ways += [(harness.Side(harness.FEEDLINE, engine), partial(ours, folder)) for engine in engines]
-    if "seek" in chosen:
-        ways.append((harness.Side("seek"), partial(Sought, folder)))
-    if "torchaudio" in chosen:
-        ways.append((harness.Side("torchaudio"), partial(OfTorchaudio, folder)))
-    for side, dataset in ways:
-        opened = partial(_open, side, dataset, workers, arguments.batch_size)
-        case: harness.Case = {"files": files, "workers": workers}
-        yield rows.steady(case, side, opened, arguments, batch_size=arguments.batch_size, length=ENDLESS)
-
-
-# Any: makes a dataset.
-def _open(side: harness.Side, dataset: Any, workers: int, batch_size: int) -> harness.LoaderLike:
-    made = dataset()
-    sampler = RandomSampler(made, replacement=True, num_samples=ENDLESS)
-    loader = side if side.library == harness.FEEDLINE else harness.Side(harness.TORCH)
-    return loader.open(made, sampler=sampler, batch_size=batch_size, **harness.worker_arguments(workers))
 
 
 def write(count: int, rate: int, channels: int, folder: Path) -> None:

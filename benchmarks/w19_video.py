@@ -22,10 +22,9 @@ into a folder of `LD_LIBRARY_PATH`.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,7 @@ import torch
 from benchmarks import flags, peers, workloads
 from feedline.tools.measure import harness, rows
 
-PEERS = {"decord": "decord", "torchcodec": "torchcodec"}
 RATE, STRIDE = 30, 2
-DRAWN = 1 << 20
 MEAN = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
 STD = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 
@@ -59,50 +56,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         size=224,
         batch_size=4,
     )
-    peers.add_flag(parser, list(PEERS))
+    peers.add_flag(parser, DECODERS)
     flags.add_data(parser)
     arguments = parser.parse_args(argv)
-    chosen = peers.installed(arguments.peers, PEERS)
-    entries = [
-        entry
-        for gop in arguments.gop
-        for workers in arguments.workers
-        for entry in _entries(_written(gop, arguments), gop, workers, chosen, arguments)
-    ]
+    shape, clip = (arguments.length, arguments.height, arguments.width), (arguments.frames, arguments.size)
+    chosen = peers.installed(arguments.peers, {})
+    entries: list[harness.Entry] = []
+    for gop in arguments.gop:
+        name = f"videos-{gop}-{arguments.files}-{'x'.join(map(str, shape))}"
+        folder = workloads.stored(arguments.data, name, partial(write, gop, arguments.files, shape))
+        # Any: datasets of several libraries.
+        makes: dict[str, Callable[[], Any]] = {"torch": partial(Clips, folder, by_pyav, *clip)}
+        makes["feedline"] = partial(ours, folder, *clip)
+        makes |= {name: partial(Clips, folder, DECODERS[name], *clip) for name in chosen}
+        ways = {name: partial(peers.drawn, make) for name, make in makes.items()}
+        entries += peers.entries(arguments, {"gop": gop}, ways)
     clips = rows.Column("samples_per_s", "clips/s", digits=1, with_range=True, better="higher")
-    columns = (clips, *rows.COSTS)
-    rows.publish("w19_video", rows.measure(entries, arguments), arguments, columns=columns)
+    rows.publish("w19_video", rows.measure(entries, arguments), arguments, columns=(clips, *rows.COSTS))
     return 0
-
-
-def _entries(
-    folder: Path, gop: int, workers: int, chosen: Sequence[str], arguments: argparse.Namespace
-) -> Iterator[harness.Entry]:
-    frames, size = arguments.frames, arguments.size
-    # Any: datasets of several libraries.
-    ways: list[tuple[harness.Side, Callable[[], Any]]] = [
-        (harness.Side(harness.TORCH), partial(Clips, folder, by_pyav, frames, size))
-    ]
-    for engine in ["inline"] if workers == 0 else arguments.engine:
-        ways.append((harness.Side(harness.FEEDLINE, engine), partial(ours, folder, frames, size)))
-    ways += [(harness.Side(name), partial(Clips, folder, DECODERS[name], frames, size)) for name in chosen]
-    for side, make in ways:
-        opened = partial(_open, side, make, arguments.batch_size, workers)
-        case: harness.Case = {"gop": gop, "workers": workers}
-        yield rows.steady(case, side, opened, arguments, batch_size=arguments.batch_size)
-
-
-def _open(side: harness.Side, make: Callable[[], Any], batch_size: int, workers: int) -> harness.LoaderLike:
-    dataset = make()
-    sampler = torch.utils.data.RandomSampler(dataset, replacement=True, num_samples=DRAWN)
-    loader = side if side.library == harness.FEEDLINE else harness.Side(harness.TORCH)
-    return loader.open(dataset, batch_size=batch_size, sampler=sampler, **harness.worker_arguments(workers))
-
-
-def _written(gop: int, arguments: argparse.Namespace) -> Path:
-    shape = (arguments.length, arguments.height, arguments.width)
-    name = f"videos-{gop}-{arguments.files}-{'x'.join(map(str, shape))}"
-    return workloads.stored(arguments.data, name, partial(write, gop, arguments.files, shape))
 
 
 def write(gop: int, files: int, shape: tuple[int, int, int], folder: Path) -> None:

@@ -1,43 +1,117 @@
 """Question: what does the loader itself cost when samples cost almost nothing?
 
-Knob: the number of workers (0, 1, 2), and how the dataset is written: torch's array-backed `TensorDataset`, which can
-be gathered a batch at a time, or a plain map-style class that returns `(tensor(10), int)` for one index at a time.
+Knob: the number of workers, how the dataset is written, and what feedline's loader is prepared for.
+  tensors           torch's array-backed `TensorDataset`, which can be gathered a batch at a time
+  map               a plain map-style class that returns `(tensor(10), int)` for one index at a time
+  nothing           a map-style class that returns 0
+  generator, range  a stream of integers: `__iter__` is a generator function, which might draw at any sample and of
+                    which every worker has to go through all; or it returns the iterator of a range. The loader splits
+                    it over workers (`shard=True`); torch's has a dataset that splits itself
+  split             that dataset, in both loaders
+  --with            `seed`: `seed=1`. `no-restarts`: no worker is replaced (restarts=0). `skip`: samples that fail are
+                    left out. `retry`: a policy by the kind of exception, with a budget
 
-Held still: 100,000 samples of ten floats and a label, batches of 64, shuffled by torch's own sampler; the consumer
-touches both tensors. Both loaders get the same dataset object and the same arguments.
+Held still: samples of ten floats and a label, or integers; batches of 64; map-style datasets are shuffled by torch's
+own sampler, `nothing` is not shuffled; the consumer touches every tensor. Both loaders get the same dataset object.
 
 How to read it: `x torch` compares at the same number of workers, `x torch's best` with whatever number of workers suits
 torch best (often none), `x own inline` with the same library without workers: below 1 means that workers make it
-slower.
+slower. `of plain` is the rate as a share of that of feedline's loader without `--with`, in the same round. `worker CPU`
+is what all workers use for a batch. `loop` takes samples by hand and stacks them, without any loader: its
+`consumer CPU` is what a worker cannot avoid.
 
     python -m benchmarks.w1_tiny
     python -m benchmarks.w1_tiny --dataset map --workers 0 2 --json w1.jsonl
+    python -m benchmarks.w1_tiny --dataset nothing --with no-restarts skip retry --samples 1e7
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
-from benchmarks import flags
-from feedline.tools.measure import harness, rows, workloads
+import torch
+from torch.utils.data import default_collate
 
-DATASETS = {"tensors": workloads.tiny_tensors, "map": workloads.TinyMap}
+from benchmarks import flags, workloads
+from benchmarks.peers import Loading, Peer, entries
+from feedline.faults import Policy, Retry
+from feedline.tools.measure import harness, rows
+from feedline.tools.measure.workloads import TinyMap, tiny_tensors
+
+# Any: datasets of several kinds, and arguments of a loader.
+DATASETS: dict[str, Any] = {
+    "tensors": tiny_tensors,
+    "map": TinyMap,
+    "nothing": workloads.Nothing,
+    "generator": workloads.Integers,
+    "range": workloads.PlainIntegers,
+    "split": workloads.SplitIntegers,
+}
+SHARDED = ("generator", "range")
+EXTRAS: dict[str, dict[str, Any]] = {
+    "seed": {"seed": 1},
+    "no-restarts": {"restarts": 0},
+    "skip": {"on_error": "skip"},
+    "retry": {"on_error": Policy({OSError: Retry(3), ValueError: "skip"}, max_failures=100)},
+}
+COLUMNS = (
+    rows.RATE,
+    rows.Column("of_plain", "of plain", digits=3, with_range=True),
+    rows.Column("worker_cpu_us", "worker\nCPU us"),
+    *rows.COSTS,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.parser(
         __doc__, engine=["process"], seconds=1.0, warmup=32, workers=[0, 1, 2], samples=100_000, batch_size=64
     )
-    flags.choose(parser, "--dataset", sorted(DATASETS))
-    flags.add_start_method(parser)
+    flags.choose(parser, "--dataset", tuple(DATASETS), ("tensors", "map"))
+    parser.add_argument(
+        "--with", nargs="+", choices=tuple(EXTRAS), default=[], help="also feedline's loader with these"
+    )
     arguments = parser.parse_args(argv)
-    entries: list[harness.Entry] = []
+    found: list[harness.Entry] = []
     for name in arguments.dataset:
         dataset = DATASETS[name](arguments.samples)
-        entries += rows.loaders(arguments, {"dataset": name}, rows.same(dataset), shuffle=True, drop_last=True)
-    rows.publish("w1_tiny", rows.measure(entries, arguments), arguments)
+        shuffles = {"shuffle": True, "drop_last": True} if name in ("tensors", "map") else {}
+        theirs = DATASETS["split"](arguments.samples) if name in SHARDED else dataset
+        ways = {"torch": partial(opened, theirs, shuffles), "feedline": partial(opened, dataset, shuffles)}
+        for extra in getattr(arguments, "with"):
+            ways[f"feedline {extra}"] = partial(opened, dataset, {**shuffles, **EXTRAS[extra]})
+        if name == "map":
+            ways["loop"] = partial(by_hand, dataset)
+        found += entries(arguments, {"dataset": name}, ways, length=arguments.samples // arguments.batch_size)
+    outcomes = rows.measure(found, arguments)
+    for outcome in outcomes:
+        for figures in outcome.rounds:
+            all_us = (figures["cpu_s_per_1000"] or 0.0) * 1e3 * arguments.batch_size
+            figures["worker_cpu_us"] = all_us - (figures["parent_cpu_us"] or 0.0)
+        if outcome.side.library == harness.FEEDLINE:
+            plain = next(o for o in outcomes if o.case == outcome.case and o.side.library == harness.FEEDLINE)
+            harness.add_share(outcome, plain, "samples_per_s", "of_plain")
+    rows.publish("w1_tiny", outcomes, arguments, columns=COLUMNS)
     return 0
+
+
+def opened(dataset: object, options: dict[str, Any], loading: Loading) -> harness.LoaderLike:
+    if loading.engine is not None and loading.workers and isinstance(dataset, workloads.Integers):
+        options = {**options, "shard": not isinstance(dataset, workloads.SplitIntegers)}
+    return loading.open(dataset, **options)
+
+
+def by_hand(dataset: TinyMap, loading: Loading) -> Peer:
+    """Take shuffled samples and stack them in a bare loop."""
+
+    def batches() -> Iterator[Any]:
+        order, size = torch.randperm(len(dataset)).tolist(), loading.batch_size
+        for first in range(0, len(order) - size + 1, size):
+            yield default_collate([dataset[index] for index in order[first : first + size]])
+
+    return Peer(batches, 0, len(dataset) // loading.batch_size)
 
 
 if __name__ == "__main__":

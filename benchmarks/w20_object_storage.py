@@ -3,9 +3,8 @@
 Knob: the library, each over its own format: `TarDataset(...).stream(shuffle=True)` over tar shards, MosaicML Streaming
 over MDS shards, litdata over its chunks, and the webdataset package over tar shards, which it fetches with curl. And
 what samples are: JPEG files as bytes, which are not decoded, or windows of tokens as arrays. `random` is feedline's
-random access to the samples of tar shards. `parquet` and `token-files` are its streams of row groups, one per file, and
-of pieces of token files. `objects` and `async` read an object per sample: one request after the other in torch's
-loader, and all of a batch at once with `async def __getitem__`.
+random access to the samples of tar shards. `objects` and `async` read an object per sample: one request after the other
+in torch's loader, and all of a batch at once with `async def __getitem__`.
 
 Held still: a server on this machine that speaks S3, answers each request after 30 ms and sends 40 MB/s over all
 connections together; `--mb-per-s` also limits each of them. Two workers, batches of 32, a new process with an empty
@@ -94,7 +93,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         (kind, way.form): store_data.write(data_of(kind, arguments), way.form, arguments.data)
         for kind in arguments.kind
         for way in chosen.values()
-        if kind in way.kinds
     }
     if not folders:
         return 1
@@ -105,7 +103,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             entry_of(name, way, data_of(kind, arguments), folders[kind, way.form], port, arguments)
             for kind in arguments.kind
             for name, way in chosen.items()
-            if kind in way.kinds
         ]
         outcomes = rows.measure(entries, arguments)
     peer = next((way.side.library for way in chosen.values() if way.side.library != harness.FEEDLINE), harness.FEEDLINE)
@@ -179,8 +176,6 @@ IMPORTED = (
     "feedline.loader.torch",
     "feedline.loader.torch_batches",
     "feedline.datasets.formats.tar",
-    "feedline.datasets.formats.parquet",
-    "feedline.text",
     "feedline.workers.processes.engine",
     "s3fs",
     "boto3",
@@ -253,7 +248,7 @@ class Sent:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
             connection.request("GET", COUNTS)
             found = json.loads(connection.getresponse().read())
-        return cls(sum(found["requests"].values()), sum(found["bytes"].values()), found["cpu_s"])
+        return cls(found["requests"], found["bytes"], found["cpu_s"])
 
 
 class Watch:

@@ -2,7 +2,7 @@
 
 Knob: the decoder that the dataset uses (Pillow, OpenCV or simplejpeg) and feedline's engine. With `--decoder feedline`
 feedline's loader reads through `feedline.images`, and torch's loader the dataset with each of these decoders, or those
-that `--against` names; `--peers` adds Grain and SPDL, which call the same dataset with simplejpeg. `--recipe
+that `--against` names; `--peers` adds Grain and SPDL, which call the same dataset as torch's loader. `--recipe
 randaugment` adds RandAugment before normalising and RandomErasing(0.1) after it: feedline's loader reads through
 `feedline.images`, torch's loader and the peers a dataset with torchvision's transforms (v2), on Pillow images or, with
 `--against decode_jpeg`, on tensors. `--recipe dino` makes eight views of each image, two of 224x224 and six of 96x96,
@@ -30,10 +30,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks import flags, image_peers, image_recipes, workloads
+from benchmarks import flags, image_peers, image_recipes, peers, workloads
 from feedline.tools.measure import harness, jpegs, rows
 
 COLUMNS = (rows.Column("samples_per_s", "images/s", with_range=True, better="higher"), *rows.COSTS)
@@ -48,41 +50,54 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--against", nargs="+", choices=[*jpegs.DECODERS, "decode_jpeg"], help=about)
     about = "transforms beside crop, flip and normalise, of feedline.images and torchvision"
     parser.add_argument("--recipe", choices=image_recipes.RECIPES, help=about)
-    about = "libraries beside torch, with --decoder feedline (they decode with simplejpeg) or --recipe"
+    about = "libraries beside torch, with --decoder feedline or --recipe"
     parser.add_argument("--peers", nargs="+", choices=["grain", "spdl"], default=[], help=about)
     flags.add_data(parser)
-    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
     paths = workloads.jpeg_files(arguments.images, arguments.data)
     # Long enough that no round meets the end of the epoch.
     length = max(arguments.images, arguments.batch_size * 1000)
-    if arguments.recipe:
-        entries = list(_of_recipe(arguments, paths, length))
-    else:
-        entries = list(_of_decoders(arguments, paths, length))
+    chosen = peers.installed(arguments.peers, {})
+    cases = of_recipe(arguments, paths, length) if arguments.recipe else of_decoders(arguments, paths, length)
+    entries: list[harness.Entry] = []
+    for name, (theirs, ours) in cases.items():
+        ways: dict[str, peers.Opened] = {"torch": partial(opened, theirs), "feedline": partial(opened, ours)}
+        if theirs is not ours:
+            ways |= image_peers.ways(chosen, theirs)
+        entries += peers.entries(arguments, {"decoder": name}, ways)
     rows.publish("w3_images", rows.measure(entries, arguments), arguments, columns=COLUMNS)
     return 0
 
 
-def _of_recipe(arguments: argparse.Namespace, paths: list[Path], length: int) -> Iterator[harness.Entry]:
-    against = arguments.against or ["pillow"]
-    yield from image_recipes.entries(paths, length, arguments, against)
-    for name in arguments.peers:
-        for decoder in against:
-            dataset = image_recipes.RecipeFiles(paths, arguments.recipe, decoder, length)
-            yield from image_peers.entries(name, dataset, f"feedline : torchvision, {decoder}", arguments)
+# Any: datasets of torch's kind, and feedline's.
+Cases = dict[str, tuple[Any, Any]]
+"""What torch's loader and feedline's read, by what decodes."""
 
 
-def _of_decoders(arguments: argparse.Namespace, paths: list[Path], length: int) -> Iterator[harness.Entry]:
+def of_recipe(arguments: argparse.Namespace, paths: list[Path], length: int) -> Cases:
+    ours, found = image_recipes.image_recipe(paths, arguments.recipe, length), Cases()
+    for decoder in arguments.against or ["pillow"]:
+        theirs = image_recipes.RecipeFiles(paths, arguments.recipe, decoder, length)
+        image_recipes.check(theirs)
+        found[f"feedline : torchvision, {decoder}"] = theirs, ours
+    return found
+
+
+def of_decoders(arguments: argparse.Namespace, paths: list[Path], length: int) -> Cases:
+    found = Cases()
     for decoder in arguments.decoder:
         if decoder != "feedline":
             dataset = jpegs.JpegFiles(paths, decoder, length)
-            yield from rows.loaders(arguments, {"decoder": decoder}, rows.same(dataset), shuffle=True)
+            found[decoder] = dataset, dataset
             continue
-        yield from jpegs.entries(paths, length, arguments, arguments.against or jpegs.DECODERS)
-        for name in arguments.peers:
-            dataset = jpegs.JpegFiles(paths, "simplejpeg", length)
-            yield from image_peers.entries(name, dataset, "feedline : simplejpeg", arguments)
+        ours = jpegs.image_pipeline(paths, length)
+        for other in arguments.against or jpegs.DECODERS:
+            found[f"feedline : {other}"] = jpegs.JpegFiles(paths, other, length), ours
+    return found
+
+
+def opened(dataset: Any, loading: peers.Loading) -> harness.LoaderLike:
+    return loading.open(dataset, shuffle=True)
 
 
 if __name__ == "__main__":

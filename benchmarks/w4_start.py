@@ -16,30 +16,19 @@ The constructor's own time is in the rows (`construct`). Ratios are torch's time
 1 is faster. With fork the size of the dataset should hardly matter; with forkserver and spawn the dataset has
 to reach the workers, once or once for each.
 
-With --whole, a short training script (`short_program.py`) is run instead, from its first import to its exit:
-  seconds        the whole program
-  CPU s          its processes, workers included; on a busy machine this is the figure to compare
-A spawned worker imports what its program imports, so here neither side has anything but its own loader in it. 0 workers
-makes batches in the loop. --epochs 1 is a program that ends at once; with more, every epoch starts its workers.
-
     python -m benchmarks.w4_start --start-method fork --workers 2 4
     python -m benchmarks.w4_start --start-method forkserver spawn --workers 4 --json w4.jsonl
     python -m benchmarks.w4_start --start-method fork forkserver --workers 4 --dataset-mb 1 --batches 4
     python -m benchmarks.w4_start --start-method spawn --workers 4 --dataset-mb 1 --strings 1000000
-    python -m benchmarks.w4_start --whole --start-method fork spawn --workers 2
-    python -m benchmarks.w4_start --whole --start-method spawn --workers 2 --epochs 10 --rounds 3
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 # What training scripts import: it is there before the loader is, in this program as in workers that import it anew.
 import PIL.Image  # noqa: F401
@@ -60,22 +49,16 @@ COLUMNS = tuple(
         "restart_kept": "restart, kept",
     }.items()
 )
-WHOLE = tuple(
-    rows.Column(figure, title, digits=2, with_range=True, better="lower")
-    for figure, title in {"seconds": "seconds", "cpu_s": "CPU s"}.items()
-)
-SCRIPT = Path(__file__).with_name("short_program.py")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.parser(
-        __doc__, engine=["process"], workers=[2, 4], dataset_mb=1024, strings=0, batch_size=16, batches=32, epochs=1
+        __doc__, engine=["process"], workers=[2, 4], dataset_mb=1024, strings=0, batch_size=16, batches=32
     )
-    parser.add_argument("--whole", action="store_true", help="run a whole short program")
     flags.choose(parser, "--start-method", flags.START_METHODS)
     arguments = parser.parse_args(argv)
     outcomes = rows.measure(entries(arguments), arguments)
-    rows.publish("w4_start", outcomes, arguments, columns=WHOLE if arguments.whole else COLUMNS, details=False)
+    rows.publish("w4_start", outcomes, arguments, columns=COLUMNS, details=False)
     return 0
 
 
@@ -95,23 +78,9 @@ def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
                     dataset_mb=arguments.dataset_mb,
                     strings=arguments.strings,
                 )
-                if arguments.whole:
-                    run = partial(whole, side, method, workers, arguments.epochs)
                 case: harness.Case = {"start method": method, "workers": workers}
                 made.append(harness.Entry(case, side, partial(harness.watched, run)))
     return made
-
-
-def whole(side: harness.Side, start_method: str, workers: int, epochs: int) -> harness.Figures:
-    """Run the short program to its end; it has the options of its loader in its environment and arguments."""
-    command = [sys.executable, str(SCRIPT), start_method, str(workers), str(epochs)]
-    began = time.perf_counter()
-    process = subprocess.Popen(command, env={**os.environ, "LOADER": side.library})
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with status {process.returncode}")
-    return {"seconds": time.perf_counter() - began, "cpu_s": usage.ru_utime + usage.ru_stime}
 
 
 def measure(

@@ -6,7 +6,6 @@ is plain: nothing in it knows which loader reads it.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import tempfile
@@ -67,6 +66,23 @@ class SplitIntegers(Integers):
         yield from range(first, self.length, step)
 
 
+class TokenBlocks(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """What people write for tokens: a memory map, from which a sample is cut and converted."""
+
+    def __init__(self, tokens: NDArray[np.uint16], block: int) -> None:
+        self.tokens = tokens
+        self.block = block
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.block
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        first, last = index * self.block, (index + 1) * self.block
+        tokens = torch.from_numpy(self.tokens[first:last].astype(np.int64))
+        labels = torch.from_numpy(self.tokens[first + 1 : last + 1].astype(np.int64))
+        return tokens, labels
+
+
 class Stragglers(Dataset[int]):
     """Samples that sleep: most briefly, a fixed few for long. Which ones depends on the index alone."""
 
@@ -86,34 +102,6 @@ class Stragglers(Dataset[int]):
     def sleep_s(self, index: int) -> float:
         """Tell how long this sample sleeps."""
         return self.slow_s if index in self.slow else self.usual_s
-
-
-class Remote(Dataset[NDArray[np.uint8]]):
-    """A simulated object store: every request takes the same time and no CPU."""
-
-    def __init__(self, length: int, latency_s: float, sample_bytes: int) -> None:
-        self.length = length
-        self.latency_s = latency_s
-        self.sample_bytes = sample_bytes
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        time.sleep(self.latency_s)
-        return self.answer(index)
-
-    def answer(self, index: int) -> NDArray[np.uint8]:
-        """Make what the store answers."""
-        return np.full(self.sample_bytes, index % 251, np.uint8)
-
-
-class AsyncRemote(Remote):
-    """The same store, asked by coroutines."""
-
-    async def __getitem__(self, index: int) -> NDArray[np.uint8]:  # type: ignore[override]  # the loader awaits it
-        await asyncio.sleep(self.latency_s)
-        return self.answer(index)
 
 
 def path_strings(count: int) -> list[str]:

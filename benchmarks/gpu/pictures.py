@@ -1,9 +1,8 @@
-"""JPEG files in a folder of classes and in tar shards, and the dataset of them that people write."""
+"""JPEG files in a folder of classes, and the dataset of them that people write."""
 
 from __future__ import annotations
 
 import random
-import tarfile
 from concurrent.futures import ProcessPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,34 +15,24 @@ from torch.utils.data import Dataset
 from feedline import images
 from feedline.tools.measure.jpegs import CROP, IMAGE_HEIGHT, IMAGE_WIDTH, cropped_opencv
 
-SHARDS = 8
-
 
 def write_pictures(count: int, data: Path) -> None:
-    """Write `count` JPEG files of 500 x 375, about 100 KB each, into a folder with ten classes, and into shards."""
+    """Write `count` JPEG files of 500 x 375, about 100 KB each, into a folder with ten classes."""
     for label in range(10):
-        (data / "folder" / f"{label:02d}").mkdir(parents=True)
-    (data / "shards").mkdir()
+        (data / f"{label:02d}").mkdir(parents=True)
     with ProcessPoolExecutor() as pool:
-        list(pool.map(partial(_write_shard, data, count), range(SHARDS)))
+        list(pool.map(partial(_write_picture, data), range(count), chunksize=64))
 
 
-def _write_shard(data: Path, count: int, shard: int) -> None:
+def _write_picture(data: Path, number: int) -> None:
     from PIL import Image
 
-    dice = np.random.default_rng(shard)
-    with tarfile.open(data / "shards" / f"{shard:03d}.tar", "w") as archive:
-        for number in range(shard, count, SHARDS):
-            coarse = Image.fromarray(dice.integers(0, 256, (12, 16, 3), dtype=np.uint8))
-            noise = dice.normal(0, 22, (IMAGE_HEIGHT, IMAGE_WIDTH, 3))
-            pixels = np.asarray(coarse.resize((IMAGE_WIDTH, IMAGE_HEIGHT), Image.Resampling.BICUBIC)) + noise
-            path = data / "folder" / f"{number % 10:02d}" / f"{number:06d}.jpg"
-            Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(path, quality=90)
-            archive.add(path, f"{number:06d}.jpg")
-            label = data / "shards" / f".{number:06d}.cls"
-            label.write_text(str(number % 10))
-            archive.add(label, f"{number:06d}.cls")
-            label.unlink()
+    dice = np.random.default_rng(number)
+    coarse = Image.fromarray(dice.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+    noise = dice.normal(0, 22, (IMAGE_HEIGHT, IMAGE_WIDTH, 3))
+    pixels = np.asarray(coarse.resize((IMAGE_WIDTH, IMAGE_HEIGHT), Image.Resampling.BICUBIC)) + noise
+    path = data / f"{number % 10:02d}" / f"{number:06d}.jpg"
+    Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(path, quality=90)
 
 
 class ByHand(Dataset[Any]):

@@ -1,7 +1,7 @@
 """Question: what share of a GPU's synthetic rate does a training script reach?
 
 Knob: what feeds the network (feedline's images decoded by the GPU or by the workers, the usual dataset with Pillow and
-torchvision's transforms or with OpenCV; feedline's loader or torch's; a folder or tar shards), the number of workers,
+torchvision's transforms or with OpenCV; feedline's loader or torch's), the number of workers,
 whether the script creates the loader or the model first (`--order`), the length of an epoch (`--epoch`, with or without
 `--anew`), the augmentation (`--recipe`), the network (`none` only loads), whether a step is started kernel by kernel,
 by `torch.compile` (`--compiled`) or as a CUDA graph (`--graph`), and on which stream (`--first`).
@@ -38,7 +38,7 @@ from torch.utils.data import RandomSampler, Subset
 from benchmarks import flags, workloads
 from benchmarks.gpu.pictures import ByHand, write_pictures
 from feedline import DataLoader, images
-from feedline.datasets import ImageFolder, TarDataset
+from feedline.datasets import ImageFolder
 from feedline.tools.measure import load
 from feedline.tools.measure.harness import close
 
@@ -62,7 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--library", choices=("feedline", "torch"), default="feedline", help="whose loader")
     about = "auto, cpu, gpu: feedline's images; pillow, opencv: the usual dataset"
     add("--decode", choices=("auto", "cpu", "gpu", "pillow", "opencv"), default="auto", help=about)
-    add("--source", choices=("folder", "tar"), default="folder", help="of feedline's images")
     add("--recipe", choices=tuple(RECIPES), default="plain", help="of feedline's images")
     add("--workers", type=int, default=4)
     add("--epoch", type=int, default=0, help="batches per epoch; 0 for one endless epoch")
@@ -77,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.library == "torch" and arguments.decode not in ("pillow", "opencv"):
         parser.error("torch's loader needs --decode pillow or opencv")
     count = arguments.images
-    data = workloads.stored(arguments.data, f"images-{count}", partial(write_pictures, count))
+    data = workloads.stored(arguments.data, f"pictures-{count}", partial(write_pictures, count))
     priority = torch.cuda.stream(torch.cuda.Stream(priority=-1)) if arguments.first else contextlib.nullcontext()
     with priority:
         if arguments.order == "loader":
@@ -111,15 +110,11 @@ def loader_of(arguments: argparse.Namespace, data: Any) -> Any:
 
 def dataset_of(arguments: argparse.Namespace, data: Any) -> Any:
     if arguments.decode in ("pillow", "opencv"):
-        return ByHand(data / "folder", arguments.decode)
+        return ByHand(data, arguments.decode)
     before, after = RECIPES[arguments.recipe]
     crop = [images.RandomResizedCrop(224), images.HorizontalFlip()]
     transform = images.Compose([*crop, *before, images.Normalize(dtype="bfloat16"), *after])
-    if arguments.source == "tar":
-        return TarDataset(
-            str(data / "shards" / "*.tar"), ("jpg", "cls"), transform=transform.decoding(arguments.decode)
-        )
-    return ImageFolder(data / "folder", decode=arguments.decode, transform=transform)
+    return ImageFolder(data, decode=arguments.decode, transform=transform)
 
 
 def trainer_of(arguments: argparse.Namespace) -> Callable[[Any, Any], None]:

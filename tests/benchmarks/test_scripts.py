@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("torch")
 
 from feedline.errors import BadOption
+from feedline.text import TokenDataset
 from feedline.tools.measure.harness import Side
 
 pytestmark = pytest.mark.sample(6)
@@ -47,12 +48,17 @@ def summaries(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "flags", "figure", "loaders"),
     [
-        ("w1_tiny", ["--samples", "1200", "--workers", "0"], "batches_per_s", {"torch", "feedline/inline"}),
+        (
+            "w1_tiny",
+            ["--samples", "1200", "--workers", "0", "--dataset", "tensors"],
+            "batches_per_s",
+            {"torch", "feedline/inline"},
+        ),
         (
             "w1_tiny",
             ["--samples", "1200", "--workers", "1", "--dataset", "map"],
-            "cpu_s_per_1000",
-            {"torch", "feedline/process"},
+            "worker_cpu_us",
+            {"torch", "feedline/process", "loop"},
         ),
         (
             "w2_transport",
@@ -86,16 +92,16 @@ def summaries(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
             {"torch", "feedline/process"},
         ),
         (
-            "w10_async",
-            ["--workers", "1", "--batch-size", "4", "--latency-ms", "1", "--samples", "200"],
-            "batches_per_s",
-            {"torch", "feedline/process", "feedline/thread"},
-        ),
-        (
-            "overhead",
-            ["--batches", "200", "--batch-size", "1", "--workers", "1", "--engine", "thread"],
-            "consumer_cpu_us",
-            {"torch", "feedline/thread"},
+            "w1_tiny",
+            ["--samples", "2000", "--workers", "0", "--dataset", "nothing", "--with", "no-restarts", "skip", "retry"],
+            "cpu_s_per_1000",
+            {
+                "torch",
+                "feedline/inline",
+                "feedline/inline, no-restarts",
+                "feedline/inline, skip",
+                "feedline/inline, retry",
+            },
         ),
     ],
 )
@@ -105,55 +111,6 @@ def test_steady_state_scripts(name: str, flags: list[str], figure: str, loaders:
     for side, row in found.items():
         assert row["figures"][figure]["median"] >= 0
         assert ("torch" in row["ratios"]) == (side != "torch")
-
-
-@pytest.mark.slow
-def test_supervision(tmp_path: Path) -> None:
-    rows = rows_of("supervision", [*STEADY, "--samples", "2000", "--workers", "0"], tmp_path)
-    shares = [row["figures"]["of_nothing"]["median"] for row in rows if "of_nothing" in row.get("figures", {})]
-    assert len(shares) == 4
-    assert shares[0] == 1.0
-    assert all(share > 0 for share in shares)
-
-
-@pytest.mark.slow
-def test_handover(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--rounds", "1", "--seconds", "0.01", "--workers", "0", "1", "--batch-us", "50"]
-    assert importlib.import_module("benchmarks.handover").main(flags) == 0
-    out = capsys.readouterr().out
-    assert [line.split()[0] for line in out.splitlines()[2:5]] == ["0", "1", "auto"]
-    assert "auto: data-bound" in out or "auto: compute-bound" in out
-
-
-def test_first_batch(tmp_path: Path) -> None:
-    rows = rows_of("first_batch", ["--count", "2"], tmp_path)
-    assert [(row["dataset"], row["shuffle"]) for row in rows] == [
-        (name, shuffle) for name in ("list", "TensorDataset") for shuffle in (False, True)
-    ]
-    assert all(row["torch"] > 0 and row["feedline"] > 0 for row in rows)
-
-
-def test_worker_cost(tmp_path: Path) -> None:
-    found = summaries(rows_of("worker_cost", [*STEADY, "--samples", "1200", "--workers", "1"], tmp_path))
-    for row in found.values():
-        figures = {name: spread["median"] for name, spread in row["figures"].items() if spread}
-        assert figures["beyond_us"] == pytest.approx(figures["worker_us"] - figures["own_us"])
-        assert figures["own_us"] > 0
-
-
-@pytest.mark.slow
-def test_seeded_stream(tmp_path: Path) -> None:
-    rows = rows_of("seeded_stream", [*STEADY, "--samples", "6400"], tmp_path)
-    shares = [row["figures"]["of_unseeded"]["median"] for row in rows if "of_unseeded" in row.get("figures", {})]
-    assert len(shares) == 4, "a generator and a range's iterator, each without and with a seed"
-    assert shares[0] == shares[2] == 1.0
-
-
-@pytest.mark.slow
-def test_sharded_stream(tmp_path: Path) -> None:
-    found = summaries(rows_of("sharded_stream", [*BRIEF, "--samples", "640", "--workers", "2"], tmp_path))
-    assert set(found) == {"torch", "feedline/process", "feedline/process, shard", "feedline/process, shard range"}
-    assert all(row["figures"]["again_s"]["median"] > 0 for row in found.values())
 
 
 @pytest.mark.slow
@@ -171,18 +128,14 @@ def test_images(decoder: str, tmp_path: Path) -> None:
     assert all(80_000 < size < 130_000 for size in sizes)
 
 
-@pytest.mark.parametrize(("peer", "module", "package"), [("grain", "grain", "grain"), ("spdl", "spdl", "spdl_core")])
-def test_image_peers(peer: str, module: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("peer", ["grain", "spdl"])
+def test_image_peers(peer: str, tmp_path: Path) -> None:
     pytest.importorskip("cv2")
-    pytest.importorskip("simplejpeg")
+    pytest.importorskip(peer)
     flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--decoder", "feedline"]
-    flags = [*STEADY, *flags, "--workers", "1", "--engine", "thread", "--peers", peer]
-    if importlib.util.find_spec(module):
-        found = summaries(rows_of("w3_images", flags, tmp_path))
-        assert found[f"{peer}/thread"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(BadOption, match=f"pip install {package}"):
-        rows_of("w3_images", flags, tmp_path)
+    flags = [*STEADY, *flags, "--workers", "1", "--engine", "thread", "--against", "opencv", "--peers", peer]
+    found = summaries(rows_of("w3_images", flags, tmp_path))
+    assert found[f"{peer}/thread"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
 @pytest.mark.slow
@@ -201,9 +154,16 @@ def test_image_recipes(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "feed", [[], ["--source", "tar"], ["--decode", "opencv"], ["--library", "torch", "--decode", "opencv"]]
-)
+def test_auto_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--rounds", "1", "--seconds", "0.01", "--settle", "0.1", "--most", "1", "--dataset", "busy"]
+    assert importlib.import_module("benchmarks.auto_setting").main([*flags, "--batch-us", "50"]) == 0
+    out = capsys.readouterr().out
+    assert re.findall(r"^(inline|process|thread|auto)\b.* \d+ % ", out, re.M) == ["inline", "process", "thread", "auto"]
+    assert "data-bound" in out or "compute-bound" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("feed", [[], ["--decode", "opencv"], ["--library", "torch", "--decode", "opencv"]])
 def test_training(feed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("cv2")
     flags = ["--device", "cpu", "--network", "none", "--images", "16", "--batch-size", "2", "--workers", "0"]
@@ -241,12 +201,6 @@ def test_stores(store: str, package: str, tmp_path: Path) -> None:
     gc.collect()
 
 
-def test_accounting_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    main = importlib.import_module("benchmarks.accounting_cost").main
-    assert main(["--pairs", "1", "--batches", "4", "--workers", "0"]) == 0
-    assert len(re.findall(r"^(?:map|tensors) +0 +[\d.]+ +[\d.]+ \(", capsys.readouterr().out, re.M)) == 2
-
-
 @pytest.mark.slow
 def test_listing(tmp_path: Path) -> None:
     found = summaries(rows_of("w9_listing", [*BRIEF, "--files", "500", "--data", str(tmp_path)], tmp_path))
@@ -264,13 +218,6 @@ def test_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whole_program(tmp_path: Path) -> None:
-    flags = ["--whole", "--start-method", "fork", "--workers", "1"]
-    found = summaries(rows_of("w4_start", [*BRIEF, *flags], tmp_path))
-    assert all(found["feedline/process"]["ratios"]["torch"][figure]["median"] > 0 for figure in ("seconds", "cpu_s"))
-
-
-@pytest.mark.slow
 def test_index_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--sampler", "random", "weighted", "--sizes", "2000", "--weights", "1000", "--torch-max", "1000"]
     rows = rows_of("w5_index_space", [*BRIEF, *flags], tmp_path)
@@ -284,21 +231,14 @@ def test_index_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
-def test_state_cost(tmp_path: Path) -> None:
-    found = summaries(rows_of("state_cost", [*BRIEF, "--sizes", "2000", "--workers", "0", "--steps", "3"], tmp_path))
+@pytest.mark.parametrize("dataset", ["nothing", "tokens"])
+def test_state_cost(dataset: str, tmp_path: Path) -> None:
+    flags = ["--sizes", "2000", "--workers", "0", "--steps", "3", "--dataset", dataset, "--data", str(tmp_path)]
+    found = summaries(rows_of("state_cost", [*BRIEF, *flags], tmp_path))
     assert set(found) == {"torchdata", "feedline"}
     assert all(row["figures"]["save_us"]["median"] > 0 for row in found.values())
     assert found["feedline"]["figures"]["state_bytes"]["median"] < 1024
     assert found["feedline"]["ratios"]["torchdata"]["restore_ms"]["median"] > 0
-
-
-def test_checksum_cost(tmp_path: Path) -> None:
-    pytest.importorskip("lmdb")
-    pytest.importorskip("h5py")
-    flags = ["--bytes", "1000", "--megabytes", "0", "--data", str(tmp_path / "data")]
-    found = [row for row in rows_of("checksum_cost", [*BRIEF, *flags], tmp_path) if row["kind"] == "summary"]
-    assert [row["case"]["format"] for row in found] == ["lmdb", "hdf5", "tar", "npy"]
-    assert all(row["figures"][name]["median"] > 0 for row in found for name in ("compared_us", "not_compared_us"))
 
 
 @pytest.mark.slow
@@ -313,13 +253,12 @@ def test_the_plain_token_dataset_has_the_same_samples(tmp_path: Path) -> None:
     script = importlib.import_module("benchmarks.w13_tokens")
     folder = tmp_path / "tokens"
     script.write(5000, folder)
-    options = {"batch_size": 4, "shuffle": False, "drop_last": True, "num_workers": 0}
-    theirs, ours = script.usual(folder, 64, options), script.ours(folder, 64, "inline", options)
-    pairs = list(zip(theirs, ours, strict=True))
-    assert len(pairs) == (5000 - 1) // 64 // 4
-    for (tokens, labels), batch in pairs:
-        assert (tokens == batch["tokens"]).all()
-        assert (labels == batch["labels"]).all()
+    theirs, ours = script.workloads.TokenBlocks(script.tokens_of(folder), 64), TokenDataset(folder / "tokens.bin", 64)
+    assert len(theirs) == len(ours) == (5000 - 1) // 64
+    for index in range(len(ours)):
+        tokens, labels = theirs[index]
+        assert (tokens.numpy() == ours[index]["tokens"]).all()
+        assert (labels.numpy() == ours[index]["labels"]).all()
 
 
 @pytest.mark.slow
@@ -360,10 +299,11 @@ def test_json_lines_peers_give_the_same_batches(tmp_path: Path) -> None:
     folder = tmp_path / "lines"
     script.write(1, 20, folder)
     paths = [str(path) for path in folder.iterdir()]
-    options = (paths, script.of_words, 64, 4, 0)
-    expected = [next(iter(script.usual(*options))), next(iter(script.ours(*options, "inline")))["tokens"]]
+    options, plain = (paths, script.of_words, 64), script.Loading(0, 4)
+    ours = script.ours(*options, script.Loading(0, 4, "inline"))
+    expected = [next(iter(script.usual(*options, plain))), next(iter(ours))["tokens"]]
     for make in (script.hugging_faces, script.torchdatas):
-        batch = next(iter(make(*options)))
+        batch = next(iter(make(*options, plain)))
         expected.append(batch["tokens"] if isinstance(batch, dict) else batch)
     first = expected[0]
     assert all((batch == first).all() for batch in expected)
@@ -377,16 +317,6 @@ def test_operators(tmp_path: Path) -> None:
     found = summaries(rows_of("w16_operators", [*STEADY, *flags], tmp_path))
     assert set(found) == {"torch", "feedline/inline", "torchdata"}
     assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
-def test_token_resume(tmp_path: Path) -> None:
-    pytest.importorskip("torchdata")
-    flags = ["--tokens", "1e6", "--workers", "0", "--block", "64", "--data", str(tmp_path)]
-    found = summaries(rows_of("w17_token_resume", [*BRIEF, *flags], tmp_path))
-    assert set(found) == {"torchdata", "feedline"}
-    assert found["feedline"]["ratios"]["torchdata"]["restore_ms"]["median"] > 0
 
 
 @pytest.mark.slow
@@ -506,9 +436,9 @@ def test_programs_that_keep_tensors(case: str) -> None:
 
 @pytest.mark.slow
 def test_scale_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    svg, rows = tmp_path / "scale.svg", tmp_path / "scale.jsonl"
+    rows = tmp_path / "scale.jsonl"
     small = ["--workers", "24", "--ranks", "4", "2", "3", "--nodes", "4", "--minutes", "22", "--depths", "2", "6"]
-    flags = [*small, "--batch-s", "20", "--svg", str(svg), "--json", str(rows)]
+    flags = [*small, "--batch-s", "20", "--json", str(rows)]
     assert importlib.import_module("benchmarks.scale_study").main(flags) == 0
     cases = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
     assert [case["name"] for case in cases] == ["one rank", *["4 ranks"] * 2] * 2 + ["4 ranks"]
@@ -516,9 +446,6 @@ def test_scale_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     pace = [case["of_ideal"] for case in cases]
     assert pace[4] > pace[1] > 0.3, "deeper prefetching outlasts the stragglers"
     assert pace[2] > pace[1], "fewer batches wait behind a straggler"
-    drawn = svg.read_text(encoding="utf-8")
-    assert drawn.count("<polyline") >= 2 * len(cases)
-    assert "4 ranks, any order, depth 2" in drawn
     assert "any order" in capsys.readouterr().out
 
 
@@ -551,26 +478,12 @@ def test_the_error_of_a_failing_program_is_shown(tmp_path: Path) -> None:
         run("w9_listing", Side("torch"), root=str(tmp_path / "nowhere"), cache=str(tmp_path))
 
 
-def test_plot_lists_the_available_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spread = {"median": 2.0, "low": 1.0, "high": 3.0}
-    row = {"kind": "summary", "case": {"workers": 1}, "side": "torch", "figures": {"batches_per_s": spread}}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    plot = importlib.import_module("benchmarks.plot")
-    with pytest.raises(SystemExit):
-        plot.main([str(tmp_path / "rows.jsonl"), "--figure", "speed", "--out", str(tmp_path / "p.png")])
-    assert "batches_per_s" in capsys.readouterr().err
-    for name in ("p.png", "p.svg"):
-        assert plot.main([str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / name)]) == 0
-        assert (tmp_path / name).stat().st_size > 1000
-
-
 ROOT = BENCHMARKS.parent
 COMMANDS = sorted(
     {
         (name, " ".join(flags.split()))
         for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
         for name, flags in re.findall(r"`(?:python -m )?benchmarks\.([\w.]+)([^`]*)`", page.read_text(encoding="utf-8"))
-        if name != "plot"
     }
 )
 

@@ -113,13 +113,10 @@ def test_objects_and_ranges_are_sent_and_counted(served: Server) -> None:
     assert (answer.status, part) == (206, BODY[5:10])
     assert answer.headers["Content-Range"] == f"bytes 5-9/{len(BODY)}"
     assert ask(served, "/bucket/data/b%26c.tar", Range="bytes=1-")[1] == b"yz"
-    expected = {"bucket/data/a.tar": len(BODY) + 5, "bucket/data/b&c.tar": 2}
     deadline = time.monotonic() + 60
-    while (counts := json.loads(ask(served, COUNTS)[1]))[
-        "bytes"
-    ] != expected:  # bytes are counted after the last one was sent
+    while (counts := json.loads(ask(served, COUNTS)[1]))["bytes"] != len(BODY) + 5 + 2:  # counted after the last one
         assert time.monotonic() < deadline, counts
-    assert counts["requests"] == {"bucket/data/a.tar": 2, "bucket/data/b&c.tar": 1}
+    assert counts["requests"] == 3
     assert counts["cpu_s"] > 0
 
 
@@ -127,7 +124,7 @@ def test_head_requests_return_sizes_without_sending_data(served: Server) -> None
     answer, content = ask(served, "/bucket/data/a.tar", "HEAD")
     assert (answer.status, answer.headers["Content-Length"], content) == (200, str(len(BODY)), b"")
     assert ask(served, "/bucket/data/missing.tar", "HEAD")[0].status == 404
-    assert json.loads(ask(served, COUNTS)[1])["bytes"] == {}
+    assert json.loads(ask(served, COUNTS)[1])["bytes"] == 0
 
 
 def test_objects_are_listed_by_prefix(served: Server) -> None:

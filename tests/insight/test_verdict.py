@@ -12,11 +12,15 @@ from feedline.insight.batch_rows import COLUMNS, Row, Totals, columns_of, delive
 from feedline.insight.histogram import Spread
 from feedline.insight.period import Period, period_of, stall_of
 from feedline.insight.stats import Stats
-from feedline.insight.verdict import verdict_of
+from feedline.insight.verdict import judge
 from feedline.system.shown import percent
 
 MS = 1_000_000
 ASKED = COLUMNS.index("asked")
+
+
+def verdict_of(period: Period, **settings: Any) -> str:
+    return str(judge(period, **settings))
 
 
 def steady(seconds: float) -> Spread:

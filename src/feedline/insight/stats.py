@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from feedline.insight.histogram import Spread
 from feedline.insight.period import Period
-from feedline.insight.verdict import FEW, cores_of, moves_of, verdict_of
+from feedline.insight.verdict import FEW, Verdict, cores_of, judge, moves_of
 from feedline.types import JsonObject
 
 __all__ = ["Period", "SlowSample", "Spread", "Stats", "WorkerMemory"]
@@ -106,9 +106,7 @@ class Stats(Mapping[str, Any]):
     @property
     def verdict(self) -> str:
         """What the training loop waits for, what to do about it, and why, in a sentence each."""
-        workers, auto = int(self.counters.get("workers", 0)), self.settings.get("auto")
-        moves = moves_of(self.settings)
-        return verdict_of(self.judged, worker_count=workers, cores=cores_of(self.settings), auto=auto, moves=moves)
+        return str(verdict_of(self))
 
     def as_dict(self) -> JsonObject:
         """Return plain values for JSON."""
@@ -191,6 +189,12 @@ class Stats(Mapping[str, Any]):
             table.append(["workers busy %", *(_busy(period.worker_utilisation) for period in known.values())])
             table.append(["batches ready", *(f"{period.prefetch_occupancy:.1f}" for period in known.values())])
         return table
+
+
+def verdict_of(stats: Stats) -> Verdict:
+    """Return the verdict in its parts."""
+    workers, auto, moves = int(stats.counters.get("workers", 0)), stats.settings.get("auto"), moves_of(stats.settings)
+    return judge(stats.judged, worker_count=workers, cores=cores_of(stats.settings), auto=auto, moves=moves)
 
 
 _Table: TypeAlias = list[list[str]]

@@ -1,13 +1,13 @@
 """The verdict: whether the training loop waits for data, what to do about it, and the evidence.
 
-Pure functions of measurements. The first sentence states the problem, the next one the remedy; the rest is evidence.
+Pure functions of measurements. The findings of `feedline.doctor` about a run are made from it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from feedline.insight.batch_rows import STAGES
@@ -28,14 +28,35 @@ _OWN = 0.5
 """Other programs use the cores if making batches keeps less than this share of them busy. A guess."""
 _MOST_HANDOVER_S = 5 * HANDOVER_S
 """A handover that took longer was delayed by other programs on the cores; that is not its cost. A guess."""
+_MANY = 2
+"""Workers are too many if they are this many times the number needed. A guess."""
+SLOW = "slow-samples"
 _CLEARLY = 1.2
 """How many times as fast training must be without workers for the verdict to recommend that: rates are noisy."""
 
 
-def verdict_of(
+@dataclass(frozen=True)
+class Verdict:
+    """What the training loop waits for, what to do about it, and why."""
+
+    problem: str
+    remedy: str = ""
+    """Empty if nothing can be said yet."""
+    evidence: str = ""
+    name: str = ""
+    """The name of the finding about the number of workers, or about samples that are too slow for any; empty if the
+    remedy is another."""
+    workers: int | None = None
+    """How many workers to use, if the remedy is to change their number."""
+
+    def __str__(self) -> str:
+        return ". ".join(filter(None, (self.problem, self.remedy, self.evidence)))
+
+
+def judge(
     period: Period, *, worker_count: int, cores: int = 0, auto: str | None = None, moves: bool = False
-) -> str:
-    r"""Return what the training loop waits for, what to do about it, and why: one sentence each.
+) -> Verdict:
+    r"""Return what the training loop waits for, what to do about it, and why.
 
     Args:
         period: the measurements.
@@ -50,33 +71,36 @@ def verdict_of(
         >>> body = Spread(count=99, mean=0.059, p50=0.059, p90=0.059, p99=0.059)
         >>> busy = [0.95, 0.95]
         >>> slow = Period(100, 3200, 10.0, 0.41, waits=waits, body=body, worker_utilisation=busy, cpu_s=0.18)
-        >>> print(*verdict_of(slow, worker_count=2, cores=8).split(". "), sep="\n")
+        >>> print(*str(judge(slow, worker_count=2, cores=8)).split(". "), sep="\n")
         data-bound: training waited 41 % of the time, mostly for fetch
         Use 4 workers
         A batch takes 190 ms to make (95 % computing) and 59 ms to train on, with 2 workers on 8 cores.
     """
     if not period.batches:
-        return "nothing to say yet: no batch was delivered"
+        return Verdict("nothing to say yet: no batch was delivered")
     start_s, stall = period.starting_s, period.stall
     if period.batches < FEW:
-        return (
-            f"too early to say: {counted(period.batches, 'batch', 'batches')} in {_time(period.seconds)}. "
-            f"The first came after {_time(period.start_s)}."
-        )
+        early = f"too early to say: {counted(period.batches, 'batch', 'batches')} in {_time(period.seconds)}"
+        return Verdict(early, evidence=f"The first came after {_time(period.start_s)}.")
     if start_s > 0.5 * period.seconds:
         keep = "Keep the workers from epoch to epoch (persistent_workers=True), or make" if worker_count else "Make"
-        return (
-            f"start-bound: starting took {percent(start_s / period.seconds)} of the time. {keep} the dataset quicker "
-            f"to open. Afterwards training waited {percent(stall)} of the time."
+        return Verdict(
+            f"start-bound: starting took {percent(start_s / period.seconds)} of the time",
+            f"{keep} the dataset quicker to open",
+            f"Afterwards training waited {percent(stall)} of the time.",
         )
     load = load_of(period, cores)
     evidence = _evidence(period, load, worker_count, cores)
     if stall < SLIGHT:
         ready = f"compute-bound: data was ready {percent(1 - stall, digits=1)} of the time"
-        return f"{ready}. {_enough(load, worker_count, auto)}. {evidence}"
+        fewest = min(load.fewest(), worker_count)
+        is_less = fewest < worker_count and auto is None
+        name = "too-many-workers" if is_less and worker_count >= _MANY * fewest and worker_count - fewest > 1 else ""
+        return Verdict(ready, _enough(fewest, worker_count, is_less=is_less), evidence, name, fewest if name else None)
     waits = {name: waited for name, waited in period.waits.items() if name != "start"}
     cause = max(waits, key=waits.__getitem__)
-    what, remedy, more = _CAUSES.get(cause, (_stage(period, cause), "", ""))
+    problem = f"data-bound: training waited {percent(stall)} of the time, mostly for {waited_for(period, cause)}"
+    _, remedy, more = CAUSES.get(cause, ("", "", ""))
     if cause in ("queue", "order"):
         more += _details(period, cause)
     if cause == "order" and not moves:
@@ -86,14 +110,14 @@ def verdict_of(
     rate = period.batches / max(period.seconds - start_s, 1e-9)
     slower = _slower_than_none(period, load, worker_count, rate)
     if slower and cause not in ("slot", "device", "deliver"):
-        remedy, more = "Set num_workers=0", more + slower
-    elif not remedy:
-        remedy, why = _workers(period, load, worker_count, cores, auto)
-        more += why
-    return f"data-bound: training waited {percent(stall)} of the time, mostly for {what}. {remedy}. {more}{evidence}"
+        return Verdict(problem, "Set num_workers=0", f"{more}{slower}{evidence}", "too-many-workers", 0)
+    if remedy:
+        return Verdict(problem, remedy, more + evidence)
+    advice = _workers(period, load, worker_count, cores, auto)
+    return replace(advice, problem=problem, evidence=f"{more}{advice.evidence}{evidence}")
 
 
-_CAUSES = {
+CAUSES = {
     "queue": ("a free worker", "", ""),
     "slot": (
         "free slots",
@@ -122,6 +146,12 @@ _CAUSES = {
     ),
 }
 """For each cause: what training waits for, the remedy (empty where more workers may help), and additional evidence."""
+
+
+def waited_for(period: Period, cause: str) -> str:
+    """Return what training waits for, in words."""
+    return CAUSES[cause][0] if cause in CAUSES else _stage(period, cause)
+
 
 _CHEAPER = "Make samples cheaper (`feedline doctor module:dataset` shows what takes long)"
 
@@ -185,12 +215,11 @@ def _without_core(period: Period) -> float:
     return period.queued_s / max(period.queued_s + period.make_s, 1e-9)
 
 
-def _enough(load: Load, worker_count: int, auto: str | None) -> str:
+def _enough(fewest: int, worker_count: int, *, is_less: bool) -> str:
     """Return whether fewer workers would do for a training loop that does not wait."""
     if not worker_count:
         return "No workers are needed"
-    fewest = load.fewest()
-    if fewest < worker_count and auto is None:
+    if is_less:
         return f"{counted(fewest, 'worker')} would do" if fewest else "No workers are needed (num_workers=0)"
     return f"{counted(worker_count, 'worker is', 'workers are')} about right"
 
@@ -208,31 +237,34 @@ def _slower_than_none(period: Period, load: Load, worker_count: int, rate: float
     return ""
 
 
-def _workers(period: Period, load: Load, worker_count: int, cores: int, auto: str | None) -> tuple[str, str]:
+def _workers(period: Period, load: Load, worker_count: int, cores: int, auto: str | None) -> Verdict:
     """Return how many workers would help, or the remedy if no number would; and the reason."""
     if auto == "searching":
-        return 'Wait: num_workers="auto" is still searching for the best number of workers', ""
+        return Verdict("", 'Wait: num_workers="auto" is still searching for the best number of workers')
     fewest, is_full = load.fewest(), is_crowded(period)
     if load.is_cheap and not worker_count:
-        return _CHEAPER, f"Workers would not help: handing a batch over costs about {_time(2 * load.handover_s)}. "
+        why = f"Workers would not help: handing a batch over costs about {_time(2 * load.handover_s)}. "
+        return Verdict("", _CHEAPER, why, SLOW)
     who = "Workers were" if worker_count else "The loop was"
     crowd = f"{who} ready to run but had no core {percent(_without_core(period))} of the time. " if is_full else ""
     if is_full and period.batches_per_s * load.cpu_s < _OWN * (cores or 1):
-        return "Not sure: run it again on a quiet machine", f"{crowd}Other programs used the cores. "
+        return Verdict("", "Not sure: run it again on a quiet machine", f"{crowd}Other programs used the cores. ")
     if is_full or (cores and worker_count >= load.most and load.needed > load.most):
-        return f"{_CHEAPER}, or add cores", crowd or f"Samples need more CPU than {_cores(cores)}. "
+        return Verdict("", f"{_CHEAPER}, or add cores", crowd or f"Samples need more CPU than {_cores(cores)}. ", SLOW)
     if auto is not None:
-        return _CHEAPER, f'num_workers="auto" has found no number of workers faster than {worker_count}. '
+        why = f'num_workers="auto" has found no number of workers faster than {worker_count}. '
+        return Verdict("", _CHEAPER, why, SLOW)
     if fewest <= worker_count:
         if load.needed > worker_count:
-            return _CHEAPER, "More workers would not help. "
-        return "Raise prefetch_factor", "There are enough workers on average, but batches come in bursts. "
-    remedy = f"Use {counted(fewest, 'worker')}"
+            return Verdict("", _CHEAPER, "More workers would not help. ", SLOW)
+        why = "There are enough workers on average, but batches come in bursts. "
+        return Verdict("", "Raise prefetch_factor", why)
+    remedy, why = f"Use {counted(fewest, 'worker')}", ""
     if load.step_s < 0.01 * load.make_s:
-        return remedy, "The loop spends almost no time on a batch, so some waiting will remain. "
-    if fewest < load.needed:
-        return f"{remedy}, and make samples cheaper", f"Samples need more CPU than {_cores(cores)}. "
-    return remedy, ""
+        why = "The loop spends almost no time on a batch, so some waiting will remain. "
+    elif fewest < load.needed:
+        remedy, why = f"{remedy}, and make samples cheaper", f"Samples need more CPU than {_cores(cores)}. "
+    return Verdict("", remedy, why, "too-few-workers", fewest)
 
 
 def _cores(cores: int) -> str:

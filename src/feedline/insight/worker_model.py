@@ -9,8 +9,8 @@ training loop that makes its own batches has no handover. So with n workers the 
 - the training loop: one batch per step and handover.
 
 The verdict and the findings base their advice on this formula. `num_workers="auto"` and `feedline tune` measure, and
-take their bounds from it. `feedline what-if` and the page of `feedline report` replay recorded times batch by batch,
-with the same handover cost where none was recorded.
+take their bounds from it. The page of `feedline report` replays recorded times batch by batch, with the same handover
+cost where none was recorded.
 """
 
 from __future__ import annotations

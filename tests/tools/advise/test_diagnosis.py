@@ -15,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline
-from feedline.errors import BadOption, BadRecording
-from feedline.insight.recording import Recording
-from feedline.tools.advise import machine, running, slow_batches, slow_samples, slow_source, workers, wrong_data
-from feedline.tools.advise.diagnosis import as_dict, diagnose, diagnose_recording, summary
+from feedline.tools.advise import machine, slow_batches, slow_samples, slow_source, workers, wrong_data
+from feedline.tools.advise.diagnosis import as_dict, diagnose, summary
 from feedline.tools.advise.finding import NOT_SURE, Finding
 from feedline.tools.measure.machine import collect_details
 from feedline.tools.measure.measured import LEAST_SAMPLES, Decoded, Measured, Noise, Samples, Threads
@@ -30,7 +28,6 @@ from tests.tools.advise import (
 )
 from tests.tools.advise.fixes import FIXES, close_handles
 from tests.tools.advise.measurements import HEADROOM, batch, loader, measured, recorded, samples
-from tests.tools.advise.recordings import recording_of
 from tests.tools.advise.reliability import CASES, SECONDS, Case, run_once
 from tests.tools.advise.test_machine import SOUND
 from tests.tries import try_again
@@ -105,7 +102,7 @@ def every_finding() -> list[Finding]:
     found += [finding for changes, _ in test_rules.RULES for finding in diagnose(measured(**changes))]
     found += diagnose(replace(FIXES["Waiting"].setup(None), noise=Noise(20.0)))
     for parameters in test_running.PROBLEMS:
-        found += running.find(test_running.run(**parameters[0]))
+        found += test_running.found(**parameters[0])
     return [*found, *machine.find(collect_details()), *machine.find(SOUND)]
 
 
@@ -248,49 +245,8 @@ def test_samples_that_cannot_be_collated_are_mentioned() -> None:
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_running_loader_and_its_recording_get_the_same_findings(tmp_path: Path) -> None:
-    loader = feedline.Loader(slow_datasets.Healthy(), 4, sampler=range(80), workers=1, persistent=True)
-    iterator = iter(loader)
-    next(iterator)
-    assert feedline.doctor(loader) == [], "too few batches to say anything"
-    list(iterator)
-    with feedline.record(loader, tmp_path / "run.json.gz"):
-        list(loader)
-        live = feedline.doctor(loader)
-    loader.close()
-    later = feedline.doctor(tmp_path / "run.json.gz")
-    assert names(later) == names(live)
-    assert feedline.doctor(Recording.load(tmp_path / "run.json.gz")) == later
-
-
-def test_a_recorded_run_that_waits_gets_a_finding() -> None:
-    recording = recording_of(200, workers=2)
-    recording.settings["cores"] = 8
-    (finding,) = feedline.doctor(recording)
-    assert finding.name == "too-few-workers"
-    assert finding.name in str(feedline.doctor(recording))
-
-
 def test_the_dataset_of_a_loader_is_probed_on_request() -> None:
     loader = feedline.Loader(slow_datasets.OwnRandom(), 4, workers=1)
     found = feedline.doctor(loader, seconds=2.0)
     loader.close()
     assert names(found) == ["copied-random"]
-
-
-def test_a_memory_leak_is_found_in_a_recording() -> None:
-    recording = recording_of(400, make_ms=10, step_ms=12)
-    recording.system["worker_memory"] = [5e8 + 4e6 * place for place in range(50)]
-    found = {finding.name: finding for finding in diagnose_recording(recording)}
-    assert "MiB in all" in found["memory-growth"].evidence
-    recording.system["worker_memory"] = [5e8] * 50
-    assert "memory-growth" not in {finding.name for finding in diagnose_recording(recording)}
-
-
-def test_rejects_arguments_that_are_not_runs() -> None:
-    with pytest.raises(BadOption, match="was given Healthy, which is neither a feedline loader"):
-        feedline.doctor(slow_datasets.Healthy())  # type: ignore[arg-type]  # a user's mistake
-    with pytest.raises(BadOption, match="no dataset in a recording"):
-        feedline.doctor(recording_of(20), seconds=1.0)
-    with pytest.raises(BadRecording, match="cannot be read"):
-        feedline.doctor("not-there.json")

@@ -11,8 +11,7 @@ import pytest
 from feedline.insight.attribution import CAUSES
 from feedline.insight.recording import Recording
 from feedline.tools.advise.page import contents, page_of
-from feedline.tools.advise.what_if import best, grid
-from feedline.tools.cli.report import page_text
+from feedline.tools.advise.what_if import RecordedRun
 from feedline.tools.screen import Table
 from tests.browsing import NARROW, WIDTH
 from tests.tools.advise.recordings import recording_of
@@ -20,7 +19,7 @@ from tests.tools.advise.recordings import recording_of
 
 @pytest.mark.slow
 def test_ten_thousand_batches_fit_into_400_kilobytes() -> None:
-    assert len(page_text(recording_of(10_000)).encode()) < 400_000
+    assert len(page_of(recording_of(10_000)).encode()) < 400_000
 
 
 def test_the_page_is_self_contained() -> None:
@@ -32,7 +31,7 @@ def test_the_page_is_self_contained() -> None:
 def test_recorded_text_cannot_end_the_script() -> None:
     recording = recording_of(20)
     recording.settings["dataset"] = "</script><script>alert(1)</script>"
-    assert "alert(1)" not in page_of(recording, ["<img onerror=alert(1)>"])
+    assert "alert(1)" not in page_of(recording)
 
 
 def test_columns_equal_those_of_the_recording() -> None:
@@ -63,16 +62,13 @@ def test_the_verdict_names_the_main_cause_in_the_timeline(slow: float, workers: 
     assert words in shown_page["verdict"]
 
 
-def test_a_comparison_is_plain_text_on_the_page() -> None:
-    table = Table("Both", ["", "torch"], [["images/s", ("12", "bold")], ["<script>", "alert(1)"]])
-    recording = recording_of(20)
-    assert contents(recording)["compared"] is None
-    assert contents(recording, compared=table)["compared"] == {
-        "title": "Both",
-        "heads": ["", "torch"],
-        "rows": [["images/s", "12"], ["<script>", "alert(1)"]],
-    }
-    assert "alert(1)" not in page_of(recording, compared=table)
+def test_advice_and_a_comparison_are_on_the_page() -> None:
+    table = Table("Both", ["", "torch"], [["images/s", ("12", "bold")]])
+    shown = contents(recording_of(60, workers=2), table)
+    text, code = shown["advice"][0]
+    assert text.startswith("too-few-workers: ")
+    assert code.startswith("DataLoader(dataset, num_workers=")
+    assert shown["compared"] == {"title": "Both", "heads": ["", "torch"], "rows": [["images/s", "12"]]}
 
 
 def test_a_recording_without_batches_is_shown() -> None:
@@ -107,7 +103,7 @@ def recording() -> Recording:
 @pytest.fixture(scope="module")
 def file(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(page_text(recording), "utf-8")
+    path.write_text(page_of(recording), "utf-8")
     return path
 
 
@@ -189,28 +185,41 @@ def test_the_next_stall_is_shown_and_described(page: Any) -> None:
     assert "workers were starting" not in page.inner_text("#under")
 
 
-@pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
 def test_predictions_on_the_page_equal_the_computed_ones(page: Any, recording: Recording) -> None:
-    predictions = grid(recording)
+    run = RecordedRun(recording)
+    grid = run.grid()
     lines = page.query_selector_all("#grid tbody tr")
     shown = [[cell.inner_text() for cell in line.query_selector_all("td")] for line in lines]
-    assert shown[0][0] == "0"
-    cells = [shown[0][1], *(cell for line in shown[1:] for cell in line[1:])]
-    assert [cell.partition(" ")[0] for cell in cells] == [f"{one.predicted.samples_per_s:,.0f}" for one in predictions]
-    (recorded,) = [one for one in predictions if one.is_recorded]
-    assert page.inner_text("#grid td.recorded") == cells[predictions.index(recorded)]
-    chosen = best(predictions)
-    assert page.inner_text("#grid td.best") == cells[predictions.index(chosen)]
-    words = f"Best: {chosen.workers} workers, {chosen.delivery}: {chosen.predicted.samples_per_s:,.0f} samples/s"
-    assert page.inner_text("#best").startswith(words)
+    heads = [head.inner_text() for head in page.query_selector_all("#grid th")]
+    table = {(int(line[0]), head): cell for line in shown for head, cell in zip(heads, line, strict=True)}
+    for one in [*grid, *run.twice_as_fast()]:
+        assert table[one.workers, one.change].startswith(f"{one.samples_per_s:,.0f} (")
+    (same,), best = [one for one in grid if one.is_recorded], run.best(grid)
+    assert page.inner_text("#grid .recorded") == table[same.workers, same.change]
+    assert page.inner_text("#grid .best") == table[best.workers, best.change]
+    settings = f"num_workers={best.workers}, prefetch_factor={best.prefetch}"
+    assert page.inner_text("#chosen").startswith(f"Best: {settings}: {best.samples_per_s:,.0f} samples/s, ")
+    error = abs(same.samples_per_s / run.samples_per_s - 1)
+    assert f"differs from the recorded rate by {100 * error:.1f} %" in page.inner_text("#error")
     assert "up to 500 batches" in page.inner_text("#simulated")
-    canvas = "document.getElementById('predicted')"
-    blank = f"(() => {{ const other = {canvas}.cloneNode(); return other.toDataURL() }})()"
-    assert page.evaluate(f"{canvas}.toDataURL()") != page.evaluate(blank)
+
+
+def test_a_chosen_prediction_is_compared_with_the_recorded_run(page: Any, recording: Recording) -> None:
+    run = RecordedRun(recording)
+    page.focus("#grid tbody tr:nth-child(2) td:last-child button")
+    page.keyboard.press("Enter")
+    one = run.predict(workers=1, speedup="batches")
+    assert page.inner_text("#chosen").startswith(
+        f"num_workers=1, prefetch_factor=2, batches twice as fast: {one.samples_per_s:,.0f} samples/s, "
+        f"{one.samples_per_s / run.samples_per_s:.2f} times the recorded {run.samples_per_s:,.0f}"
+    )
+    assert page.query_selector_all("#grid [aria-pressed=true]") != []
+    page.click("#grid tbody tr:first-child button")
+    assert page.inner_text("#chosen").startswith("num_workers=0: ")
 
 
 def test_the_page_says_why_no_prediction_is_possible(page: Any, tmp_path: Path) -> None:
-    (tmp_path / "short.html").write_text(page_text(recording_of(12)), "utf-8")
+    (tmp_path / "short.html").write_text(page_of(recording_of(12)), "utf-8")
     page.goto((tmp_path / "short.html").as_uri())
     page.wait_for_selector("html[data-ready=yes]")
     assert "Record a longer run" in page.inner_text("#predicted-section")

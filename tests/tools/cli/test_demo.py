@@ -12,7 +12,6 @@ import signal
 import tempfile
 import threading
 import zlib
-from argparse import Namespace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,24 +21,24 @@ from feedline.insight.recording import Recording
 from feedline.tools.cli import demo
 from feedline.tools.cli.main import main
 from feedline.tools.measure.harness import FEEDLINE, TORCH, Outcome, Side
-from feedline.tools.screen import Screen, Table
+from feedline.tools.screen import Table
 from tests import program_server
 from tests.tools.advise.recordings import recording_of
-from tests.tools.cli import short_demo
 
 PROGRAM = """
 import multiprocessing, sys, tempfile
 tempfile.tempdir, method = sys.argv[1:3]
 if method:
     multiprocessing.set_start_method(method)
-from feedline.tools.measure.workloads import ReadySamples
+from feedline.tools.measure.workloads import ReadySamples, TinyMap
 from feedline.tools.cli import demo
+demo.ROUNDS.rounds, demo.ROUNDS.seconds = 1, 0.02
+demo.TinyMap = lambda _: TinyMap(20_000)
+demo.ReadySamples = lambda length: ReadySamples(length, shape=(3, 7, 7))
 from feedline.tools.cli.main import main
-demo.ReadySamples = lambda length: ReadySamples(length, shape=(3, 7, 7))  # batches of 38 KB instead of 38 MB
-sys.exit(main(["demo", *sys.argv[3:]]))
+sys.exit(main(["demo", "--images", "64"]))
 """
 IMAGES, BATCHES = 64, 4
-QUICK = ("--images", IMAGES, "--rounds", 1, "--seconds", 0.02)
 
 
 class Ran(NamedTuple):
@@ -56,9 +55,8 @@ class Ran(NamedTuple):
 
 def run(folder: Path, *, method: str = "") -> Ran:
     (folder / "scratch").mkdir()
-    done = program_server.run(PROGRAM, folder / "scratch", method, *QUICK, cwd=folder, timeout_s=280)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    done = program_server.run(PROGRAM, folder / "scratch", method, cwd=folder, timeout_s=280)
+    assert (done.returncode, done.stderr) == (0, "")
     return Ran(done.stdout, folder)
 
 
@@ -67,15 +65,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run(tmp_path_factory.mktemp("demo"))
 
 
-def check_scratch(folder: Path) -> None:
-    left = [path.name for path in (folder / "scratch").iterdir()]
-    # torch creates these itself; a killed worker of its loader leaves the second one behind.
-    assert [name for name in left if not name.startswith(("torchinductor", "pymp-"))] == []
-
-
 def check_rows(rows: list[list[str]]) -> None:
     names, torchs, ours = zip(*(row[:3] for row in rows), strict=True)
-    assert [name.split(" ")[0] for name in names] == ["train:", "waiting", "peak", "tiny", "38", "resume", "a"]
+    assert [name.split(" ")[0] for name in names] == ["train:", "waiting", "peak", "tiny", "9.6", "resume", "a"]
     assert all(torchs)
     assert all(ours)
     assert re.fullmatch(r"[\d.]+ s, 48 again", torchs[5])
@@ -85,21 +77,16 @@ def check_rows(rows: list[list[str]]) -> None:
     assert [len(row) for row in rows] == [4, 3, 4, 4, 4, 4, 3]  # rows that have a ratio have one cell more
 
 
-def test_every_row_has_the_figures_of_both_loaders(ran: Ran) -> None:
+def test_progress_and_figures_of_both_loaders_are_printed(ran: Ran) -> None:
+    epochs = re.findall(r"epoch 1  (\w+) .* 4/4 +[\d,]+ images/s, waits \d+ %, accuracy \d+ %", ran.out)
+    assert epochs == ["torch", "feedline"]
+    assert "\x1b" not in ran.out
     check_rows(ran.cells())
 
 
-def test_progress_of_both_loaders_is_printed(ran: Ran) -> None:
-    epochs = re.findall(r"epoch 1  (\w+) .* 4/4 +[\d,]+ images/s, waits \d+ %, accuracy \d+ %", ran.out)
-    assert epochs == ["torch", "feedline"]
-
-
-def test_only_the_report_is_left_behind(ran: Ran) -> None:
+def test_only_the_report_of_this_run_is_left_behind(ran: Ran) -> None:
     assert sorted(path.name for path in ran.folder.iterdir()) == ["feedline-demo.html", "scratch"]
-    check_scratch(ran.folder)
-
-
-def test_the_report_shows_this_run(ran: Ran) -> None:
+    assert list((ran.folder / "scratch").iterdir()) == []
     page = (ran.folder / "feedline-demo.html").read_text("utf-8")
     assert ran.out.split()[-1] == (ran.folder / "feedline-demo.html").as_uri()
     text = page.partition('type="application/octet-stream">')[2].partition("</script>")[0]
@@ -117,7 +104,6 @@ def test_the_printed_link_opens_the_report_of_this_run(ran: Ran, window: Any) ->
     shown = [[cell.strip() for cell in row.locator("td").all_inner_texts()] for row in rows]
     assert [[cell for cell in row if cell] for row in shown] == ran.cells()
     assert "2 process" in window.inner_text("#figures")
-    assert re.search(rf"batches\s+{BATCHES}\b", window.inner_text("#figures"))  # the warm-up is not recorded
 
 
 @pytest.mark.slow
@@ -126,39 +112,29 @@ def test_the_demo_works_with_spawned_workers(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_no_files_behind(tmp_path: Path) -> None:
-    short = Path(
-        tempfile.mkdtemp(prefix="d-")
-    )  # torch's workers open sockets in it, and paths of sockets have to be short
-    (short / "scratch").mkdir()
+    scratch = Path(tempfile.mkdtemp(prefix="d-"))  # torch's workers open sockets in it, whose paths have to be short
     ours, theirs = os.pipe()
     with open(os.devnull) as nothing, (tmp_path / "err").open("w") as err, os.fdopen(ours) as output:
         program = program_server.start(
-            short_demo.PROGRAM + PROGRAM,
-            [short / "scratch", "", "--images", IMAGES],
-            stdin=nothing.fileno(),
-            stdout=theirs,
-            stderr=err.fileno(),
-            cwd=tmp_path,
+            PROGRAM, [scratch, ""], stdin=nothing.fileno(), stdout=theirs, stderr=err.fileno(), cwd=tmp_path
         )
         os.close(theirs)
         limit = threading.Timer(200, program.kill)
         limit.start()
         try:
-            lines = list[str]()
-            while not any(
-                line.startswith("epoch 1") for line in lines[-1:]
-            ):  # workers of torch's or feedline's loader are running
-                lines.append(output.readline())
-                assert lines[-1], f"It ended: {lines}, {(tmp_path / 'err').read_text()}"
+            line = "started"
+            while not line.startswith("epoch 1"):  # workers of torch's or feedline's loader are running
+                line = output.readline()
+                assert line, f"It ended: {(tmp_path / 'err').read_text()}"
             os.kill(program.pid, signal.SIGINT)
             assert program.wait(100) == 130
         finally:
             limit.cancel()
             program.kill()
+    assert [path.name for path in tmp_path.iterdir()] == ["err"]
     assert (tmp_path / "err").read_text() == ""
-    check_scratch(short)
-    shutil.rmtree(short)
-    assert not (tmp_path / "feedline-demo.html").exists()
+    assert list(scratch.iterdir()) == []
+    shutil.rmtree(scratch)
 
 
 @pytest.mark.parametrize(("out", "why"), [(".", "that is a folder"), ("file/page.html", "cannot be written")])
@@ -180,12 +156,13 @@ def test_a_full_disk_is_reported_when_pictures_are_drawn(
     monkeypatch.setattr("PIL.Image.Image.save", save)
     assert main(["demo", "-o", str(tmp_path / "page.html")]) == 1
     err = capsys.readouterr().err
-    assert "images could not be written: [Errno 28] No space left on device. Set TMPDIR" in err
+    assert "No space left on device" in err
+    assert "TMPDIR" in err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_the_table_is_printed_when_the_disk_is_too_full_for_the_report(
+def test_a_report_that_cannot_be_written_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("os.access", lambda *_: True)
@@ -193,9 +170,9 @@ def test_the_table_is_printed_when_the_disk_is_too_full_for_the_report(
     monkeypatch.setattr(demo, "compare", lambda *_: Table("Median", ["", "torch's loader"], [["images/s", "47"]]))
     monkeypatch.setattr(Recording, "load", lambda _: recording_of(12))
     assert main(["demo", "-o", "/dev/full"]) == 1
-    captured = capsys.readouterr()
-    assert "47" in captured.out
-    assert "The report could not be written: [Errno 28] No space left on device. Choose another" in captured.err
+    err = capsys.readouterr().err
+    assert "No space left on device" in err
+    assert "-o" in err
 
 
 def outcomes(figure: str, torchs: list[float], ours: list[float]) -> tuple[Outcome, Outcome]:
@@ -216,25 +193,12 @@ def outcomes(figure: str, torchs: list[float], ours: list[float]) -> tuple[Outco
 def test_ratios_above_one_are_better_and_slower_results_are_shown_too(
     figure: str, torchs: list[float], ours: list[float], cells: list[str]
 ) -> None:
-    assert demo._row("what", figure, "{:.0f}", *outcomes(figure, torchs, ours)) == ["what", *cells]
+    assert demo.row("what", figure, "{:.0f}", *outcomes(figure, torchs, ours)) == ["what", *cells]
 
 
-@pytest.mark.parametrize(
-    ("peaks", "row"),
-    [((400.0, 500.0), ["400 MB", "500 MB", "0.80"]), ((None, None), None)],
-)
+@pytest.mark.parametrize(("peaks", "row"), [((400.0, 500.0), ["400 MB", "500 MB", "0.80"]), ((None, None), None)])
 def test_memory_is_shown_where_it_can_be_measured(peaks: tuple[Any, Any], row: list[str] | None) -> None:
     torchs, ours = outcomes("images_per_s", [1], [1])
     torchs.peak_pss_mb, ours.peak_pss_mb = peaks
-    rows = [cells for name, *cells in demo._training_rows(torchs, ours) if "memory" in name]
+    rows = [cells for name, *cells in demo.costs(torchs, ours) if "memory" in name]
     assert rows == ([] if row is None else [row])
-
-
-@pytest.mark.parametrize(("shared", "names"), [(64 << 20, 1), (None, 2), (8 << 30, 2)])
-def test_large_batches_are_left_out_if_shared_memory_is_too_small_for_torch(
-    shared: int | None, names: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(demo, "shared_bytes", lambda: shared)
-    monkeypatch.setattr(demo, "both_loaders", lambda name, *_: [name])
-    assert len(demo.ready_samples(Namespace(), Screen())) == names
-    assert ("docker run --shm-size" in capsys.readouterr().out) == (names == 1)

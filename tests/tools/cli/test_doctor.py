@@ -210,33 +210,6 @@ def test_datasets_that_cannot_be_measured_are_explained(name: str, status: int, 
     assert "feedline/tools/measure" not in done.stderr, "feedline's own frames do not help the user"
 
 
-@pytest.mark.parametrize(
-    ("what", "text"),
-    [
-        (str(DATASETS), f"{DATASETS}:dataset"),
-        ("not_there.py", "There is no file or folder 'not_there.py' in "),
-        ("not_there", "There is no file or folder 'not_there' in "),
-        ("not_there.csv", "There is no file or folder 'not_there.csv' in "),
-    ],
-)
-@pytest.mark.parametrize("command", ["doctor", "tune", "bench", "lab"])
-def test_a_path_that_is_no_dataset_is_explained(
-    command: str, what: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([command, what]) == 1
-    assert text in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["report", "inspect", "pack", "run", "profile"])
-def test_a_path_that_does_not_exist_is_explained(
-    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert main([command, "not_there.csv", *([str(tmp_path / "out.tar")] if command == "pack" else [])]) == 1
-    err = capsys.readouterr().err
-    assert "not_there.csv" in err
-    assert re.search("There is no(thing)? |No such file", err)
-
-
 @pytest.mark.parametrize(("name", "text"), [("rows.csv", "feedline inspect"), (".", "Is a directory")])
 def test_data_is_not_a_recording(
     name: str, text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from PIL import Image
 
 import feedline
 from feedline.tools.cli.main import main
-from tests.tools.write.stores import FORMATS, SHARDED, SINGLE, Mixed
+from tests.tools.write.stores import FORMATS, SINGLE, Mixed
 
 
 def inspect(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> dict[str, Any]:
@@ -63,13 +63,6 @@ def test_describes_and_verifies_what_pack_wrote(
     assert details["line"].split("(")[1:] == packed.line.replace(str(tmp_path), str(tmp_path)).split("(")[1:]
 
 
-@pytest.mark.parametrize("format_", SHARDED)
-def test_describes_and_verifies_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
-    feedline.pack(Mixed(50), tmp_path / "out", format=format_, workers=0, samples_per_shard=20)
-    details = inspect(capsys, tmp_path / "out", "--verify")
-    assert (details["samples"], details["files"]) == (50, 3)
-
-
 def test_no_size_is_shown_for_remote_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     system = pytest.importorskip("fsspec").filesystem("memory")
     pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "a.parquet")
@@ -79,31 +72,6 @@ def test_no_size_is_shown_for_remote_files(tmp_path: Path, capsys: pytest.Captur
     assert "map-style" in output
     assert "0 bytes" not in output
     system.rm("/inspected", recursive=True)
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-def test_prints_a_table_and_the_line_that_loads_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str
-) -> None:
-    packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0)
-    assert main(["inspect", str(packed.path)]) == 0
-    output = capsys.readouterr().out
-    assert "uint8 arrays of shape (6, 5, 3)" in output
-    assert "feedline.Loader(" in output
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-def test_verify_finds_a_flipped_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
-    options: dict[str, Any] = {"compression": "none"} if format_ == "parquet" else {}
-    packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0, **options)
-    path = packed.path / "vector.npy" if packed.path.is_dir() else packed.path
-    data = bytearray(path.read_bytes())
-    searched = Mixed()[7]["vector"].tobytes()
-    for place in range(len(data)):
-        if data.startswith(searched, place):
-            data[place + 3] ^= 4
-    path.write_bytes(data)
-    assert "damaged" in fails(capsys, packed.path, "--verify")
 
 
 def test_an_hdf5_file_that_pack_did_not_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import lmdb
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
-import webdataset
 
 from feedline.tools.cli.main import main
 from feedline.tools.cli.pack import Bar
@@ -79,24 +76,6 @@ def test_labels_are_those_of_image_folder(tmp_path: Path, pictures: Path) -> Non
     assert stored_in(tmp_path / "out")["metadata"]["classes"] == folder.classes
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # its own
-def test_the_formats_own_libraries_can_read_the_output(tmp_path: Path, module: str) -> None:
-    source = f"{module}:points"
-    for out in ("a.h5", "a.lmdb", "a.parquet", "a.tar"):
-        run(source, tmp_path / out)
-    with h5py.File(tmp_path / "a.h5") as store:
-        assert store["x"].shape == (40, 3)
-        assert store["name"].asstr()[7] == "point 7"
-    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
-        assert (txn.get(b"000000000007") or b"")[:4] == b"FDL1"
-    table = pq.read_table(tmp_path / "a.parquet")
-    assert table.column("x").type.shape == [3]
-    assert table.column("name").to_pylist()[7] == "point 7"
-    samples = list(webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode())
-    assert samples[7]["name.txt"] == "point 7"
-    assert samples[7]["x.npy"].tolist() == [7, 7, 7]
-
-
 @pytest.mark.parametrize("name", ["points", "make", "Points", "stream"])
 def test_packs_datasets_classes_and_functions_of_a_module(tmp_path: Path, module: str, name: str) -> None:
     run(f"{module}:{name}", tmp_path / "a.lmdb")
@@ -135,13 +114,6 @@ def test_repacks_from_one_format_to_another(tmp_path: Path, module: str, first: 
     run(tmp_path / f"first-{SINGLE[first]}", tmp_path / f"second-{SINGLE[second]}", "--fields", "x,name")
     one, other = (taken(tmp_path / name, 40) for name in (f"first-{SINGLE[first]}", f"second-{SINGLE[second]}"))
     assert canonical(one) == canonical(other)
-
-
-@pytest.mark.parametrize("first", ["hdf5", "tar", "parquet"])
-def test_repacks_shards_into_one_file(tmp_path: Path, module: str, first: str) -> None:
-    run(f"{module}:points", tmp_path / "shards", "--format", first, "--samples-per-shard", "13")
-    run(tmp_path / "shards", tmp_path / "all.lmdb", "--fields", "x,name")
-    assert canonical(taken(tmp_path / "shards", 40)) == canonical(taken(tmp_path / "all.lmdb", 40))
 
 
 def test_repacking_keeps_the_form_of_samples(tmp_path: Path, module: str) -> None:
@@ -184,13 +156,6 @@ def test_rejects_sources_that_cannot_be_packed(
     assert not (tmp_path / "a.lmdb").exists()
 
 
-def test_rejects_an_output_inside_its_source(
-    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "lies in" in fails(capsys, pictures, pictures / "a.lmdb")
-    assert "lies in" in fails(capsys, pictures, pictures, "--format", "npy", "--overwrite")
-
-
 def test_a_broken_picture_is_named_or_skipped(
     tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,12 +169,6 @@ def test_a_broken_picture_is_named_or_skipped(
     assert re.search(r"  sample 0 \(.*cat/01.png\): a picture \(png, 200 bytes\) cannot be decoded", captured.out)
     assert captured.err == ""
     assert len(taken(tmp_path / "a.lmdb", 100)) == 10
-
-
-def test_a_sample_that_cannot_be_packed_is_named(
-    tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "Sample 1 cannot be packed" in fails(capsys, f"{module}:broken", tmp_path / "a.lmdb")
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,6 @@ def test_options_are_applied(module: str, capsys: pytest.CaptureFixture[str]) ->
     run(f"{module}:texts", "--tokens", "out", "--tokenizer", f"{module}:encode", "--overwrite")
 
 
-@pytest.mark.parametrize("engine", ["thread", "process"])
-def test_thread_and_process_engines_write_the_same_tokens(module: str, engine: str) -> None:
-    command = [f"{module}:texts", "--tokens", "a.bin", "--tokenizer", f"{module}:encode", "--quiet"]
-    assert main(["pack", *command, "--workers", "2", "--engine", engine]) == 0
-    assert texts("a.bin") == [f"text {number}" for number in range(300)]
-
-
 # In a program of its own: a local cluster ends with the program that started it.
 ON_RAY = """
 import sys

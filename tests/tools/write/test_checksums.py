@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
 import mmap
 import pickle
 import pkgutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +16,8 @@ import pytest
 
 import feedline
 from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, ParquetDataset, TarDataset
-from feedline.datasets.formats.lmdb.dataset import META_KEY
-from feedline.datasets.framework.checksums import SEAL, Checked
+from feedline.datasets.framework.checksums import Checked
 from feedline.errors import CorruptSource
-from feedline.testing.asserting import assert_same
-from feedline.tools.write.writers.tar import comment_of, header_of
 
 COUNT = 40
 FIELDS = {"x": "x.npy", "text": "text.txt", "label": "cls"}
@@ -74,17 +68,6 @@ def flip(path: Path, value: bytes, place: int = -1) -> None:
             file.write_bytes(data)
             return
     raise AssertionError("the value is not in the file")
-
-
-def check_same(found: list[Any]) -> None:
-    for one, expected in zip(found, samples(), strict=True):
-        assert_same({**one, "label": int(one["label"])}, expected)
-
-
-@pytest.mark.parametrize("format_", OPENED)
-def test_samples_are_read_back(tmp_path: Path, format_: str) -> None:
-    name, opened = OPENED[format_]
-    check_same(all_of(opened(packed(tmp_path, name))))
 
 
 @pytest.mark.parametrize("field", ["x", "text"])
@@ -159,26 +142,6 @@ def test_rows_that_span_blocks_are_verified(tmp_path: Path) -> None:
             (path / "x.npy").write_bytes(whole)
 
 
-def test_all_blocks_of_a_batch_are_checked_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regardless of how many blocks its rows span."""
-    rows = np.random.default_rng(0).integers(0, 256, (9, 300_000), np.uint8)
-    path = feedline.pack({"x": rows}, tmp_path / "npy", format="npy", workers=0).path
-    asked: list[list[int]] = []
-    own = Checked.check
-
-    def counted(self: Checked, blocks: Any) -> None:
-        asked.append(np.unique(blocks).tolist())
-        own(self, blocks)
-
-    monkeypatch.setattr(Checked, "check", counted)
-    dataset = ArrayDataset(path)
-    check = dataset.row_check()
-    assert check is not None
-    check(np.array([0, -1]))
-    assert asked == [[0, 1, 2, 3, 4, *range(8 * 300_000 >> 16, len(rows) * 300_000 + 65_535 >> 16)]]
-    dataset.close()
-
-
 def test_rows_are_verified_for_indices_of_all_kinds(tmp_path: Path) -> None:
     """Every kind of index that NumPy accepts."""
     rows = np.random.default_rng(0).integers(0, 256, (6, 70_000), np.uint8)
@@ -205,23 +168,6 @@ def test_rows_are_verified_for_indices_of_all_kinds(tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_reading_one_row_creates_no_array_of_all_row_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = ArrayDataset(packed(tmp_path, "npy"))
-    made: list[int] = []
-    own = np.arange
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        found = own(*arguments, **options)
-        made.append(len(found))
-        return found
-
-    monkeypatch.setattr(np, "arange", counted)
-    for index in (1, np.int64(2), np.array(3)):
-        dataset[index]
-    assert max(made, default=0) < 4
-    dataset.close()
-
-
 @pytest.mark.parametrize("format_", ["hdf5", "npy"])
 def test_a_block_is_verified_once(tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, opened = OPENED[format_]
@@ -244,37 +190,6 @@ def test_a_block_is_verified_once(tmp_path: Path, format_: str, monkeypatch: pyt
     other = pickle.loads(pickle.dumps(dataset))
     other[7]
     assert len(compared) == (4 if format_ == "hdf5" else 6)
-    other.close()
-    dataset.close()
-
-
-@pytest.mark.parametrize("format_", ["lmdb", "tar"])
-def test_a_sample_is_verified_once(tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, opened = OPENED[format_]
-    dataset = opened(packed(tmp_path, name))
-    len(dataset)
-    module = (
-        "feedline.datasets.formats.lmdb.dataset.sum_of"
-        if format_ == "lmdb"
-        else "feedline.datasets.formats.tar.dataset.sum_of"
-    )
-    compared: list[Any] = []
-    own = pkgutil.resolve_name(module)
-
-    def counted(key: Any, data: Any) -> Any:
-        compared.append(key)
-        return own(key, data)
-
-    monkeypatch.setattr(module, counted)
-    for _ in range(3):
-        dataset.__getitems__([7, 8, 7])
-    once = len(compared)
-    assert once <= 9
-    dataset[7]
-    assert len(compared) == once
-    other = pickle.loads(pickle.dumps(dataset))
-    other[7]
-    assert len(compared) > once
     other.close()
     dataset.close()
 
@@ -309,58 +224,6 @@ def test_workers_of_the_next_epoch_do_not_verify_again(
     dataset.close()
 
 
-# -- files of earlier versions -----------------------------------------------------------------------------------------
-
-
-def _without(metadata: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in metadata.items() if name not in (SEAL, "checksum", "sums")}
-
-
-def _old_lmdb(path: Path) -> None:
-    with lmdb.open(str(path), subdir=False, map_size=1 << 24) as database, database.begin(write=True) as transaction:
-        for key, value in list(transaction.cursor()):
-            metadata = json.dumps(_without(json.loads(value))).encode() if key == META_KEY else value[:-4]
-            transaction.put(key, metadata)
-
-
-def _old_hdf5(path: Path) -> None:
-    with h5py.File(path, "r+") as file:
-        file.attrs["feedline"] = np.bytes_(json.dumps(_without(json.loads(file.attrs["feedline"]))))
-        for dataset in file.values():
-            del dataset.attrs["feedline_crc32"]
-
-
-def _old_tar(path: Path) -> None:
-    out = io.BytesIO()
-    with tarfile.open(path) as archive:
-        for number, member in enumerate(archive):
-            if number == 0:
-                out.write(comment_of(_without(json.loads(archive.pax_headers["comment"])), 2000))
-            data = archive.extractfile(member).read()  # type: ignore[union-attr]
-            out.write(header_of(member.name, len(data)) + data + bytes(-len(data) % 512))
-    path.write_bytes(out.getvalue() + bytes(1024))
-
-
-def _old_npy(path: Path) -> None:
-    metadata = path / "feedline.json"
-    metadata.write_text(json.dumps(_without(json.loads(metadata.read_text()))))
-
-
-OLD = {"lmdb": _old_lmdb, "hdf5": _old_hdf5, "tar": _old_tar, "stream": _old_tar, "npy": _old_npy}
-
-
-@pytest.mark.parametrize("format_", OLD)
-def test_files_without_checksums_can_be_read(tmp_path: Path, format_: str) -> None:
-    name, opened = OPENED[format_]
-    path = packed(tmp_path, name)
-    OLD[format_](path)
-    check_same(all_of(opened(path)))
-    flip(path, samples()[37]["x"].tobytes())
-    assert not np.array_equal(
-        all_of(opened(path))[37]["x"], samples()[37]["x"]
-    )  # without checksums, the damage cannot be noticed
-
-
 # -- metadata of the whole store ---------------------------------------------------------------------------------------
 
 
@@ -387,12 +250,3 @@ def test_missing_checksums_and_damaged_headers_are_detected(tmp_path: Path) -> N
     (path / "x.npy").write_bytes((path / "x.npy").read_bytes().replace(b"'<f4'", b"'<i4'"))
     with pytest.raises(CorruptSource, match=r"The header of .*x\.npy is damaged"):
         ArrayDataset(path)
-
-
-def test_other_libraries_can_read_the_files(tmp_path: Path) -> None:
-    with tarfile.open(packed(tmp_path, "a.tar")) as archive:
-        assert [member.name for member in archive][:3] == [f"000000000.{ending}" for ending in FIELDS.values()]
-    with h5py.File(packed(tmp_path, "a.h5")) as file:
-        assert np.array_equal(file["x"][37], samples()[37]["x"])
-        assert sorted(file) == ["label", "text", "x"]
-    assert np.array_equal(np.load(packed(tmp_path, "npy") / "x.npy")[37], samples()[37]["x"])

@@ -7,7 +7,6 @@ import pytest
 
 import feedline
 from feedline.datasets import ImageFolder
-from feedline.datasets.formats.files.labels import numbers_in
 from feedline.errors import SourceError
 from feedline.tools.write.inspection import inspect
 from feedline.tools.write.opening import called, open_path
@@ -41,34 +40,6 @@ def test_pictures_in_one_folder_have_no_labels(photos: Path) -> None:
     files, fields, metadata = open_folder(photos / "cat" / "deep")
     assert (fields, metadata) == (("image", "path"), {})
     assert [dict(sample) for sample in files] == [{"image": b"cat/deep/2.PNG", "path": "2.PNG"}]
-
-
-def test_files_that_are_not_pictures_are_samples_too(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "x.bin").write_bytes(b"1")
-    files, fields, _ = open_folder(tmp_path / "a")
-    assert fields == ("data", "path")
-    assert [sample["path"] for sample in files] == ["b/x.bin"]
-
-
-def test_rejects_a_folder_without_files(tmp_path: Path) -> None:
-    with pytest.raises(SourceError):
-        open_folder(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("texts", "values"),
-    [
-        (["1", "-2"], [1, -2]),
-        (["1", "2.5"], [1.0, 2.5]),
-        (["1", "x"], ["1", "x"]),
-        (["", "1"], ["", "1"]),
-        (["nan", "1e3"], None),
-    ],
-)
-def test_columns_of_text_become_numbers_if_all_are_numbers(texts: list[str], values: list[Any] | None) -> None:
-    found = numbers_in(texts)
-    assert found == values if values is not None else isinstance(found[0], float)
 
 
 class Torchvision:

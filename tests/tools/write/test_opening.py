@@ -193,24 +193,6 @@ def test_fields_of_packed_stores_can_be_selected_and_renamed(tmp_path: Path, for
         assert opened.dataset[2][1] == 2
 
 
-def test_repacking_keeps_the_classes(tmp_path: Path) -> None:
-    for name in ("a/1.jpg", "b/2.jpg"):
-        (tmp_path / "photos" / name).parent.mkdir(parents=True)
-        (tmp_path / "photos" / name).write_bytes(b"picture")
-    one = feedline.pack(tmp_path / "photos", tmp_path / "a.lmdb", workers=0)
-    two = feedline.pack(one.path, tmp_path / "b.h5", workers=0)
-    with open_source(str(two.path)) as opened:
-        assert opened.metadata == {"classes": ["a", "b"]}
-
-
-def test_a_changed_source_has_another_fingerprint(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.arange(3))
-    with open_source(str(tmp_path / "a.npy")) as before:
-        np.save(tmp_path / "a.npy", np.arange(4))
-        with open_source(str(tmp_path / "a.npy")) as after:
-            assert before.text != after.text
-
-
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz"])
 @pytest.mark.parametrize("pattern", ["s-{0..1}", "s-*"])
 def test_shards_of_a_pattern_are_part_of_the_fingerprint(tmp_path: Path, ending: str, pattern: str) -> None:
@@ -224,31 +206,6 @@ def test_shards_of_a_pattern_are_part_of_the_fingerprint(tmp_path: Path, ending:
     os.utime(tmp_path / f"s-1{ending}", ns=(1, 1))
     with open_source(source) as after:
         assert before.text != after.text
-
-
-def test_what_changes_a_fingerprint(tmp_path: Path) -> None:
-    photos = tmp_path / "photos"
-    for name in ("cat/1.jpg", "dog/2.jpg"):
-        (photos / name).parent.mkdir(parents=True)
-        (photos / name).write_bytes(b"picture")
-
-    def now() -> str:
-        with open_source(str(photos)) as opened:
-            return opened.text
-
-    seen = [now()]
-    assert now() == seen[0]
-    (photos / "cat" / "1.jpg").write_bytes(b"longer than before")
-    seen.append(now())
-    os.utime(photos / "cat" / "1.jpg", ns=(1, 1))
-    seen.append(now())
-    (photos / "cat" / "5.jpg").touch()
-    seen.append(now())
-    os.rename(photos / "cat" / "5.jpg", photos / "cat" / "6.jpg")
-    seen.append(now())
-    (photos / "cat" / "1.jpg").unlink()
-    seen.append(now())
-    assert len(set(seen)) == len(seen)
 
 
 def test_fingerprinting_a_missing_file_is_an_error(tmp_path: Path) -> None:
@@ -266,21 +223,3 @@ def test_rejects_paths_that_are_not_sources(tmp_path: Path) -> None:
     (tmp_path / "a:b" / "x.bin").touch()
     with open_source(str(tmp_path / "a:b")) as opened:
         assert len(opened.dataset) == 1, "an existing path is a path, even with a colon in its name"
-
-
-def test_csv_files_are_read_as_rows(tmp_path: Path) -> None:
-    (tmp_path / "1.csv").write_text('x;text\n1;"a\nb"\n')
-    (tmp_path / "2.csv.gz").write_bytes(gzip.compress(b"x,text\n2,c\n"))
-    (tmp_path / "part-1.csv").write_text("x,text\n3,d\n")
-    (tmp_path / "part-2.csv").write_text("x,text\n4,e\n")
-    for name, found in (
-        ("1.csv", [{"x": 1, "text": "a\nb"}]),
-        ("2.csv.gz", [{"x": 2, "text": "c"}]),
-        ("part-*.csv", [{"x": 3, "text": "d"}, {"x": 4, "text": "e"}]),
-    ):
-        with open_source(str(tmp_path / name)) as opened:
-            assert list(opened.dataset) == found
-    with open_source(str(tmp_path / "1.csv"), fields=(("new", "x"),)) as opened:
-        assert list(opened.dataset) == [{"x": 1}]
-    packed = feedline.pack(str(tmp_path / "1.csv"), tmp_path / "a.parquet", workers=0)
-    assert packed.count == 1

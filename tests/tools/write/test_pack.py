@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch  # it keeps files open from its import on, which a test would seem to leave behind
 
 import feedline
 from feedline.errors import BadOption, PackError, SourceError
-from feedline.tools.write import Stage
 from feedline.tools.write.writers.contract import FORMATS as WRITERS
 from tests.tools.write.stores import (
     FORMATS,
     SHARDED,
     SINGLE,
-    DieAt,
     Mixed,
     Stream,
     canonical,
@@ -171,40 +168,7 @@ def test_fields_are_selected_and_named(tmp_path: Path) -> None:
         pack([(1, 2)], tmp_path / "d.lmdb", fields=["x"])
 
 
-def test_packs_arrays_and_tensors(tmp_path: Path) -> None:
-    packed = pack({"x": torch.arange(6).reshape(3, 2), "y": np.arange(3)}, tmp_path / "a.h5")
-    assert read(packed)[2]["x"].tolist() == [4, 5]
-
-
 # -- where the output goes --------------------------------------------------------------------------------------------
-
-
-def test_existing_files_are_replaced_only_with_overwrite(tmp_path: Path) -> None:
-    out = tmp_path / "out.lmdb"
-    out.write_text("precious")
-    with pytest.raises(BadOption, match="exists already"):
-        pack(Mixed(), out)
-    assert out.read_text() == "precious"
-    assert pack(Mixed(), out, overwrite=True).count == 100
-
-
-def test_the_old_output_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    old = content(pack(Mixed(10), out, format="npy").path)
-
-    def look(stage: Stage) -> None:
-        assert content(out) == old
-
-    pack(Mixed(), out, format="npy", overwrite=True, report=look)
-    assert content(out) != old
-
-
-def test_a_folder_that_pack_did_not_write_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.txt").write_text("precious")
-    with pytest.raises(BadOption, match="did not write"):
-        pack(Mixed(), tmp_path / "out", format="npy", overwrite=True)
-    assert (tmp_path / "out" / "thesis.txt").read_text() == "precious"
 
 
 @pytest.mark.parametrize(
@@ -230,16 +194,6 @@ def test_a_folder_that_pack_did_not_write_is_never_replaced(tmp_path: Path) -> N
 def test_rejects_options_that_cannot_work(tmp_path: Path, name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         pack([{"x": 1.5}], tmp_path / name, **options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compression", ["gzip", "lzf"])
-def test_hdf5_compression_keeps_the_values(tmp_path: Path, compression: str) -> None:
-    data = {"x": np.zeros((2000, 100))}
-    plain = pack(data, tmp_path / "plain.h5")
-    small = pack(data, tmp_path / "small.h5", compression=compression)
-    assert canonical(read(small)) == canonical(read(plain))
-    assert small.size < plain.size / 5
 
 
 @pytest.mark.slow
@@ -318,26 +272,6 @@ def test_a_failed_run_without_stored_samples_leaves_nothing_behind(tmp_path: Pat
         pack(Numbers(1, first), out)
     assert os.listdir(tmp_path) == []
     assert pack(Numbers(2), out, fields=["x"]).count == 100
-
-
-def test_stored_samples_survive_a_second_run_that_fails_at_once(tmp_path: Path) -> None:
-    out, shards = tmp_path / "out", partial(pack, format="tar", samples_per_shard=16)
-    for done in (50, 0):  # the second run resumes, and fails before it stores anything
-
-        def stop(stage: Stage, done: int = done) -> None:
-            if stage.done >= done:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            shards(Numbers(1), out, report=stop)
-    assert shards(Numbers(1), out).resumed == 58
-
-
-def test_a_killed_run_without_stored_samples_does_not_block_the_next(tmp_path: Path) -> None:
-    out = tmp_path / "out.lmdb"
-    assert not in_child(lambda: pack(Mixed(), out, report=DieAt(0)))
-    assert os.path.exists(f"{out}.packing")
-    assert pack(Mixed(99), out).count == 99
 
 
 @pytest.mark.parametrize("kind", [str, Path])

@@ -14,7 +14,6 @@ import feedline
 from feedline.datasets.derived.cache import PrecomputedDataset
 from feedline.datasets.derived.cache.sample_store import (
     FILE,
-    Encoded,
     Head,
     head_of,
     read_store,
@@ -241,13 +240,6 @@ def test_random_transforms_are_rejected_unless_frozen(tmp_path: Path) -> None:
         one.close()
 
 
-def test_transforms_are_applied_on_reading_and_not_stored(tmp_path: Path) -> None:
-    stored = feedline.precompute(Squares(), tmp_path, transform=lambda sample: sample["name"], progress=False)
-    assert stored[3] == "3²"
-    assert PrecomputedDataset(tmp_path)[3]["name"] == "3²"
-    stored.close()
-
-
 class Awaited(Squares):
     async def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]
         return super().__getitem__(index)
@@ -268,10 +260,6 @@ def test_a_progress_bar_is_shown_only_if_wanted(tmp_path: Path, capfd: pytest.Ca
     assert capfd.readouterr().err == ""
 
 
-def test_an_empty_dataset_is_allowed(tmp_path: Path) -> None:
-    assert len(feedline.precompute([], tmp_path, progress=False)) == 0
-
-
 def test_rejects_iterable_datasets(tmp_path: Path) -> None:
     class Endless:
         def __iter__(self) -> Any:
@@ -279,19 +267,3 @@ def test_rejects_iterable_datasets(tmp_path: Path) -> None:
 
     with pytest.raises(BadOption, match="map-style"):
         feedline.precompute(Endless(), tmp_path)
-
-
-def test_an_empty_folder_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no precomputed samples"):
-        PrecomputedDataset(tmp_path)[0]
-
-
-def test_an_invalid_record_is_reported_with_the_path_of_the_store(tmp_path: Path) -> None:
-    store, _ = write_store(tmp_path / "out", Head(bytes(32), 1), 1 << 20)
-    store.put(0, Encoded(b"FDL1\x04\0\0\0[[[["))
-    store.note_whole()
-    store.close()
-    dataset = PrecomputedDataset(tmp_path / "out")
-    with pytest.raises(CorruptSource, match=r"Sample 0 in .*out cannot be read: .*damaged or cut off"):
-        dataset[0]
-    dataset.close()

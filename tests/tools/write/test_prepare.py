@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import enum
 from collections import namedtuple
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from feedline.errors import PackError
 from feedline.tools.write.opening import open_source
 from feedline.tools.write.options import as_fields
 from feedline.tools.write.pictures import Pictures
-from feedline.tools.write.prepare import Prepare, named_fields, numbered, plain, size_of
+from feedline.tools.write.prepare import Prepare, named_fields, numbered, plain
 
 pytestmark = pytest.mark.sample(5)
 
@@ -135,10 +134,6 @@ def test_rejects_nested_keys_that_are_not_strings(value: Any) -> None:
     assert plain({np.str_("a"): 1, Colour.RED: 2}, "x") == {"a": 1, "red": 2}
 
 
-def test_size_of_nested_values() -> None:
-    assert size_of({"a": np.zeros(3), "b": [b"ab", "cde", 1]}) == 24 + 2 + 3 + 8
-
-
 class Samples:
     """Reads several samples at once, unless one of them is broken."""
 
@@ -169,14 +164,6 @@ def test_samples_are_read_one_by_one_only_to_find_a_broken_one() -> None:
     assert source.calls == [[0, 2], [3, 4], 3, 4]
     with pytest.raises(ValueError, match="one is broken"):
         numbered(source, skips=False).__getitems__([3, 4])
-
-
-def test_streams_are_numbered() -> None:
-    class Stream:
-        def __iter__(self) -> Iterator[str]:
-            return iter("ab")
-
-    assert list(numbered(Stream(), skips=True)) == [(0, "a", ""), (1, "b", "")]
 
 
 def test_items_contain_the_sample_or_the_failure() -> None:
@@ -231,9 +218,3 @@ def test_asynchronous_datasets_are_packed(tmp_path: Path, kind: type[Awaited], w
         feedline.pack(kind(), tmp_path / "no.lmdb", workers=workers)
     few: Any = Subset(kind(), range(5))  # type: ignore[arg-type]  # torch wants its own class
     assert feedline.pack(few, tmp_path / "few.lmdb", workers=workers).count == 5
-
-
-@pytest.mark.parametrize("value", [np.longdouble(1) / 3, np.zeros(3, np.longdouble), np.zeros(2, np.clongdouble)])
-def test_rejects_number_types_that_differ_between_machines(value: Any) -> None:
-    with pytest.raises(PackError, match=r"'x' is of type .*differ between machines.*float64"):
-        plain(value, "x")

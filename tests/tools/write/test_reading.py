@@ -16,7 +16,7 @@ import feedline.datasets
 from feedline.errors import PackError
 from feedline.tools.write import reading
 from feedline.tools.write.inspection import inspect
-from feedline.tools.write.reading import dataset_text, fields_for, loader_text
+from feedline.tools.write.reading import dataset_text
 from feedline.tools.write.schema import Schema
 from tests.tools.write.lines import without_workers
 from tests.tools.write.stores import FORMATS, SHARDED, SINGLE
@@ -24,21 +24,6 @@ from tests.tools.write.stores import FORMATS, SHARDED, SINGLE
 pytestmark = pytest.mark.sample(5)
 
 SCHEMA = Schema.of([{"image": b"\xff\xd8\xff", "label": 3, "x": np.zeros(2)}])
-
-
-@pytest.mark.parametrize(
-    ("format_", "form", "fields"),
-    [
-        ("lmdb", "dict", None),
-        ("hdf5", "tuple", ("image", "label", "x")),
-        ("parquet", "one", "image"),
-        ("tar", "dict", {"image": "jpg", "label": "cls", "x": "x.npy"}),
-        ("tar", "tuple", ("jpg", "cls", "x.npy")),
-        ("tar", "one", "jpg"),
-    ],
-)
-def test_fields_for_each_format_and_form(format_: str, form: str, fields: Any) -> None:
-    assert fields_for(format_, SCHEMA, form) == fields
 
 
 def test_quotes_in_paths_are_escaped() -> None:
@@ -72,10 +57,6 @@ def test_the_lines_of_pack_and_inspect_load_the_output(tmp_path: Path, format_: 
             assert type(batches[0]) in (type(samples[0]), list), line
             if isinstance(samples[0], dict):
                 assert list(batches[0]) == ["b", "a"], line
-
-
-def test_the_line_is_valid_python() -> None:
-    compile(loader_text(dataset_text("tar", "a.tar", SCHEMA, "tuple"), SCHEMA), "line", "exec")
 
 
 SHAPES: dict[str, list[Any]] = {

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -66,41 +65,12 @@ def test_values_that_do_not_fit_the_first_samples_are_rejected(first: Any, later
     assert caught.value.advice.endswith(".")
 
 
-@pytest.mark.parametrize(
-    ("later", "advice"),
-    [(np.zeros(3), "--ragged x .* any format but npy"), (np.zeros((2, 2)), "alike"), ([0.0], "alike")],
-)
-def test_the_advice_for_values_that_do_not_fit(later: Any, advice: str) -> None:
-    with pytest.raises(Unfit) as caught:
-        Schema.of([{"x": np.zeros(2)}]).fitted({"x": later})
-    assert re.search(advice, caught.value.advice)
-
-
-def test_resizing_is_advised_for_pictures_of_another_size() -> None:
-    with pytest.raises(Unfit) as caught:
-        Schema.of([{"x": np.zeros((4, 4, 3), np.uint8)}]).fitted({"x": np.zeros((4, 5, 3), np.uint8)})
-    assert "--resize" in caught.value.advice
-
-
 def test_samples_with_other_fields_are_rejected() -> None:
     schema = Schema.of([{"x": 1, "y": 2}])
     assert list(schema.fitted({"y": 3, "x": 4})) == ["x", "y"]
     for sample in ({"x": 1}, {"x": 1, "y": 2, "z": 3}, {}):
         with pytest.raises(Unfit, match="but the first ones have the fields 'x', 'y'"):
             schema.fitted(sample)
-
-
-def test_an_extension_is_added() -> None:
-    schema = Schema.of([{"x": b"\xff\xd8\xff", "y": 1}]).with_extension("x", "png")
-    assert [column.extension for column in schema.columns] == ["jpg;png", ""]
-
-
-def test_numbers_are_not_rounded() -> None:
-    column = Column.of("x", [np.float32(0.5)])
-    assert column.fitted(0.25) == np.float32(0.25)
-    assert np.isnan(column.fitted(float("nan")))
-    with pytest.raises(ValueError, match="does not fit"):
-        column.fitted(2**24 + 1)
 
 
 def test_schemas_survive_json() -> None:
@@ -110,12 +80,6 @@ def test_schemas_survive_json() -> None:
     assert Schema.from_json(schema.as_json()) == schema
     assert [column.nullable for column in schema.columns] == [False, True, False]
     assert schema.columns[2].extension == "png"
-
-
-def test_fields_can_be_declared_ragged() -> None:
-    assert Schema.of([{"x": np.zeros(2)}], ragged=["x"]).columns[0].kind == "ragged"
-    with pytest.raises(PackError, match="'y' is not a field"):
-        agreed([{"x": np.zeros(2)}], "hdf5", ragged=("y",))
 
 
 def test_times_of_different_units_do_not_make_one_column() -> None:
@@ -132,14 +96,10 @@ def test_times_of_different_units_do_not_make_one_column() -> None:
 
 def agreed(samples: list[dict[str, Any]], format_: str, *, skips: bool = True, ragged: tuple[str, ...] = ()) -> Schema:
     writer = FORMATS[format_].writer
-    agreement = Agreement(format_, writer.cannot_hold, lambda place: f"number {place}", ragged, skips)
+    agreement = Agreement(
+        format_, writer.cannot_hold, lambda column: ["lmdb"], lambda place: f"number {place}", ragged, skips
+    )
     return agreement.schema(samples)
-
-
-def test_similar_samples_agree() -> None:
-    samples = [{"x": np.zeros(2), "y": 1}, {"x": np.ones(2), "y": 0.5}]
-    for skips in (True, False):
-        assert agreed(samples, "npy", skips=skips) == Schema.of(samples)
 
 
 @pytest.mark.parametrize("skips", [True, False])
@@ -175,19 +135,16 @@ def test_the_majority_decides_the_fields() -> None:
 
 def test_the_error_names_two_samples_that_differ() -> None:
     samples = [{"x": np.zeros(2)}, {"x": np.zeros(2)}, {"x": np.zeros(3)}]
-    with pytest.raises(
-        PackError,
-        match=r"npy cannot hold the field 'x'.*float64 array of shape \(2,\) in number 0, and a float64 array of shape "
-        r"\(3,\) in number 2, but rows of an array need the same shape.*--on-error skip",
-    ):
+    text = r"npy cannot hold .* of different shapes.*'x'.* shape \(2,\) in number 0, and .* shape \(3,\) in number 2"
+    with pytest.raises(PackError, match=text + r"\. Use lmdb.*--on-error skip"):
         agreed(samples, "npy", skips=False)
 
 
 @pytest.mark.parametrize("skips", [True, False])
 def test_skipping_is_not_advised_if_the_format_supports_no_sample(skips: bool) -> None:
-    with pytest.raises(PackError, match=r"npy cannot hold the field 'x' \(bytes\): NumPy drops"):
+    with pytest.raises(PackError, match=r"npy cannot hold bytes, as in the field 'x'"):
         agreed([{"x": b"a"}, {"x": b"b"}], "npy", skips=skips)
-    with pytest.raises(PackError, match=r"in number 0, and None in number 1, but .*[^)]$") as caught:
+    with pytest.raises(PackError, match=r"in number 0, and None in number 1\. Use lmdb") as caught:
         agreed([{"x": b"a"}, {"x": None}], "npy", skips=skips)
     assert "on-error" not in str(caught.value), "skipping samples would not help"
 

@@ -38,7 +38,7 @@ from tests.datasets.storage.servers import (
     store_proxy,
 )
 from tests.sampling import examples
-from tests.tools.write.stores import Mixed, Stream, canonical, content, mixed
+from tests.tools.write.stores import Mixed, canonical, content, mixed
 
 pack = functools.partial(feedline.pack, workers=0)
 shards = functools.partial(pack, format="tar", samples_per_shard=16)
@@ -683,20 +683,6 @@ def test_a_run_killed_in_the_middle_of_an_upload_is_resumed(
 
 
 # -- from any source, on any engine -----------------------------------------------------------------------------------
-
-
-def test_repacks_from_one_store_to_another(memory: Any) -> None:
-    shards(Mixed(), "memory://bucket/one")
-    packed = pack("memory://bucket/one", "memory://bucket/two", format="parquet", samples_per_shard=40)
-    assert packed.count == 100
-    with closing(ParquetDataset("memory://bucket/two/", "label")) as dataset:
-        assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
-
-
-def test_shards_of_a_stream_are_not_balanced(memory: Any) -> None:
-    shards(Stream(), "memory://bucket/out")
-    found = json.loads(files_below(memory, "bucket/out")["feedline.json"])["shards"]
-    assert [shard["samples"] for shard in found] == [16] * 6 + [4]
 
 
 ON_RAY = """

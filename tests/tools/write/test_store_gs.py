@@ -13,13 +13,13 @@ import pytest
 import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
 
 import feedline
-from feedline.datasets import ParquetDataset, Remote, TarDataset
+from feedline.datasets import Remote, TarDataset
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.systems import close_system, make_system
 from feedline.errors import PackError
 from tests.datasets.storage.servers import StoreProxy, gs_server, store_proxy
 from tests.tools.write.stores import Mixed, content
-from tests.tools.write.test_store import NEW, OLD, Large, labels_in, without_place
+from tests.tools.write.test_store import OLD, Large, labels_in, without_place
 
 pack = functools.partial(feedline.pack, workers=0)
 
@@ -117,38 +117,3 @@ def test_a_run_is_resumed_after_a_rejected_upload(proxy: StoreProxy, system: Any
     proxy.fault = lambda method, path, headers: None
     assert act("gs://bucket/refused", remote=Remote(storage_options=options_for(proxy))).resumed > 0
     assert without_place(objects(system, "refused")) == without_place(content(act(tmp_path / "out").path))
-
-
-def test_an_output_can_be_replaced(proxy: StoreProxy, system: Any) -> None:
-    act = functools.partial(
-        pack, format="parquet", samples_per_shard=30, remote=Remote(storage_options=options_for(proxy))
-    )
-    act(Mixed(), "gs://bucket/replaced")
-    with closing(
-        ParquetDataset("gs://bucket/replaced/", "label", remote=Remote(storage_options=options_for(proxy)))
-    ) as dataset:
-        assert len(dataset) == 100
-    act(Mixed(70), "gs://bucket/replaced", overwrite=True)
-    assert labels_in("gs://bucket/replaced", "parquet", remote=Remote(storage_options=options_for(proxy))) == NEW
-    names = {"feedline.json", *(f"shard-v1-{number:06d}.parquet" for number in range(3))}
-    assert set(objects(system, "replaced")) == names
-
-
-def test_a_damaged_upload_is_detected(proxy: StoreProxy, system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind: Any = type(system)
-
-    async def put_file(self: Any, path: str, target: str, **options: Any) -> None:
-        data = bytearray(Path(path).read_bytes())
-        if target.endswith("/shard-000001.tar") and ".index" not in target:
-            data[700] ^= 4
-        await self._pipe_file(target, bytes(data))
-
-    monkeypatch.setattr(kind, "_put_file", put_file)
-    with pytest.raises(PackError, match=r"shard-000001.tar is not what was uploaded: its checksum differs"):
-        pack(
-            Mixed(),
-            "gs://bucket/damaged",
-            format="tar",
-            samples_per_shard=30,
-            remote=Remote(storage_options=options_for(proxy)),
-        )

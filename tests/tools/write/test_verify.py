@@ -4,16 +4,14 @@ import io
 import os
 import tarfile
 from pathlib import Path
-from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
 import feedline
 from feedline.errors import CorruptSource
 from feedline.tools.write.inspection import inspect
-from tests.tools.write.stores import FORMATS, SHARDED, SINGLE, Mixed
+from tests.tools.write.stores import SHARDED, Mixed
 
 pytestmark = pytest.mark.sample(5)
 
@@ -23,13 +21,6 @@ def verify(path: Path) -> int:
     return verified
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("format_", FORMATS)
-def test_verifies_every_sample(tmp_path: Path, format_: str) -> None:
-    packed = feedline.pack(Mixed(600), tmp_path / SINGLE[format_], format=format_, workers=0)
-    assert verify(packed.path) == 600
-
-
 @pytest.mark.parametrize("format_", SHARDED)
 def test_verifying_finds_a_missing_shard(tmp_path: Path, format_: str) -> None:
     packed = feedline.pack(Mixed(), tmp_path / "out", format=format_, samples_per_shard=30, workers=0)
@@ -37,14 +28,6 @@ def test_verifying_finds_a_missing_shard(tmp_path: Path, format_: str) -> None:
     shards = sorted(packed.path.glob("shard-*"))
     shards[2].unlink()
     with pytest.raises(CorruptSource, match=r"it has 75 samples, but 100 were packed"):
-        verify(packed.path)
-
-
-def test_verifying_finds_a_changed_value(tmp_path: Path) -> None:
-    packed = feedline.pack(Mixed(), tmp_path / "out.h5", workers=0)
-    with h5py.File(packed.path, "r+") as file:
-        file["label"][7] = 77
-    with pytest.raises(CorruptSource, match=r"'label' in .* is damaged"):
         verify(packed.path)
 
 
@@ -61,14 +44,3 @@ def test_files_that_pack_did_not_write_are_read_to_their_end(tmp_path: Path) -> 
     inspect(str(tmp_path / "a.tar.gz"))  # the first samples are intact
     with pytest.raises(CorruptSource, match=r"a\.tar\.gz"):
         verify(tmp_path / "a.tar.gz")
-
-
-def test_verifying_finds_a_damaged_member(tmp_path: Path) -> None:
-    samples: list[Any] = [{"x": np.arange(100)} for _ in range(5)]
-    packed = feedline.pack(samples, tmp_path / "out.tar", workers=0)
-    data = bytearray(packed.path.read_bytes())
-    place = data.rindex(b"\x93NUMPY")
-    data[place : place + 6] = b"broken"
-    packed.path.write_bytes(data)
-    with pytest.raises(CorruptSource, match=r"out\.tar.*sample '000000004'"):
-        verify(packed.path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -16,8 +15,7 @@ from feedline.loader.base import LoaderBase
 from feedline.system.sizes import bytes_text
 from feedline.tools.advise import running, slow_batches, slow_samples, workers, wrong_data
 from feedline.tools.advise.finding import Findings, beyond_noise
-from feedline.tools.advise.running import Run
-from feedline.tools.measure.measured import LEAST_SAMPLES, Headroom, Measured, headroom_now
+from feedline.tools.measure.measured import LEAST_SAMPLES, Measured
 from feedline.types import JsonObject
 
 _NOISY = 0.2
@@ -52,7 +50,7 @@ def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: flo
         Found nothing to change.
     """
     if isinstance(run, LoaderBase):
-        found = diagnose_run(_run_of_loader(run))
+        found = running.of_loader(run)
         return found if seconds is None else Findings([*found, *_tried(run, seconds, found)])
     if not isinstance(run, (str, os.PathLike, Recording)):
         raise BadOption(
@@ -64,51 +62,7 @@ def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: flo
         raise BadOption(
             "seconds= was given, but there is no dataset in a recording to probe. Leave it out, or pass the loader."
         )
-    return diagnose_recording(run if isinstance(run, Recording) else Recording.load(run))
-
-
-def diagnose_recording(recording: Recording) -> Findings:
-    """Return the findings about a recorded run; it may come from another machine."""
-    stats = recording.stats()
-    settings = stats.settings
-    headroom = Headroom(
-        cores=int(settings.get("cores") or 1),
-        memory_bytes=settings.get("memory_limit"),
-        local_ranks=int(settings.get("local_ranks") or 1),
-    )
-    system, got = recording.system, recording.rows["got"]
-    pairs = zip(system.get("at", ()), system.get("worker_memory", ()), strict=False)  # some machines lack the second
-    made = np.concatenate([[0], np.cumsum(recording.rows["samples"])])
-    memory = [(float(made[np.searchsorted(got, at)]), size) for at, size in pairs if size and at is not None]
-    return diagnose_run(Run(stats, headroom, steady_growth(memory)))
-
-
-_STEADY_BYTES = 2 << 20
-"""Less growth while samples are made is noise."""
-
-
-def steady_growth(memory: Sequence[tuple[float, float]]) -> float:
-    """Return the growth in bytes per 1,000 samples; 0 if memory does not grow steadily.
-
-    Args:
-        memory: pairs of the number of samples made so far and the bytes at that moment.
-    """
-    later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
-    if len(later) < 8:
-        return 0.0
-    means = [part.mean(axis=0) for part in np.array_split(later, 4)]
-    steps = np.diff([mean[1] for mean in means])
-    grown = later[-1][1] - later[0][1]
-    made = means[-1][0] - means[0][0]
-    if grown < _STEADY_BYTES or steps.min() < grown / 16 or made <= 0:
-        return 0.0
-    return float(1000 * (means[-1][1] - means[0][1]) / made)
-
-
-def _run_of_loader(loader: LoaderBase) -> Run:
-    stats = loader.stats()
-    grown = sum(max(0, one.growth_bytes) for one in stats.memory)
-    return Run(stats, headroom_now(), 1000 * grown / max(stats.total.samples, 1))
+    return running.of_recording(run if isinstance(run, Recording) else Recording.load(run))
 
 
 def _tried(loader: LoaderBase, seconds: float, known: Findings) -> Findings:
@@ -119,11 +73,6 @@ def _tried(loader: LoaderBase, seconds: float, known: Findings) -> Findings:
 
     names = {finding.name for finding in known}
     return Findings(finding for finding in diagnose(probe(loader, seconds=seconds)) if finding.name not in names)
-
-
-def diagnose_run(run: Run) -> Findings:
-    """Return the findings about a run."""
-    return Findings(running.find(run))
 
 
 def diagnose(measured: Measured) -> Findings:

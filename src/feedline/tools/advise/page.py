@@ -9,15 +9,19 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import resources
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.errors import BadRecording
 from feedline.insight.attribution import CAUSES, causes_of
 from feedline.insight.batch_rows import DURATIONS, MOMENTS
 from feedline.insight.recording import Recording
+from feedline.tools.advise import what_if
+from feedline.tools.advise.running import of_recording
 from feedline.tools.screen import Table
 from feedline.types import JsonObject
 
@@ -30,27 +34,18 @@ _SHARES = ("cpu", "gpu")
 """Figures of the machine from 0 to 1; the page holds them in thousandths."""
 
 
-# object: JSON values.
-def page_of(
-    recording: Recording,
-    advice: Sequence[str] = (),
-    predicted: Mapping[str, object] | None = None,
-    compared: Table | None = None,
-) -> str:
-    """Return the page.
+def page_of(recording: Recording, compared: Table | None = None) -> str:
+    """Return the page of a recording: its figures, what to change, and predictions for other settings.
 
     Args:
         recording: the recording to show.
-        advice: what to change, one sentence each, the most rewarding change first.
-        predicted: predictions for other settings: `grid`, the one without workers first; `best`, the index of the best
-            one; and `notes`, which may be alone. None to leave that section out.
         compared: a table that compares this run with others, shown first. None to leave that section out.
     """
     assets = resources.files(__package__) / "assets"
     parts = {
         "STYLE": (assets / "page.css").read_text("utf-8"),
         "SCRIPT": "\n".join((assets / name).read_text("utf-8") for name in SCRIPTS),
-        "DATA": packed(contents(recording, advice, predicted, compared)),
+        "DATA": packed(contents(recording, compared)),
     }
     page = (assets / "page.html").read_text("utf-8")
     for name, text in parts.items():
@@ -58,12 +53,7 @@ def page_of(
     return page
 
 
-def contents(
-    recording: Recording,
-    advice: Sequence[str] = (),
-    predicted: Mapping[str, object] | None = None,
-    compared: Table | None = None,
-) -> JsonObject:
+def contents(recording: Recording, compared: Table | None = None) -> JsonObject:
     """Return the data that the page shows."""
     stats, count = recording.stats(), len(recording.rows["got"])
     log = list(recording.log)
@@ -74,17 +64,36 @@ def contents(
         "started": recording.started,
         "causes": CAUSES,
         "verdict": stats.verdict,
-        "advice": list(advice),
+        "advice": [[str(finding), finding.code] for finding in of_recording(recording)],
         "stats": stats.as_dict(),
         "settings": dict(recording.settings),
         "environment": dict(recording.environment),
         "rows": _rows(recording),
         "system": {name: _differences(column) for name, column in _system(recording).items()},
-        "predicted": predicted,
+        "predicted": _predicted(recording),
         "compared": None if compared is None else _plain(compared),
         "slow_samples": [[str(slow.index), slow.seconds * 1e6, slow.worker] for slow in stats.slowest_samples],
         "faults": list(recording.faults),
         "log": log,
+    }
+
+
+def _predicted(recording: Recording) -> JsonObject:
+    """Return predictions for other settings; only a note if nothing can be predicted."""
+    try:
+        run = what_if.RecordedRun(recording)
+    except BadRecording as exc:
+        return {"notes": [str(exc)]}
+    grid, faster = run.grid(), run.twice_as_fast()
+    best, everything = run.best(grid), [*grid, *faster]
+    return {
+        "recorded": {"samples_per_s": run.samples_per_s, "stall": run.stall},
+        "all": [{**asdict(one), "change": one.change, "is_best": one is best} for one in everything],
+        "notes": [
+            f"Simulated with the times of up to {what_if.GRID_BATCHES} batches from all over the run, without the "
+            "starts of epochs.",
+            *run.assumptions(everything),
+        ],
     }
 
 

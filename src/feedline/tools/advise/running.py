@@ -1,110 +1,127 @@
-"""Findings about a loader from the figures of a run. No dataset is probed and nothing is measured again."""
+"""Findings about a run, from its verdict and its statistics. No dataset is probed and nothing is measured again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from feedline.insight.histogram import Spread
 from feedline.insight.period import Period
-from feedline.insight.stats import Stats, shown
-from feedline.insight.verdict import FEW, SLEEPING, SLIGHT, load_of, making_text, moves_of
-from feedline.insight.worker_model import LEAST_GAIN, Load
+from feedline.insight.recording import Recording
+from feedline.insight.stats import Stats, shown, verdict_of
+from feedline.insight.verdict import CAUSES, FEW, SLEEPING, SLIGHT, SLOW, Verdict, cores_of, load_of, moves_of
+from feedline.insight.worker_model import LEAST_GAIN
+from feedline.loader.base import LoaderBase
 from feedline.system.shown import counted
 from feedline.system.sizes import bytes_text
-from feedline.tools.advise.finding import Finding, gain_of
+from feedline.tools.advise.finding import Finding, Findings, gain_of
 from feedline.tools.advise.slow_samples import bridging_stragglers
-from feedline.tools.measure.measured import Headroom, LoaderSetup
 
 _OTHER_GAIN = 1.25
-"""If saving a part of the work gains this much, more workers are not the first suggestion."""
-_PART = 0.3
-"""Share of a worker's time spent on collating or sending batches."""
-_PART_S = 1e-3
-_COPIES = 3
-_COPIED_PER_S = 1e9
-"""Bytes per second written by a collate function that only copies; `_COPIES` is how many times as long it may take."""
+"""If saving a part of the work gains this much, another number of workers is not suggested."""
+_PART, _PART_S = 0.3, 1e-3
+"""Share of a worker's time spent on collating and sending batches, and the least time per batch."""
+_COPIED_PER_S = 1e9 / 3
+"""Bytes per second written by a collate function that only copies; a third of what was measured."""
 _LATE = 4
 """Fetching one batch in a hundred takes this many times the median."""
-_TOO_MANY = 2
-"""Times the number of workers needed."""
 _COPIED_SHARE = 0.1
 """Share of the batches that did not stay in their slots."""
 _GROWTH_BYTES = 64 << 20
 """For all workers together. All of these are guesses."""
+_OF_CAUSES = {
+    "device": ("late-copies", "DataLoader(dataset, pin_memory=True)"),
+    "deliver": ("slow-delivery", "DataLoader(dataset, sampler=feedline.samplers.RandomSampler(dataset))"),
+}
+"""Names and code of the findings that more workers would not change."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """What is known about a run."""
-
-    stats: Stats
-    headroom: Headroom
-    growth: float = 0.0
-    """Bytes by which the memory of all workers grows per 1,000 samples while it is measured; 0 if it does not grow."""
-
-    @property
-    def period(self) -> Period:
-        return self.stats.judged
-
-    @property
-    def loader(self) -> LoaderSetup:
-        settings = self.stats.settings
-        return LoaderSetup(
-            workers=int(self.stats.counters.get("workers", 0)),
-            engine=str(settings.get("engine", "inline")),
-            depth=int(settings.get("prefetch", 1)),
-            batch_size=settings.get("batch_size"),
-            is_persistent=bool(settings.get("persistent", False)),
-            start_method=self.headroom.start_method,
-            moves=moves_of(settings),
-        )
-
-    @property
-    def load(self) -> Load:
-        """The cost of a batch on this rank's cores."""
-        return load_of(self.period, self.headroom.rank_cores)
-
-    def share(self, *causes: str) -> float:
-        """Return the share of the time that training waited for these causes."""
-        return sum(self.period.waits.get(cause, 0.0) for cause in causes) / max(self.period.seconds, 1e-9)
-
-    def gain(self, *, workers: int | None = None, saved_s: float = 0.0) -> float:
-        """Return the speedup with `workers` workers and `saved_s` less work per batch."""
-        period, load = self.period, self.load
-        make_s = max(load.make_s - saved_s, 1e-9)
-        own_s = period.waits.get("slot", 0.0) / period.batches
-        then = replace(load, make_s=make_s, cpu_s=min(load.cpu_s, make_s), step_s=load.step_s + own_s)
-        now_s = (period.seconds - self.period.starting_s) / period.batches
-        return gain_of(now_s, now_s - 1 / then.rate(self.loader.workers if workers is None else workers))
-
-    def gain_without(self, cause: str) -> float:
-        """Return the speedup if training no longer waits for this cause."""
-        return gain_of(1.0, self.share(cause))
+def of_loader(loader: LoaderBase) -> Findings:
+    """Return the findings about a loader, from its measurements so far."""
+    stats = loader.stats()
+    grown = sum(max(0, one.growth_bytes) for one in stats.memory)
+    return find(stats, 1000 * grown / max(stats.total.samples, 1))
 
 
-def find(run: Run) -> list[Finding]:
-    """Return the findings about a run."""
-    found = [*_faults(run), *_deaths(run)]
-    if run.period.batches < FEW:
-        return found
-    each = run.period.data_bytes / run.period.batches
-    found += [
-        *_restarted(run),
-        *_growth(run),
-        *_slots(run),
-    ]
-    if run.period.stall < SLIGHT:
-        return [*found, *_too_many(run)]
-    parts = [*_collating(run, each), *_writing(run), *_stragglers(run), *_held(run), *_device(run), *_delivering(run)]
+def of_recording(recording: Recording) -> Findings:
+    """Return the findings about a recorded run; it may come from another machine."""
+    system, got = recording.system, recording.rows["got"]
+    pairs = zip(system.get("at", ()), system.get("worker_memory", ()), strict=False)  # some machines lack the second
+    made = np.concatenate([[0], np.cumsum(recording.rows["samples"])])
+    memory = [(float(made[np.searchsorted(got, at)]), size) for at, size in pairs if size and at is not None]
+    return find(recording.stats(), steady_growth(memory))
+
+
+_STEADY_BYTES = 2 << 20
+"""Less growth while samples are made is noise."""
+
+
+def steady_growth(memory: Sequence[tuple[float, float]]) -> float:
+    """Return the growth in bytes per 1,000 samples; 0 if memory does not grow steadily.
+
+    Args:
+        memory: pairs of the number of samples made so far and the bytes at that moment.
+    """
+    later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
+    if len(later) < 8:
+        return 0.0
+    means = [part.mean(axis=0) for part in np.array_split(later, 4)]
+    steps = np.diff([mean[1] for mean in means])
+    grown = later[-1][1] - later[0][1]
+    made = means[-1][0] - means[0][0]
+    if grown < _STEADY_BYTES or steps.min() < grown / 16 or made <= 0:
+        return 0.0
+    return float(1000 * (means[-1][1] - means[0][1]) / made)
+
+
+def find(stats: Stats, growth: float = 0.0) -> Findings:
+    """Return the findings about a run.
+
+    Args:
+        stats: its statistics.
+        growth: bytes by which the memory of all workers grew per 1,000 samples while it was measured.
+    """
+    found = [*_failures(stats), *_replaced(stats)]
+    if stats.judged.batches < FEW:
+        return Findings(found)
+    verdict = verdict_of(stats)
+    found += [*_restarted(stats), *_growth(stats, growth)]
+    parts = [*_memory(stats)]
+    if stats.judged.stall >= SLIGHT:
+        parts += [*_causes(stats), *_collating(stats), *_stragglers(stats)]
     if not any((finding.gain or 1.0) >= _OTHER_GAIN for finding in parts):
-        parts += _too_few(run)
-    return found + parts
+        parts += _workers(stats, verdict)
+    return Findings(found + parts)
 
 
-def _faults(run: Run) -> Iterator[Finding]:
-    faults = {action: count for action, count in dict(run.stats.faults).items() if count}
-    raised = int(run.stats.counters.get("failures", 0))
+def _share(stats: Stats, cause: str) -> float:
+    """Return the share of the time that training waited for this cause."""
+    return stats.judged.waits.get(cause, 0.0) / max(stats.judged.seconds, 1e-9)
+
+
+def _gain(stats: Stats, *, workers: int | None = None, saved_s: float = 0.0) -> float:
+    """Return the speedup with `workers` workers and `saved_s` less work per batch."""
+    period = stats.judged
+    load = load_of(period, cores_of(stats.settings))
+    make_s = max(load.make_s - saved_s, 1e-9)
+    own_s = period.waits.get("slot", 0.0) / period.batches
+    then = replace(load, make_s=make_s, cpu_s=min(load.cpu_s, make_s), step_s=load.step_s + own_s)
+    now_s = (period.seconds - period.starting_s) / period.batches
+    return gain_of(now_s, now_s - 1 / then.rate(_count(stats, "workers") if workers is None else workers))
+
+
+def _count(stats: Stats, name: str) -> int:
+    return int(stats.counters.get(name, 0))
+
+
+# -- what happened to samples and workers ------------------------------------------------------------------------------
+
+
+def _failures(stats: Stats) -> Iterator[Finding]:
+    faults = {action: count for action, count in dict(stats.faults).items() if count}
+    raised = _count(stats, "failures")
     if faults or raised:
         seen = [f"{count} samples ({action})" for action, count in faults.items()]
         seen += [f"{raised} batches, which raised an exception"] * (raised > 0)
@@ -118,8 +135,8 @@ def _faults(run: Run) -> Iterator[Finding]:
         )
 
 
-def _deaths(run: Run) -> Iterator[Finding]:
-    died, recycled = (int(run.stats.counters.get(name, 0)) for name in ("restarted_workers", "recycled_workers"))
+def _replaced(stats: Stats) -> Iterator[Finding]:
+    died, recycled = _count(stats, "restarted_workers"), _count(stats, "recycled_workers")
     if died:
         yield Finding(
             "dying-workers",
@@ -135,133 +152,97 @@ def _deaths(run: Run) -> Iterator[Finding]:
         )
 
 
-def _restarted(run: Run) -> Iterator[Finding]:
-    loader, period = run.loader, run.period
-    if loader.is_persistent or loader.engine != "process" or run.stats.last_epoch is None:
+def _restarted(stats: Stats) -> Iterator[Finding]:
+    settings, workers = stats.settings, _count(stats, "workers")
+    if settings.get("persistent") or settings.get("engine") != "process" or stats.last_epoch is None:
         return
-    gain = run.gain_without("start")
+    gain = gain_of(1.0, _share(stats, "start"))
     if gain >= LEAST_GAIN:
         yield Finding(
             "workers-restarted",
-            f"Each epoch starts {counted(loader.workers, 'new worker')}.",
+            f"Each epoch starts {counted(workers, 'new worker')}.",
             "Keep the workers from epoch to epoch.",
-            f"DataLoader(dataset, num_workers={loader.workers}, persistent_workers=True)",
+            f"DataLoader(dataset, num_workers={workers}, persistent_workers=True)",
             gain=gain,
-            evidence=f"Training waited {shown(period.starting_s)} of {shown(period.seconds)} for that",
+            evidence=f"Training waited {shown(stats.judged.starting_s)} of {shown(stats.judged.seconds)} for that",
         )
 
 
-def _growth(run: Run) -> Iterator[Finding]:
-    grown = run.growth * run.stats.total.samples / 1000
-    if grown < _GROWTH_BYTES:
-        return
-    yield Finding(
-        "memory-growth",
-        f"The workers' memory grows by {bytes_text(run.growth)} per 1,000 samples.",
-        "Bound the cache, hold large lists in feedline.share, or use tracemalloc to find what samples leave behind. "
-        "Until then, let the loader replace workers that have grown too large.",
-        'DataLoader(dataset, max_memory_per_worker="4GB")',
-        is_serious=run.headroom.memory_bytes is not None and 2 * grown > run.headroom.memory_bytes,
-        evidence=f"It grew by {bytes_text(grown)} in all: an unbounded cache, a leak, or Python objects that each "
-        "worker copies when it reads them",
-    )
-
-
-def _slots(run: Run) -> Iterator[Finding]:
-    counters, batches = run.stats.counters, max(int(run.stats.counters.get("batches", 0)), 1)
-    overflowed = int(counters.get("overflowed_batches", 0))
-    if overflowed > _COPIED_SHARE * batches and run.loader.engine == "process":
+def _growth(stats: Stats, growth: float) -> Iterator[Finding]:
+    grown, limit = growth * stats.total.samples / 1000, stats.settings.get("memory_limit")
+    if grown >= _GROWTH_BYTES:
         yield Finding(
-            "small-budget",
-            f"{overflowed} of {batches} batches did not fit into the memory for batches.",
-            "Allow more memory, or prefetch fewer or smaller batches.",
+            "memory-growth",
+            f"The workers' memory grows by {bytes_text(growth)} per 1,000 samples.",
+            "Bound the cache, hold large lists in feedline.share, or use tracemalloc to find what samples leave "
+            "behind. Until then, let the loader replace workers that have grown too large.",
+            'DataLoader(dataset, max_memory_per_worker="4GB")',
+            is_serious=limit is not None and 2 * grown > limit,
+            evidence=f"It grew by {bytes_text(grown)} in all: an unbounded cache, a leak, or Python objects that each "
+            "worker copies when it reads them",
+        )
+
+
+# -- what training waits for -------------------------------------------------------------------------------------------
+
+
+def _memory(stats: Stats) -> Iterator[Finding]:
+    batches, waited = max(_count(stats, "batches"), 1), _share(stats, "slot")
+    copied, overflowed = _count(stats, "copied_batches"), _count(stats, "overflowed_batches")
+    is_overflowing = overflowed > _COPIED_SHARE * batches and stats.settings.get("engine") == "process"
+    if waited >= SLIGHT or copied > _COPIED_SHARE * batches or is_overflowing:
+        yield Finding(
+            "held-batches",
+            "The memory for batches runs short.",
+            "Keep less of each batch (tensor.clone() of what you need, loss.item()), prefetch less, or allow more.",
             'DataLoader(dataset, memory_budget="8GB")',
-            evidence="They were larger than their slot, or than the rest of memory_budget=, and were sent another way",
+            gain=gain_of(1.0, waited) if waited else None,
+            evidence=f"The program holds {_count(stats, 'leased_slots')} batches. Training waited {waited:.0%} of the "
+            f"time for free memory. Of {batches} batches, {copied} were copied to free theirs, and {overflowed} did "
+            "not fit",
         )
 
 
-def _held(run: Run) -> Iterator[Finding]:
-    counters, batches = run.stats.counters, max(int(run.stats.counters.get("batches", 0)), 1)
-    copied = int(counters.get("copied_batches", 0))
-    if run.share("slot") < SLIGHT and copied <= _COPIED_SHARE * batches:
+def _causes(stats: Stats) -> Iterator[Finding]:
+    for cause, (name, code) in _OF_CAUSES.items():
+        if (share := _share(stats, cause)) >= SLIGHT:
+            what, remedy, why = CAUSES[cause]
+            problem = f"Training waits {share:.0%} of the time for {what}."
+            yield Finding(name, problem, f"{remedy}.", code, gain=gain_of(1.0, share), evidence=why.rstrip())
+
+
+def _collating(stats: Stats) -> Iterator[Finding]:
+    period = stats.judged
+    collate_s, write_s = _spent(period, "collate"), _spent(period, "write")
+    copy_s = period.data_bytes / period.batches / _COPIED_PER_S
+    spent_s = collate_s + write_s
+    gain = _gain(stats, saved_s=spent_s - copy_s)
+    if spent_s < max(_PART * period.busy_s, _PART_S, copy_s) or gain < LEAST_GAIN:
         return
+    arrays = "Stack arrays in one call (np.stack, torch.stack) instead of value by value."
     yield Finding(
-        "held-batches",
-        "The program keeps batches, and the loader runs out of memory for new ones.",
-        "Keep less of a batch: copies of what you need (tensor.clone()), numbers instead of tensors (loss.item()).",
-        'DataLoader(dataset, memory_budget="8GB")',
-        gain=run.gain_without("slot"),
-        evidence=f"It holds {counters.get('leased_slots', 0)} batches. Training waited {run.share('slot'):.0%} of the "
-        f"time for free memory, and {copied} of {batches} batches were copied to free their memory",
+        "slow-collate",
+        f"Collating and sending a batch takes {spent_s / period.busy_s:.0%} of a worker's time.",
+        arrays if collate_s > write_s else "Return arrays or tensors, which are not pickled.",
+        "feedline doctor module:loader",
+        gain=gain,
+        evidence=f"Of the {shown(period.busy_s)} in which a batch is made, collating takes {shown(collate_s)} and "
+        f"sending {shown(write_s)}. The doctor shows which fields take long",
     )
 
 
-def _device(run: Run) -> Iterator[Finding]:
-    if run.share("device") >= SLIGHT:
-        yield Finding(
-            "late-copies",
-            f"Training waits {run.share('device'):.0%} of the time for copies to the device.",
-            "Pin the memory, and send fewer bytes: uint8 instead of float32.",
-            "DataLoader(dataset, pin_memory=True)",
-            gain=run.gain_without("device"),
-        )
+def _spent(period: Period, stage: str) -> float:
+    spread = period.stages.get(stage, Spread())
+    return spread.mean * spread.count / period.batches
 
 
-def _delivering(run: Run) -> Iterator[Finding]:
-    if run.share("deliver") >= 2 * SLIGHT:
-        yield Finding(
-            "slow-delivery",
-            f"The training process spends {run.share('deliver'):.0%} of the time on receiving batches.",
-            "Return arrays instead of objects, and use a feedline sampler and larger batches.",
-            "DataLoader(dataset, sampler=feedline.samplers.RandomSampler(dataset))",
-            gain=run.gain_without("deliver"),
-            evidence="Unpacking batches and drawing indices happens in the training process itself",
-        )
-
-
-def _part(run: Run, stage: str) -> float:
-    """Return how long a batch spends in a stage if that is a large part of the work, else 0."""
-    spread = run.period.stages.get(stage, Spread())
-    spent_s = spread.mean * spread.count / run.period.batches
-    return spent_s if spent_s >= max(_PART * run.period.busy_s, _PART_S) else 0.0
-
-
-def _collating(run: Run, each: float) -> Iterator[Finding]:
-    collate_s, copy_s = _part(run, "collate"), each / _COPIED_PER_S
-    gain = run.gain(saved_s=collate_s - copy_s)
-    if collate_s > _COPIES * copy_s and gain >= LEAST_GAIN:
-        yield Finding(
-            "slow-collate",
-            f"Collating a batch takes {collate_s / run.period.busy_s:.0%} of a worker's time.",
-            "Stack arrays in one call (np.stack, torch.stack) instead of value by value; the doctor checks whether "
-            "the default makes the same batches.",
-            "feedline doctor module:loader",
-            gain=gain,
-            evidence=f"It takes {shown(collate_s)} of the {shown(run.period.busy_s)} in which a batch is made",
-        )
-
-
-def _writing(run: Run) -> Iterator[Finding]:
-    write_s = _part(run, "write")
-    gain = run.gain(saved_s=write_s)
-    if write_s and gain >= LEAST_GAIN:
-        yield Finding(
-            "serialisation",
-            f"Sending a batch takes {write_s / run.period.busy_s:.0%} of a worker's time.",
-            "Return arrays or tensors, which are not pickled; the doctor shows which fields are neither.",
-            "feedline doctor module:loader",
-            gain=gain,
-            evidence=f"It takes {shown(write_s)} of the {shown(run.period.busy_s)} in which a batch is made",
-        )
-
-
-def _stragglers(run: Run) -> Iterator[Finding]:
-    fetch, share = run.period.stages.get("fetch", Spread()), run.share("order")
-    gain = min(run.gain(), run.gain_without("order"))  # no gain where all workers are busy anyway
+def _stragglers(stats: Stats) -> Iterator[Finding]:
+    fetch, share = stats.judged.stages.get("fetch", Spread()), _share(stats, "order")
+    gain = min(_gain(stats), gain_of(1.0, share))  # no gain where all workers are busy anyway
     if share < 2 * SLIGHT or fetch.p99 < _LATE * fetch.p50 or gain < LEAST_GAIN:
         return
-    slowest = ", ".join(f"{slow.index!r:.40} ({shown(slow.seconds)})" for slow in run.stats.slowest_samples[:5])
-    fix, code = bridging_stragglers(moves=run.loader.moves)
+    slowest = ", ".join(f"{slow.index!r:.40} ({shown(slow.seconds)})" for slow in stats.slowest_samples[:5])
+    fix, code = bridging_stragglers(moves=moves_of(stats.settings))
     yield Finding(
         "stragglers",
         f"Training waits {share:.0%} of the time for late batches while others are ready.",
@@ -274,46 +255,17 @@ def _stragglers(run: Run) -> Iterator[Finding]:
     )
 
 
-def _too_many(run: Run) -> Iterator[Finding]:
-    workers, fewest, busy = run.loader.workers, run.load.fewest(), run.period.worker_utilisation
-    if workers >= _TOO_MANY * fewest and workers - fewest > 1:
-        yield Finding(
-            "too-many-workers",
-            f"{workers} workers are more than the {fewest} that are needed.",
-            f"Use {fewest}.",
-            f"DataLoader(dataset, num_workers={fewest})",
-            evidence=f"Data was ready {1 - run.period.stall:.1%} of the time, and each worker made batches for "
-            f"{sum(busy) / len(busy):.0%} of it",
-        )
-
-
-def _too_few(run: Run) -> Iterator[Finding]:
-    workers, period, load = run.loader.workers, run.period, run.load
-    if load.is_cheap or load.needed <= workers:
+def _workers(stats: Stats, verdict: Verdict) -> Iterator[Finding]:
+    """Yield what the verdict says about workers, with the code to change their number."""
+    if not verdict.name:
         return
-    if run.share("queue", "fetch", "transform", "collate", "write", "order") < SLIGHT:
-        return
-    cores = run.headroom.rank_cores
-    evidence = (
-        f"A batch takes {making_text(period)} and {shown(period.body.mean)} to train on; there are {cores} "
-        "cores (affinity, control group and ranks counted)"
-    )
-    problem = f"Training waits {run.period.stall:.0%} of the time, with {counted(workers, 'worker')}"
-    fewest = load.fewest()
-    if fewest <= workers:
-        yield Finding(
-            "slow-samples",
-            f"{problem} on {counted(cores, 'core')}.",
-            "Make samples cheaper: the doctor probes the dataset and shows what takes long.",
-            "feedline doctor module:dataset",
-            evidence=evidence,
-        )
-        return
-    yield Finding(
-        "too-few-workers",
-        f"{problem}.",
-        f"Use {counted(fewest, 'worker')}.",
-        f"DataLoader(dataset, num_workers={fewest})",
-        gain=run.gain(workers=fewest) if period.computing is not None and period.computing <= SLEEPING else None,
-        evidence=evidence,
-    )
+    code = "feedline doctor module:dataset" if verdict.name == SLOW else None
+    gain = None
+    if verdict.workers is not None:
+        code = f"DataLoader(dataset, num_workers={verdict.workers})"
+        computing = stats.judged.computing
+        # What samples that compute gain from more workers depends on memory, locks and other programs.
+        if verdict.name == "too-few-workers" and computing is not None and computing <= SLEEPING:
+            gain = _gain(stats, workers=verdict.workers)
+    problem = f"{verdict.problem[0].upper()}{verdict.problem[1:]}."
+    yield Finding(verdict.name, problem, f"{verdict.remedy}.", code, gain=gain, evidence=verdict.evidence)

@@ -7,6 +7,7 @@ import multiprocessing
 import time
 import warnings
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,44 +19,38 @@ Open = Callable[..., Any]
 """Opens the loader of a side, with further arguments. Any: torch's loader or feedline's."""
 
 
-class Resuming:
-    """An epoch that is interrupted after three quarters of its batches.
+def resumed(opened: Open, done: int) -> list[Entry]:
+    """Interrupt an epoch after `done` batches; return what to measure: the time from opening a loader to the next.
 
     Torch's loader saves no state: a program has to read these batches again and throw them away.
     """
+    loader = opened(Side(FEEDLINE), seed=0)
+    batches = iter(loader)
+    for _ in islice(batches, done):
+        pass
+    state, expected = loader.state_dict(), next(batches)
+    close(loader)
 
-    def __init__(self, opened: Open) -> None:
-        self._opened = opened
-        loader = opened(Side(FEEDLINE), seed=0)
-        batches = iter(loader)
-        self.batch_count = len(loader) * 3 // 4
-        for _ in range(self.batch_count):
-            next(batches)
-        self._state, self._next = loader.state_dict(), next(batches)
+    def read_again() -> Figures:
+        began = time.perf_counter()
+        loader = opened(Side(TORCH), generator=torch.Generator().manual_seed(0))
+        next(islice(loader, done, None))
+        seconds = time.perf_counter() - began
         close(loader)
+        return {"seconds": seconds}
 
-    def entries(self) -> list[Entry]:
-        """Return what to measure: the time from opening a loader to the batch after the interruption."""
-        measures = {TORCH: self._read_again, FEEDLINE: self._resume}
-        return [Entry({"data": "resume"}, Side(name), measure) for name, measure in measures.items()]
-
-    def _read_again(self) -> Figures:
+    def resume() -> Figures:
         began = time.perf_counter()
-        batches = iter(self._opened(Side(TORCH), generator=torch.Generator().manual_seed(0)))
-        for _ in range(self.batch_count + 1):
-            next(batches)
-        return {"seconds": time.perf_counter() - began}
-
-    def _resume(self) -> Figures:
-        began = time.perf_counter()
-        loader = self._opened(Side(FEEDLINE), seed=0)
-        loader.load_state_dict(self._state)
+        loader = opened(Side(FEEDLINE), seed=0)
+        loader.load_state_dict(state)
         batch = next(iter(loader))
         seconds = time.perf_counter() - began
         close(loader)
-        if not all(map(torch.equal, batch, self._next)):
+        if not all(map(torch.equal, batch, expected)):
             raise InternalError("The first batch after resuming differs from the one without an interruption.")
         return {"seconds": seconds}
+
+    return [Entry({}, Side(TORCH), read_again), Entry({}, Side(FEEDLINE), resume)]
 
 
 def kill_worker(opened: Open, side: Side) -> str:

@@ -15,7 +15,8 @@ from feedline.datasets.derived.objects import check_name
 from feedline.errors import BadOption
 from feedline.insight.recording import FORMAT, Recording
 from feedline.system.shown import printable
-from feedline.tools.advise.diagnosis import as_dict, diagnose, diagnose_recording, summary
+from feedline.tools.advise import running
+from feedline.tools.advise.diagnosis import as_dict, diagnose, summary
 from feedline.tools.advise.finding import NOTHING, Finding, sentence
 from feedline.tools.advise.machine import find
 from feedline.tools.cli import fault_file, options
@@ -102,7 +103,7 @@ def _is_recording(file: Path) -> bool:
 
 def _examine_recording(file: Path) -> _Report:
     recording = Recording.load(file)
-    stats, findings = recording.stats(), diagnose_recording(recording)
+    stats, findings = recording.stats(), running.of_recording(recording)
     after = [] if findings else [NOTHING]
     return _Report(f"Run in {file.name}", {"run": stats.as_dict()}, findings, [stats.verdict], after)
 

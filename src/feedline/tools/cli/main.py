@@ -28,7 +28,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command(
-        "train a small network with torch's loader and with feedline, and compare them (about a minute)",
+        "train a small network with torch's loader and with feedline, and compare them (about half a minute)",
         ("PIL", "torch"),
         "demo",
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -26,25 +27,28 @@ NOISE = 40.0  # in grey levels; it makes the files as large as photos of this si
 def write_pictures(folder: Path, count: int) -> Iterator[None]:
     """Write pictures, the patterns in turn, into a new folder; yield after each. File names contain the labels."""
     folder.mkdir()
-    for number in range(count):
+
+    def write(number: int) -> None:
         label = number % len(PATTERNS)
         path = folder / f"{number:05d}-{PATTERNS[label].replace(' ', '-')}.jpg"
         draw_picture(label, np.random.default_rng(number)).save(path, quality=90)
-        yield
+
+    with ThreadPoolExecutor(2) as threads:
+        yield from threads.map(write, range(count))
 
 
 def draw_picture(label: int, rng: np.random.Generator) -> Image.Image:
-    """Draw waves in two colours, and noise; `across` and `along` are distances in radians of the wave."""
+    """Draw waves in two colours, and noise."""
     y, x = (axis.astype(np.float32) for axis in np.ogrid[0:IMAGE_HEIGHT, 0:IMAGE_WIDTH])
     angle, scale = ANGLES[label] + rng.normal(0, 0.12), 2 * math.pi / rng.uniform(24, 48)
-    cosine, sine = scale * math.cos(angle), scale * math.sin(angle)
-    across = cosine * x + sine * y + rng.uniform(0, 2 * math.pi)
-    along = cosine * y - sine * x + rng.uniform(0, 2 * math.pi)
-    waves = np.sin(across) * (np.sin(along) if PATTERNS[label] == "checks" else 1)
-    dark, bright = rng.uniform(30, 110, 3).astype(np.float32), rng.uniform(145, 225, 3).astype(np.float32)
-    image = (dark + bright) / 2 + waves[..., None] * ((bright - dark) / 2)
-    image += NOISE * rng.standard_normal((IMAGE_HEIGHT, IMAGE_WIDTH, 1), dtype=np.float32)
-    return Image.fromarray(image.clip(0, 255).astype(np.uint8))
+    cosine, sine = scale * math.cos(angle), scale * math.sin(angle)  # distances in the picture into radians of the wave
+    waves = np.sin(cosine * x + sine * y + rng.uniform(0, 2 * math.pi))
+    if PATTERNS[label] == "checks":
+        waves *= np.sin(cosine * y - sine * x + rng.uniform(0, 2 * math.pi))
+    noise = NOISE * rng.standard_normal(waves.shape, dtype=np.float32)
+    dark, bright = rng.uniform(30, 110, 3).tolist(), rng.uniform(145, 225, 3).tolist()
+    planes = [(low + high) / 2 + waves * ((high - low) / 2) + noise for low, high in zip(dark, bright, strict=True)]
+    return Image.fromarray(np.stack(planes, axis=-1).clip(0, 255).astype(np.uint8))
 
 
 def label_of(path: str) -> int:
@@ -72,6 +76,3 @@ class UsualPictures:
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         again = random.randrange(1 << 20)  # each pass reads the file again, with another crop
         return self.files[index + again * len(self)], self.labels[index]
-
-    def __repr__(self) -> str:
-        return f"UsualPictures({len(self)} pictures of {len(PATTERNS)} patterns)"

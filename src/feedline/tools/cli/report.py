@@ -7,14 +7,11 @@ import json
 import sys
 from pathlib import Path
 
-from feedline.errors import BadOption, BadRecording
+from feedline.errors import BadOption
 from feedline.insight.recording import Recording
 from feedline.system.files import make_folder_for
 from feedline.system.shown import printable
-from feedline.tools.advise.diagnosis import diagnose_recording
 from feedline.tools.advise.page import page_of
-from feedline.tools.advise.what_if import GRID_BATCHES, best, grid
-from feedline.tools.screen import Table
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise BadOption(f"{out} exists already, and is not a page of feedline. Give another file with -o.")
     if out == arguments.trace:
         raise BadOption(f"{out} cannot be both the page and the trace. Give another file, with -o or --trace.")
-    files = {out: page_text(recording)}
+    files = {out: page_of(recording)}
     if arguments.trace is not None:
         files[arguments.trace] = json.dumps(recording.chrome_trace(), default=str)
     for path, text in files.items():
@@ -54,38 +51,3 @@ def _is_page(path: Path) -> bool:
         return True
     with open(path, "rb") as file:
         return b"<title>feedline" in file.read(1024)
-
-
-def page_text(recording: Recording, compared: Table | None = None) -> str:
-    """Return the page of a recording, with recommended changes and predictions for other settings."""
-    advice = [str(finding) for finding in diagnose_recording(recording)]
-    return page_of(recording, advice, _predicted(recording), compared)
-
-
-# object: JSON-compatible values.
-def _predicted(recording: Recording) -> dict[str, object]:
-    """Return the grid of predictions as the page shows it; only a note if nothing can be predicted."""
-    try:
-        predictions = grid(recording)
-    except (BadOption, BadRecording) as exc:
-        return {"notes": [str(exc)]}
-    assumptions = dict.fromkeys(sentence for one in predictions for sentence in one.assumptions)
-    return {
-        "grid": [
-            {
-                "workers": one.workers,
-                "delivery": one.delivery,
-                "samples_per_s": one.predicted.samples_per_s,
-                "stall": one.predicted.stall,
-                "is_recorded": one.is_recorded,
-            }
-            for one in predictions
-        ],
-        "best": predictions.index(best(predictions)),
-        "notes": [
-            f"Simulated with the times of up to {GRID_BATCHES} batches from the whole run, without the starts of "
-            "epochs.",
-            *assumptions,
-            'The command "feedline what-if" predicts other settings, and faster or slower stages or steps.',
-        ],
-    }

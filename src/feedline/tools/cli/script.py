@@ -1,17 +1,27 @@
-"""A user's program, run inside this process as `python program.py` or `python -m package.program` would run it."""
+"""A user's program, run inside this process as `python program.py` or `python -m package.program` would run it.
+
+`installed` gives it feedline's loader in place of torch's. Processes that it forks have that, too. A spawned process
+starts afresh: multiprocessing sends it preparation data, which it unpickles before it imports the program's own
+modules. Unpickling that data installs feedline there as soon as torch is imported; importing this file does not import
+torch.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import importlib.util
+import multiprocessing.spawn
 import os
 import runpy
 import sys
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from feedline.errors import BadOption
 from feedline.system.optional import when_imported
@@ -97,6 +107,27 @@ class Script:
                 f"{self.name} is a package without a module __main__, so it cannot be run. Name one of its modules: "
                 f"-m {self.name}.train."
             )
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Install feedline here and in every process that this one spawns, or starts through a fork server."""
+    spawn: Any = multiprocessing.spawn  # a module, one function of which is replaced temporarily
+    prepared = spawn.get_preparation_data
+    # The data that is sent to a new process, by name. The process ignores names that it does not know.
+    spawn.get_preparation_data = lambda name: {**prepared(name), "feedline": _Installs()}
+    try:
+        with importlib.import_module("feedline.loader.install").install():
+            yield
+    finally:
+        spawn.get_preparation_data = prepared
+
+
+class _Installs:
+    """Installs feedline where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return install_with_torch, ()
 
 
 def install_with_torch() -> None:

@@ -17,7 +17,7 @@ from feedline.tools.write.prepare import Item
 from feedline.tools.write.reading import count_samples, open_packed, size_on_disk
 from feedline.tools.write.run import Content
 from feedline.tools.write.schema import Agreement, Sample, Schema, Unfit
-from feedline.tools.write.writers.contract import Format, Summary, Writer
+from feedline.tools.write.writers.contract import FORMATS, Format, Summary, Writer
 from feedline.types import JsonObject
 
 _BLOCK_SAMPLES, _BLOCK_BYTES = 256, 1 << 24
@@ -121,6 +121,7 @@ class Samples(Content):
         agreement = Agreement(
             self._format.name,
             self._format.writer.cannot_hold,
+            lambda column: [one.name for one in FORMATS.values() if one.can_hold(column)],
             lambda place: self._called(first[place].number),
             self._options.ragged,
             self._options.skips,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -104,6 +105,11 @@ class Column:
         if not (is_array if self.kind == "mixed" else alike):
             raise ValueError(f"{describe(value)}, not {self.described}")
         return value
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of an array of one shape, or of a number, in bytes."""
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
     @property
     def stacks(self) -> bool:
@@ -270,7 +276,9 @@ class Agreement:
 
     format_name: str
     cannot_hold: Callable[[Column], str]
-    """Returns why the format cannot hold a column; "" if it can."""
+    """Returns what of a column the format cannot hold; "" if it can hold all of it."""
+    others: Callable[[Column], Sequence[str]]
+    """Returns the names of the formats that can hold a column."""
     called: Callable[[int], str]
     """Returns the name of a sample for messages, given its position among the first."""
     ragged: tuple[str, ...] = ()
@@ -294,27 +302,32 @@ class Agreement:
 
     def _column(self, name: str, values: dict[int, object]) -> Column:
         column = self._of(name, list(values.values()))
-        reason = self.cannot_hold(column)
-        if not reason:
+        lacking = self.cannot_hold(column)
+        if not lacking:
             return column
-        present = [value for value in values.values() if value is not None]
         groups: dict[object, list[int]] = {}  # by the properties in which values are alike
         for place, value in values.items():
             kind = self._of(name, [value])
             alike = (kind.kind, kind.kind != "number" and kind.dtype, kind.shape, value is None)
             groups.setdefault(alike, []).append(place)
         by_size = sorted(groups.values(), key=len, reverse=True)
-        kinds = [present, *([values[place] for place in group] for group in by_size)]
+        kinds = [[value for value in values.values() if value is not None]]
+        kinds += [[values[place] for place in group] for group in by_size]
         held = [one for one in (self._of(name, kind) for kind in kinds if kind) if not self.cannot_hold(one)]
         if held and self.skips:
             return held[0]
-        text = f"{self.format_name} cannot hold the field {name!r} ({column.described}): "
+        text = f"{self.format_name} cannot hold {lacking}, as in the field {name!r}"
         if len(groups) > 1:
             (first, *_), (other, *_) = list(groups.values())[:2]
-            text += f"it is {describe(values[first])} in {self.called(first)}, and {describe(values[other])} in "
-            text += f"{self.called(other)}, but "
-        skip = " Or leave out the samples that differ from most: --on-error skip (on_error='skip')."
-        raise PackError(f"{text}{reason}{skip if held else ''}")
+            text += f": it is {describe(values[first])} in {self.called(first)}, and {describe(values[other])} in "
+            text += self.called(other)
+        advice = f" Use {' or '.join(self.others(column))}, or change it in the dataset."
+        if any(isinstance(value, np.ndarray) and is_picture(value) for value in values.values()):
+            advice += " Pictures can be made equal (--resize 256x256) or encoded (--encode png)."
+        elif column.extension not in ("", "bin"):
+            advice += " Pictures can be decoded (--encode raw)."
+        skip = " Or leave out the samples that differ from most: --on-error skip (on_error='skip')." if held else ""
+        raise PackError(f"{text}.{advice}{skip}")
 
     def _of(self, name: str, values: Sequence[object]) -> Column:
         return Column.of(name, values, ragged=name in self.ragged)

@@ -6,12 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow
 import pytest
 
-from feedline.tools.write.schema import Schema
+from feedline.tools.write.schema import Column, Schema
 from feedline.tools.write.writers.contract import FORMATS as TABLE
-from feedline.tools.write.writers.contract import Summary
 from tests.tools.write.stores import FORMATS, canonical, content, mixed
 from tests.tools.write.writers.outputs import put, samples_in, writer_of, written
 
@@ -27,11 +26,6 @@ def test_written_samples_are_read_back(tmp_path: Path, format_: str) -> None:
     assert canonical(samples_in(format_, path)) == canonical(SAMPLES)
     assert os.listdir(tmp_path) == [path.name], "temporary files are deleted"
     assert TABLE[format_].module.stored(path)["count"] == 40
-
-
-@every_format
-def test_an_output_of_one_sample(tmp_path: Path, format_: str) -> None:
-    assert len(samples_in(format_, written(format_, tmp_path, SAMPLES[:1]))) == 1
 
 
 @every_format
@@ -55,8 +49,35 @@ def test_odd_names_of_fields(tmp_path: Path, format_: str, name: str) -> None:
     assert samples_in(format_, written(format_, tmp_path, samples)) == samples
 
 
-def test_the_summary_survives_json() -> None:
-    schema = Schema.of([{"x": np.zeros(2)}])
-    metadata = Summary(3, "tuple", 1, {"classes": ["a"]}).as_json(schema)
-    assert (metadata["feedline"], metadata["count"], metadata["form"], metadata["skipped"]) == (1, 3, "tuple", 1)
-    assert Schema.from_json(metadata["fields"]) == schema
+@pytest.mark.parametrize(
+    ("column", "held_by"),
+    [
+        (Column("x", "number", "<i8"), "lmdb hdf5 tar parquet npy"),
+        (Column("x", "number", "<i8", nullable=True), "lmdb parquet"),
+        (Column("x", "number", "<c16"), "lmdb hdf5 tar npy"),
+        (Column("x", "number", "<f16"), "lmdb hdf5 tar npy"),
+        (Column("x", "number", "<M8[h]"), "lmdb tar npy"),
+        (Column("x", "number", "<M8[ns]"), "lmdb tar parquet npy"),
+        (Column("x", "str"), "lmdb hdf5 tar parquet npy"),
+        (Column("x", "bytes"), "lmdb hdf5 tar parquet"),
+        (Column("x", "nested"), "lmdb tar"),
+        (Column("x", "mixed"), "lmdb tar"),
+        (Column("x", "ragged", "<f8", (-1,)), "lmdb hdf5 tar parquet"),
+        (Column("x", "ragged", "<f8", (-1, -1)), "lmdb tar"),
+        (Column("x", "array", "<f8", (3, 0)), "lmdb tar npy"),
+        (Column("x", "array", "<U3", (2,)), "lmdb tar npy"),
+        (Column("x", "array", "|u1", ((1 << 31) - 1,)), "lmdb hdf5 tar parquet npy"),
+        (Column("x", "array", "|u1", (1 << 31,)), "lmdb hdf5 tar npy"),
+        (Column("x", "array", "|u1", (1 << 32,)), "tar npy"),
+        (Column("X", "str"), "lmdb hdf5 parquet npy"),
+    ],
+)
+def test_which_formats_hold_a_column(column: Column, held_by: str) -> None:
+    assert [name for name, format_ in TABLE.items() if format_.can_hold(column)] == held_by.split()
+
+
+def test_nullable_arrays_need_a_newer_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = Column("x", "array", "<f8", (2,), nullable=True)
+    for version in ("25.0.1", "26.0.0"):
+        monkeypatch.setattr(pyarrow, "__version__", version)
+        assert TABLE["parquet"].can_hold(column) == (version > "26")

@@ -7,8 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from feedline.tools.write.schema import Column, Schema, Unfit
-from feedline.tools.write.writers.hdf5 import Hdf5Writer, stored
+from feedline.tools.write.schema import Schema
 from tests.tools.write.writers.outputs import finish, put, samples_in, writer_of, written
 
 pytestmark = pytest.mark.sample(5)
@@ -55,47 +54,3 @@ def test_compression_makes_the_file_smaller(tmp_path: Path, compression: str) ->
     small = written("hdf5", tmp_path / "small", samples, compression=compression)
     assert small.stat().st_size < written("hdf5", tmp_path / "large", samples).stat().st_size / 5
     assert len(samples_in("hdf5", small)) == 50
-
-
-def test_chunks_have_about_the_same_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.tools.write.writers.hdf5._CHUNK_BYTES", 8192)
-    samples = [{"x": np.zeros(100), "large": np.zeros(10_000)} for _ in range(5)]
-    path = written("hdf5", tmp_path, samples)
-    with h5py.File(path) as file:
-        assert file["x"].chunks == (8, 100)
-        assert file["large"].chunks == (1, 10_000), "at least one row"
-
-
-@pytest.mark.parametrize(
-    ("column", "words"),
-    [
-        (Column("x", "ragged", "<f8", (-1, -1)), "one-dimensional"),
-        (Column("x", "ragged", "<f8", (-1,)), ""),
-        (Column("x", "mixed"), "same type"),
-        (Column("x", "nested"), "lmdb or tar"),
-        (Column("x", "array", "<U3", (2,)), "only numbers"),
-        (Column("x", "number", "<M8[D]"), "only numbers"),
-        (Column("x", "array", "<f8", (0,)), "empty arrays"),
-        (Column("x", "array", "<f8", (1 << 20, 1 << 10)), "exceeds the largest chunk"),
-        (Column("x", "str", nullable=True), "cannot store None"),
-    ],
-)
-def test_columns_that_cannot_be_stored(column: Column, words: str) -> None:
-    reason = Hdf5Writer.cannot_hold(column)
-    assert bool(reason) == bool(words)
-    assert words in reason
-
-
-@pytest.mark.parametrize("text", ["a\0b", "\0", "\udcff"])
-def test_strings_that_cannot_be_stored(text: str) -> None:
-    schema = Schema.of([{"x": "a"}])
-    with pytest.raises(Unfit, match="which hdf5 cannot hold"):
-        Hdf5Writer.encoded(schema, {"x": text})
-
-
-@pytest.mark.parametrize("attribute", [None, "{", "[]", 3])
-def test_files_that_pack_did_not_write_have_no_metadata(tmp_path: Path, attribute: Any) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        if attribute is not None:
-            file.attrs["feedline"] = attribute
-    assert stored(tmp_path / "a.h5") is None

@@ -12,15 +12,10 @@ import pytest
 from feedline.datasets.formats.lmdb.dataset import META_KEY, key_of
 from feedline.errors import CorruptSource
 from feedline.memory.sharing import records
-from feedline.tools.write.schema import Schema, Unfit
-from feedline.tools.write.writers.lmdb import LmdbWriter, stored
-from tests.tools.write.writers.outputs import finish, put, samples_in, writer_of, written
+from feedline.tools.write.writers.lmdb import stored
+from tests.tools.write.writers.outputs import samples_in, written
 
 pytestmark = pytest.mark.sample(5)
-
-
-def test_keys_sort_in_the_order_of_samples() -> None:
-    assert [key_of(number) for number in (0, 9, 10, 10**11)] == sorted(key_of(number) for number in (10**11, 10, 9, 0))
 
 
 def test_lmdb_reads_the_output(tmp_path: Path) -> None:
@@ -44,32 +39,9 @@ def test_values_of_all_kinds_can_be_stored(tmp_path: Path, value: Any) -> None:
     assert samples_in("lmdb", written("lmdb", tmp_path, [{"x": value}]))[0]["x"] == value
 
 
-def test_values_that_are_not_records_are_rejected() -> None:
-    with pytest.raises(Unfit) as caught:
-        LmdbWriter.encoded(Schema(()), {"x": {1: 2}})
-    assert caught.value.advice
-
-
-def test_large_outputs_are_committed_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LMDB keeps uncommitted data in memory."""
-    monkeypatch.setattr("feedline.tools.write.writers.lmdb._COMMIT_BYTES", 1000)
-    samples = [{"x": number, "data": bytes(300)} for number in range(20)]
-    writer = writer_of("lmdb", tmp_path, Schema.of(samples))
-    for sample in samples:
-        put(writer, [sample])
-    finish(writer, 20)
-    assert samples_in("lmdb", writer.path) == samples
-
-
 def test_a_truncated_file_is_rejected_without_reading_it(tmp_path: Path) -> None:
     """Reading the missing part of a mapped file would kill the process."""
     path = written("lmdb", tmp_path, [{"x": bytes(10_000)} for _ in range(50)])
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(CorruptSource, match="is truncated"):
         stored(path)
-
-
-def test_files_that_pack_did_not_write_have_no_metadata(tmp_path: Path) -> None:
-    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False) as environment, environment.begin(write=True) as all_:
-        all_.put(b"key", b"value")
-    assert stored(tmp_path / "a.lmdb") is None

@@ -10,8 +10,8 @@ import pytest
 
 from feedline.datasets import ParquetDataset
 from feedline.errors import CorruptSource
-from feedline.tools.write.schema import Column, Schema, Unfit
-from feedline.tools.write.writers.parquet import ParquetWriter, stored
+from feedline.tools.write.schema import Schema, Unfit
+from feedline.tools.write.writers.parquet import ParquetWriter
 from tests.tools.write.writers.outputs import samples_in, written
 
 pytestmark = pytest.mark.sample(5)
@@ -31,13 +31,6 @@ def test_pyarrow_reads_the_output(tmp_path: Path) -> None:
     assert table.column("o").to_pylist() == [None, 4]
     assert not table.schema.field("n").nullable
     assert [sample["o"] for sample in samples_in("parquet", path)] == [None, 4]
-
-
-def test_nullable_arrays_need_a_newer_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pa, "__version__", "25.0.1")
-    missing = Column.of("x", [np.ones(2), None])
-    assert "Update it" in ParquetWriter.cannot_hold(missing)
-    assert not ParquetWriter.cannot_hold(Column.of("x", [np.ones(2)]))
 
 
 @pytest.mark.skipif(int(pa.__version__.split(".")[0]) < 26, reason="pyarrow before 26 cannot read them")
@@ -63,35 +56,6 @@ def test_compression_is_applied(tmp_path: Path, compression: str | None) -> None
     assert name == {None: "snappy", "none": "uncompressed"}.get(compression, compression)
 
 
-@pytest.mark.parametrize(
-    ("column", "words"),
-    [
-        (Column("x", "ragged", "<f8", (-1, -1)), "one-dimensional"),
-        (Column("x", "mixed"), "same type"),
-        (Column("x", "nested"), "lmdb or tar"),
-        (Column("x", "number", "<c16"), "hdf5 for complex"),
-        (Column("x", "number", "<f16"), "no such numbers"),
-        (Column("x", "number", "<M8[h]"), "lmdb, tar or npy"),
-        (Column("x", "number", "<M8[ns]"), ""),
-        (Column("x", "array", "<m8[s]", (3,)), "single dates"),
-        (Column("x", "array", "<f8", (3, 0)), "empty arrays"),
-        (Column("x", "array", "|u1", (1 << 31,)), "2 GiB or more"),
-        (Column("x", "array", "|u1", ((1 << 31) - 1,)), ""),
-        (Column("x", "str", nullable=True), ""),
-    ],
-)
-def test_columns_that_cannot_be_stored(column: Column, words: str) -> None:
-    reason = ParquetWriter.cannot_hold(column)
-    assert bool(reason) == bool(words)
-    assert words in reason
-
-
-def test_values_that_cannot_be_stored() -> None:
-    schema = Schema.of([{"x": "a"}])
-    with pytest.raises(Unfit, match="an unpaired surrogate in it, which parquet cannot hold"):
-        ParquetWriter.encoded(schema, {"x": "\udcff"})
-
-
 def test_dates_are_read_back(tmp_path: Path) -> None:
     """Parquet stores seconds as milliseconds; the times are equal."""
     units = ("D", "s", "ms", "us", "ns")
@@ -104,11 +68,6 @@ def test_dates_are_read_back(tmp_path: Path) -> None:
     assert list(ParquetDataset(path)) == samples
     with pytest.raises(Unfit, match="NaT"):
         ParquetWriter.encoded(Schema.of(samples), samples[0] | {"s": np.datetime64("NaT", "s")})
-
-
-def test_files_that_pack_did_not_write_have_no_metadata(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
-    assert stored(tmp_path / "a.parquet") is None
 
 
 def test_every_page_has_a_checksum(tmp_path: Path) -> None:

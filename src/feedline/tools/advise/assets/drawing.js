@@ -52,8 +52,8 @@ function ticks(from, to, most) {
   return found;
 }
 
-// Draws lines, over time by default: each of `series` has a name, a colour, x and y.
-function lines(canvas, series, format, formatX = seconds) {
+// Draws lines over time: each of `series` has a name, a colour, x and y.
+function lines(canvas, series, format) {
   const [pen, width, height] = paper(canvas);
   const left = 62, bottom = height - 24, top = 20;
   const from = Math.min(...series.map(({ x }) => x[0])), to = Math.max(...series.map(({ x }) => x[x.length - 1]));
@@ -68,7 +68,7 @@ function lines(canvas, series, format, formatX = seconds) {
     pen.fillText(format(tick), left - 6, up(tick));
   }
   pen.textAlign = "center";
-  for (const tick of ticks(from, to, Math.max(2, width / 140))) pen.fillText(formatX(tick), across(tick), height - 10);
+  for (const tick of ticks(from, to, Math.max(2, width / 140))) pen.fillText(seconds(tick), across(tick), height - 10);
   let beside = 10;
   pen.textAlign = "left";
   for (const { name, shade, x, y } of series) {

@@ -20,7 +20,7 @@ function compared({ compared: found }) {
 function advice(data) {
   if (!data.advice.length) return;
   document.getElementById("advice-section").hidden = false;
-  document.getElementById("advice").append(...data.advice.map((text) => element("li", {}, text)));
+  document.getElementById("advice").append(...data.advice.map(([text, code]) => element("li", {}, text, code ? element("pre", {}, code) : "")));
 }
 
 function waits(data) {
@@ -71,33 +71,41 @@ function details(data) {
   add("Environment", pairs(data.environment));
 }
 
-// Shows predictions for other settings, simulated before the page was written. Returns a function that draws the plot, or null.
+// Shows predictions, computed before the page was written: one row per number of workers, one column per other change.
+// A click on one compares it with the recorded run.
 function predictions({ predicted }) {
-  if (!predicted) return null;
-  const { grid, best, notes } = predicted, place = (id) => document.getElementById(id);
-  place("predicted-section").hidden = false;
+  const { all, recorded, notes } = predicted, place = (id) => document.getElementById(id);
   place("simulated").append(notes.join(" "));
-  if (!grid) return null;
-  const shown = ({ workers, delivery, samples_per_s: rate, stall }) =>
-    `${workers || "no"} worker${workers === 1 ? "" : "s"}${delivery && ", "}${delivery}: ${whole(rate)} samples/s, training would wait ${percent(stall)} of the time.`;
-  place("best").textContent = `Best: ${shown(grid[best])}`;
-  const [alone, ...others] = grid, columns = [...new Set(others.map(({ delivery }) => delivery))];
-  const counts = [...new Set(others.map(({ workers }) => workers))];
-  const row = (workers) => columns.map((name) => others.find((one) => one.workers === workers && one.delivery === name));
-  const rows = [[alone], ...counts.map(row)];
-  const cell = (one) => (one ? `${whole(one.samples_per_s)} (${percent(one.stall).replace(" ", "\u00a0")})` : "");
-  const made = table(["workers", ...columns], rows.map((found) => [String(found[0].workers), ...columns.map((_, column) => cell(found[column]))]));
-  made.querySelectorAll("tbody tr").forEach((line, number) => rows[number].forEach((one, column) => {
-    line.cells[column + 1].classList.toggle("best", one === grid[best]);
-    line.cells[column + 1].classList.toggle("recorded", one.is_recorded);
-  }));
-  place("grid").append(made);
+  if (!all) return;
+  const counts = [...new Set(all.map(({ workers }) => workers))].sort((one, other) => one - other);
+  const columns = [...new Set(all.filter(({ workers }) => workers).map(({ change }) => change))];
+  const find = (workers, change) => all.find((one) => one.workers === workers && one.change === change);
+  const button = (one) => {
+    const shown = element("button", { type: "button" }, `${whole(one.samples_per_s)} (${percent(one.stall).replace(" ", "\u00a0")})`);
+    shown.classList.toggle("best", one.is_best);
+    shown.classList.toggle("recorded", one.is_recorded);
+    shown.addEventListener("click", () => choose(one, shown));
+    return shown;
+  };
+  const row = (workers) => [String(workers), ...columns.map((change) => {
+    const one = find(workers, change);
+    return one ? button(one) : "";
+  })];
+  place("grid").prepend(table(["workers", ...columns], counts.map(row)));
   place("grid").hidden = false;
-  const series = columns.map((name, column) => ({
-    name, shade: ["accent", "collate", "order", "transform"][column], x: [0, ...counts],
-    y: [alone.samples_per_s, ...rows.slice(1).map((found) => found[column].samples_per_s)],
-  }));
-  return () => lines(place("predicted"), series, whole, (count) => (Number.isInteger(count) ? String(count) : ""));
+  const choose = (one, shown) => {
+    for (const other of document.querySelectorAll("#grid button")) other.setAttribute("aria-pressed", other === shown);
+    const { workers, prefetch, in_order: inOrder, samples_per_s: rate, stall, busy } = one;
+    const settings = workers ? `num_workers=${workers}, prefetch_factor=${prefetch}${inOrder ? "" : ", in_order=False"}` : "num_workers=0";
+    const gain = `${(rate / Math.max(recorded.samples_per_s, 1e-9)).toFixed(2)} times the recorded ${whole(recorded.samples_per_s)}`;
+    place("chosen").textContent = `${one.is_best ? "Best: " : ""}${settings}${one.speedup ? `, ${one.change}` : ""}: `
+      + `${whole(rate)} samples/s, ${gain}. Training would wait ${percent(stall)} of the time (recorded: ${percent(recorded.stall)})`
+      + (workers ? `, and workers be busy ${percent(busy)} of it.` : ".");
+  };
+  const best = document.querySelector("#grid .best"), same = all.find((one) => one.is_recorded);
+  best.click();
+  const error = same.samples_per_s / Math.max(recorded.samples_per_s, 1e-9) - 1;
+  place("error").textContent = `For the settings of this run, the prediction differs from the recorded rate by ${percent(Math.abs(error))}.`;
 }
 
 function legend() {
@@ -130,7 +138,7 @@ async function main() {
   const data = await unpack(document.getElementById("recording").textContent);
   document.getElementById("verdict").textContent = data.verdict;
   document.getElementById("made").textContent = `feedline ${data.feedline}, recorded ${new Date(data.started * 1000).toLocaleString()}`;
-  figures(data); compared(data); advice(data); waits(data); stages(data); workers(data); details(data); legend();
+  figures(data); compared(data); advice(data); waits(data); stages(data); workers(data); predictions(data); details(data); legend();
   const drawers = [];
   if (data.rows.got.length) {
     const timeline = new Timeline(document.getElementById("timeline"), data), { x, rate } = rates(data.rows);
@@ -141,7 +149,6 @@ async function main() {
     for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", zooms[button.dataset.zoom]);
   }
   drawers.push(...[
-    predictions(data),
     machine(data.system, "load", [["cpu", "processors", "accent"], ["gpu", "GPU", "device"]], (value) => percent(value / 1000)),
     machine(data.system, "memory", [["memory", "whole machine", "accent"], ["worker_memory", "workers", "collate"], ["gpu_memory", "GPU", "device"]], bytes),
   ].filter((drawer) => drawer));

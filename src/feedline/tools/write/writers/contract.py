@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, ClassVar
+
+import numpy as np
 
 from feedline.datasets.derived.formats import COMPRESSED, READABLE
 from feedline.datasets.framework.checksums import KIND
@@ -57,6 +60,17 @@ class Writer(ABC):
     format: ClassVar[str]
     compressions: ClassVar[tuple[str, ...]] = ()
     """Supported values of `compression`."""
+    kinds: ClassVar[tuple[str, ...]] = ("array", "ragged", "mixed", "number", "str", "bytes", "nested")
+    """Kinds of columns that the format can hold."""
+    dtypes: ClassVar[str] = "biufcmMSU"
+    """Kinds of arrays and numbers that it can hold, as in `numpy.dtype.kind`."""
+    holds_none: ClassVar[bool] = False
+    most_axes: ClassVar[int] = 64
+    """Most axes of arrays of different shapes."""
+    most_bytes: ClassVar[int] = sys.maxsize
+    """Largest size of an array in bytes."""
+    holds_empty: ClassVar[bool] = True
+    """True if arrays may have no elements."""
 
     def __init__(self, path: Path, schema: Schema, compression: str | None, first: int = 0) -> None:
         self.path = path
@@ -66,9 +80,19 @@ class Writer(ABC):
         self._open()
 
     @classmethod
-    @abstractmethod
     def cannot_hold(cls, column: Column) -> str:
-        """Return why the format cannot hold such a column, and what to do; "" if it can."""
+        """Return what of such a column the format cannot hold; "" if it can hold all of it."""
+        if column.nullable and not cls.holds_none:
+            return "None"
+        if column.kind not in cls.kinds or (column.kind == "ragged" and len(column.shape) > cls.most_axes):
+            return column.described
+        if column.dtype and np.dtype(column.dtype).kind not in cls.dtypes:
+            return f"values of type {np.dtype(column.dtype).name}"
+        if column.kind != "array":
+            return ""
+        if not cls.holds_empty and 0 in column.shape:
+            return "empty arrays"
+        return f"arrays of {column.row_bytes:,} bytes" if column.row_bytes > cls.most_bytes else ""
 
     # object: a sample in the writer's own encoding.
     @classmethod
@@ -116,8 +140,9 @@ class Writer(ABC):
         return {}
 
 
-def unfit(kind: type[Writer], column: Column, what: str, advice: str) -> Unfit:
-    """Return the error for a value that a format cannot hold."""
+def unfit(kind: type[Writer], column: Column, what: str, others: str) -> Unfit:
+    """Return the error for a value that a format cannot hold, but these `others` can."""
+    advice = f"Use {others}, or change it in the dataset."
     return Unfit(f"its field {column.name!r} {what}, which {kind.format} cannot hold", advice)
 
 
@@ -148,15 +173,23 @@ class Format:
     @property
     def module(self) -> ModuleType:
         """The writer's module, imported on first use."""
-        if self.package:
-            require(self.package, extra=self.extra, purpose=f"Packing into {self.name}")
         return importlib.import_module(f"feedline.tools.write.writers.{self.name}")
 
     @property
     def writer(self) -> type[Writer]:
-        """The class of the writer."""
+        """The class of the writer. Raises MissingExtra: its package is not installed."""
+        if self.package:
+            require(self.package, extra=self.extra, purpose=f"Packing into {self.name}")
+        return self._class
+
+    @property
+    def _class(self) -> type[Writer]:
         kind: type[Writer] = getattr(self.module, f"{self.name.capitalize()}Writer")
         return kind
+
+    def can_hold(self, column: Column) -> bool:
+        """True if the format can hold such a column, whether or not its package is installed."""
+        return not self._class.cannot_hold(column)
 
 
 FORMATS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 from array import array
 from collections.abc import Sequence
@@ -31,8 +30,6 @@ _REFERENCE_BYTES = 16
 _CHUNK_BYTES = 1 << 16
 """Approximate size of a chunk. Guess, not measured: small enough for random access, large enough for sequential reads.
 """
-_MOST_BYTES = (1 << 32) - 1
-"""Largest size of a chunk."""
 
 
 class _File(io.FileIO):
@@ -76,28 +73,11 @@ class Hdf5Writer(Writer):
 
     format = "hdf5"
     compressions = ("gzip", "lzf")
-
-    @classmethod
-    def cannot_hold(cls, column: Column) -> str:
-        if column.nullable:
-            return "HDF5 cannot store None. Give such samples a value, or use lmdb or parquet."
-        if column.kind == "ragged" and len(column.shape) > 1:
-            return (
-                "only one-dimensional arrays may differ in length. Make shapes equal (--resize 256x256 for pictures), "
-                "encode pictures (--encode png), or use lmdb."
-            )
-        if column.dtype and np.dtype(column.dtype).kind not in "biufc":
-            return "HDF5 arrays hold only numbers. Turn it into numbers or strings in the dataset, or use lmdb."
-        if 0 in column.shape:
-            return "empty arrays are not supported. Leave out the field, or use lmdb."
-        if column.kind == "mixed":
-            return (
-                "all arrays of a field need the same type and number of axes. Make them alike in the dataset, or use "
-                "lmdb or tar."
-            )
-        if column.kind == "array" and _row_bytes(column) > _MOST_BYTES:
-            return f"a row of {_row_bytes(column):,} bytes exceeds the largest chunk. Use npy or tar."
-        return "use lmdb or tar." if column.kind == "nested" else ""
+    kinds = ("array", "ragged", "number", "str", "bytes")
+    dtypes = "biufc"
+    most_axes = 1
+    most_bytes = (1 << 32) - 1  # of a chunk, which has at least one row
+    holds_empty = False
 
     @classmethod
     def _refusal(cls, column: Column, value: Any) -> Unfit | None:
@@ -106,7 +86,7 @@ class Hdf5Writer(Writer):
         reason = "a NUL character" if "\0" in value else "" if is_utf8(value) else "an unpaired surrogate"
         if reason:
             what = f"is the string {value!r:.80} with {reason} in it"
-            return unfit(cls, column, what, "Use lmdb, or remove it in the dataset.")
+            return unfit(cls, column, what, "lmdb")
         return None
 
     def _open(self) -> None:
@@ -137,8 +117,7 @@ class Hdf5Writer(Writer):
             chunks=(self._chunk_rows(dtype if fixed else None, shape), *shape),
             compression=self.compression if fixed else None,
         )
-        row_bytes = _row_bytes(column) if fixed else 0
-        self._blocks[column.name] = BlockSums(dataset.chunks[0] * row_bytes) if fixed else array("I")
+        self._blocks[column.name] = BlockSums(dataset.chunks[0] * column.row_bytes) if fixed else array("I")
         if column.kind == "bytes":
             dataset.attrs[META] = np.bytes_("bytes")
 
@@ -198,10 +177,6 @@ class Hdf5Writer(Writer):
     def close(self) -> None:
         self._store.close()
         self._file.close()
-
-
-def _row_bytes(column: Column) -> int:
-    return np.dtype(column.dtype).itemsize * math.prod(column.shape)
 
 
 def stored(path: Path) -> JsonObject | None:

@@ -13,14 +13,12 @@ from feedline.datasets.formats.lmdb.environment import acquire, release
 from feedline.datasets.framework.checksums import sealed
 from feedline.memory.sharing import records
 from feedline.system.optional import require
-from feedline.tools.write.schema import Column, Sample, Schema, Unfit
+from feedline.tools.write.schema import Sample, Schema, Unfit
 from feedline.tools.write.writers.contract import Summary, Writer
 from feedline.types import JsonObject
 
 _MAP_BYTES = 1 << 40
 """Map size: address space, not memory or disk. The same everywhere, because it becomes part of the file."""
-_MOST_BYTES = (1 << 32) - 1
-"""Largest size of a value: LMDB counts the bytes in 32 bits."""
 _COMMIT_BYTES = 1 << 26
 """Approximate size of a transaction: LMDB holds uncommitted data in memory."""
 _PAGE_BYTES = 1 << 16
@@ -31,10 +29,8 @@ class LmdbWriter(Writer):
     """Appends records."""
 
     format = "lmdb"
-
-    @classmethod
-    def cannot_hold(cls, column: Column) -> str:
-        return ""
+    holds_none = True
+    most_bytes = (1 << 32) - 1  # LMDB counts the bytes of a value in 32 bits
 
     def _open(self) -> None:
         self._count = self._waiting_bytes = 0
@@ -54,9 +50,9 @@ class LmdbWriter(Writer):
             record = records.encode(sample)
         except records.NotARecord as exc:
             raise Unfit(str(exc).rstrip("."), "Turn it into arrays, numbers, strings or bytes in the dataset.") from exc
-        if len(record) > _MOST_BYTES - SUM_BYTES:
+        if len(record) > cls.most_bytes - SUM_BYTES:
             raise Unfit(
-                f"it takes {len(record):,} bytes, but an LMDB value has at most {_MOST_BYTES:,}", "Use hdf5 or tar."
+                f"it takes {len(record):,} bytes, but an LMDB value has at most {cls.most_bytes:,}", "Use hdf5 or tar."
             )
         return record
 

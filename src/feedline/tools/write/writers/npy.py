@@ -33,23 +33,7 @@ class NpyWriter(Writer):
     """
 
     format = "npy"
-
-    @classmethod
-    def cannot_hold(cls, column: Column) -> str:
-        if column.nullable:
-            return (
-                "an array cannot store None. Give such samples a value or leave them out in the dataset, or use lmdb "
-                "or parquet."
-            )
-        if column.kind == "ragged":
-            return (
-                "rows of an array need the same shape. Make shapes equal (--resize 256x256 for pictures), or use lmdb."
-            )
-        if column.kind == "mixed":
-            return "rows of an array need the same type and shape. Make them alike in the dataset, or use lmdb or tar."
-        if column.kind == "bytes":
-            return "NumPy drops zeros at the end of bytes. Decode pictures with --encode raw, or use lmdb, hdf5 or tar."
-        return "" if column.kind in ("array", "number", "str") else "use lmdb or tar."
+    kinds = ("array", "number", "str")  # not bytes: NumPy drops zeros at their end
 
     @classmethod
     def _refusal(cls, column: Column, value: Any) -> Unfit | None:
@@ -57,9 +41,9 @@ class NpyWriter(Writer):
             return None
         if value.endswith("\0"):
             what = f"is the string {value!r:.80} with a NUL character at the end"
-            return unfit(cls, column, what, "NumPy would drop it: use lmdb, or remove it in the dataset.")
+            return unfit(cls, column, what, "lmdb")
         if len(value) > _MOST_CHARACTERS:
-            return unfit(cls, column, f"is a string of {len(value):,} characters", "Use lmdb, hdf5 or tar.")
+            return unfit(cls, column, f"is a string of {len(value):,} characters", "lmdb, hdf5 or tar")
         return None
 
     def _open(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feedline.datasets.framework.checksums import sealed
+from feedline.errors import MissingExtra
 from feedline.system.optional import require
 from feedline.tools.write.prepare import size_of
 from feedline.tools.write.schema import Column, Sample, Schema, Unfit, describe, is_utf8
@@ -35,12 +35,13 @@ _READS_MISSING = 26
 
 _TIMES = tuple(f"<M8[{unit}]" for unit in ("D", "s", "ms", "us", "ns"))
 
-_MOST_BYTES = (1 << 31) - 1
-"""Largest size of a value: Parquet counts the bytes in 31 bits."""
 
-
-def _pyarrow_major() -> int:
-    return int(require("pyarrow", extra="parquet", purpose="Writing Parquet").__version__.split(".")[0])
+def _reads_missing() -> bool:
+    try:
+        version: str = require("pyarrow", extra="parquet", purpose="Writing Parquet").__version__
+    except MissingExtra:
+        return False
+    return int(version.partition(".")[0]) >= _READS_MISSING
 
 
 class ParquetWriter(Writer):
@@ -48,45 +49,33 @@ class ParquetWriter(Writer):
 
     format = "parquet"
     compressions = ("snappy", "zstd", "lz4", "gzip", "none")
+    kinds = ("array", "ragged", "number", "str", "bytes")
+    dtypes = "biuf"
+    holds_none = True
+    most_axes = 1
+    most_bytes = (1 << 31) - 1  # Parquet counts the bytes of a value in 31 bits
+    holds_empty = False
 
     @classmethod
     def cannot_hold(cls, column: Column) -> str:
-        if column.kind == "ragged" and len(column.shape) > 1:
-            return "only one-dimensional arrays may differ in length. Make shapes equal, encode pictures, or use lmdb."
-        if column.kind == "mixed":
-            return (
-                "all arrays of a column need the same type and number of axes. Make them alike in the dataset, or use "
-                "lmdb or tar."
-            )
-        if column.kind == "array" and np.dtype(column.dtype).itemsize * math.prod(column.shape) > _MOST_BYTES:
-            return "arrays of 2 GiB or more do not fit. Use npy, hdf5 or tar."
-        if column.kind == "nested":
-            return "its type differs between samples, or Arrow has no such type. Use lmdb or tar."
         if _is_time(column):
             return ""
-        if column.dtype and np.dtype(column.dtype).kind in "mM":
-            return (
-                "the only supported times are single dates in days, seconds or fractions of seconds. Use lmdb, tar or "
-                "npy, or convert them to numbers."
-            )
-        if column.dtype and np.dtype(column.dtype).kind not in "biuf":
-            return "Arrow has no such numbers. Use lmdb, or hdf5 for complex numbers."
-        if column.kind == "array" and column.nullable and _pyarrow_major() < _READS_MISSING:
-            return "pyarrow before 26 cannot read the missing arrays that it writes. Update it, or use lmdb."
-        if column.kind == "array" and 0 in column.shape:
-            return "empty arrays are not supported. Leave out the field, or use lmdb."
-        return "" if np.dtype(column.dtype or "u1").itemsize <= 8 else "Arrow has no such numbers. Use lmdb."
+        if column.kind == "array" and column.nullable and not _reads_missing():
+            return f"None among arrays, with pyarrow before {_READS_MISSING}"
+        if column.dtype and np.dtype(column.dtype).itemsize > 8:
+            return f"values of type {np.dtype(column.dtype).name}"
+        return super().cannot_hold(column)
 
     @classmethod
     def _refusal(cls, column: Column, value: Any) -> Unfit | None:
         if isinstance(value, str) and not is_utf8(value):
             what = f"is the string {value!r:.80} with an unpaired surrogate in it"
-            return unfit(cls, column, what, "Use lmdb, or remove it in the dataset.")
+            return unfit(cls, column, what, "lmdb")
         if _is_time(column) and value is not None and np.isnat(value):
-            return unfit(cls, column, "is NaT, which would come back as None", "Use lmdb, or None in the dataset.")
+            return unfit(cls, column, "is NaT, which would come back as None", "lmdb")
         size = size_of(value) if column.kind in ("str", "bytes", "ragged") else 0
-        if size > _MOST_BYTES:
-            return unfit(cls, column, f"is {describe(value)} of {size:,} bytes", "Use lmdb, hdf5 or tar.")
+        if size > cls.most_bytes:
+            return unfit(cls, column, f"is {describe(value)} of {size:,} bytes", "lmdb, hdf5 or tar")
         return None
 
     def _open(self) -> None:

@@ -39,12 +39,10 @@ class TarWriter(Writer):
 
     @classmethod
     def cannot_hold(cls, column: Column) -> str:
-        if column.nullable:
-            return f"a member of a tar file cannot be None. {_fill_in(column)}"
         if column.name != column.name.lower():
             # The webdataset package reads all names in lower case, so two fields could become one.
-            return "readers turn member names into lower case. Rename it in the dataset, or use another format."
-        return ""
+            return "names with upper-case letters"
+        return super().cannot_hold(column)
 
     @property
     def _comment_bytes(self) -> int:
@@ -137,31 +135,26 @@ def extension_for(column: Column) -> str:
 def content_of(column: Column, value: Any) -> bytes:
     """Return the content of a member. Raises Unfit: a reader would not get the value back."""
     if value is None:  # the webdataset package treats null as a value that was not decoded
-        raise unfit(TarWriter, column, "is None", _fill_in(column))
+        raise unfit(TarWriter, column, "is None", "lmdb")
     extension = extension_for(column)
     if extension == "json":
         try:
             return json.dumps(_jsonable(value), ensure_ascii=False).encode("utf-8", "surrogatepass")
         except (TypeError, ValueError) as exc:
             what = f"has a value that JSON cannot represent ({exc})"
-            raise unfit(TarWriter, column, what, "Use lmdb, or turn it into arrays or strings in the dataset.") from exc
+            raise unfit(TarWriter, column, what, "lmdb") from exc
     if extension == "cls":
         return str(int(value)).encode()
     if isinstance(value, str):
         if not is_utf8(value):
             what = f"is the string {value!r:.80} with an unpaired surrogate in it"
-            raise unfit(TarWriter, column, what, "Use lmdb, or remove it in the dataset.")
+            raise unfit(TarWriter, column, what, "lmdb")
         return value.encode()
     if isinstance(value, bytes):
         return value
     out = io.BytesIO()
     np.lib.format.write_array(out, np.asarray(value), version=(1, 0), allow_pickle=False)
     return out.getvalue()
-
-
-def _fill_in(column: Column) -> str:
-    others = "lmdb" if column.kind in ("nested", "mixed") else "lmdb or parquet"
-    return f"Give such samples a value in the dataset, such as 0 or '', or use {others}."
 
 
 def _jsonable(value: object) -> object:
