@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -222,12 +223,16 @@ class Sampling:
         return True
 
     def _in_a_row_s(self, run: _Run, clock: Clock) -> float | None:
-        """Return the time of a quick sample: between two readings of a clock, it would take longer."""
+        """Return the time of a quick sample, as a worker makes it.
+
+        Between two readings of a clock, and while all samples are kept, it would take longer: caches and memory that
+        was just freed are quicker.
+        """
         if np.median(run.seconds) > _QUICK_S:
             return None
         some = run.indices[:_IN_A_ROW]
         try:
-            return usual_s(lambda: [self._ask(index) for index in some], clock) / len(some)
+            return usual_s(lambda: deque(map(self._ask, some), maxlen=0), clock) / len(some)
         except Exception:  # a sample that could be made before
             return None
 
