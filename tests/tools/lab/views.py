@@ -86,4 +86,7 @@ def drawing(size: Annotated[int, Control("Size", 1, 9)] = 3) -> Iterator[Event]:
     yield notes("notes", "Notes", [f"DataLoader({'argument=value, ' * 20})"])
 
 
-COUNTING, WAITING, FORKING, DRAWING = map(View, (counting, waiting, forking, drawing))
+COUNTING = View(counting)
+WAITING = View(waiting)
+FORKING = View(forking)
+DRAWING = View(drawing)

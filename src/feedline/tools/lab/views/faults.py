@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import torch
 from torch.utils.data import Dataset
 
+from feedline.errors import WorkerWarning
 from feedline.tools.lab.loaders import loader_of
 from feedline.tools.lab.pictures import Event, buttons, cells, code, doing, figures, say, table
 from feedline.tools.lab.view import Clicks, Control, View
@@ -25,21 +26,20 @@ _BATCH = 4
 _SAMPLES = 288
 _SAMPLE_S = 0.012
 _STEP_S = 0.03
-_LATE_S = 0.25
 _ROW = 18
 _BUTTONS = {"kill": "Kill a worker", "freeze": "Freeze a worker", "break": "Break a sample", "cut": "Cut and resume"}
-_SIGNALS = {"kill": (signal.SIGKILL, "killed"), "freeze": (signal.SIGSTOP, "frozen")}
-_SHADES = (*(f"class-{number}" for number in range(8)), "slot", "queue", "start", "bad")
-"""Colours of processes. Processes with the same colour are far apart."""
 _AT = {"kill": 10, "freeze": 20, "break": 40, "cut": 60}
 """After how many batches each fault happens by itself. A frozen worker is detected before the cut."""
+_SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
+_SHADES = (*(f"class-{number}" for number in range(8)), "slot", "queue", "start", "bad")
+"""Colours of processes. Processes with the same colour are far apart."""
 
 
 class Fragile(Dataset[torch.Tensor]):
     """Samples that contain their index and process id. Files in a folder control what goes wrong.
 
-    A sample whose index is in `broken` raises. A file in `due` stops the first worker that finds it, in the middle of
-    a batch. Workers record what happens to them in `lost`, and the samples that they start in `begun`.
+    `kill.1` or `freeze.2` stops the first worker that finds it, in the middle of a batch; sample 7 raises if there is
+    `broken.7`. The samples that were started are listed in `begun`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,15 +49,15 @@ class Fragile(Dataset[torch.Tensor]):
         return _SAMPLES
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        _append(self.folder / "begun", str(index))
-        for fault in (self.folder / "due").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # another worker has found it
-                fault.unlink()
-                number, what = _SIGNALS[fault.suffix[1:]]
-                _append(self.folder / "lost", f"Worker process {os.getpid()} was {what}.")
-                os.kill(os.getpid(), number)
+        with (self.folder / "begun").open("a") as begun:
+            begun.write(f"{index}\n")
+        for fault, number in _SIGNALS.items():
+            for due in self.folder.glob(f"{fault}.*"):
+                with contextlib.suppress(FileNotFoundError):  # another worker has found it
+                    due.unlink()
+                    os.kill(os.getpid(), number)
         time.sleep(_SAMPLE_S)
-        if str(index) in _lines(self.folder / "broken"):
+        if (self.folder / f"broken.{index}").exists():
             raise ValueError(f"sample {index} is damaged")
         return torch.tensor([index, os.getpid()])
 
@@ -80,44 +80,44 @@ def faults(
     yield code(f"{_code(workers)}\n{saved}")
     yield doing("Delivering batches. Click a button to cause a fault.")
     yield buttons(_BUTTONS)
-    warnings.simplefilter("ignore")  # the page shows the same information
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "due").mkdir()
-        epoch = _Epoch(workers, Path(folder))
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", WorkerWarning)
+        epoch = _Epoch(workers, Path(folder), caught)
         try:
             while epoch.take():
                 yield from epoch.shown()
-                by_itself = [name for name, at in _AT.items() if happens in (name, "all of them") and at == epoch.count]
+                due = [fault for fault, at in _AT.items() if happens in (fault, "all of them") and at == epoch.count]
                 while not clicks.empty():
-                    by_itself.append(clicks.get())
-                for fault in by_itself:
+                    due.append(clicks.get())
+                for fault in due:
                     yield say(epoch.cause(fault))
                 time.sleep(_STEP_S)
         finally:
             epoch.loader.close()
         yield from epoch.shown()
-        yield say(epoch.verdict())
+        yield say(epoch.result())
 
 
 class _Epoch:
     """An epoch in which things go wrong, and what the page shows about it."""
 
-    def __init__(self, workers: int, folder: Path) -> None:
+    def __init__(self, workers: int, folder: Path, caught: list[warnings.WarningMessage]) -> None:
         self.count = 0
         self._workers = workers
         self._folder = folder
-        self._start()
-        self._order: list[int] = list(self.loader.sampler)
+        self._caught = caught
+        self._open()
+        self._left: list[int] = list(self.loader.sampler)
+        """Samples that may be broken, in the order of the epoch."""
         self._seen: Counter[int] = Counter()
         self._shades: dict[int, str] = {}
         self._drawn: list[tuple[str, str]] = []
         self._log: list[list[str]] = []
-        self._due = self._lost = 0
-        """Workers that will be stopped, and workers that were."""
-        self._replaced_before = self._skipped_before = 0
+        self._before: Counter[str] = Counter()
         """Counts of the loaders before the current one."""
 
-    def _start(self, state: str = "") -> None:
+    def _open(self, state: str = "") -> None:
         # Any: torch's types.
         self.loader: Any = loader_of(_code(self._workers), dataset=Fragile(self._folder))
         if state:
@@ -126,67 +126,47 @@ class _Epoch:
 
     def take(self) -> bool:
         """Take the next batch; False at the end of the epoch."""
-        asked = time.monotonic()
         batch = next(self._batches, None)
+        while self._caught:  # the loader's own messages
+            self._note(str(self._caught.pop(0).message))
         if batch is None:
             return False
-        waited_s, pid, indices = time.monotonic() - asked, int(batch[0, 1]), batch[:, 0].tolist()
-        self._seen.update(indices)
-        shade = self._shades.setdefault(pid, _SHADES[len(self._shades) % len(_SHADES)])
-        self._drawn.append((f"{self.count}{'!' if len(indices) < _BATCH else ''}", shade))
-        if waited_s > _LATE_S:
-            self._note(f"Training waited {waited_s:.1f} s for batch {self.count}, made by process {pid}.")
+        self._seen.update(batch[:, 0].tolist())
+        shade = self._shades.setdefault(int(batch[0, 1]), _SHADES[len(self._shades) % len(_SHADES)])
+        self._drawn.append((f"{self.count}{'!' if len(batch) < _BATCH else ''}", shade))
         self.count += 1
         return True
 
     def cause(self, fault: str) -> str:
         """Cause a fault, and return a sentence about it."""
         if fault in _SIGNALS:
-            if len(set(_lines(self._folder / "begun"))) == _SAMPLES:
-                return "All samples have been made already: run again and click earlier."
-            self._due += 1
-            (self._folder / "due" / f"{self._due}.{fault}").touch()
-            return f"The next worker that starts a sample will be {_SIGNALS[fault][1]}."
+            (self._folder / f"{fault}.{self.count}").touch()
+            return f"The next worker that starts a sample will {'die' if fault == 'kill' else 'freeze'}."
         if fault == "break":
-            broken = _lines(self._folder / "broken")
-            victim = next(index for index in reversed(self._order) if str(index) not in broken)
-            _append(self._folder / "broken", str(victim))
+            victim = self._left.pop()
+            (self._folder / f"broken.{victim}").touch()
             text = f"Sample {victim} raises an exception from now on."
         else:
-            state = json.dumps(self.loader.state_dict())
-            self._replaced_before, self._skipped_before = self._replaced, self._skipped
+            state, self._before = json.dumps(self.loader.state_dict()), self._counts()
             self.loader.close()
             self._workers = 1 + self._workers % 4
-            self._start(state)
+            self._open(state)
             text = f"A new loader with {self._workers} workers resumes from a state of {len(state)} bytes."
         self._note(text)
         return text
 
     def shown(self) -> Iterator[Event]:
         """Yield the pictures and figures of what has happened so far."""
-        lost = _lines(self._folder / "lost")
-        for text in lost[self._lost :]:
-            self._note(text)
-        self._lost = len(lost)
         rows = [(f"from {at}", self._drawn[at : at + _ROW]) for at in range(0, max(1, self.count), _ROW)]
         legend = {f"process {pid}": shade for pid, shade in self._shades.items()}
         yield cells("delivered", "Batches in the order of delivery (! marks a shorter one)", rows, legend)
-        begun = _lines(self._folder / "begun")
-        yield figures(
-            {
-                "batches": self.count,
-                "samples": sum(self._seen.values()),
-                "repeated": self._repeated,
-                "workers lost": self._lost,
-                "workers replaced": self._replaced,
-                "samples made again": len(begun) - len(set(begun)),
-                "samples skipped": self._skipped,
-            }
-        )
+        begun = (self._folder / "begun").read_text().split()
+        seen = {"batches": self.count, "samples": self._seen.total(), "repeated": self._repeated}
+        yield figures({**seen, "samples made again": len(begun) - len(set(begun)), **self._counts()})
         if self._log:
             yield table("log", "What happened", ["after batch", "what"], self._log)
 
-    def verdict(self) -> str:
+    def result(self) -> str:
         """Return a sentence on the whole epoch."""
         missing = sorted(set(range(_SAMPLES)) - set(self._seen))
         named = f"{len(missing)} skipped by name ({', '.join(map(str, missing))})" if missing else "none missing"
@@ -199,23 +179,10 @@ class _Epoch:
     def _repeated(self) -> int:
         return sum(count > 1 for count in self._seen.values())
 
-    @property
-    def _replaced(self) -> int:
-        return self._replaced_before + int(self.loader.stats()["restarted_workers"])
-
-    @property
-    def _skipped(self) -> int:
-        return self._skipped_before + len([fault for fault in self.loader.faults if fault.action == "skip"])
-
-
-def _append(file: Path, line: str) -> None:
-    """Append a line to a file that several processes write to."""
-    with file.open("a") as opened:
-        opened.write(f"{line}\n")
-
-
-def _lines(file: Path) -> list[str]:
-    return file.read_text().splitlines() if file.exists() else []
+    def _counts(self) -> Counter[str]:
+        stats = self.loader.stats()
+        counts = {"workers replaced": stats["restarted_workers"], "samples skipped": stats["faults"]["skip"]}
+        return Counter({name: count + self._before[name] for name, count in counts.items()})
 
 
 def _code(workers: int) -> str:
