@@ -144,7 +144,7 @@ def _torch(machine: Machine) -> Iterator[Finding]:
     advice = f"feedline needs {oldest} or later: upgrade torch."
     yield Finding("torch", machine.torch, advice if version < OLDEST_TORCH else None)
     if not machine.devices:
-        yield Finding("CUDA", 'No device: pin_memory=True has no effect, device="cpu" leaves batches where they are.')
+        yield Finding("CUDA", "No device: pin_memory=True and device= have no effect.")
         return
     yield Finding("CUDA", f"{machine.cuda}. Use pin_memory=True.", evidence=", ".join(machine.devices))
     if not machine.decodes_jpegs:
