@@ -230,7 +230,6 @@ def demo(folder: Path) -> None:
 
 def lab(folder: Path) -> None:
     """Import the server and its page."""
-    importlib.import_module("feedline.tools.lab.app")
     importlib.import_module("feedline.tools.lab.server")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
+import json
 import threading
 import time
 from pathlib import Path
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from feedline import DataLoader
 
-COUNT = 60
+COUNT = 600
 COLUMNS = 20
-CHUNK = 30
+CHUNK = 50
 
 # Any, throughout: samples, and objects of other libraries.
 
@@ -38,8 +38,8 @@ def write_hdf5() -> str:
 
     path = Path.cwd() / "rows.h5"
     with h5py.File(path, "w") as file:
-        values = np.random.default_rng(0).integers(0, 5000, (COUNT, 5000)).astype(np.float32)
-        file.create_dataset("x", data=values, chunks=(CHUNK, 5000), compression="gzip")
+        values = np.random.default_rng(0).integers(0, 5000, (COUNT, 1000)).astype(np.float32)
+        file.create_dataset("x", data=values, chunks=(CHUNK, 1000), compression="gzip")
         file.create_dataset("labels/y", data=np.arange(COUNT))
     return str(path)
 
@@ -179,22 +179,121 @@ def lock_on_threads() -> Any:
     return DataLoader(OwnLock(), batch_size=4, num_workers=2, engine="thread")
 
 
-class Crops(Rows):
-    """JPEG files, of which a crop is used, as torchvision's RandomResizedCrop takes it."""
+class CSVAgain(PandasReads):
+    """Reads all rows of the file with Python's csv module for each sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path, newline="") as file:
+            rows = list(csv.reader(file))
+        return np.array(rows[index + 1][:-1], float), int(rows[index + 1][-1])
+
+
+class LinesAgain(Rows):
+    """Reads all lines of a file of JSON lines for each sample."""
+
+    def __init__(self) -> None:
+        self.path = Path.cwd() / "rows.jsonl"
+        self.path.write_text("".join(f'{{"x": {[number / 7] * COLUMNS}, "y": {number}}}\n' for number in range(COUNT)))
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path) as file:
+            line = file.readlines()[index]
+        return json.loads(line)
+
+
+def write_parquet() -> str:
+    """Write a table of several row groups into the current folder, and return its path."""
+    import pyarrow as pa  # type: ignore[import-untyped]  # it has no stubs
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    path = Path.cwd() / "rows.parquet"
+    values = np.random.default_rng(0).random((COUNT, COLUMNS))
+    columns = {f"x{column}": values[:, column] for column in range(COLUMNS)}
+    pq.write_table(pa.table({**columns, "label": np.arange(COUNT)}), path, row_group_size=CHUNK)
+    return str(path)
+
+
+class ParquetAgain(Rows):
+    """Reads the whole table for each sample."""
+
+    def __init__(self) -> None:
+        self.path = write_parquet()
+
+    def __getitem__(self, index: int) -> Any:
+        import pyarrow.parquet as pq
+
+        (row,) = pq.read_table(self.path).slice(index, 1).to_pylist()
+        return row
+
+
+class RowGroups(Rows):
+    """Keeps the file open, and reads a group of rows for each row."""
+
+    def __init__(self) -> None:
+        self.path = write_parquet()
+        self.file: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        import pyarrow.parquet as pq
+
+        if self.file is None:
+            self.file = pq.ParquetFile(self.path)
+        (row,) = self.file.read_row_group(index // CHUNK).slice(index % CHUNK, 1).to_pylist()
+        return row
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+SIDE = 224
+
+
+class Photos(Rows):
+    """JPEG files of 1600 x 1200 pixels, decoded in full and resized."""
+
+    shape = (1600, 1200)
 
     def __init__(self) -> None:
         from PIL import Image
 
-        data = io.BytesIO()
-        pixels = np.random.default_rng(0).integers(0, 255, (30, 40, 3)).astype(np.uint8)
-        Image.fromarray(pixels).resize((800, 600)).save(data, "JPEG")
-        self.data = data.getvalue()
+        self.paths = [Path.cwd() / f"{number}.jpg" for number in range(4)]
+        for number, path in enumerate(self.paths):
+            pixels = np.random.default_rng(number).integers(0, 255, (12, 16, 3)).astype(np.uint8)
+            Image.fromarray(pixels).resize(self.shape).save(path)
 
     def __getitem__(self, index: int) -> NDArray[Any]:
         from PIL import Image
 
-        image = Image.open(io.BytesIO(self.data))
-        return np.asarray(image.crop((100, 100, 300, 250)).resize((64, 48)))
+        return np.asarray(Image.open(self.paths[index % 4]).convert("RGB").resize((SIDE, SIDE)))
+
+
+class PhotosByOpenCV(Photos):
+    """The same with OpenCV, whose calls no hook of Python sees."""
+
+    def __init__(self) -> None:
+        import cv2  # noqa: F401  # not in the first sample, which would take all of the time
+
+        super().__init__()
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        import cv2
+
+        return cv2.resize(cv2.imread(str(self.paths[index % 4])), (SIDE, SIDE))
+
+
+class Crops(Photos):
+    """Files of which a crop is used, as torchvision's RandomResizedCrop takes it."""
+
+    shape = (800, 600)
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        from PIL import Image
+
+        with Image.open(self.paths[index % 4]) as image:
+            return np.asarray(image.crop((100, 100, 300, 250)).resize((64, 48)))
 
 
 class ResizedCrops(Crops):
@@ -203,4 +302,34 @@ class ResizedCrops(Crops):
     def __getitem__(self, index: int) -> NDArray[Any]:
         from PIL import Image
 
-        return np.asarray(Image.open(io.BytesIO(self.data)).resize((64, 48), box=(100, 100, 300, 250)))
+        with Image.open(self.paths[index % 4]) as image:
+            return np.asarray(image.resize((64, 48), box=(100, 100, 300, 250)))
+
+
+class SmallPhotos(Photos):
+    """Sound: files that are hardly larger than the samples."""
+
+    shape = (256, 256)
+
+
+class Drafts(Photos):
+    """Sound: the decoder already scales them."""
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        from PIL import Image
+
+        with Image.open(self.paths[index % 4]) as image:
+            image.draft("RGB", (SIDE, SIDE))
+            return np.asarray(image.resize((SIDE, SIDE)))
+
+
+class Mapped(Rows):
+    """Sound: rows of an array in a file that is mapped."""
+
+    def __init__(self) -> None:
+        values = np.random.default_rng(0).random((COUNT, 5000))
+        np.save("rows.npy", values)
+        self.rows = np.load("rows.npy", mmap_mode="r")
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        return np.sort(self.rows[index])

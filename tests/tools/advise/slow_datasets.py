@@ -345,33 +345,6 @@ class ReopeningParts(Healthy):
             return np.frombuffer(file.read(512)).copy()
 
 
-class LargeImages(Healthy):
-    def __init__(self) -> None:
-        from PIL import Image
-
-        self.path = Path.cwd() / "image.jpg"
-        pixels = np.random.default_rng(0).integers(0, 255, (18, 24, 3)).astype(np.uint8)
-        Image.fromarray(pixels).resize((1200, 900)).save(self.path)
-        self.data = self.path.read_bytes()
-
-    def __getitem__(self, index: int) -> Any:
-        from PIL import Image
-
-        return np.asarray(Image.open(io.BytesIO(self.data)).resize((96, 96)))
-
-
-class LargeImagesByOpenCV(LargeImages):
-    def __init__(self) -> None:
-        import cv2  # noqa: F401  # not in the first sample, which would take all of the time
-
-        super().__init__()
-
-    def __getitem__(self, index: int) -> Any:
-        import cv2
-
-        return cv2.resize(cv2.imdecode(np.frombuffer(self.data, np.uint8), 1), (96, 96))
-
-
 class Floats(Healthy):
     def __init__(self) -> None:
         self.images = np.random.default_rng(0).integers(0, 256, (20, 3, 96, 96), np.uint8)

@@ -19,9 +19,11 @@ from feedline.tools.advise import machine, slow_batches, slow_samples, slow_sour
 from feedline.tools.advise.diagnosis import as_dict, diagnose, summary
 from feedline.tools.advise.finding import NOT_SURE, Finding
 from feedline.tools.measure.machine import collect_details
-from feedline.tools.measure.measured import LEAST_SAMPLES, Decoded, Measured, Noise, Samples, Threads
+from feedline.tools.measure.measured import LEAST_SAMPLES, Measured, Noise, Samples, SlowRows, State, Threads
 from feedline.tools.measure.probe import probe
+from feedline.tools.measure.state import handles_before
 from tests.tools.advise import (
+    diseases,
     slow_datasets,  # with torch: a process that is forked has it imported
     test_rules,
     test_running,
@@ -58,6 +60,15 @@ def test_the_fix_gives_the_same_batches(name: str, tmp_path: Path, monkeypatch: 
         close_handles(dataset)
 
 
+def test_an_open_hdf5_file_is_opened_later_from_its_own_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    dataset = diseases.ChunkedInherited()
+    (finding,) = diagnose(measured(state=State(handles=handles_before(dataset))))
+    assert f"self.file = h5py.File({str(tmp_path / 'rows.h5')!r}, 'r')" in str(finding.code)
+    assert "self.path" not in str(finding.code)
+    dataset.close()
+
+
 def test_every_finding_about_a_dataset_has_a_tested_fix() -> None:
     """The findings are read from the source code, so that no new one is forgotten."""
     named = set()
@@ -78,16 +89,16 @@ def test_the_promised_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monk
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         monkeypatch.chdir(folder)
-        found = {
-            finding.name: finding for finding in diagnose(probe(f"{slow_datasets.__name__}:{name}", seconds=SECONDS))
-        }
+        module = slow_datasets if hasattr(slow_datasets, name) else diseases
+        found = {finding.name: finding for finding in diagnose(probe(f"{module.__name__}:{name}", seconds=SECONDS))}
         finding = found[fix.finding]
         assert finding.code is not None
         fix.check(finding.code, fix.slow())
         real = fix.measured_gain(finding.code)
         # No gain is promised if the machine's noise hides it.
         assert finding.gain is not None or real < 2
-        assert finding.gain is None or real / 1.5 < finding.gain < real * 1.5, f"{finding.gain} promised, {real} got"
+        # Of large gains, a part may be left out: what follows samples takes time, which counts as remaining.
+        assert finding.gain is None or min(real, 3) / 1.5 < finding.gain < real * 1.5, f"{finding.gain}, but {real}"
 
     try_again(check)
 
@@ -107,9 +118,9 @@ def every_finding() -> list[Finding]:
 
 
 def test_no_gain_is_promised_from_few_samples() -> None:
-    decoded = Decoded("Pillow", 4e6, 5e4, decode_s=4e-4, small_sample_s=2.5e-4)
+    rows = SlowRows("pandas", "/data/a.csv", 7.5e-4, "CSVDataset", "...", row_s=0.0)
     for count, gain in ((LEAST_SAMPLES - 1, None), (LEAST_SAMPLES, 4.0)):
-        setup = measured(samples=samples(seconds=(1e-3,) * count, decoded=decoded))
+        setup = measured(samples=samples(seconds=(1e-3,) * count, rows=rows))
         (finding,) = diagnose(setup)
         assert finding.gain == (gain and pytest.approx(gain, rel=0.05))
         assert ("fewer than 20 samples" in "\n".join(summary(setup))) == (gain is None)

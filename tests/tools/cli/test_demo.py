@@ -55,7 +55,7 @@ class Ran(NamedTuple):
 
 def run(folder: Path, *, method: str = "") -> Ran:
     (folder / "scratch").mkdir()
-    done = program_server.run(PROGRAM, folder / "scratch", method, cwd=folder, timeout_s=280)
+    done = program_server.run(PROGRAM, folder / "scratch", method, cwd=folder, timeout_s=900)
     assert (done.returncode, done.stderr) == (0, "")
     return Ran(done.stdout, folder)
 

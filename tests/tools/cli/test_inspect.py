@@ -144,19 +144,6 @@ def test_parquet_and_arrow_files_that_pack_did_not_write(tmp_path: Path, capsys:
     assert (details["format"], details["samples"]) == ("arrow", 3)
 
 
-def test_folders_of_images_and_of_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("cat/a.jpg", "cat/b.jpg", "dög/a.jpg"):
-        (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "pictures" / name).write_bytes(jpeg(3))
-    details = inspect(capsys, tmp_path / "pictures")
-    assert details["samples"] == 3
-    assert details["metadata"]["classes"] == ["cat", "dög"]
-    assert "open_dataset(" in details["line"]
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "x.bin").write_bytes(b"abc")
-    assert inspect(capsys, tmp_path / "files")["format"] == "files"
-
-
 @pytest.mark.parametrize("format_", FORMATS)
 def test_verify_rejects_files_that_are_cut_off(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str
@@ -170,12 +157,6 @@ def test_verify_rejects_files_that_are_cut_off(
         captured = capsys.readouterr()
         assert status == 1, f"{size} bytes of {len(whole)} were accepted as complete: {captured.out}"
         assert "Traceback" not in captured.err
-
-
-def test_text_of_a_file_is_not_interpreted_as_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedline.pack([{"name": "[red]x[/red]"}], tmp_path / "a.lmdb", workers=0)
-    assert main(["inspect", str(tmp_path / "a.lmdb")]) == 0
-    assert "[red]x[/red]" in capsys.readouterr().out
 
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b1m\r\u202e"

@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import h5py
-import numpy as np
 import pytest
 
 from feedline.tools.cli.main import main
@@ -67,34 +65,10 @@ def test_pictures_are_packed_unchanged(tmp_path: Path, pictures: Path, format_: 
     assert stored_in(out)["metadata"] == {"classes": ["cat", "dög"]}
 
 
-def test_labels_are_those_of_image_folder(tmp_path: Path, pictures: Path) -> None:
-    from feedline.datasets import ImageFolder
-
-    run(pictures, tmp_path / "out", "--format", "npy", "--encode", "raw", "--resize", "20x10")
-    folder = ImageFolder(pictures, cache=False)
-    assert [int(label) for _, label in folder] == np.load(tmp_path / "out" / "label.npy").tolist()
-    assert stored_in(tmp_path / "out")["metadata"]["classes"] == folder.classes
-
-
 @pytest.mark.parametrize("name", ["points", "make", "Points", "stream"])
 def test_packs_datasets_classes_and_functions_of_a_module(tmp_path: Path, module: str, name: str) -> None:
     run(f"{module}:{name}", tmp_path / "a.lmdb")
     assert len(taken(tmp_path / "a.lmdb", 100)) == 40
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a,b\n", "no samples"),
-        ("", "is empty"),
-        ("a,b\n1\n", "row 2: Expected 2 columns, got 1"),
-    ],
-)
-def test_csv_files_that_cannot_be_packed_are_explained(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
-) -> None:
-    (tmp_path / "t.csv").write_text(text)
-    assert re.search(message, fails(capsys, tmp_path / "t.csv", tmp_path / "a.lmdb"))
 
 
 def test_packs_files_that_are_not_pictures(tmp_path: Path) -> None:
@@ -114,12 +88,6 @@ def test_repacks_from_one_format_to_another(tmp_path: Path, module: str, first: 
     run(tmp_path / f"first-{SINGLE[first]}", tmp_path / f"second-{SINGLE[second]}", "--fields", "x,name")
     one, other = (taken(tmp_path / name, 40) for name in (f"first-{SINGLE[first]}", f"second-{SINGLE[second]}"))
     assert canonical(one) == canonical(other)
-
-
-def test_repacking_keeps_the_form_of_samples(tmp_path: Path, module: str) -> None:
-    run(f"{module}:pairs", tmp_path / "a.tar")
-    run(tmp_path / "a.tar", tmp_path / "b.lmdb")
-    assert stored_in(tmp_path / "b.lmdb")["form"] == "tuple"
 
 
 def test_the_summary_ends_with_a_line_that_loads_the_output(
@@ -207,28 +175,3 @@ def test_the_bar_shows_samples_and_speed(monkeypatch: pytest.MonkeyPatch) -> Non
         bar.show(Stage("packing", 100, 100))
     assert "100/100" in out.getvalue()
     assert "samples/s" in out.getvalue()
-
-
-def test_fields_of_a_file_that_pack_did_not_write_can_be_selected_and_renamed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["train/x"], file["train/y"], file["mean"] = np.zeros((5, 2)), np.arange(5), np.zeros(2)
-    assert "differ in length" in fails(capsys, tmp_path / "a.h5", tmp_path / "b.lmdb")
-    assert "--fields x=train/x" in fails(capsys, tmp_path / "a.h5", tmp_path / "b.lmdb", "--fields", "train/x")
-    run(tmp_path / "a.h5", tmp_path / "b.lmdb", "--fields", "image=train/x, label=train/y")
-    assert list(taken(tmp_path / "b.lmdb", 1)[0]) == ["image", "label"]
-    with pytest.raises(SystemExit):
-        main(["pack", "a", "b.h5", "--fields", "a,a"])
-    assert "names a field twice" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["Needs", "fails", "number", "missing"])
-def test_objects_that_are_not_datasets_are_rejected_in_one_line(
-    tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    with open(f"{module}.py", "a") as file:
-        file.write("\nclass Needs:\n    def __init__(self, root): pass\ndef fails(): return 1 / 0\n")
-    message = fails(capsys, f"{module}:{name}", tmp_path / "a.lmdb")
-    assert message.startswith("feedline: ")
-    assert message.count("\n") == 1, "one line, and no traceback"

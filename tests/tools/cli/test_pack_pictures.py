@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import io
-import json
 import re
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 import webdataset
 from PIL import Image
 
-from feedline.tools.cli.main import main
 from feedline.tools.write.inspection import inspect
 from tests.tools.cli.packing import fails, run
 from tests.tools.write.lines import without_workers
@@ -80,23 +77,6 @@ def colours(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("options", "shape"), [([], (16, 20, 3)), (["--resize", "10x8"], (8, 10, 3))])
-def test_pictures_of_all_colour_modes_become_rgb_pixels(
-    tmp_path: Path, colours: Path, options: list[str], shape: tuple[int, ...]
-) -> None:
-    run(colours, tmp_path / "out", "--format", "npy", "--encode", "raw", "--fields", "image", *options)
-    assert np.load(tmp_path / "out" / "image.npy").shape == (7, *shape)
-
-
-def test_a_picture_with_an_undefined_value_range_is_named(
-    tmp_path: Path, colours: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Image.new("F", (20, 16)).save(colours / "7.tiff")
-    assert re.search(r"Sample 7 \(7.tiff\) .*32-bit", fails(capsys, colours, tmp_path / "a.h5", "--encode", "raw"))
-    run(colours, tmp_path / "a.h5", "--encode", "raw", "--on-error", "skip")
-    assert re.search(r"1 sample was left out:\n  sample 7 \(.*colours/7.tiff\): .*32-bit", capsys.readouterr().out)
-
-
 def test_pictures_of_different_sizes_are_named_or_skipped(
     tmp_path: Path, colours: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,31 +91,3 @@ def test_pictures_of_different_sizes_are_named_or_skipped(
     assert "14 samples were left out:" in output
     assert "... and 4 more" in output
     assert re.search(r"  sample 8 \(.*921.png\): its field 'image' is a uint8 array of shape \(16, 21, 3\)", output)
-
-
-def test_the_number_of_files_left_out_is_reported(
-    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (pictures / "notes.xyz").touch()
-    run(pictures, tmp_path / "a.lmdb")
-    assert "2 other files in the folder" in capsys.readouterr().out
-    assert main(["inspect", str(pictures), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["left out"] == 2
-    (pictures / "notes.xyz").unlink()
-    (pictures / "cat" / "notes.txt").unlink()
-    run(pictures, tmp_path / "b.lmdb")
-    assert "not packed" not in capsys.readouterr().out
-    assert main(["inspect", str(pictures), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["left out"] == 0
-
-
-def test_packs_a_folder_of_compressed_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "shards").mkdir()
-    for number in range(2):
-        with tarfile.open(tmp_path / "shards" / f"{number}.tar.gz", "w:gz") as archive:
-            for key in range(3):
-                info = tarfile.TarInfo(f"{number}{key}.txt")
-                info.size = 1
-                archive.addfile(info, io.BytesIO(b"a"))
-    run(tmp_path / "shards", tmp_path / "a.lmdb")
-    assert "6 samples" in capsys.readouterr().out

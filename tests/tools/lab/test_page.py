@@ -3,22 +3,19 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from feedline.tools.lab.controls import Choice, Number, Switch, Values
-from feedline.tools.lab.export import exported
-from feedline.tools.lab.page import page_of
-from feedline.tools.lab.pictures import Event, bars, cells, lanes, lines, path
-from feedline.tools.lab.view import Actions, View
+from feedline.tools.lab.page import exported, page_of
+from feedline.tools.lab.view import View
 from feedline.tools.lab.views import VIEWS, batching, collate, samplers, transfer, your_dataset
 from tests.browsing import NARROW, WIDTH
-from tests.tools.lab.served import TOKEN, Connections, Waiting, counting, served, serving
+from tests.tools.lab.served import TOKEN, Connections, has_ended, served, serving
 from tests.tools.lab.test_views import events_of, figures_of
+from tests.tools.lab.views import COUNTING, DRAWING, WAITING
 
 QUICK = (batching.VIEW, samplers.VIEW, collate.VIEW)
 # The background colour of the page, and the contrast of every text against its background, as WCAG defines it.
@@ -49,6 +46,17 @@ NOTE_SHIFTS = """(() => {
 DRAWN = "() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))"
 
 
+# All drawn elements that are not within the card, with a tolerance of one pixel.
+OUTSIDE = """() => {
+  const card = document.querySelector(".stage").getBoundingClientRect();
+  return [...document.querySelectorAll("#pictures *:not(title)")].filter((one) => {
+    const box = one.getBoundingClientRect();
+    return box.left < card.left - 1 || box.right > card.right + 1;
+  }).map((one) => one.outerHTML);
+}"""
+BOXES = "(all) => all.map((one) => one.getBoundingClientRect().toJSON())"
+
+
 def test_the_page_is_self_contained_and_smaller_than_400_kilobytes() -> None:
     page = page_of(VIEWS, token=TOKEN, nonce="n")
     assert len(page.encode()) < 400_000
@@ -56,9 +64,8 @@ def test_the_page_is_self_contained_and_smaller_than_400_kilobytes() -> None:
 
 
 def test_text_of_a_view_cannot_end_the_script() -> None:
-    view = counting()
-    object.__setattr__(view, "notice", "</script><script>alert(1)</script>")
-    assert "<script>alert" not in page_of([view])
+    assert "</script>" in COUNTING.more
+    assert "<script>alert" not in page_of([COUNTING])
 
 
 # -- in a browser -----------------------------------------------------------------------------------------------------
@@ -66,7 +73,7 @@ def test_text_of_a_view_cannot_end_the_script() -> None:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[tuple[str, Connections]]:
-    with serving(*QUICK, counting()) as (at, connections):
+    with serving(*QUICK, COUNTING) as (at, connections):
         yield at, connections
 
 
@@ -82,6 +89,17 @@ def page(window: Any, lab: tuple[str, Connections]) -> Iterator[Any]:
     connections.wait_until(lambda count: not count)
 
 
+@contextmanager
+def opened_at(window: Any, width: int, *views: View) -> Iterator[Any]:
+    """Open views in a window of this width, and wait for the end of the first view's run."""
+    with served(*views) as at:
+        window.set_viewport_size({"width": width, "height": 844})
+        window.goto(f"{at}/?token={TOKEN}")
+        wait_for_end(window)
+        yield window
+        window.goto("about:blank")
+
+
 def show(page: Any, view: str) -> None:
     """Show a view, and wait for the end of its run."""
     page.click(f"[data-view={view}]")
@@ -92,37 +110,28 @@ def wait_for_end(page: Any) -> None:
     page.wait_for_selector("#view[data-state=done], #view[data-state=stopped]", timeout=60_000)
 
 
-def check_questions(page: Any, view: View) -> None:
-    """Check that each question of a view unfolds its answer."""
-    folded = page.query_selector_all("#questions details")
-    assert [one.query_selector("summary").inner_text() for one in folded] == [
-        question for question, _ in view.questions
-    ]
-    for one, (_, answer) in zip(folded, view.questions, strict=True):
-        shown = one.query_selector("p")
-        assert not shown.is_visible()
-        one.query_selector("summary").click()
-        assert shown.is_visible()
-        assert shown.inner_text() == answer
-
-
 def give(page: Any, control: str, value: str) -> None:
     page.fill(f"#c-{control}", value)
     page.press(f"#c-{control}", "Enter")
 
 
-def test_views_show_the_pictures_and_figures_of_the_run(page: Any) -> None:
+def test_views_show_the_pictures_figures_and_texts_of_the_run(page: Any) -> None:
     for view in QUICK:
         show(page, view.name)
-        events = events_of(view, {})
-        names = [event["name"] for event in events if event["kind"] in ("cells", "bars", "lines", "table")]
-        assert {figure.get_attribute("data-picture") for figure in page.query_selector_all("figure")} == set(names)
+        events = events_of(view.name)
+        names = {event["name"] for event in events if "name" in event}
+        assert {figure.get_attribute("data-picture") for figure in page.query_selector_all("figure")} == names
         figures = {figure.get_attribute("data-figure"): figure.inner_text() for figure in page.query_selector_all("dd")}
-        for name, value in figures_of(events).items():
-            assert figures[name] == str(value)
+        assert figures == {name: str(value) for name, value in figures_of(events).items()}
         assert page.inner_text("#said") == [event["text"] for event in events if event["kind"] == "say"][-1]
-        assert "DataLoader" in page.inner_text("#code")
-        check_questions(page, view)
+        assert page.inner_text("#code") == next(event["text"] for event in events if event["kind"] == "code")
+        assert page.inner_text("#notice") == view.notice
+        assert not page.is_visible("#more p")
+        page.click(".more summary")
+        assert [one.inner_text() for one in page.query_selector_all("#more p")] == [
+            " ".join(text.split()) for text in view.more.split("\n\n")
+        ]
+        page.click(".more summary")
         for width in (NARROW, WIDTH):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("() => document.documentElement.scrollWidth") <= width
@@ -141,20 +150,34 @@ def test_the_layout_is_stable_during_a_run(page: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_changed_control_starts_another_run_and_survives_a_reload(page: Any) -> None:
+def test_a_changed_control_starts_another_run_and_survives_a_reload_and_going_back(page: Any) -> None:
     show(page, "batching")
+    assert not page.query_selector_all("svg[role=img]:not([aria-label])")
     give(page, "batch_size", "25")
     page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
     assert "batch_size=25" in page.inner_text("#code")
     page.reload()
     page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
     assert page.input_value("#c-batch_size") == "25"
+    show(page, "samplers")
+    page.go_back()
+    page.wait_for_selector("#title:text-is('Batching')")
+    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
+    assert page.input_value("#c-batch_size") == "25"
+
+
+@pytest.mark.slow
+def test_a_value_that_is_refused_is_explained_and_old_pictures_disappear(page: Any) -> None:
+    show(page, "batching")
     for absurd in ("1000000000", "0", "-3"):
         give(page, "batch_size", absurd)
         page.wait_for_selector(f"#trouble:has-text('Batch size: {absurd[:1]}')")
+        assert not page.query_selector_all("figure")
         give(page, "batch_size", "5")
         page.wait_for_selector("dd[data-figure=batches]:text-is('10')")
         assert page.is_hidden("#trouble")
+        wait_for_end(page)
+        assert page.query_selector_all("figure:not(.stale)")
 
 
 @pytest.mark.slow
@@ -167,6 +190,11 @@ def test_views_work_with_the_keyboard_and_are_readable_in_both_themes(page: Any)
     page.keyboard.press("Space")
     wait_for_end(page)
     assert page.is_checked("#c-forget")
+    page.focus(".skip")
+    page.keyboard.press("Enter")
+    assert page.evaluate("() => document.activeElement.id") == "view"
+    page.evaluate(DRAWN)
+    assert page.inner_text("#title") == "Samplers"
     light = page.evaluate(LOOK)
     page.focus("#theme")
     page.keyboard.press("Enter")
@@ -178,45 +206,9 @@ def test_views_work_with_the_keyboard_and_are_readable_in_both_themes(page: Any)
 
 
 @pytest.mark.slow
-def test_back_returns_to_the_previous_view_and_its_values(page: Any) -> None:
-    show(page, "batching")
-    give(page, "batch_size", "25")
-    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
-    show(page, "samplers")
-    page.go_back()
-    page.wait_for_selector("#title:text-is('Batching')")
-    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
-    assert page.input_value("#c-batch_size") == "25"
-
-
-@pytest.mark.slow
-def test_the_skip_link_moves_the_focus_to_the_view(page: Any) -> None:
-    show(page, "samplers")
-    page.focus(".skip")
-    page.keyboard.press("Enter")
-    assert page.evaluate("() => document.activeElement.id") == "view"
-    page.evaluate(DRAWN)
-    assert page.inner_text("#title") == "Samplers"
-
-
-@pytest.mark.slow
-def test_pictures_have_labels_and_old_ones_disappear(page: Any) -> None:
-    show(page, "batching")
-    page.wait_for_selector("svg[role=img]")
-    assert not page.query_selector_all("svg[role=img]:not([aria-label])")
-    give(page, "batch_size", "1000000000")
-    page.wait_for_selector("#trouble:has-text('not possible')")
-    assert not page.query_selector_all("figure")
-    give(page, "batch_size", "5")
-    page.wait_for_selector("dd[data-figure=batches]:text-is('10')")
-    wait_for_end(page)
-    assert page.query_selector_all("figure:not(.stale)")
-
-
-@pytest.mark.slow
 def test_a_failing_view_shows_its_traceback(page: Any) -> None:
     show(page, "counting")
-    page.check("#c-fails")
+    page.select_option("#c-ends", "raises")
     page.wait_for_selector("#trouble:has-text('this view fails')")
     assert "Traceback" in page.inner_text("#trouble pre")
 
@@ -224,7 +216,7 @@ def test_a_failing_view_shows_its_traceback(page: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
-def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
+def test_every_view_and_every_control_runs_at_both_widths(browser: Any, view: View) -> None:
     with served(view) as at:
         page = browser.new_page(viewport={"width": NARROW, "height": 900}, reduced_motion="reduce")
         errors: list[str] = []
@@ -234,12 +226,12 @@ def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
         page.click("#settings summary")
         for control in view.controls:
             before = page.wait_for_function("() => window.lab?.number").json_value()
-            if isinstance(control, Number):
+            if control.kind == "number":
                 page.focus(f"#c-{control.name}-slider")
-                page.keyboard.press("ArrowRight" if control.default < control.most else "ArrowLeft")
-            elif isinstance(control, Choice):
+                page.keyboard.press("ArrowRight" if control.default != control.most else "ArrowLeft")
+            elif control.kind == "choice":
                 page.select_option(f"#c-{control.name}", control.options[-1])
-            elif isinstance(control, Switch) and control.name != "try_all":
+            elif control.kind == "switch" and control.name != "try_all":
                 page.click(f"#c-{control.name}")
             else:
                 continue
@@ -248,86 +240,22 @@ def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
                 page.wait_for_selector("#view[data-state=done]", timeout=120_000)
                 assert page.is_hidden("#trouble")
         assert page.query_selector_all("figure[data-picture]")
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= NARROW
+        for width in (NARROW, WIDTH):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_function("(width) => document.documentElement.scrollWidth <= width", arg=width)
         page.close()
     assert errors == []
-
-
-@pytest.mark.slow
-def test_the_pin_switch_shows_or_hides_the_staging_buffer(window: Any) -> None:
-    with opened_at(window, WIDTH, transfer.VIEW) as page:
-        stations = "[data-picture=path] .stations li b"
-        for is_pinned in (True, False, True):
-            page.set_checked("#c-pin", is_pinned)
-            page.wait_for_selector(
-                f"[data-picture=path] b:text-is('{'Pinned' if is_pinned else 'Pageable'} CPU memory')"
-            )
-            wait_for_end(page)
-            names = [one.inner_text() for one in page.query_selector_all(stations)]
-            assert ("Staging buffer" in names) == (not is_pinned)
-            assert ("pin_memory=True" in page.inner_text("#code")) == is_pinned
-            assert page.inner_text("#said").startswith("A copy takes")
 
 
 # -- the layout -------------------------------------------------------------------------------------------------------
 
 
-def fixed(name: str, *events: Event) -> View:
-    """Return a view that emits the given events."""
-
-    def run(values: Values, actions: Actions) -> Iterator[Event]:
-        yield from events
-
-    return View(name, name.title(), "A short sentence.", "More.", batching.VIEW.controls, lambda values: "", run)
-
-
-WIDE_BARS = bars("bars", "Bars", [("workers x prefetch x batch", 3.9e6, "3.9 MiB of the machine's memory", "fetch")])
-STATIONS = path("journey", "A journey", [(f"Station {n}", "where something happens") for n in range(8)], 7)
-LEGEND = [("even", "class-0"), ("odd", "class-1")]
-PICTURES = fixed(
-    "pictures",
-    WIDE_BARS,
-    STATIONS,
-    lines("curve", "Samples per second", "workers", "samples/s", {"process": ([0, 1, 2], [100.5, 180.2, 300.1])}),
-    lines("noise", "Noise", "batch size", "distance", {"seen": ([1, 2, 4, 512], [2.5, 1.9, 1.5, 0.1])}, doubling=True),
-    lines("slots", "Slots", "s", "batches", {"feedline": ([0.0, 0.7, 1.3], [0, 1, 2])}),
-    lanes("timeline", "A timeline", ["training loop"], [(0, 0.0, 1.0, "compute", "step 0")]),
-    cells("cells", "Cells", [("batch 0", [("0", "class-0"), ("1", "class-1")])], LEGEND),
-)
-# All drawn elements that are not within the card, with a tolerance of one pixel.
-OUTSIDE = """() => {
-  const card = document.querySelector(".stage").getBoundingClientRect();
-  return [...document.querySelectorAll("#pictures *:not(title)")].filter((one) => {
-    const box = one.getBoundingClientRect();
-    return box.left < card.left - 1 || box.right > card.right + 1;
-  }).map((one) => one.outerHTML);
-}"""
-BOXES = "(all) => all.map((one) => one.getBoundingClientRect().toJSON())"
-
-
-@contextmanager
-def opened_at(window: Any, width: int, *views: View) -> Iterator[Any]:
-    """Open views in a window of this width, and wait for the end of the first view's run."""
-    with served(*views) as at:
-        window.set_viewport_size({"width": width, "height": 844})
-        window.goto(f"{at}/?token={TOKEN}")
-        wait_for_end(window)
-        yield window
-        window.goto("about:blank")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [NARROW, 700, WIDTH])
-def test_all_drawings_are_within_their_card(window: Any, width: int) -> None:
-    with opened_at(window, width, PICTURES) as page:
+def test_drawings_are_within_their_card_and_arrows_lead_from_each_station_to_the_next(window: Any, width: int) -> None:
+    with opened_at(window, width, DRAWING) as page:
         assert page.evaluate(OUTSIDE) == []
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [NARROW, 700, WIDTH])
-def test_an_arrow_leads_from_each_station_to_the_next(window: Any, width: int) -> None:
-    with opened_at(window, width, PICTURES) as page:
         stations, arrows = (page.eval_on_selector_all(name, BOXES) for name in (".stations li", ".stations .arrow"))
     assert len(arrows) == len(stations) - 1
     for arrow, (one, other) in zip(arrows, pairwise(stations), strict=True):
@@ -345,7 +273,7 @@ def test_axes_of_whole_numbers_have_whole_number_ticks(window: Any) -> None:
         )
         return found
 
-    with opened_at(window, WIDTH, PICTURES):
+    with opened_at(window, WIDTH, DRAWING):
         assert ticks("curve", "middle") == ["0", "1", "2", "workers"]
         assert ticks("slots", "end") == ["0", "1", "2"]
         assert set(ticks("noise", "middle")) <= {*(str(2**power) for power in range(10)), "batch size"}
@@ -354,24 +282,25 @@ def test_axes_of_whole_numbers_have_whole_number_ticks(window: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [NARROW, 1024, WIDTH])
 def test_navigation_entries_are_in_one_row(window: Any, width: int) -> None:
-    quiet = [replace(view, run=lambda values, actions: iter(())) for view in VIEWS]
-    with opened_at(window, width, *quiet) as page:
-        assert len({box["top"] for box in page.eval_on_selector_all("nav button", BOXES)}) == 1
+    with served(*VIEWS) as at:
+        window.set_viewport_size({"width": width, "height": 844})
+        window.goto(f"{at}/?token={TOKEN}#batching")
+        assert len({box["top"] for box in window.eval_on_selector_all("nav button", BOXES)}) == 1
         if width == WIDTH:
-            assert page.evaluate("() => views.scrollWidth <= views.clientWidth")
-        page.focus("[data-view=your_dataset]")
-        page.keyboard.press("Enter")
-        nav, entry = (page.eval_on_selector_all(name, BOXES)[0] for name in ("nav", "[aria-current=page]"))
+            assert window.evaluate("() => views.scrollWidth <= views.clientWidth")
+        window.focus("[data-view=transfer]")
+        window.keyboard.press("Enter")
+        nav, entry = (window.eval_on_selector_all(name, BOXES)[0] for name in ("nav", "[aria-current=page]"))
         assert nav["left"] <= entry["left"]
         assert entry["right"] <= nav["right"]
-        wait_for_end(page)
+        wait_for_end(window)
+        window.goto("about:blank")
 
 
 @pytest.mark.slow
 def test_results_and_settings_are_both_visible_on_a_narrow_page(window: Any) -> None:
     with opened_at(window, NARROW, batching.VIEW) as page:
-        first = page.eval_on_selector_all("#figures", BOXES)[0]
-        assert first["bottom"] < 844 / 2
+        assert page.eval_on_selector_all("#figures", BOXES)[0]["bottom"] < 844 / 2
         page.click("#settings summary")
         give(page, "batch_size", "25")
         page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
@@ -382,42 +311,33 @@ def test_results_and_settings_are_both_visible_on_a_narrow_page(window: Any) -> 
         wait_for_end(page)
 
 
-@pytest.mark.slow
-def test_the_page_shows_what_a_run_is_doing_before_its_first_result(window: Any) -> None:
-    waiting = Waiting()
-    with served(waiting.view()) as at:
-        window.goto(f"{at}/?token={TOKEN}")
-        window.wait_for_selector("#state:text-is('Waiting for a click.')")
-        assert window.is_visible("#progress")
-        assert not window.query_selector_all("figure")
-        window.click("[data-action=go]")
-        window.wait_for_selector("#view[data-state=done]")
-        assert window.is_hidden("#progress")
-        assert window.is_disabled("[data-action=go]")
-        window.goto("about:blank")
+# -- runs that go on --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_two_tabs_run_concurrently_and_a_button_reaches_its_own_run(browser: Any) -> None:
-    waiting = Waiting()
-    with served(waiting.view()) as at:
+def test_tabs_show_what_their_runs_do_and_a_button_reaches_its_own_run(browser: Any) -> None:
+    with served(WAITING) as at:
         context = browser.new_context(reduced_motion="reduce")
         tabs = [context.new_page() for _ in range(2)]
         for tab in tabs:
             tab.goto(f"{at}/?token={TOKEN}")
             tab.wait_for_selector("[data-action=go]:not([disabled])")
+            tab.wait_for_selector("#state:text-is('Waiting for a click.')")
+            assert tab.is_visible("#progress")
         tabs[0].click("[data-action=go]")
         tabs[0].wait_for_selector("#view[data-state=done]")
         assert tabs[0].inner_text("#said") == "clicked: go"
+        assert tabs[0].is_hidden("#progress")
+        assert tabs[0].is_disabled("[data-action=go]")
         assert tabs[1].get_attribute("#view", "data-state") == "running"
+        process = int(tabs[1].inner_text("#said"))
         context.close()
-        assert waiting.closed.wait(60)
+        assert has_ended(process)
 
 
 @pytest.mark.slow
 def test_the_page_reports_a_stopped_server(shared_window: Any) -> None:
-    waiting = Waiting()
-    with served(waiting.view()) as at:
+    with served(WAITING) as at:
         shared_window.goto(f"{at}/?token={TOKEN}")
         shared_window.wait_for_selector("[data-action=go]:not([disabled])")
     for _ in range(2):  # during a run, and when another run is started
@@ -429,11 +349,11 @@ def test_the_page_reports_a_stopped_server(shared_window: Any) -> None:
 @pytest.mark.slow
 def test_the_exported_page_needs_no_server(window: Any, tmp_path: Path) -> None:
     file = tmp_path / "lab.html"
-    file.write_text(exported([collate.VIEW, samplers.VIEW]), "utf-8")
+    file.write_text(exported([collate.VIEW, transfer.VIEW]), "utf-8")
     window.goto(file.as_uri())
     window.wait_for_selector("#view[data-state=done]")
     assert "Recorded on a machine" in window.inner_text("#origin")
-    window.select_option("#c-kind", "detection")
+    window.select_option("#c-function", "detection")
     window.wait_for_selector("#said:has-text('boxes stay a list')")
     window.fill("#c-batch_size", "9")
     window.press("#c-batch_size", "Enter")

@@ -2,122 +2,55 @@
 
 import ast
 import builtins
-import importlib
-import itertools
 import json
-import queue
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from feedline.tools.lab.controls import Choice, Control, Number, Switch, read
-from feedline.tools.lab.view import View
-from feedline.tools.lab.views import VIEWS, bottlenecks, faults, transfer, workers
+import feedline
+from feedline.datasets.derived.objects import open_object
+from feedline.tools.advise.finding import Finding
+from feedline.tools.lab.runs import Run
+from feedline.tools.lab.views import VIEWS
+from feedline.tools.lab.views.your_dataset import arguments_of, code_of
+from feedline.tools.measure.target import target_of
 
 BY_NAME = {view.name: view for view in VIEWS}
-INLINE = ("batching", "samplers", "collate")
-USERS = {"dataset", "dataset_of_arrays", "labels", "lengths", "paths", "rank", "epochs", "MyDataset", "train_step"} | {
+INLINE = ("batching", "samplers", "collate", "transfer")
+USERS = {"dataset", "dataset_of_arrays", "labels", "lengths", "paths", "rank", "MyDataset", "train_step"} | {
     "as_list",
-    "ready_slowly",
+    "open_slowly",
 }
 """Names in copied code that stand for the user's own objects."""
+Events = list[dict[str, Any]]
 
 
-def events_of(view: View, given: dict[str, Any], *actions: str) -> list[dict[str, Any]]:
-    """Run a view, and return its events as the page gets them."""
-    clicked: queue.SimpleQueue[str] = queue.SimpleQueue()
-    for action in actions:
-        clicked.put(action)
-    events = [event for event in view.run(read(view.controls, given), clicked) if event["kind"] != "still"]
+def events_of(name: str, **given: object) -> Events:
+    """Run a view; check what every view promises, and return its events as the page gets them."""
+    view = BY_NAME[name]
+    values = view.read(given)
+    events: Events = list(filter(None, Run(view, values).events())) if name not in INLINE else list(view.draw(**values))
     assert not [event for event in events if event["kind"] == "error"]
-    as_page_gets: list[dict[str, Any]] = json.loads(json.dumps(events, allow_nan=False))
-    return as_page_gets
-
-
-def figures_of(events: list[dict[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = [event for event in events if event["kind"] == "figures"][-1]["values"]
-    return values
-
-
-def picture(events: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return [event for event in events if event.get("name") == name][-1]
-
-
-def indices(event: dict[str, Any]) -> list[list[int]]:
-    return [[int(text) for text, _ in row["cells"]] for row in event["rows"]]
-
-
-def flat(rows: list[list[int]]) -> list[int]:
-    return [index for row in rows for index in row]
-
-
-def test_views_have_unique_names_and_short_notices() -> None:
-    assert len(BY_NAME) == len(VIEWS)
-    for view in VIEWS:
-        assert len(view.notice) <= 90, view.name
-
-
-def test_every_view_has_questions_with_answers() -> None:
-    for view in VIEWS:
-        assert 1 <= len(view.questions) <= 2, view.name
-        for question, answer in view.questions:
-            assert question.endswith("?")
-            assert answer.endswith(".")
-        assert view.described()["questions"] == [list(one) for one in view.questions]
-
-
-def check_sentences(events: list[dict[str, Any]]) -> None:
-    """Fail if the run has no sentence above its pictures, or a long one."""
+    if name not in INLINE:  # it says at once what it is doing
+        assert next(event["kind"] for event in events if event["kind"] not in ("say", "code")) == "doing"
+    for event in events:
+        if event["kind"] == "code":
+            check_names(event["text"])
     sentences = [event["text"] for event in events if event["kind"] == "say"]
     assert sentences
     for text in sentences:
         assert text.endswith(".")
         assert ". " not in text
         assert len(text.split()) <= 14, text
-
-
-@pytest.mark.parametrize("name", INLINE)
-def test_results_are_short_sentences(name: str) -> None:
-    for preset in BY_NAME[name].presets:
-        check_sentences(events_of(BY_NAME[name], dict(preset)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [view.name for view in VIEWS if view.name not in INLINE])
-def test_results_of_longer_runs_are_short_sentences(name: str) -> None:
-    presets = BY_NAME[name].presets if name in ("bottlenecks", "faults", "transfer") else BY_NAME[name].presets[:1]
-    for preset in presets:
-        check_sentences(events_of(BY_NAME[name], dict(preset)))
-
-
-def test_problems_and_their_fixes_are_short_sentences() -> None:
-    for problem in bottlenecks._PROBLEMS.values():
-        check_sentences([{"kind": "say", "text": problem.symptom}, {"kind": "say", "text": problem.fix}])
-
-
-def test_the_sentence_of_the_workers_view_depends_on_the_waiting_time() -> None:
-    for waited in (0.0, 0.34):
-        check_sentences([{"kind": "say", "text": workers._result(waited)}])
-    assert "hardly" in workers._result(0.01)
-    assert "34%" in workers._result(0.34)
-
-
-def settings_of(view: View) -> Iterator[dict[str, Any]]:
-    """Yield every combination of choices and switches, with numbers at both ends of their range."""
-
-    def values_of(control: Control) -> tuple[Any, ...]:
-        if isinstance(control, Number):
-            return (control.least, control.most)
-        if isinstance(control, Choice):
-            return control.options
-        return (False, True) if isinstance(control, Switch) else ("",)
-
-    names = [control.name for control in view.controls]
-    for chosen in itertools.product(*map(values_of, view.controls)):
-        yield dict(zip(names, chosen, strict=True))
+    drawn = [event for event in events if event["kind"] == "cells"]
+    explained = {shade for event in drawn for _, shade in event["legend"]}
+    assert {shade for event in drawn for _, boxes in event["rows"] for _, shade in boxes} <= explained
+    as_page_gets: Events = json.loads(json.dumps(events, allow_nan=False))
+    return as_page_gets
 
 
 def check_names(code: str) -> None:
@@ -137,52 +70,37 @@ def check_names(code: str) -> None:
     assert not unknown, f"{unknown} not imported:\n{code}"
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
-def test_copied_code_imports_what_it_uses_and_nothing_else(view: View) -> None:
-    for code in {view.code(read(view.controls, given)) for given in settings_of(view)}:
-        check_names(code)
+def figures_of(events: Events) -> dict[str, Any]:
+    values: dict[str, Any] = [event for event in events if event["kind"] == "figures"][-1]["values"]
+    return values
 
 
-@pytest.mark.parametrize("name", [view.name for view in VIEWS if view.name not in (*INLINE, "transfer")])
-def test_slow_views_say_at_once_what_they_are_doing(name: str) -> None:
-    view, module = BY_NAME[name], importlib.import_module(f"feedline.tools.lab.views.{name}")
-    for run in (view.run, module._run):  # while its process starts, and in that process
-        events: Any = run(read(view.controls, {}), queue.SimpleQueue())  # Any: a generator
-        first = next(event for event in events if event["kind"] != "say")
-        events.close()
-        assert first["kind"] == "doing"
-        assert first["text"]
+def picture(events: Events, name: str) -> dict[str, Any]:
+    return [event for event in events if event.get("name") == name][-1]
 
 
-@pytest.mark.parametrize("name", INLINE)
-def test_the_legend_explains_every_colour(name: str) -> None:
-    for preset in BY_NAME[name].presets[::3]:
-        drawn = [event for event in events_of(BY_NAME[name], dict(preset)) if event["kind"] == "cells"]
-        explained = {shade for event in drawn for _, shade in event["legend"]}
-        assert {shade for event in drawn for row in event["rows"] for _, shade in row["cells"]} <= explained
+def indices(event: dict[str, Any]) -> list[list[int]]:
+    return [[int(text) for text, _ in boxes] for _, boxes in event["rows"]]
 
 
-def test_colours_of_batching_stand_for_parts_of_the_dataset() -> None:
-    drawn = picture(events_of(BY_NAME["batching"], {"samples": 20}), "epoch 0")
-    parts = {shade: text for text, shade in drawn["legend"]}
-    assert parts["class-0"] == "samples 0 to 2"
-    for index, shade in [cell for row in drawn["rows"] for cell in row["cells"]]:
-        first, *_, last = [int(word) for word in parts[shade].split() if word.isdigit()]
-        assert first <= int(index) <= last
+def flat(rows: list[list[int]]) -> list[int]:
+    return [index for row in rows for index in row]
 
 
-def test_the_axis_shows_batch_sizes() -> None:
-    noise = picture(events_of(BY_NAME["batching"], {}), "noise")
-    assert noise["across"] == "batch size"
-    assert noise["series"][0]["x"] == [2**power for power in range(10)]
+def test_views_have_unique_names_short_notices_and_something_to_look_for() -> None:
+    assert len(BY_NAME) == len(VIEWS) == 10
+    for view in VIEWS:
+        assert len(view.notice) <= 90, view.name
+        assert view.more
 
 
 @pytest.mark.parametrize("name", INLINE)
-def test_presets_show_a_picture_and_a_sentence(name: str) -> None:
-    for preset in BY_NAME[name].presets[::5]:  # exporting the lab runs all of them
-        kinds = {event["kind"] for event in events_of(BY_NAME[name], dict(preset))}
-        assert "say" in kinds
-        assert kinds & {"cells", "lines", "bars", "table", "lanes", "path"}
+def test_every_preset_shows_a_picture(name: str) -> None:
+    for preset in BY_NAME[name].presets:
+        assert {event["kind"] for event in events_of(name, **preset)} & {"cells", "lines", "bars", "table", "path"}
+
+
+# -- batching, samplers, collate --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -190,28 +108,33 @@ def test_presets_show_a_picture_and_a_sentence(name: str) -> None:
     [(50, 8, False, 7, 2), (50, 8, True, 6, 8), (3, 8, True, 0, 0), (1, 1, False, 1, 1)],
 )
 def test_batching_counts_batches(samples: int, size: int, drop: bool, count: int, last: int) -> None:
-    events = events_of(BY_NAME["batching"], {"samples": samples, "batch_size": size, "drop_last": drop})
+    events = events_of("batching", samples=samples, batch_size=size, drop_last=drop)
     assert figures_of(events)["batches"] == count
     if count:
         drawn = indices(picture(events, "epoch 0"))
-        assert len(drawn) == count
-        assert len(drawn[-1]) == last
-        assert len(flat(drawn)) == len(set(flat(drawn)))
+        assert (len(drawn), len(drawn[-1])) == (count, last)
+        assert len(flat(drawn)) == len(set(flat(drawn))) == samples - figures_of(events)["samples left out"]
 
 
-def test_only_shuffled_epochs_differ() -> None:
+def test_colours_of_batching_stand_for_parts_of_the_dataset_and_only_shuffled_epochs_differ() -> None:
     for shuffle in (True, False):
-        events = events_of(BY_NAME["batching"], {"shuffle": shuffle})
+        events = events_of("batching", samples=20, shuffle=shuffle)
         assert (indices(picture(events, "epoch 0")) != indices(picture(events, "epoch 1"))) == shuffle
+        parts = {shade: text for text, shade in picture(events, "epoch 0")["legend"]}
+        for index, shade in [box for _, boxes in picture(events, "epoch 0")["rows"] for box in boxes]:
+            first, last = [int(word) for word in parts[shade].split() if word.isdigit()]
+            assert first <= int(index) <= last
 
 
 def test_gradient_noise_falls_with_the_root_of_the_batch_size() -> None:
-    measured = picture(events_of(BY_NAME["batching"], {}), "noise")["series"][0]["y"]
+    noise = picture(events_of("batching"), "noise")
+    assert noise["series"][0]["x"] == [2**power for power in range(10)]
+    measured = noise["series"][0]["y"]
     assert measured[2] / measured[8] == pytest.approx(8, rel=0.3)
 
 
 def test_ranks_share_an_epoch() -> None:
-    events = events_of(BY_NAME["samplers"], {"ranks": 3, "batch_size": 8})
+    events = events_of("samplers", ranks=3, batch_size=8)
     seen = [set(flat(indices(picture(events, f"rank {rank}")))) for rank in range(3)]
     assert set.union(*seen) == set(range(96))
     assert sum(map(len, seen)) == 96
@@ -220,19 +143,19 @@ def test_ranks_share_an_epoch() -> None:
 def test_stratified_batches_have_the_mixture_of_the_dataset() -> None:
     spread = {}
     for sampler in ("random", "stratified"):
-        rows = picture(events_of(BY_NAME["samplers"], {"sampler": sampler}), "spread")["rows"]
+        rows = picture(events_of("samplers", sampler=sampler), "spread")["rows"]
         spread[sampler] = sum(int(most) - int(fewest) for _, fewest, _, most in rows)
     assert spread["stratified"] <= 4 < spread["random"]
 
 
 def test_forgetting_set_epoch_repeats_the_order_only_with_torchs_sampler() -> None:
     for forget in (True, False):
-        first, second = indices(picture(events_of(BY_NAME["samplers"], {"ranks": 2, "forget": forget}), "epochs"))
+        first, second = indices(picture(events_of("samplers", ranks=2, forget=forget), "epochs"))
         assert (first == second) == forget
 
 
 def test_a_subset_is_drawn_in_another_order_in_each_epoch() -> None:
-    events = events_of(BY_NAME["samplers"], {"sampler": "subset random", "batch_size": 24})
+    events = events_of("samplers", sampler="subset random", batch_size=24)
     assert sorted(flat(indices(picture(events, "rank 0")))) == list(range(0, 96, 4))
     assert figures_of(events)["never seen"] == 72
     first, second = indices(picture(events, "epochs"))
@@ -241,96 +164,82 @@ def test_a_subset_is_drawn_in_another_order_in_each_epoch() -> None:
 
 
 def test_a_batch_sampler_drops_an_incomplete_batch() -> None:
-    events = events_of(BY_NAME["samplers"], {"sampler": "batch sampler", "batch_size": 13})
+    events = events_of("samplers", sampler="batch sampler", batch_size=13)
     assert [len(row) for row in indices(picture(events, "rank 0"))] == [13] * 7
     assert figures_of(events)["never seen"] == 96 - 7 * 13
 
 
-def test_bucketing_saves_padding() -> None:
-    events = events_of(BY_NAME["collate"], {"kind": "pad"})
-    random, bucketed = (value for _, value, _, _ in picture(events, "waste")["bars"])
-    assert bucketed < random
-    drawn = indices(picture(events, "padded"))
-    assert len({len(row) for row in drawn}) == 1
+@pytest.mark.parametrize("bucketed", [True, False])
+def test_the_samples_shown_before_collate_are_those_of_the_batch_and_bucketing_saves_padding(bucketed: bool) -> None:
+    events = events_of("collate", bucketed=bucketed)
+    random, buckets = (value for _, value, _, _ in picture(events, "waste")["bars"])
+    assert buckets < random
+    rows = picture(events, "padded")["rows"]
+    assert len({len(boxes) for _, boxes in rows}) == 1
+    lengths = [sum(shade == "accent" for _, shade in boxes) for _, boxes in rows]
+    assert [row[1].partition("(")[2].partition(",")[0] for row in picture(events, "before")["rows"]] == [
+        str(length) for length in lengths
+    ]
 
 
-def test_the_samples_shown_before_collate_are_those_of_the_batch() -> None:
-    events = events_of(BY_NAME["collate"], {"kind": "filter", "batch_size": 8})
+def test_samples_that_are_none_are_dropped() -> None:
+    events = events_of("collate", function="filter")
     none = [row for row in picture(events, "before")["rows"] if row[1] == "None"]
     assert figures_of(events)["samples in the batch"] == 8 - len(none)
 
 
+# -- views that start workers -----------------------------------------------------------------------------------------
+
+
 @pytest.mark.slow
 def test_pipeline_shows_the_memory_the_worker_wrote_to() -> None:
-    events = events_of(BY_NAME["pipeline"], {})
-    stations = dict(picture(events, "journey")["stations"])
-    assert "memfd" in stations["Collate"]
+    events = events_of("pipeline")
+    assert "memfd" in dict(picture(events, "journey")["stations"])["Collate"]
     figures = figures_of(events)
     assert figures["slots in use while you hold it"] == figures["slots in use after you drop it"] + 1
-
-
-class Replacing:
-    """A loader that has replaced two workers and skipped a sample; it delivers the same batch twice."""
-
-    sampler = range(8)
-
-    def __init__(self) -> None:
-        self.faults = [type("Skip", (), {"action": "skip"})]
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return iter([torch.tensor([[index, 1] for index in range(4)])] * 2)
-
-    def stats(self) -> dict[str, int]:
-        return {"restarted_workers": 2}
-
-    def state_dict(self) -> dict[str, int]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, int]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def test_workers_replaced_before_an_interruption_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(faults._Epoch, "_new_loader", lambda epoch: Replacing())
-    clicked: queue.SimpleQueue[str] = queue.SimpleQueue()
-    clicked.put("cut")
-    values = read(faults.VIEW.controls, {"happens": "nothing"})
-    found = figures_of(list(faults._Epoch(values, tmp_path).run(clicked)))
-    assert found["workers replaced"] == 4
-    assert found["samples skipped"] == 2
+    assert "memfd" not in dict(picture(events_of("pipeline", workers=0), "journey")["stations"])["Collate"]
 
 
 @pytest.mark.slow
-def test_a_killed_worker_loses_nothing() -> None:
-    events = events_of(BY_NAME["faults"], {"happens": "kill"})
-    assert figures_of(events)["workers lost"] == figures_of(events)["workers replaced"] == 1
-    assert figures_of(events)["samples made again"] > 0
-    assert events[-1]["text"] == "The epoch is over: 288 samples delivered, 0 repeated, none missing."
+@pytest.mark.parametrize(("happens", "lost", "skipped"), [("kill", 1, 0), ("all of them", 2, 1)])
+def test_faults_lose_only_the_reported_sample(happens: str, lost: int, skipped: int) -> None:
+    events = events_of("faults", happens=happens)
+    figures = figures_of(events)
+    assert (figures["workers replaced"], figures["samples skipped"]) == (lost, skipped)
+    assert figures["samples made again"] > 0
+    assert "was killed by signal 9" in picture(events, "log")["rows"][0][1]
+    named = f"{skipped} skipped by name" if skipped else "none missing"
+    assert f"{288 - skipped} samples delivered, 0 repeated, {named}" in events[-1]["text"]
 
 
 @pytest.mark.slow
-def test_all_faults_at_once_lose_only_the_reported_sample() -> None:
-    events = events_of(BY_NAME["faults"], {"happens": "all of them"})
-    assert figures_of(events)["workers lost"] == figures_of(events)["workers replaced"] == 2
-    assert "0 repeated, 1 skipped by name" in events[-1]["text"]
+def test_a_click_causes_its_fault() -> None:
+    view, said = BY_NAME["faults"], []
+    run = Run(view, view.read({"happens": "nothing"}))
+    for event in run.events():
+        if event and event["kind"] == "buttons":
+            run.click("break")
+        elif event and event["kind"] == "say":
+            said.append(event["text"])
+    assert "raises an exception from now on" in said[0]
+    assert "1 skipped by name" in said[-1]
 
 
 @pytest.mark.slow
 def test_the_timeline_shows_every_worker() -> None:
-    events = events_of(BY_NAME["workers"], {"workers": 3})
+    events = events_of("workers", workers=3)
     for name in ("feedline", "torch"):
         drawn = picture(events, name)
         assert drawn["lanes"] == ["training", "worker 0", "worker 1", "worker 2"]
         assert {span[0] for span in drawn["spans"]} == {0, 1, 2, 3}
-        for _, begin, end, _, _ in drawn["spans"]:
-            assert 0 <= begin <= end
+        assert all(0 <= begin <= end for _, begin, end, _, _ in drawn["spans"])
     assert figures_of(events)["samples/s"] > 0
+    assert {one["name"] for one in picture(events, "curve")["series"]} > {"this run"}
 
 
 @pytest.mark.slow
 def test_a_python_list_grows_in_workers_and_a_shared_one_does_not() -> None:
-    growth = picture(events_of(BY_NAME["memory"], {}), "growth")["series"]
+    growth = picture(events_of("memory"), "growth")["series"]
     grown = {one["name"]: one["y"][-1] for one in growth}
     assert grown["a Python list"] > 10
     assert grown["feedline.share"] < grown["a Python list"] / 4
@@ -340,7 +249,7 @@ def test_a_python_list_grows_in_workers_and_a_shared_one_does_not() -> None:
 @pytest.mark.parametrize("problem", ["big pickles", "restarts every epoch", "leaking worker", "stragglers"])
 def test_the_fix_of_each_problem_shows(problem: str) -> None:
     def is_seen() -> bool:
-        figures = figures_of(events_of(BY_NAME["bottlenecks"], {"problem": problem}))
+        figures = figures_of(events_of("bottlenecks", problem=problem))
         if problem == "leaking worker":
             return int(figures["workers replaced"].rpartition(" ")[2]) > 0
         return float(figures["times as fast"].rstrip("x")) > 1.2
@@ -348,39 +257,150 @@ def test_the_fix_of_each_problem_shows(problem: str) -> None:
     assert any(is_seen() for _ in range(3))  # other programs may use the cores during one of the runs
 
 
-def test_a_machine_without_a_gpu_shows_a_recorded_run_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    events = recorded_transfer(pin=True)
-    assert events[0] == {"kind": "say", "text": "This machine has no GPU: the lab shows a recorded run."}
-    for name in ("path", "rates"):
-        assert "recorded on" in picture(events, name)["title"]
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: nothing recorded is shown")
+def test_a_machine_without_a_gpu_shows_the_recorded_path_of_a_batch_and_says_so() -> None:
+    middle = {True: ["Pinned CPU memory"], False: ["Pageable CPU memory", "Staging buffer"]}
+    ways = {True: ["pinned", "non_blocking", "device="], False: ["pageable", "device="]}
+    for pin in (True, False):
+        events = events_of("transfer", pin=pin)
+        assert {"kind": "say", "text": "This machine has no GPU: the lab shows a recorded run."} in events
+        drawn = picture(events, "path")
+        assert "recorded on" in drawn["title"]
+        assert [name for name, _ in drawn["stations"]] == [*middle[pin], "GPU memory"]
+        assert drawn["stations"][-1][1].endswith(" GB/s")
+        assert drawn["reached"] == len(drawn["stations"]) - 1  # the whole path is drawn
+        assert [one["name"] for one in events if one["kind"] == "lanes"] == ways[pin]
 
 
-def test_the_pin_switch_chooses_the_path_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    paths = {pin: picture(recorded_transfer(pin=pin), "path") for pin in (True, False)}
-    names = {pin: [name for name, _ in drawn["stations"]] for pin, drawn in paths.items()}
-    assert names[True] == ["Pinned CPU memory", "GPU memory"]
-    assert names[False] == ["Pageable CPU memory", "Staging buffer", "GPU memory"]
-    for pin, ways in ((True, ["pinned", "non_blocking", "device="]), (False, ["pageable", "device="])):
-        assert [one["name"] for one in recorded_transfer(pin=pin) if one["kind"] == "lanes"] == ways
-        assert paths[pin]["reached"] == len(names[pin]) - 1  # the whole path is drawn
+# -- the user's own dataset -------------------------------------------------------------------------------------------
+
+DATASETS = """
+import signal
+import feedline
+from torch.utils.data import DataLoader
+
+class Steady:
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return float(index)
+
+class Raising(Steady):
+    def __getitem__(self, index):
+        raise ValueError("no picture of mine")
+
+class Spotty(Steady):
+    def __getitem__(self, index):
+        return 1 / (index % 7)
+
+class Hanging(Steady):
+    def __getitem__(self, index):
+        signal.pause()
+
+def reversed_pairs(samples):
+    return samples[::-1]
+
+def make_loader():
+    return DataLoader(Steady(), 8, collate_fn=reversed_pairs)
+
+steady = dataset = Steady()
+loader = DataLoader(Steady(), 8, num_workers=1)
+single = DataLoader(Steady(), batch_size=None)
+ours = feedline.DataLoader(Steady(), 8)
+number = 3
+"""
 
 
-def test_the_copy_time_is_the_median_of_the_copies_on_the_device() -> None:
-    copies = [(1, at, at + seconds, "transfer", "") for at, seconds in ((0.0, 0.25), (1.0, 0.5), (2.0, 1.0))]
-    others = [(0, 0.0, 9.0, "transfer", ""), (1, 3.0, 9.0, "compute", "")]
-    assert transfer._copy_s(copies + others) == 0.5
-    assert transfer._stations("pinned", transfer._BATCH_BYTES / 4e9)[-1][1].endswith("ms: 4 GB/s")
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    file = tmp_path / "mine.py"
+    file.write_text(DATASETS)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield file
+    sys.modules.pop("mine", None)
 
 
-def recorded_transfer(*, pin: bool) -> list[dict[str, Any]]:
-    return list(transfer._run(read(transfer.VIEW.controls, {"pin": pin}), queue.SimpleQueue()))
+@pytest.mark.parametrize(
+    ("code", "arguments"),
+    [
+        ('DataLoader(dataset, engine="thread", num_workers=8)', {"engine": "thread", "num_workers": 8}),
+        ("DataLoader(dataset, collate_fn=feedline.collate.pad())", {}),
+        ("self.names = feedline.share(names)", {}),
+        ("ulimit -n 4096", {}),
+        (None, {}),
+    ],
+)
+def test_only_findings_about_arguments_can_be_tried(code: str | None, arguments: dict[str, object]) -> None:
+    assert arguments_of(Finding("name", "evidence", "fix", code)) == arguments
+
+
+def made_by(source: str, given: Mapping[str, Any], batch_size: int | None = None) -> tuple[Any, Any]:
+    """Return the object that a source names, and the loader that the copied code makes of it."""
+    opened = open_object(source)
+    code = code_of(source, opened, target_of(opened, batch_size), dict(given))
+    check_names(code)
+    made: dict[str, Any] = {}
+    exec(code.replace("print(", "str("), made)
+    return opened, made["loader"]
+
+
+@pytest.mark.parametrize("name", ["Steady", "steady", "dataset"])
+def test_copied_code_gives_the_batches_of_the_dataset(file: Path, name: str) -> None:
+    _, loader = made_by(f"{file}:{name}", {"num_workers": 0})
+    assert isinstance(loader, feedline.DataLoader)
+    assert sorted(value for batch in loader for value in batch.tolist()) == list(range(64))
+
+
+@pytest.mark.parametrize("name", ["loader", "make_loader", "single", "ours"])
+def test_copied_code_gives_the_batches_of_the_loader(file: Path, name: str) -> None:
+    opened, loader = made_by(f"{file}:{name}", {"num_workers": 0})
+    assert isinstance(loader, feedline.DataLoader)
+    assert str(list(loader)) == str(list(opened))
+    assert not isinstance(loader.dataset, (feedline.DataLoader, type(opened)))
+
+
+def test_copied_code_has_the_chosen_batch_size(file: Path) -> None:
+    _, loader = made_by(f"{file}:loader", {"num_workers": 0}, 5)
+    assert [len(batch) for batch in loader] == [5] * 12 + [4]
 
 
 @pytest.mark.slow
-def test_every_setting_of_transfer_is_shown() -> None:
-    for pin, count in ((True, 3), (False, 2)):
-        events = events_of(BY_NAME["transfer"], {"pin": pin})
-        assert len([event for event in events if event["kind"] == "lanes"]) == count
-        assert events[-1]["kind"] == "say"
+@pytest.mark.parametrize(
+    ("name", "text", "more"),
+    [
+        ("Missing", "has no 'Missing'", ""),
+        ("number", "is not a dataset", ""),
+        ("Raising", "", "no picture of mine"),
+        ("Hanging", "did not finish", "in __getitem__"),
+    ],
+)
+def test_bad_datasets_are_reported_with_the_users_traceback(file: Path, name: str, text: str, more: str) -> None:
+    view = BY_NAME["your_dataset"]
+    error = [event for event in Run(view, view.read({"source": f"{file}:{name}"})).events() if event][-1]
+    assert error["kind"] == "error"
+    assert text in error["text"]
+    assert more in error["more"]
+
+
+@pytest.mark.real_time
+def test_the_example_has_a_problem_and_its_fix_helps() -> None:
+    def is_seen() -> bool:
+        events = events_of("your_dataset", try_all=True)
+        assert ". waiting (" in picture(events, "findings")["texts"][0]
+        assert picture(events, "waits")["bars"]
+        assert [one["name"] for one in picture(events, "curve")["series"]] == ["process", "thread"]
+        before, after, tuned = picture(events, "tried")["bars"]
+        assert (before[0], after[0], tuned[0]) == ("as it is", "finding 1: waiting", "the tuner's choice")
+        return bool(after[1] > 2 * before[1])
+
+    assert any(is_seen() for _ in range(3))  # other programs may use the cores during one of the runs
+
+
+@pytest.mark.slow
+def test_a_loader_is_tried_as_it_is_and_samples_that_fail_are_skipped(file: Path) -> None:
+    tried = picture(events_of("your_dataset", source=f"{file}:Spotty", try_all=True), "tried")["bars"]
+    assert "ZeroDivisionError" in tried[0][2]
+    assert any(rate > 0 for _, rate, _, _ in tried[1:])
+    events = events_of("your_dataset", source=f"{file}:loader", try_all=True)
+    assert "num_workers=1" in next(event["text"] for event in events if event["kind"] == "code")

@@ -11,24 +11,9 @@ import torch
 
 from feedline.errors import DatasetFailed
 from feedline.system.timing import Clock
-from feedline.tools.measure import samples as sampling
 from feedline.tools.measure.fields import as_array, leaves, size_of
 from feedline.tools.measure.measured import Samples
 from feedline.tools.measure.samples import Sampling, some_indices
-
-
-@pytest.fixture(autouse=True)
-def no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install no hooks: they would stay for all other tests."""
-
-    class Nothing:
-        def begin(self) -> None: ...
-        def sample(self) -> None: ...
-        def end(self, *_: object) -> Any:
-            return None
-
-    monkeypatch.setattr(sampling, "Opens", Nothing)
-    monkeypatch.setattr(sampling, "Decodes", Nothing)
 
 
 class FakeClock(Clock):

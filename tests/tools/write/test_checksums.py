@@ -125,23 +125,6 @@ def test_loaders_do_not_deliver_damaged_samples(tmp_path: Path, format_: str, ma
     dataset.close()
 
 
-def test_rows_that_span_blocks_are_verified(tmp_path: Path) -> None:
-    """Rows of 100,000 bytes span up to three blocks, and blocks contain parts of two rows."""
-    rows = np.random.default_rng(0).integers(0, 256, (9, 100_000), np.uint8)
-    path = feedline.pack({"x": rows}, tmp_path / "npy", format="npy", workers=0).path
-    dataset = ArrayDataset(path)
-    assert all(np.array_equal(dataset[place]["x"], rows[place]) for place in (8, -9, np.int64(3)))
-    assert np.array_equal(dataset[2:4]["x"], rows[2:4])
-    dataset.close()
-    for row in range(9):
-        for place in (0, 50_000, 99_999):
-            whole = (path / "x.npy").read_bytes()
-            flip(path, rows[row].tobytes(), place - 100_000)
-            with pytest.raises(CorruptSource, match=r"x\.npy, in rows \d to \d, is damaged"):
-                ArrayDataset(path)[row]
-            (path / "x.npy").write_bytes(whole)
-
-
 def test_rows_are_verified_for_indices_of_all_kinds(tmp_path: Path) -> None:
     """Every kind of index that NumPy accepts."""
     rows = np.random.default_rng(0).integers(0, 256, (6, 70_000), np.uint8)

@@ -207,23 +207,6 @@ def test_skipped_samples_are_the_same_with_workers_and_after_an_interruption(tmp
     assert resumed.skipped == 7
 
 
-def test_the_majority_of_the_first_samples_decides_the_schema(tmp_path: Path) -> None:
-    """Not the sample that happens to come first."""
-    odd: dict[int, dict[str, Any]] = {
-        0: {"other": 1},
-        1: {**mixed(1), "image": np.zeros((9, 9, 3), np.uint8)},
-        2: {**mixed(2), "name": None},
-    }
-    packed = pack(Odd(odd, 50), tmp_path / "out.h5", on_error="skip")
-    assert (packed.count, packed.skipped) == (47, 3)
-
-
-def test_numbers_of_several_types_fit(tmp_path: Path) -> None:
-    samples: list[Any] = [{"x": 1}, {"x": 0.5}, {"x": None}, {"x": np.float32(2)}]
-    packed = pack(samples, tmp_path / "out.h5", on_error="skip")
-    assert [sample["x"] for sample in read(packed)] == [1, 0.5, 2]
-
-
 @pytest.mark.parametrize("format_", FORMATS)
 def test_fields_in_another_order_fit(tmp_path: Path, format_: str) -> None:
     samples = [{"a": 1, "b": "x"}, {"b": "y", "a": 2}]
@@ -262,28 +245,6 @@ def test_values_that_are_too_large_are_skipped(
     with pytest.raises(PackError, match=rf"Sample 7 does not fit: .*5,\d\d\d bytes.*Use {advice}"):
         pack(samples, tmp_path / SINGLE[format_])
     assert pack(samples, tmp_path / SINGLE[format_], on_error="skip").count == 19
-
-
-def test_npy_rejects_strings_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.tools.write.writers.npy._MOST_CHARACTERS", 10)
-    with pytest.raises(PackError, match=r"Sample 1 does not fit: .*a string of 11 characters"):
-        pack([{"x": "a"}, {"x": "b" * 11}], tmp_path / "out", format="npy")
-
-
-@pytest.mark.parametrize("format_", ["hdf5", "parquet"])
-def test_formats_reject_arrays_that_are_too_large(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
-) -> None:
-    monkeypatch.setattr(TABLE[format_].writer, "most_bytes", 1000)
-    with pytest.raises(PackError, match=f"{format_} cannot hold arrays of 1,600 bytes"):
-        pack([{"x": np.zeros(200)}], tmp_path / SINGLE[format_])
-
-
-def test_nothing_is_left_behind_when_every_sample_is_skipped(tmp_path: Path) -> None:
-    samples: list[Any] = [{"x": "\0", "y": index} for index in range(50)]
-    with pytest.raises(PackError, match=r"No sample could be packed.*sample 0: its field 'x'"):
-        pack(samples, tmp_path / "out.h5", on_error="skip")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_list_of_reasons_is_limited(tmp_path: Path) -> None:

@@ -81,66 +81,6 @@ def test_an_iterable_dataset_gives_the_same_output(tmp_path: Path) -> None:
     assert content(one.path) == content(other.path)
 
 
-# -- odd values -------------------------------------------------------------------------------------------------------
-
-ODD: dict[str, list[Any]] = {
-    "strings": ["", "a", "ß☃", "a\nb", "x" * 5000],
-    "half of a surrogate pair": ["a", "\ud800"],
-    "zeros in strings": ["a\0b"],
-    "zero dimensions": [np.array(7), np.array(-1)],
-    "big endian": [np.arange(3, dtype=">i4"), np.arange(3, 6, dtype=">i4")],
-    "one big-endian number": [np.array(3, ">f8"), np.array(4, ">f8")],
-    "floats": [0.5, float("nan"), float("inf"), -0.0],
-    "booleans": [True, False],
-    "large integers": [2**63, 2**64 - 1],
-    "half": [np.float16(1.5), np.float16(-2)],
-    "empty arrays": [np.zeros((0, 3), np.float32)] * 2,
-    "fortran order": [np.asfortranarray(np.arange(6).reshape(2, 3))] * 2,
-    "ragged": [np.arange(3), np.arange(0), np.arange(5)],
-    "bytes": [b"", b"\0", b"abc\0\0", bytes(range(256))],
-    "none": [None, 1, None],
-    "none in strings": ["a", None],
-    "nested": [{"a": [1, "x", None]}, {"a": []}],
-    "integers and floats": [1, 0.5],
-    "complex": [1 + 2j, 0j],
-    "times": [np.datetime64("2024-01-01"), np.datetime64("NaT", "D")],
-    "bytearray": [bytearray(b"abc"), memoryview(b"xyz")],
-    "small integers": [np.uint8(3), np.uint8(255)],
-}
-REJECTED = {
-    "npy": {"ragged", "bytes", "none", "none in strings", "nested", "bytearray"},
-    "hdf5": {
-        "half of a surrogate pair",
-        "zeros in strings",
-        "empty arrays",
-        "none",
-        "none in strings",
-        "nested",
-        "times",
-    },
-    "parquet": {"half of a surrogate pair", "nested", "empty arrays", "complex", "times"},
-    "tar": {"half of a surrogate pair", "none", "none in strings"},
-    "lmdb": set(),
-}
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.parametrize("name", ODD)
-def test_odd_values_are_read_back_or_rejected(tmp_path: Path, format_: str, name: str) -> None:
-    samples = [{"x": value, "y": number} for number, value in enumerate(ODD[name])]
-    out = tmp_path / SINGLE[format_]
-    if name in REJECTED[format_]:
-        with pytest.raises(PackError):
-            pack(samples, out, format=format_)
-        return
-    packed = pack(samples, out, format=format_)
-    expected = [
-        {**sample, "x": bytes(value) if isinstance(value, (bytearray, memoryview)) else value}
-        for sample, value in zip(samples, ODD[name], strict=True)
-    ]
-    assert canonical(read(packed)) == canonical(expected)
-
-
 @pytest.mark.parametrize(
     ("samples", "form", "names"),
     [
@@ -155,17 +95,6 @@ def test_the_form_of_samples_is_kept(tmp_path: Path, samples: list[Any], form: s
     assert meta["form"] == form
     assert tuple(field["name"] for field in meta["fields"]) == names
     assert ("fields=" in packed.line) == (form != "dict")
-
-
-def test_fields_are_selected_and_named(tmp_path: Path) -> None:
-    packed = pack(Mixed(), tmp_path / "a.lmdb", fields=["label", "name"])
-    assert read(packed)[1] == {"label": 1, "name": mixed(1)["name"]}
-    packed = pack([(1, 2)], tmp_path / "b.lmdb", fields=["x", "y"])
-    assert read(packed) == [{"x": 1, "y": 2}]
-    with pytest.raises(PackError, match="no field 'nothing'"):
-        pack(Mixed(), tmp_path / "c.lmdb", fields=["nothing"])
-    with pytest.raises(PackError, match="2 values, but fields= names 1"):
-        pack([(1, 2)], tmp_path / "d.lmdb", fields=["x"])
 
 
 # -- where the output goes --------------------------------------------------------------------------------------------

@@ -165,14 +165,6 @@ def test_rejects_a_damaged_picture() -> None:
         Pictures(resize=8).apply(encoded(PHOTO, "PNG")[:500])
 
 
-@pytest.mark.parametrize(
-    "options", [{"resize": (1, 2, 3)}, {"resize": 0}, {"resize": "8"}, {"quality": 101}, {"encode": "gif"}]
-)
-def test_rejects_meaningless_options(options: dict[str, Any]) -> None:
-    with pytest.raises(BadOption):
-        Pictures(**options)
-
-
 @pytest.mark.parametrize("resize", [(), (256,), (1, 2, 3)])
 def test_rejects_sizes_without_a_width_and_a_height(resize: Any) -> None:
     with pytest.raises(BadOption, match=f"has {len(resize)} numbers. Give a width and a height"):

@@ -113,16 +113,6 @@ def test_lines_for_files_that_pack_did_not_write(tmp_path: Path) -> None:
         names["loader"].dataset.close()
 
 
-def test_lines_for_csv_files(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x,s\n1,a\n2,b\n")
-    (tmp_path / "b.csv").write_text("x;s\n1;a\n;b\n")
-    (tmp_path / "c.tsv").write_text("x\ts\n1\ta\n.5\t\n")
-    lines = {name: inspect(str(tmp_path / name))["line"] for name in ("a.csv", "b.csv", "c.tsv")}
-    assert [len(run(line)) for line in lines.values()] == [2, 2, 2]
-    assert "collate_fn=list" in lines["b.csv"]  # one of its numbers is None
-    assert "collate" not in lines["c.tsv"]
-
-
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 2), (4, 4), (64, 4)])
 def test_the_line_suggests_no_more_workers_than_there_are_cores(
     monkeypatch: pytest.MonkeyPatch, cores: int, workers: int

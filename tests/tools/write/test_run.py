@@ -215,15 +215,6 @@ def test_a_changed_folder_is_not_resumed(tmp_path: Path, change: str) -> None:
     assert act(restart=True).resumed == 0
 
 
-def test_a_changed_store_is_not_resumed(tmp_path: Path) -> None:
-    store, out = tmp_path / "a.npy", tmp_path / "out"
-    np.save(store, np.arange(60))
-    assert not in_child(lambda: shards(store, out, format="tar", report=DieAt(40)))
-    np.save(store, np.arange(60) + 1)
-    with pytest.raises(BadOption, match="source="):
-        shards(store, out, format="tar")
-
-
 def test_a_run_killed_before_its_first_shard_is_started_over(tmp_path: Path) -> None:
     """Its leftovers do not make a later run claim that it can be resumed."""
     out, act = tmp_path / "out", partial(pack, format="tar", samples_per_shard=1000)

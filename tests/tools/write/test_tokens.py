@@ -206,14 +206,6 @@ def test_sources_can_be_paths(tmp_path: Path) -> None:
         write("no-such.csv", tmp_path / "b.bin")
 
 
-@pytest.mark.skipif(not hasattr(feedline.datasets, "JSONLines"), reason="this feedline has no JSONLines")
-def test_json_lines_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.jsonl"
-    path.write_text('{"text": "to be", "id": 1}\n{"text": "or not", "id": 2}\n')
-    written = write(path, tmp_path / "a.bin")
-    assert decoded(written.path) == ["to be", "or not"]
-
-
 def test_unreadable_documents_are_skipped_with_on_error_skip(tmp_path: Path) -> None:
     lines = [json.dumps({"text": "ab" * number}) for number in range(1, 9)]
     lines[3] = "{broken"

@@ -40,7 +40,7 @@ def find(measured: Measured) -> list[Finding]:
     if samples is None:
         return []
     first = [*slow_source.find(measured), *_stragglers(measured, samples)]
-    is_other = any((one.gain or 1.0) >= _OTHER_GAIN or one.name in ("stragglers", "slow-rows") for one in first)
+    is_other = any((one.gain or 1.0) >= _OTHER_GAIN or one.name in ("stragglers", "slow-source") for one in first)
     if samples.usual_s < _COSTLY_S or is_other:
         return first
     return first + (list(_serialised(measured, samples)) or list(_waiting(measured, samples)))

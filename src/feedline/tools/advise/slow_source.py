@@ -1,4 +1,4 @@
-"""Samples that read more of their source than they need: rows, files, images."""
+"""Samples that read more of their source than they need: rows, images, files opened again and again."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from feedline.insight.stats import shown
 from feedline.insight.worker_model import LEAST_GAIN
 from feedline.system.sizes import bytes_text
 from feedline.tools.advise.finding import Finding, gain_of
-from feedline.tools.measure.measured import Measured, Opened, Samples
+from feedline.tools.measure.measured import Measured, Reopened, Samples
 
 _COSTLY_S = 1e-4
 """Rows of samples that take less are not looked at."""
-_PACKED = "feedline pack {} OUT.lmdb"
-_ROWS = 0.5
-"""A library that takes a smaller share of a sample's time is not replaced."""
-_OTHER_GAIN = 1.25
-_TOO_MANY_PIXELS = 4
+_CLEARLY = 1.25
+"""A smaller gain is not worth another source."""
 
 
 def find(measured: Measured) -> list[Finding]:
@@ -24,59 +21,91 @@ def find(measured: Measured) -> list[Finding]:
     samples = measured.samples
     if samples is None:
         return []
-    rows = list(_rows(measured, samples))
-    return [*rows, *([] if rows else _reopened(measured, samples)), *_oversized(measured, samples)]
+    slow = [*_rows(measured, samples), *_images(measured, samples)]
+    return slow or list(_reopened(measured, samples))
 
 
 def _rows(measured: Measured, samples: Samples) -> Iterator[Finding]:
     """Name the source of ours that reads the rows, if it was measured to be faster."""
     rows = samples.rows
-    if rows is None or rows.share < _ROWS or samples.usual_s < _COSTLY_S:
+    if rows is None or samples.usual_s < _COSTLY_S:
         return
-    read_s = rows.share * samples.usual_s
-    gain = 1.0 if rows.row_s is None else gain_of(measured.pipeline_s, read_s - rows.row_s)
-    is_chunked = rows.chunk_rows > 1 and bool(rows.compression)
-    if gain < _OTHER_GAIN and not is_chunked:
-        return
-    fix, code = f"Read the rows with feedline.datasets.{rows.source}", rows.code
-    if gain < _OTHER_GAIN:
-        fix, code = "Store the rows once in a way in which a sample reads only its own", _PACKED.format(repr(rows.path))
-    elif is_chunked:
-        fix += ", which keeps unpacked chunks (cache_bytes=); if the file is much larger, store it without compression"
-    elif rows.path and rows.library == "pandas":
-        fix += ", or keep columns that you compute as arrays in an ArrayDataset"
-    chunk = where = ""
-    if is_chunked:
-        size = bytes_text(rows.chunk_bytes)
-        chunk = f" A sample unpacks a whole chunk for its row: {rows.chunk_rows:,} rows, {size}, {rows.compression}."
-    if rows.row_s is not None:
-        of = f" of {rows.path}" if rows.path else ""
-        more = f": there are {rows.unused:,} rows more than samples, which would come, too" if rows.unused else ""
-        where = (
-            f" {rows.source} took {shown(rows.row_s)} for a row{of}, in batches of random order. Check that its "
-            f"row i is your sample i{more}"
+    reader = rows.library or "the dataset's own code"
+    gain = 1.0 if rows.row_s is None else gain_of(measured.pipeline_s, rows.read_s - rows.row_s)
+    unpacked = ""
+    if rows.compression and rows.chunk[0] > 1:
+        shape = " x ".join(map(str, rows.chunk))
+        unpacked = (
+            f" A sample unpacks whole chunks for its row: those of {rows.field!r} have the shape {shape} "
+            f"({bytes_text(rows.chunk_bytes)}, {rows.compression})."
         )
+    if gain >= _CLEARLY and rows.row_s is not None:
+        fix = f"Read the rows with feedline.datasets.{rows.source}"
+        if unpacked:
+            fix += ", which keeps unpacked chunks (cache_bytes=); if the file is much larger, do not compress it"
+        elif rows.path and rows.library == "pandas":
+            fix += ", or keep columns that you compute as arrays in an ArrayDataset"
+        more = f"; there are {rows.unused:,} rows more than samples, which would come, too" if rows.unused else ""
+        timed = (
+            f" {rows.source} took {shown(rows.row_s)} for a row{f' of {rows.path}' if rows.path else ''}, in batches "
+            f"of random order. Check that its row i is your sample i{more}."
+        )
+    elif unpacked:
+        fix = "Write the rows once more, without compression or with a few rows in a chunk"
+        timed = ""
+    else:
+        return
     yield Finding(
-        "slow-rows",
-        f"{rows.library} takes {rows.share:.0%} of a sample's time to read a row.",
+        "slow-source",
+        f"Reading a row takes {rows.read_s / samples.usual_s:.0%} of a sample's time.",
         f"{fix}.",
-        code,
-        gain=gain if gain >= _OTHER_GAIN else None,
-        evidence=f"{rows.library} takes {shown(read_s)} of a sample's {shown(samples.usual_s)}.{chunk}{where}",
-        margin=gain / _OTHER_GAIN if gain >= _OTHER_GAIN else None,
+        rows.code if timed else f"feedline pack {rows.path!r} OUT.h5",
+        gain=gain if timed else None,
+        evidence=f"{reader[0].upper() if not rows.library else reader[0]}{reader[1:]} takes {shown(rows.read_s)} of a "
+        f"sample's {shown(samples.usual_s)} to read a row.{unpacked}{timed}",
+        margin=gain / _CLEARLY if timed else None,
+    )
+
+
+def _images(measured: Measured, samples: Samples) -> Iterator[Finding]:
+    """Name the time of `feedline.images`, if images are stored much larger than they are used."""
+    images = samples.images
+    if images is None:
+        return
+    gain = gain_of(measured.pipeline_s, images.library_s - images.image_s)
+    if gain < _CLEARLY:
+        return
+    height, width = images.size
+    crops = (
+        f"Your samples keep as little as {images.kept:.0%} of an image, so that it is decoded larger than the sample: "
+        "feedline.images.RandomResizedCrop in place of Resize decodes what a crop needs"
+        if images.kept < 1
+        else "Pillow was not seen to crop them: if your own code does, decode more than the sample has, or use "
+        "feedline.images.RandomResizedCrop"
+    )
+    yield Finding(
+        "slow-source",
+        f"Images are decoded with {images.pixels / (height * width):.0f} times the pixels that are needed.",
+        "Let the decoder scale them, as feedline.images does; or store smaller images once (feedline pack --resize).",
+        f"# in __init__:\nself.decode = feedline.images.Compose([feedline.images.Resize(({height}, {width}))])\n"
+        "# in __getitem__, with the path of the sample, instead of opening, decoding and resizing the file:\n"
+        f"with open({images.path!r}, 'rb') as file:\n    image = self.decode(file.read())",
+        gain=gain,
+        evidence=f"{images.library} decodes {images.pixels:,.0f} pixels, and {height * width:,} are needed. It takes "
+        f"{shown(images.library_s)} of a sample's {shown(samples.usual_s)} to decode and resize files such as "
+        f"{images.path}; feedline.images took {shown(images.image_s)}. {crops}",
+        margin=gain / _CLEARLY,
     )
 
 
 def _reopened(measured: Measured, samples: Samples) -> Iterator[Finding]:
-    if not samples.opened:
+    files = samples.reopened
+    if not files:
         return
-    first, others = samples.opened[0], len(samples.opened) - 1
-    again_s = sum(file.again_s * min(1.0, file.samples / max(len(samples.seconds), 1)) for file in samples.opened)
-    kept_s = samples.kept_open_s
-    if kept_s is None:
-        kept_s = max(samples.usual_s - again_s, 0.0)
-    elif gain_of(samples.usual_s, samples.usual_s - kept_s) < LEAST_GAIN:
+    saved_s = sum(file.again_s * min(1.0, file.samples / max(len(samples.seconds), 1)) for file in files)
+    if (gain := gain_of(measured.pipeline_s, saved_s)) < LEAST_GAIN:
         return  # opening is not what takes the time
+    first, others = max(files, key=lambda file: file.again_s), len(files) - 1
     reads = ""
     if first.read_bytes > 4 * samples.sample_bytes + 4096:
         reads = f", and each reads {bytes_text(first.read_bytes)} to deliver {bytes_text(samples.sample_bytes)}"
@@ -84,82 +113,52 @@ def _reopened(measured: Measured, samples: Samples) -> Iterator[Finding]:
     fix, code = _kept(first)
     yield Finding(
         "reopened-file",
-        f"Samples {'read all of' if first.read_by else 'open'} the same file again and again.",
+        f"Samples {'read all of' if first.way in _READ else 'open'} the same file again and again.",
         fix,
         code,
-        gain=gain_of(measured.pipeline_s, samples.usual_s - kept_s),
+        gain=gain,
         evidence=f"{first.samples} of {len(samples.seconds)} samples opened {first.path}{more}{reads}. A sample takes "
-        f"{shown(samples.usual_s)}, and {shown(kept_s)} if opened files are kept",
+        f"{shown(samples.usual_s)}, and {shown(saved_s)} of that would be saved",
     )
 
 
-def _kept(file: Opened) -> tuple[str, str | None]:
+_HANDLES = {
+    "h5py": ("file", "h5py.File({}, 'r')"),
+    "sqlite3": ("file", "sqlite3.connect({})"),
+    "pyarrow": ("table", "pyarrow.parquet.read_table({})"),
+    "npy": ("rows", "np.load({}, mmap_mode='c')"),
+    "text part": ("file", "open({})"),
+    "part": ("file", "open({}, 'rb')"),
+}
+"""What to keep from the first use on, by the way of keeping a file: what to call it, and how to open it."""
+_READ = {
+    "lines": ("open({})", "feedline.share(file.readlines())", "lines"),
+    "json": ("open({})", "feedline.share(json.load(file))", "items"),
+    "bytes": ("open({}, 'rb')", "file.read()", "content"),
+}
+"""How to open a file, what to read from it once, and what to call that."""
+
+
+def _kept(file: Reopened) -> tuple[str, str]:
     """Return the fix for a file that is opened repeatedly, as a sentence and as code."""
     path = repr(file.path)
-    if file.path.endswith(".npy"):
-        return (
-            "Map the array on first use: rows are then read from the file as they are needed.",
-            "# in __init__:\nself.rows = None\n"
-            f"# in __getitem__:\nif self.rows is None:\n    self.rows = np.load({path}, mmap_mode='c')\n"
-            "# and instead of loading the file:\nrows = self.rows",
+    if file.way in _READ:
+        opening, reading, name = _READ[file.way]
+        fix = "Read the file once and share its content between all workers."
+        if file.way == "bytes":
+            fix = "Read the file once and keep its content; better still, keep the parsed result."
+        opened = " (as a file: io.BytesIO(content))" if file.way == "bytes" else ""
+        return fix, (
+            f"# in __init__:\nwith {opening.format(path)} as file:\n    self.{name} = {reading}\n"
+            f"# in __getitem__, instead of opening and reading the file{opened}:\n{name} = self.{name}"
         )
-    if file.how in ("h5py", "sqlite3"):
-        call = f"h5py.File({path}, 'r')" if file.how == "h5py" else f"sqlite3.connect({path})"
-        return (
-            "Open it once in each worker, when it is first used, and keep it open.",
-            f"# in __init__:\nself.file = None\n# in __getitem__:\nif self.file is None:\n    self.file = {call}\n"
-            "# and instead of opening the file, without closing it:\nfile = self.file",
-        )
-    if file.read_by == "lines":
-        return (
-            "Read the lines once and share them between all workers.",
-            f"# in __init__:\nwith open({path}) as file:\n    self.lines = feedline.share(file.readlines())\n"
-            "# in __getitem__, instead of opening the file and reading its lines:\nlines = self.lines",
-        )
-    if file.read_by == "whole" and file.path.endswith(".json"):
-        return (
-            "Parse the file once and share its content between all workers.",
-            f"# in __init__:\nwith open({path}) as file:\n    self.items = feedline.share(json.load(file))\n"
-            "# in __getitem__, instead of opening and loading the file:\nitems = self.items",
-        )
-    if file.read_by == "whole":
-        kind = "BytesIO" if "b" in file.mode else "StringIO"
-        return (
-            "Read the file once and keep its content; better still, keep the parsed result.",
-            f"# in __init__:\nwith open({path}, {file.mode!r}) as file:\n    self.content = file.read()\n"
-            f"# in __getitem__, instead of opening the file:\nfile = io.{kind}(self.content)",
-        )
-    if not file.mode:
-        return "Open it once in each worker, when it is first used, and keep it open.", None
+    name, opening = _HANDLES[file.way]
+    again = "\nfile.seek(0)" if file.way in ("part", "text part") else ""
     return (
-        "Open it once in each worker, when it is first used, and keep it open.",
-        f"# in __init__:\nself.file = None\n"
-        f"# in __getitem__:\nif self.file is None:\n    self.file = open({path}, {file.mode!r})\n"
-        "# and instead of opening the file, without closing it:\nfile = self.file\nfile.seek(0)",
-    )
-
-
-def _oversized(measured: Measured, samples: Samples) -> Iterator[Finding]:
-    images = samples.decoded
-    if images is None or images.pixels < _TOO_MANY_PIXELS * images.used_pixels:
-        return
-    small, saved_s = "", images.decode_s
-    crops = (
-        f", because crops keep as little as {images.kept:.0%} of an image"
-        if images.kept < 1
-        else ". Pillow was not seen to crop them; if your own code does, resize them to more, or you lose resolution"
-    )
-    if images.small_sample_s is not None:
-        small = f". With images stored at the size used, the sample takes {shown(images.small_sample_s)}"
-        saved_s = samples.usual_s - images.small_sample_s
-    yield Finding(
-        "oversized-images",
-        f"Images are decoded with {images.pixels / images.used_pixels:.0f} times the pixels that are needed.",
-        "Let the decoder scale them (feedline.images, PIL.Image.draft), or store smaller images once; a stored image "
-        "that is cropped later needs more pixels than the crop.",
-        f"feedline pack SOURCE OUT.tar --resize {max(1, round(images.used_pixels**0.5))}",
-        gain=gain_of(measured.pipeline_s, saved_s),
-        evidence=f"{images.by} decodes {images.pixels:,.0f} pixels for a sample that needs "
-        f"{images.used_pixels:,.0f}{crops}. Decoding takes {shown(images.decode_s)} of the sample's "
-        f"{shown(samples.usual_s)}{small}",
+        "Map the array on first use: rows are then read from the file as they are needed."
+        if file.way == "npy"
+        else "Open it once in each worker, when it is first used, and keep it open.",
+        f"# in __init__:\nself.{name} = None\n"
+        f"# in __getitem__:\nif self.{name} is None:\n    self.{name} = {opening.format(path)}\n"
+        f"# and instead of opening the file, without closing it:\n{name} = self.{name}{again}",
     )

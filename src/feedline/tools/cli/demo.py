@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from multiprocessing import util
 from pathlib import Path
@@ -84,7 +85,8 @@ def draw(folder: Path, count: int, screen: Screen) -> None:
 
 def compare(folder: Path, screen: Screen, began_s: float) -> Table:
     """Train and measure with both loaders, and show the results; leave the recording of a training in `folder`."""
-    datasets = {TORCH: UsualPictures(folder / "pictures"), FEEDLINE: picture_folder(folder / "pictures")}
+    usual = UsualPictures(folder / "pictures")
+    datasets: dict[str, object] = {TORCH: usual, FEEDLINE: picture_folder(folder / "pictures")}
 
     def opened(side: Side, *, shuffle: bool = True, **more: object) -> LoaderLike:
         workers = harness.worker_arguments(WORKER_COUNT)
@@ -96,12 +98,12 @@ def compare(folder: Path, screen: Screen, began_s: float) -> Table:
     )
     trained = train(opened, screen, folder / "run.json", until_s=began_s + TRAINED_S)
     screen.line("\nOther data, a resumed epoch, and a killed worker ...\n")
-    done = len(datasets[TORCH]) * 3 // 4 // BATCH_SIZE
-    entries = [
+    done = len(usual) * 3 // 4 // BATCH_SIZE
+    ready = [
         *both_loaders("tiny", TinyMap(400_000), 64, WORKER_COUNT, ROUNDS),
         *both_loaders("9.6 MB", ReadySamples(1_000_000), BATCH_SIZE, WORKER_COUNT, ROUNDS),
-        *resumed(opened, done),
     ]
+    entries = [*(replace(entry, warm_up=harness.nothing) for entry in ready), *resumed(opened, done)]
     outcomes = rows.measure(entries, ROUNDS, until_s=began_s + BUDGET_S)
     tiny, large, resuming = _pairs(outcomes)
     resumption = row(f"resume at image {done * BATCH_SIZE}", "seconds", "{:.2f} s", *resuming)

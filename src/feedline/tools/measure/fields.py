@@ -70,15 +70,19 @@ def digest_of(sample: object) -> dict[str, int]:
     return {name: zlib.adler32(array.tobytes()) for name, array in arrays if array is not None}
 
 
-def pixels_of(sample: object) -> int:
-    """Return the number of pixels in a sample, if its two- and three-dimensional values are images."""
-    count = 0
+def image_size(sample: object) -> tuple[int, int] | None:
+    """Return the height and width of the largest image in a sample: of its two- and three-dimensional values."""
+    sizes = []
     for _, value in leaves(sample):
-        shape = getattr(value, "shape", None) or getattr(value, "size", ())
+        shape = getattr(value, "shape", None)
+        if shape is None and hasattr(value, "getbands"):  # an image of Pillow
+            shape = value.size[::-1]
         if isinstance(shape, tuple) and len(shape) in (2, 3):
-            colours = min(shape[0], shape[-1]) if len(shape) == 3 else 1
-            count += int(np.prod(shape)) // (colours if 0 < colours <= 4 else 1)
-    return count
+            sides = list(map(int, shape))
+            if len(sides) == 3:
+                sides.pop(0 if sides[0] <= sides[-1] else -1)
+            sizes.append((sides[0], sides[1]))
+    return max(sizes, key=lambda sides: sides[0] * sides[1], default=None)
 
 
 def lengths_of(sample: object) -> dict[str, tuple[int, int]]:

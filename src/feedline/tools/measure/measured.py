@@ -78,60 +78,63 @@ class State:
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A file that several samples opened."""
+class Reopened:
+    """A file that many samples open again."""
 
     path: str
     samples: int
     """How many of the probed samples opened it."""
-    again_s: float
-    """Time to open it and read as much as one sample does."""
     read_bytes: int
     """Bytes that one sample reads from all files."""
-    how: str = "open"
-    """What opened it: "open", "sqlite3" or "h5py"."""
-    mode: str = ""
-    """The mode passed to "open": "r" for text, "rb" for bytes; empty if unknown."""
-    read_by: str = ""
-    """How samples read it: "lines" or "whole"; empty if in parts or unknown."""
+    way: str
+    """How to keep it: a key of `opened_files.WAYS`."""
+    again_s: float
+    """What a sample saves if the file is kept this way."""
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """Decoded images, per sample."""
-
-    by: str
-    pixels: float
-    used_pixels: float
-    """Pixels that a stored image needs: those of the sample, divided by `kept`."""
-    decode_s: float
-    small_sample_s: float | None
-    """Time of a whole sample if its images are stored at that size; None if that was not measured."""
-    kept: float = 1.0
-    """The smallest share of an image that Pillow has kept of it in a crop; 1 if it was not seen to crop any."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows that a library reads for the samples, and the source of ours that reads the same rows."""
+class SlowRows:
+    """Rows that samples read, and the source of ours that reads the same rows."""
 
     library: str
-    share: float
-    """The share of a sample's time in that library."""
+    """What reads them; empty for Python's own code."""
+    path: str
+    """The file; empty if the rows are in memory, or if it is unknown."""
+    read_s: float
+    """The time of a sample that the source would replace."""
     source: str = ""
     """The name of our source; empty if none reads these rows."""
     code: str = ""
     """The source as code."""
-    path: str = ""
-    """The file; empty if the rows are in memory."""
     row_s: float | None = None
     """The time that our source takes for a row, in batches of random order."""
     unused: int = 0
     """How many more rows our source has than there are samples."""
-    chunk_rows: int = 0
-    """Rows in a chunk of an HDF5 file; 0 if there are no chunks."""
+    field: str = ""
+    """The HDF5 dataset with the largest chunks."""
+    chunk: tuple[int, ...] = ()
+    """The shape of its chunks; empty without."""
     chunk_bytes: int = 0
     compression: str = ""
+
+
+@dataclass(frozen=True)
+class SlowImages:
+    """Images that are stored much larger than samples need them."""
+
+    library: str
+    path: str
+    """One of the files."""
+    pixels: float
+    """Of a stored image."""
+    size: tuple[int, int]
+    """Height and width of the image in a sample; more if samples crop it."""
+    library_s: float
+    """Time of a sample in which the library decodes and resizes."""
+    image_s: float
+    """Time in which `feedline.images` decodes the same files at this size."""
+    kept: float = 1.0
+    """The smallest share of an image that Pillow has kept of it in a crop; 1 if it was not seen to crop any."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +159,9 @@ class Samples:
     failed: int = 0
     failure: str = ""
     """The exception of the first failed sample, with the user's frames."""
-    opened: tuple[Opened, ...] = ()
-    kept_open_s: float | None = None
-    """Time of a median sample if these files stay open; None if that could not be tried."""
-    decoded: Decoded | None = None
-    rows: Rows | None = None
+    reopened: tuple[Reopened, ...] = ()
+    rows: SlowRows | None = None
+    images: SlowImages | None = None
     locks: tuple[Lock, ...] = ()
     lengths: tuple[int, ...] = ()
     """Lengths of the first axis of the largest field whose samples differ in length; empty if none differ."""

@@ -23,12 +23,13 @@ from feedline.tools.measure.given_loader import begun, collate_of, is_loader, se
 from feedline.tools.measure.isolated import Send, watch
 from feedline.tools.measure.measured import LoaderSetup, Making, Measured, Samples, State, headroom_now
 from feedline.tools.measure.noise import Calibration
-from feedline.tools.measure.row_reading import TableFiles, rows_of
+from feedline.tools.measure.opened_files import OpenedFiles
+from feedline.tools.measure.our_source import FileReads
 from feedline.tools.measure.samples import Ask, Sampling, asking, iterated, making_of, some_indices
 from feedline.tools.measure.state import OwnGenerators, handles_before, handles_of_threads, held_in, not_picklable
 from feedline.tools.measure.threads import held_locks, try_threads
 
-_SHARES = {"samples": 0.35, "pickle": 0.1, "loader": 0.5, "threads": 0.6}
+_SHARES = {"samples": 0.35, "files": 0.2, "pickle": 0.1, "loader": 0.5, "threads": 0.6}
 """Share of the remaining time that each part may take."""
 _BATCH = 32
 _LARGEST_BATCH = 256
@@ -67,7 +68,7 @@ class _Probe:
         self._end_s = time.monotonic() + seconds
         self._clock = Clock()
         self._calibration = Calibration(self._clock)
-        self._tables = TableFiles()
+        self._opened_files = OpenedFiles()
 
     def _until(self, part: str) -> float:
         """Return when a part must end, on the clock of `time.monotonic`."""
@@ -128,7 +129,7 @@ class _Probe:
         gc.freeze()  # or one of the samples would pay for a collection of everything that was imported
         own = OwnGenerators(dataset)
         before, has_torch = GlobalStates.now(), "torch" in sys.modules
-        sampling = Sampling(ask, indices, size)
+        sampling = Sampling(ask, indices, size, self._opened_files)
         samples = sampling.run(
             self._until("samples"), self._clock, can_repeat=making.is_map, calibration=self._calibration
         )
@@ -142,10 +143,10 @@ class _Probe:
             own_generators=own.drawn_from(),
         )
         self._send("part", "state", state)
-        if making.is_map and not making.is_async:
-            some = sampling.made[:_LARGEST_BATCH]
-            rows = rows_of(dataset, ask, some, size, self._tables.paths, self._clock)
-            rows = None if rows is None else replace(rows, share=rows.share * samples.cpu_share)
-            samples = replace(samples, rows=rows, locks=held_locks(dataset, ask, some))
-            self._send("part", "samples", samples)
+        some = sampling.made[:_LARGEST_BATCH] if making.is_map and not making.is_async else []
+        reads = FileReads(dataset, ask, self._opened_files, self._clock)
+        samples = reads.of(samples, some, sampling.kept[0], size, self._until("files"))
+        if some:
+            samples = replace(samples, locks=held_locks(dataset, ask, some))
+        self._send("part", "samples", samples)
         return samples, sampling.kept, state, ask

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
 from typing import Any
@@ -17,10 +16,10 @@ from feedline.datasets.framework.kind import kind_of
 from feedline.errors import DatasetFailed
 from feedline.system.failures import words
 from feedline.system.timing import Clock
-from feedline.tools.measure.fields import classes_of, digest_of, lengths_of, pixels_of, size_of, sorted_labels, varying
-from feedline.tools.measure.measured import LEAST_SAMPLES, Making, Opened, Samples
+from feedline.tools.measure.fields import classes_of, digest_of, lengths_of, size_of, sorted_labels, varying
+from feedline.tools.measure.measured import Making, Samples
 from feedline.tools.measure.noise import Calibration
-from feedline.tools.measure.watching import Decodes, Opens, kept_open, kept_overhead_s
+from feedline.tools.measure.opened_files import OpenedFiles
 from feedline.workers.fetch.awaiting import is_awaited
 from feedline.workers.fetch.loop import loop_of
 
@@ -35,15 +34,7 @@ _CHECKED = 8
 """How many of the first samples are looked at again when later ones were made."""
 _SLOW = 5
 """Samples that take at least this many times the median are made again."""
-_OWN_SHARE = 1 / 6
-"""Lower bound for a sample's time with kept files, as a share of the measured time. The cost of keeping them, which is
-subtracted, is known only roughly."""
-_MADE_AGAIN = LEAST_SAMPLES
 _SLOWEST = 8
-_MADE_AGAIN_MOST = 64
-_AGAIN_S = 0.1
-"""The slowest samples are made again. For a median, so are `_MADE_AGAIN` of all samples, or up to `_MADE_AGAIN_MOST`
-while they take no longer than this."""
 _REPEATS = 3
 """How often a slow sample is made again, alternating with a median one."""
 # Any, throughout: a dataset, its indices and its samples are any objects.
@@ -106,7 +97,6 @@ class _Run:
     lengths: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     labels: dict[str, dict[int, int]] = field(default_factory=dict)
     digests: list[dict[str, int]] = field(default_factory=list)
-    pixels: float = 0.0
     failed: int = 0
     failure: str = ""
 
@@ -122,10 +112,11 @@ class _Run:
 class Sampling:
     """Makes samples and keeps the first ones. `ask` raises StopIteration at the end of an iterable dataset."""
 
-    def __init__(self, ask: Ask, indices: Iterator[object], keep: int) -> None:
+    def __init__(self, ask: Ask, indices: Iterator[object], keep: int, opened: OpenedFiles | None = None) -> None:
         self._ask = ask
         self._indices = indices
         self._keep = keep
+        self._opened = opened
         self.kept: list[object] = []
         self.made: list[object] = []
         """Indices of the samples that could be made."""
@@ -139,8 +130,6 @@ class Sampling:
         Raises DatasetFailed: no sample could be made, or the dataset is empty.
         """
         run = _Run()
-        opens: Opens | None = None
-        decodes: Decodes | None = None
         for index in islice(self._indices, _MOST_SAMPLES):
             if len(run.seconds) + run.failed > 0 and time.monotonic() > until_s:
                 break
@@ -148,29 +137,15 @@ class Sampling:
                 break
             if calibration is not None:
                 calibration.tick()
-            if opens is not None:
-                opens.sample()
-            elif run.seconds:  # the first sample has imported everything that samples need
-                opens, decodes, run.pixels = Opens(), Decodes(), 0.0
-                opens.begin()
-                decodes.begin()
+            if self._opened is not None and run.seconds:
+                self._opened.sample()
+        if self._opened is not None:
+            self._opened.end()
         self.made = run.indices
         if not run.seconds:
             raise _nothing_came(run)
-        opened = opens.end(clock) if opens is not None else ()
-        later = len(run.seconds) - 1
         repeated = tuple(self._again(run, until_s, clock)) if can_repeat else ()
-        again_s = functools.partial(self._usual_s, run.indices, clock)
-        kept_open_s = None
-        if opened and can_repeat:
-            with kept_open() as reads:
-                kept_open_s = again_s()
-                overhead_s = sum(kept_overhead_s(file, reads, clock) for file in opened)
-            if kept_open_s is not None:
-                kept_open_s = max(kept_open_s - overhead_s, _OWN_SHARE * kept_open_s)
-            opened = tuple(_with_reads(file, *reads.get(file.path, ("", ""))) for file in opened)
         lengths, length_field = varying(run.lengths)
-        decoded = None if decodes is None else decodes.end(later, run.pixels / max(later, 1), again_s)
         return Samples(
             seconds=tuple(run.seconds),
             cpu_share=float(np.median(run.shares)),
@@ -178,9 +153,6 @@ class Sampling:
             repeated=repeated,
             failed=run.failed,
             failure=run.failure,
-            opened=opened,
-            kept_open_s=kept_open_s,
-            decoded=decoded,
             lengths=lengths,
             length_field=length_field,
             reused=self._reused(run),
@@ -205,7 +177,6 @@ class Sampling:
         run.seconds.append(seconds)
         run.shares.append(min(1.0, computed / seconds))
         run.indices.append(index)
-        run.pixels += pixels_of(sample)
         for name, length in lengths_of(sample).items():
             run.lengths.setdefault(name, []).append(length)
         if isinstance(index, int):
@@ -250,26 +221,6 @@ class Sampling:
                 continue
             if min(times[True]) > _SLOW / 2 * float(np.median(times[False])):
                 yield f"{index!r:.40}", min(times[True])
-
-    def _usual_s(self, indices: list[object], clock: Clock) -> float | None:
-        """Make some samples again; return the median of their times, or None if one fails or there are too few."""
-        times: list[float] = []
-        if len(indices) < _MADE_AGAIN:
-            return None
-        for index in indices[:_MADE_AGAIN_MOST]:
-            if len(times) >= _MADE_AGAIN and sum(times) > _AGAIN_S:
-                break
-            before = clock.now()
-            try:
-                self._ask(index)
-            except Exception:  # the dataset does not work with kept files or smaller images
-                return None
-            times.append(clock.since(before)[0])
-        return float(np.median(times))
-
-
-def _with_reads(file: Opened, mode: str, read_by: str) -> Opened:
-    return replace(file, mode=mode, read_by=read_by)
 
 
 def _nothing_came(run: _Run) -> DatasetFailed:

@@ -41,17 +41,20 @@ def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = Fa
         CorruptSource: the data is damaged.
     """
     found = recognise(path)
+    described = {"path": shown_url(path), "format": found.format, "left out": 0, "looked at": 0, "verified": None}
     if found.manifest is not None:
-        return _described(path, found, found.manifest, fields, verify=verify)
+        described |= _by_manifest(found, found.manifest, fields)
+        if verify:
+            with open_recognised(found) as opened:
+                described["verified"] = _verified(opened)
+        return described
     with open_recognised(found, fields=None if fields is None else tuple(zip(fields, fields, strict=True))) as opened:
         samples, examples = _read_some(opened.dataset)
         names = dict.fromkeys(name for sample in samples for name in sample)
         schema = Schema(tuple(Column.of(name, [sample.get(name) for sample in samples]) for name in names))
         verified = _verified(opened) if verify else None
         is_map = hasattr(opened.dataset, "__getitem__")
-        return {
-            "path": path,
-            "format": opened.format,
+        return described | {
             "form": "map-style" if is_map else "stream",
             "source": type(opened.dataset).__name__,
             "samples": len(opened.dataset) if is_map else verified,
@@ -70,41 +73,30 @@ def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = Fa
         }
 
 
-def _described(
-    path: str, found: Recognised, manifest: Manifest, fields: Sequence[str] | None, *, verify: bool
-) -> JsonObject:
+def _by_manifest(found: Recognised, manifest: Manifest, fields: Sequence[str] | None) -> JsonObject:
     """Describe a folder in a store by its manifest."""
-    stored = manifest.stored
+    stored, folder = manifest.stored, shown_url(found.path)
     try:
         schema = Schema.from_json(stored["fields"])
-        line = loader_text(dataset_text(found.format, shown_url(found.path), schema, stored["form"]), schema)
+        line = loader_text(dataset_text(found.format, folder, schema, stored["form"]), schema)
     except (LookupError, TypeError, ValueError) as exc:
-        raise CorruptSource(f"The manifest of {shown_url(path)} does not describe its fields: {words(exc)}.") from exc
+        raise CorruptSource(f"The manifest of {folder} does not describe its fields: {words(exc)}.") from exc
     missing = next((one for one in fields or () if one not in schema.names), None)
     if missing is not None:
-        raise BadOption(f"{shown_url(path)} has no field {missing!r}, only {listed(schema.names)}.")
-    verified = None
-    if verify:
-        with open_recognised(found) as opened:
-            verified = _verified(opened)
+        raise BadOption(f"{folder} has no field {missing!r}, only {listed(schema.names)}.")
     return {
-        "path": shown_url(path),
-        "format": found.format,
         "form": "map-style",
         "source": READABLE[found.format].source.__name__,
         "samples": stored["count"],
         "bytes": sum(shard.bytes for shard in manifest.shards),
         "files": len(manifest.shards),
-        "left out": 0,
         "skipped": stored.get("skipped", 0),
         "metadata": stored.get("metadata", {}),
-        "looked at": 0,
         "fields": [
             {"name": column.name, "type": type_text(column), "example": ""}
             for column in schema.columns
             if fields is None or column.name in fields
         ],
-        "verified": verified,
         "line": line,
     }
 
@@ -160,7 +152,7 @@ def _verified(opened: Opened) -> int:
         count = done
 
     try:
-        count_samples(opened.dataset, size_on_disk(opened.files), report)
+        count = count_samples(opened.dataset, size_on_disk(opened.files), report)
     except Exception as exc:  # libraries raise all kinds of exceptions on damaged bytes
         if isinstance(exc, FeedlineError) and not isinstance(exc, CorruptSource):
             raise

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -25,7 +26,7 @@ from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import local_path, protocol_of
 from feedline.errors import BadOption, SourceError
 from feedline.system.failures import words
-from feedline.tools.write.options import Renamed
+from feedline.tools.write.options import Renamed, check_apart
 from feedline.tools.write.reading import dataset_text, fields_for
 from feedline.tools.write.schema import Sample, Schema, listed
 from feedline.tools.write.writers.contract import FORMATS
@@ -84,6 +85,25 @@ class Opened:
         """Close the dataset, if it has a `close` method."""
         if callable(close := getattr(self.dataset, "close", None)):
             close()
+
+
+# object: a dataset of any class, or the name of one.
+@contextmanager
+def open_given(
+    dataset: object, out: Path | None, *, fields: Renamed | None = None, remote: Remote | None = None
+) -> Iterator[Opened]:
+    """Open a dataset that is given by its name, to be written to a local output; yield any other dataset unchanged."""
+    if isinstance(dataset, os.PathLike):
+        dataset = os.fspath(dataset)
+    if isinstance(dataset, (bytes, bytearray, memoryview)):
+        raise BadOption(f"{bytes(dataset[:40])!r} is not a dataset. Give a dataset, or the path of one as a string.")
+    if not isinstance(dataset, str):
+        yield Opened("", dataset, "")
+        return
+    if out is not None:
+        check_apart(dataset, out)
+    with open_source(dataset, fields=fields, remote=remote) as opened:
+        yield opened
 
 
 def open_source(source: str, *, fields: Renamed | None = None, remote: Remote | None = None) -> Opened:

@@ -171,20 +171,16 @@ def as_fields(fields: object) -> Renamed | None:
         return None
     names = as_names(fields, "fields")
     old_names = as_names(fields.values(), "fields") if isinstance(fields, Mapping) else names
-    pairs = tuple(zip(names, old_names, strict=True))
-    if not names:
-        raise BadOption("fields=() names no field, so nothing would be written.")
-    if len(set(names)) < len(names):
-        raise BadOption(f"fields={list(names)} names a field twice.")
-    odd = next((name for name in names if not is_name(name)), None)
-    if odd is not None:
-        old = next(old for new, old in pairs if new == odd)
-        raise BadOption(
-            f"Not every format allows the field name {odd!r}: it is empty, starts with a dot or two underscores, or "
-            "contains a slash, a backslash, a line break or a NUL character. Rename the field: "
-            f"--fields x={old} (fields={{'x': {old!r}}} in Python)."
-        )
-    return pairs
+    if not names or len(set(names)) < len(names):
+        raise BadOption(f"fields={list(names)} names {'a field twice' if names else 'no field'}.")
+    for new, old in zip(names, old_names, strict=True):
+        if not is_name(new):
+            raise BadOption(
+                f"Not every format allows the field name {new!r}: it is empty, starts with a dot or two underscores, "
+                "or contains a slash, a backslash, a line break or a NUL character. Rename the field: "
+                f"--fields x={old} (fields={{'x': {old!r}}} in Python)."
+            )
+    return tuple(zip(names, old_names, strict=True))
 
 
 def is_name(name: str) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,14 +16,12 @@ from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, PackError
 from feedline.system.sizes import byte_count
-from feedline.tools.write.opening import Opened, called, dataset_fingerprint, open_source
+from feedline.tools.write.opening import called, dataset_fingerprint, open_given
 from feedline.tools.write.options import (
     Options,
-    Renamed,
     as_fields,
     as_names,
     as_path,
-    check_apart,
     check_place,
     check_store_place,
 )
@@ -158,7 +154,7 @@ def pack(
     chosen = as_fields(fields)
     if address and isinstance(dataset, str) and f"{dataset.rstrip('/')}/".startswith(f"{address.rstrip('/')}/"):
         raise BadOption(f"{shown_address(dataset)} lies in the output itself. Choose another place for the output.")
-    with _opened(dataset, None if address else path, chosen, remote) as opened:
+    with open_given(dataset, None if address else path, fields=chosen, remote=remote) as opened:
         options = Options(
             pictures=Pictures(encode, resize, quality),
             fields=as_fields(opened.fields) if chosen is None else chosen,
@@ -220,21 +216,3 @@ def pack(
         loader_text(dataset_text(format_.name, shown, samples.schema, progress.form), samples.schema),
         opened.left_out,
     )
-
-
-@contextmanager
-def _opened(dataset: object, out: Path | None, fields: Renamed | None, remote: Remote | None) -> Iterator[Opened]:
-    """Open a dataset that is given as a path or as module:object; yield any other dataset unchanged."""
-    if isinstance(dataset, os.PathLike):
-        dataset = os.fspath(dataset)
-    if isinstance(dataset, (bytes, bytearray, memoryview)):
-        raise BadOption(
-            f"{bytes(dataset[:40])!r} is not a dataset. Give a dataset, or the path of a folder or store as a string."
-        )
-    if not isinstance(dataset, str):
-        yield Opened("", dataset, "")
-        return
-    if out is not None:
-        check_apart(dataset, out)
-    with open_source(dataset, fields=fields, remote=remote) as opened:
-        yield opened

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +86,11 @@ def precompute(
         filling, _BATCH, sampler=missing, collate_fn=list, workers=workers, engine=engine, in_order=False, seed=seed
     )
     session_of(loader).rank_watch.is_over = True  # this process makes all samples, whatever its rank
-    with _shown(progress, head.count, len(missing), path) as advance:
+    is_shown = sys.stderr.isatty() if progress is None else progress
+    with Bar(quiet=not is_shown, stays=is_shown) as bar:
+        bar.begin(f"precompute {path.name}", head.count, done=head.count - len(missing), unit="samples")
         for sizes in loader:
-            advance(len(sizes), sum(sizes))
+            bar.update(advance=len(sizes))
     _finish(path, store, missing)
     return PrecomputedDataset(path, transform=transform, pickle=pickle)
 
@@ -176,30 +176,3 @@ class _AsyncFilling(_Filling):
 def _filling(dataset: object, store: SampleStore, path: Path, *, pickles: bool, freezes: bool) -> _Filling:
     is_async = inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
     return (_AsyncFilling if is_async else _Filling)(dataset, store, path, pickles=pickles, freezes=freezes)
-
-
-Advance = Callable[[int, int], None]
-"""Called with the numbers of samples and bytes just finished."""
-
-
-@contextlib.contextmanager
-def _shown(wanted: bool | None, count: int, missing: int, path: Path) -> Iterator[Advance]:
-    """Show a progress bar, if wanted."""
-    if not (sys.stderr.isatty() if wanted is None else wanted):
-        yield lambda samples, size: None
-        return
-    begun_s = time.monotonic()
-    with Bar(stays=True) as bar:
-        bar.begin(f"precompute {path.name}", count, done=count - missing)
-        done = [0, 0]
-
-        def advance(samples: int, size: int) -> None:
-            done[0], done[1] = done[0] + samples, done[1] + size
-            elapsed_s = max(1e-9, time.monotonic() - begun_s)
-            rate = f"{done[0] / elapsed_s:,.0f} samples/s, {done[1] / 1e6 / elapsed_s:,.1f} MB/s"
-            bar.update(advance=samples, note=rate)
-
-        yield advance
-
-
-__all__ = ["precompute"]

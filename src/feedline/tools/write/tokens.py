@@ -19,8 +19,8 @@ from feedline.system.options import checked_count
 from feedline.text.encoder import Encoder, EndOption, open_tokenizer, text_of, tokenizer_hash, tokenizer_name
 from feedline.text.token_file import ENDING, MAGIC, opened, verify
 from feedline.text.writing import TokenWriter
-from feedline.tools.write.opening import Opened, dataset_fingerprint, open_source
-from feedline.tools.write.options import as_path, check_apart, check_replaceable
+from feedline.tools.write.opening import dataset_fingerprint, open_given
+from feedline.tools.write.options import as_path, check_replaceable
 from feedline.tools.write.place import LocalPlace
 from feedline.tools.write.reading import loader_options
 from feedline.tools.write.run import Content, Run, Stage, loader_of
@@ -206,7 +206,7 @@ def write_tokens(
     if encoder.dtype == np.int64:
         raise BadOption("dtype='int64' is not a type for token files: those are 'uint16' and 'uint32'.")
     is_sharded = path.suffix != ENDING
-    with _opened(source, path, field) as opened:
+    with open_given(source, path, fields=((field, field),) if isinstance(field, str) else None) as opened:
         dataset = opened.dataset
         total = len(dataset) if kind_of(dataset, "source") is DatasetKind.MAP else None
         job: JsonObject = {
@@ -246,16 +246,6 @@ def write_tokens(
         time.monotonic() - begin,
         f"loader = feedline.Loader(feedline.text.TokenDataset({shown!r}, block=2048), {loader_options()})",
     )
-
-
-def _opened(source: object, out: Path, field: str | int | None) -> Opened:
-    """Open a dataset that is given as a path or as module:object; return any other dataset unchanged."""
-    if isinstance(source, os.PathLike):
-        source = os.fspath(source)
-    if not isinstance(source, str):
-        return Opened("", source, "")
-    check_apart(source, out)
-    return open_source(source, fields=((field, field),) if isinstance(field, str) else None)
 
 
 def _check_place(out: Path, *, overwrite: bool, shard_tokens: int | None) -> None:

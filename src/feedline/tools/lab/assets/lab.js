@@ -34,12 +34,10 @@ class Lab {
     this.showEntry();
     at("title").textContent = view.title;
     at("notice").textContent = view.notice;
-    at("more").textContent = view.more;
-    at("questions").replaceChildren(...view.questions.map(([question, answer]) => element("details", {}, element("summary", {}, question), element("p", {}, answer))));
+    at("more").replaceChildren(...view.more.split("\n\n").map((text) => element("p", {}, text)));
     document.title = `${view.title} · feedline lab`;
     this.values = form(at("controls"), view.controls, values, (changed) => this.changed(changed));
-    at("actions").replaceChildren();
-    at("pictures").replaceChildren();
+    for (const name of ["actions", "pictures", "code"]) at(name).replaceChildren();
     toAddress(view, this.values);
     this.run();
   }
@@ -70,7 +68,7 @@ class Lab {
     at("pace-label").hidden = true;
     this.state("running", "Starting the run.");
     const show = async (event) => {
-      if (event.at !== undefined) at("pace-label").hidden = false;
+      if (event.at) at("pace-label").hidden = false;
       await this.pace.until(event, signal);
       if (!signal.aborted) this.show(event);
     };
@@ -109,7 +107,7 @@ class Lab {
   }
 
   show(event) {
-    if (event.kind === "run") { this.number = event.number; at("code").textContent = event.code; }
+    if (event.kind === "run") this.number = event.number;
     else if (event.kind === "code") at("code").textContent = event.text;
     else if (event.kind === "doing") this.doing(event.text, event.seconds);
     else if (event.kind === "buttons") this.buttons(event.actions);
@@ -124,7 +122,7 @@ class Lab {
   buttons(actions) {
     at("actions").replaceChildren(...Object.entries(actions).map(([name, text]) => {
       const button = element("button", { type: "button", "data-action": name }, text);
-      button.addEventListener("click", () => act(this.number, name, pageData.token).catch((error) => this.trouble(error.message)));
+      button.addEventListener("click", () => click(this.number, name, pageData.token).catch((error) => this.trouble(error.message)));
       return button;
     }));
   }

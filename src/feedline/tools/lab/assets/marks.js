@@ -28,7 +28,7 @@ const time = (s) => (s >= 1 ? `${short(s)} s` : s >= 1e-3 ? `${short(s * 1e3)} m
 const MARKS = {
   cells({ rows, legend }) {
     const place = element("div", { class: "rows" });
-    for (const { name, cells } of rows) {
+    for (const [name, cells] of rows) {
       const boxes = cells.map(([text, shade]) => shaded(element("span", { class: "cell" }, text), shade, "borderColor"));
       place.append(element("span", { class: "faint" }, name), element("div", { class: "cells" }, ...boxes));
     }
@@ -97,6 +97,8 @@ const MARKS = {
   },
 
   table({ head, rows }) { return table(head, rows); },
+
+  notes({ texts }) { return element("div", {}, ...texts.map((text) => element("p", { class: "note" }, text))); },
 
   // Stations go to the right in one row and to the left in the next, so that each one lies beside the one before it.
   path({ stations, reached }, wide) {

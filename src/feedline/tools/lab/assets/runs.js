@@ -26,8 +26,8 @@ async function reason(answer) {
   try { return JSON.parse(text).error || text; } catch { return text; }
 }
 
-async function act(number, action, token) {
-  const answer = await fetch(`/runs/${number}/actions`, {
+async function click(number, action, token) {
+  const answer = await fetch(`/runs/${number}/clicks`, {
     method: "POST", headers: { "content-type": "application/json", "x-feedline-token": token }, body: JSON.stringify({ action }),
   });
   if (!answer.ok) throw new Refused(await reason(answer));
@@ -56,7 +56,7 @@ class Pace {
 
   async until(event, signal) {
     const at = event.at;
-    if (at === undefined) return;
+    if (!at) return;
     const speed = matchMedia("(prefers-reduced-motion: reduce)").matches ? Infinity : PACES[Number(this.slider.value)];
     const wait = Math.max(0, at - this.last) * 1000 / speed;
     this.last = at;

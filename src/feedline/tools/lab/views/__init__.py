@@ -1,6 +1,5 @@
 """The views of the lab, in the order of the page."""
 
-from feedline.tools.lab.view import View
 from feedline.tools.lab.views import (
     batching,
     bottlenecks,
@@ -14,7 +13,7 @@ from feedline.tools.lab.views import (
     your_dataset,
 )
 
-VIEWS: tuple[View, ...] = (
+VIEWS = (
     pipeline.VIEW,
     batching.VIEW,
     samplers.VIEW,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import signal
 import tempfile
 import time
@@ -13,221 +12,180 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 from torch.utils.data import Dataset
 
-import feedline
-from feedline.tools.lab.apart import apart
-from feedline.tools.lab.controls import Choice, Number, Values
-from feedline.tools.lab.pictures import Event, buttons, cells, doing, figures, say, table
-from feedline.tools.lab.view import Actions, View
+from feedline.errors import WorkerWarning
+from feedline.tools.lab.loaders import loader_of
+from feedline.tools.lab.pictures import Event, buttons, cells, code, doing, figures, say, table
+from feedline.tools.lab.view import Clicks, Control, View
 
 _BATCH = 4
-_BATCHES = 72
+_SAMPLES = 288
 _SAMPLE_S = 0.012
-_TIMEOUT_S = 0.75
 _STEP_S = 0.03
-_ACTIONS = {
-    "kill": "Kill a worker",
-    "freeze": "Freeze a worker",
-    "break": "Break a sample",
-    "cut": "Cut and resume",
-}
-_SIGNALS = {"kill": (signal.SIGKILL, "killed"), "freeze": (signal.SIGSTOP, "frozen")}
-_SHADES = (*(f"class-{number}" for number in range(8)), "slot", "queue", "start", "bad")
-"""Colours of processes. Processes with the same colour are far apart."""
+_ROW = 18
+_BUTTONS = {"kill": "Kill a worker", "freeze": "Freeze a worker", "break": "Break a sample", "cut": "Cut and resume"}
 _AT = {"kill": 10, "freeze": 20, "break": 40, "cut": 60}
 """After how many batches each fault happens by itself. A frozen worker is detected before the cut."""
+_SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
+_SHADES = (*(f"class-{number}" for number in range(8)), "slot", "queue", "start", "bad")
+"""Colours of processes. Processes with the same colour are far apart."""
 
 
 class Fragile(Dataset[torch.Tensor]):
     """Samples that contain their index and process id. Files in a folder control what goes wrong.
 
-    A sample whose index is in `broken.txt` raises. A file in `due` stops the first worker that finds it, in the middle
-    of a batch. Workers record what happens to them in `lost.txt`, and the samples that they start in `begun.txt`.
+    `kill.1` or `freeze.2` stops the first worker that finds it, in the middle of a batch; sample 7 raises if there is
+    `broken.7`. The samples that were started are listed in `begun`.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def __len__(self) -> int:
-        return _BATCH * _BATCHES
+        return _SAMPLES
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        append(self.folder / "begun.txt", str(index))
-        for fault in (self.folder / "due").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # another worker has found it
-                fault.unlink()
-                number, what = _SIGNALS[fault.suffix[1:]]
-                append(self.folder / "lost.txt", f"Worker process {os.getpid()} was {what}.")
-                os.kill(os.getpid(), number)
+        with (self.folder / "begun").open("a") as begun:
+            begun.write(f"{index}\n")
+        for fault, number in _SIGNALS.items():
+            for due in self.folder.glob(f"{fault}.*"):
+                with contextlib.suppress(FileNotFoundError):  # another worker has found it
+                    due.unlink()
+                    os.kill(os.getpid(), number)
         time.sleep(_SAMPLE_S)
-        if str(index) in lines_of(self.folder / "broken.txt"):
+        if (self.folder / f"broken.{index}").exists():
             raise ValueError(f"sample {index} is damaged")
         return torch.tensor([index, os.getpid()])
 
 
-def append(file: Path, line: str) -> None:
-    """Append a line to a file that several processes write to."""
-    with file.open("a") as opened:
-        opened.write(f"{line}\n")
+def faults(
+    clicks: Clicks,
+    workers: Annotated[int, Control("Workers", 1, 4)] = 3,
+    happens: Annotated[str, Control("Happens by itself", options=("nothing", *_AT, "all of them"))] = "kill",
+) -> Iterator[Event]:
+    """Kill workers, freeze them or break samples, and see that no other sample is lost.
 
+    Each colour is one worker process. A worker that dies loses the batch that it was making; another worker makes that
+    batch again, and training gets it once, in its place. With seed=, the random numbers of a sample follow from the
+    seed, the epoch and the index, whichever worker makes it.
 
-def lines_of(file: Path) -> list[str]:
-    """Return the lines of a file; none if it does not exist yet."""
-    return file.read_text().splitlines() if file.exists() else []
-
-
-def _run(values: Values, actions: Actions) -> Iterator[Event]:
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "due").mkdir()
-        yield from _Epoch(values, Path(folder)).run(actions)
+    A cut saves the state of the loader, and a new loader with a different number of workers resumes from it. The
+    counts at the end show that nothing was lost or delivered twice.
+    """
+    saved = "state = loader.state_dict()  # after any batch; another loader resumes with load_state_dict(state)"
+    yield code(f"{_code(workers)}\n{saved}")
+    yield doing("Delivering batches. Click a button to cause a fault.")
+    yield buttons(_BUTTONS)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", WorkerWarning)
+        epoch = _Epoch(workers, Path(folder), caught)
+        try:
+            while epoch.take():
+                yield from epoch.shown()
+                due = [fault for fault, at in _AT.items() if happens in (fault, "all of them") and at == epoch.count]
+                while not clicks.empty():
+                    due.append(clicks.get())
+                for fault in due:
+                    yield say(epoch.cause(fault))
+                time.sleep(_STEP_S)
+        finally:
+            epoch.loader.close()
+        yield from epoch.shown()
+        yield say(epoch.result())
 
 
 class _Epoch:
     """An epoch in which things go wrong, and what the page shows about it."""
 
-    def __init__(self, values: Values, folder: Path) -> None:
-        self._values = values
+    def __init__(self, workers: int, folder: Path, caught: list[warnings.WarningMessage]) -> None:
+        self.count = 0
+        self._workers = workers
         self._folder = folder
-        self._workers = values["workers"]
-        self._loader = self._new_loader()
-        self._order: list[int] = list(self._loader.sampler)
+        self._caught = caught
+        self._open()
+        self._left: list[int] = list(self.loader.sampler)
+        """Samples that may be broken, in the order of the epoch."""
         self._seen: Counter[int] = Counter()
-        self._pids: dict[int, str] = {}
+        self._shades: dict[int, str] = {}
         self._drawn: list[tuple[str, str]] = []
         self._log: list[list[str]] = []
-        self._due_count = self._lost = 0
-        """Workers that will be stopped, and workers that were."""
-        self._replaced_before = self._skipped_before = 0
+        self._before: Counter[str] = Counter()
         """Counts of the loaders before the current one."""
 
-    def run(self, actions: Actions) -> Iterator[Event]:
-        warnings.simplefilter("ignore")  # the page shows the same information
-        yield doing("Delivering batches. Click a button to cause a fault.")
-        yield buttons(_ACTIONS)
-        batches = iter(self._loader)
-        try:
-            while True:
-                asked = time.monotonic()
-                batch = next(batches, None)
-                if batch is None:
-                    break
-                self._take(batch, time.monotonic() - asked)
-                yield from self._shown()
-                for action in self._due(actions):
-                    yield say(self._do(action))
-                    if action == "cut":
-                        batches = iter(self._loader)
-                time.sleep(_STEP_S)
-        finally:
-            self._close()
-        yield from self._shown()
-        yield say(self._verdict())
+    def _open(self, state: str = "") -> None:
+        # Any: torch's types.
+        self.loader: Any = loader_of(_code(self._workers), dataset=Fragile(self._folder))
+        if state:
+            self.loader.load_state_dict(json.loads(state))
+        self._batches = iter(self.loader)
 
-    def _new_loader(self) -> feedline.DataLoader[torch.Tensor, torch.Tensor]:
-        return feedline.DataLoader(
-            Fragile(self._folder),
-            batch_size=_BATCH,
-            shuffle=True,
-            seed=0,
-            num_workers=self._workers,
-            timeout=_TIMEOUT_S,
-            restarts=8,
-            on_error="skip",
-        )
+    def take(self) -> bool:
+        """Take the next batch; False at the end of the epoch."""
+        batch = next(self._batches, None)
+        while self._caught:  # the loader's own messages
+            self._note(str(self._caught.pop(0).message))
+        if batch is None:
+            return False
+        self._seen.update(batch[:, 0].tolist())
+        shade = self._shades.setdefault(int(batch[0, 1]), _SHADES[len(self._shades) % len(_SHADES)])
+        self._drawn.append((f"{self.count}{'!' if len(batch) < _BATCH else ''}", shade))
+        self.count += 1
+        return True
 
-    def _take(self, batch: torch.Tensor, waited_s: float) -> None:
-        pid = int(batch[0, 1])
-        indices = batch[:, 0].tolist()
-        self._seen.update(indices)
-        if pid not in self._pids:
-            self._pids[pid] = _SHADES[len(self._pids) % len(_SHADES)]
-        late = waited_s > 5 * _SAMPLE_S * _BATCH
-        text = f"{len(self._drawn)}{'!' if len(indices) < _BATCH else ''}"
-        self._drawn.append((text, self._pids[pid]))
-        if late:
-            self._note(f"Training waited {waited_s:.1f} s for batch {len(self._drawn) - 1}, made by process {pid}.")
-
-    def _due(self, actions: Actions) -> list[str]:
-        due = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                due.append(actions.get_nowait())
-        chosen = self._values["happens"]
-        return due + [name for name, at in _AT.items() if chosen in (name, "all of them") and at == len(self._drawn)]
-
-    def _do(self, action: str) -> str:
+    def cause(self, fault: str) -> str:
         """Cause a fault, and return a sentence about it."""
-        if action in _SIGNALS:
-            if len(set(lines_of(self._folder / "begun.txt"))) == _BATCH * _BATCHES:
-                return "All samples have been made already: run again and click earlier."
-            self._due_count += 1
-            (self._folder / "due" / f"{self._due_count}.{action}").touch()
-            return f"The next worker that starts a sample will be {_SIGNALS[action][1]}."
-        if action == "break":
-            broken = lines_of(self._folder / "broken.txt")
-            victim = next(index for index in reversed(self._order) if str(index) not in broken)
-            append(self._folder / "broken.txt", str(victim))
+        if fault in _SIGNALS:
+            (self._folder / f"{fault}.{self.count}").touch()
+            return f"The next worker that starts a sample will {'die' if fault == 'kill' else 'freeze'}."
+        if fault == "break":
+            victim = self._left.pop()
+            (self._folder / f"broken.{victim}").touch()
             text = f"Sample {victim} raises an exception from now on."
         else:
-            state = json.dumps(self._loader.state_dict())
-            self._replaced_before, self._skipped_before = self._replaced(), self._skipped()
-            self._loader.close()
+            state, self._before = json.dumps(self.loader.state_dict()), self._counts()
+            self.loader.close()
             self._workers = 1 + self._workers % 4
-            self._loader = self._new_loader()
-            self._loader.load_state_dict(json.loads(state))
+            self._open(state)
             text = f"A new loader with {self._workers} workers resumes from a state of {len(state)} bytes."
         self._note(text)
         return text
 
-    def _note(self, text: str) -> None:
-        self._log.append([str(len(self._drawn)), text])
-
-    def _shown(self) -> Iterator[Event]:
-        for lost in lines_of(self._folder / "lost.txt")[self._lost :]:
-            self._lost += 1
-            self._note(lost)
-        rows = [(f"from {first}", self._drawn[first : first + 18]) for first in range(0, max(1, len(self._drawn)), 18)]
-        legend = [(f"process {pid}", shade) for pid, shade in self._pids.items()]
+    def shown(self) -> Iterator[Event]:
+        """Yield the pictures and figures of what has happened so far."""
+        rows = [(f"from {at}", self._drawn[at : at + _ROW]) for at in range(0, max(1, self.count), _ROW)]
+        legend = {f"process {pid}": shade for pid, shade in self._shades.items()}
         yield cells("delivered", "Batches in the order of delivery (! marks a shorter one)", rows, legend)
-        yield figures(
-            {
-                "batches": len(self._drawn),
-                "samples": sum(self._seen.values()),
-                "repeated": sum(count > 1 for count in self._seen.values()),
-                "workers lost": self._lost,
-                "workers replaced": self._replaced(),
-                "samples made again": self._again(),
-                "samples skipped": self._skipped(),
-            }
-        )
+        begun = (self._folder / "begun").read_text().split()
+        seen = {"batches": self.count, "samples": self._seen.total(), "repeated": self._repeated}
+        yield figures({**seen, "samples made again": len(begun) - len(set(begun)), **self._counts()})
         if self._log:
             yield table("log", "What happened", ["after batch", "what"], self._log)
 
-    def _again(self) -> int:
-        begun = lines_of(self._folder / "begun.txt")
-        return len(begun) - len(set(begun))
-
-    def _replaced(self) -> int:
-        return self._replaced_before + int(self._loader.stats()["restarted_workers"])
-
-    def _skipped(self) -> int:
-        skipped = [fault for fault in self._loader.faults if fault.action == "skip"]
-        return self._skipped_before + len(skipped)
-
-    def _verdict(self) -> str:
-        missing = sorted(set(range(_BATCH * _BATCHES)) - set(self._seen))
-        repeated = sum(count > 1 for count in self._seen.values())
+    def result(self) -> str:
+        """Return a sentence on the whole epoch."""
+        missing = sorted(set(range(_SAMPLES)) - set(self._seen))
         named = f"{len(missing)} skipped by name ({', '.join(map(str, missing))})" if missing else "none missing"
-        return f"The epoch is over: {len(self._seen)} samples delivered, {repeated} repeated, {named}."
+        return f"The epoch is over: {len(self._seen)} samples delivered, {self._repeated} repeated, {named}."
 
-    def _close(self) -> None:
-        self._loader.close()
+    def _note(self, text: str) -> None:
+        self._log.append([str(self.count), text])
+
+    @property
+    def _repeated(self) -> int:
+        return sum(count > 1 for count in self._seen.values())
+
+    def _counts(self) -> Counter[str]:
+        stats = self.loader.stats()
+        counts = {"workers replaced": stats["restarted_workers"], "samples skipped": stats["faults"]["skip"]}
+        return Counter({name: count + self._before[name] for name, count in counts.items()})
 
 
-def _code(values: Values) -> str:
+def _code(workers: int) -> str:
     return f"""from feedline import DataLoader
 
 loader = DataLoader(
@@ -235,39 +193,11 @@ loader = DataLoader(
     batch_size={_BATCH},
     shuffle=True,
     seed=0,
-    num_workers={values["workers"]},
-    timeout={_TIMEOUT_S},  # a worker that takes longer is stuck
+    num_workers={workers},
+    timeout=0.75,  # a worker that takes longer is stuck
     restarts=8,  # stuck and dead workers are replaced, up to 8 per epoch
     on_error="skip",  # samples that fail are skipped and listed in loader.faults
-)
-state = loader.state_dict()  # after any batch; another loader resumes with load_state_dict(state)
-"""
+)"""
 
 
-VIEW = View(
-    name="faults",
-    title="Faults",
-    notice="Kill workers, freeze them or break samples, and see that no other sample is lost.",
-    more="Each colour is one worker process. Batches that a lost worker had started are made again by other workers, "
-    "in the same order and with the same random numbers. A cut saves the state of the loader, and a new loader with a "
-    "different number of workers resumes from it. The counts at the end show that nothing was lost or delivered twice.",
-    controls=(
-        Number("workers", "Workers", 1, 4, 3),
-        Choice("happens", "Happens by itself", ("nothing", *_AT, "all of them"), "kill"),
-    ),
-    code=_code,
-    run=apart(_run),
-    questions=(
-        (
-            "Why are some samples made twice, but delivered once?",
-            "A worker that dies loses the batch that it was making. Another worker makes that batch again, and the "
-            "training loop gets it once, in its place.",
-        ),
-        (
-            "How can the batch be the same when it is made again?",
-            "With seed=, the random numbers of a sample follow from the seed, the epoch and the index, whichever "
-            "worker makes it.",
-        ),
-    ),
-    presets=tuple({"happens": name} for name in ("nothing", *_AT, "all of them")),
-)
+VIEW = View(faults, presets=[{"happens": name} for name in ("nothing", *_AT, "all of them")])

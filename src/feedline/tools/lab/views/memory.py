@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TypedDict
+from typing import Annotated, Any
 
 import torch
 from torch.utils.data import Dataset
 
 import feedline
-from feedline.tools.lab.apart import apart
-from feedline.tools.lab.controls import Number, Switch, Values
-from feedline.tools.lab.pictures import Event, bars, doing, figures, lines, say
-from feedline.tools.lab.view import Actions, View
+from feedline.tools.lab.loaders import loader_code, loader_of
+from feedline.tools.lab.pictures import Event, Line, bars, code, doing, figures, lines, say
+from feedline.tools.lab.view import Control, View
 from feedline.tools.measure.load import pss_bytes
 
 _BATCH = 256
@@ -35,124 +34,64 @@ class Paths(Dataset[tuple[torch.Tensor, int]]):
         return torch.zeros(self.sample_bytes, dtype=torch.uint8), len(self.paths[index])
 
 
-def _run(values: Values, _: Actions) -> Iterator[Event]:
-    count = values["thousand_paths"] * 1000
-    grown: dict[str, tuple[list[float], list[float]]] = {}
+def memory(
+    workers: Annotated[int, Control("Workers", 1, 4)] = 2,
+    thousand_paths: Annotated[int, Control("Paths in the dataset, in thousands", 10, 500, 10)] = 200,
+    prefetch: Annotated[int, Control("Prefetch per worker", 1, 8)] = 2,
+    sample_kb: Annotated[int, Control("Size of a sample", 1, 50, unit="kB")] = 4,
+    pin: Annotated[bool, Control("Pinned memory (needs a GPU)")] = False,
+) -> Iterator[Event]:
+    """See how much memory workers take, with paths in a list and with feedline.share.
+
+    Forked workers share the memory of the training process until one of them writes to it. Reading a Python object
+    changes the reference count that is stored in it, so a list of paths is copied little by little into every worker,
+    until each has all of it. share() keeps the strings in a few arrays, which reading does not change.
+
+    Waiting batches take workers x prefetch x batch size, in slots that are reused.
+    """
+    options = {"pin_memory": True} if pin else {}
+    text = loader_code(
+        batch_size=_BATCH, num_workers=workers, prefetch_factor=prefetch, **options, shuffle=True, seed=0
+    )
+    shared = f"paths = feedline.share(paths)  # {thousand_paths},000 strings, stored once for all workers"
+    yield code(f"import feedline\n{text}".replace("\n\n", f"\n\n{shared}\ndataset = MyDataset(paths)\n"))
+    grown: dict[str, Line] = {}
     for name in ("a Python list", "feedline.share"):
         yield doing(f"Measuring the memory of the workers, with the paths in {name}.", _SECONDS)
-        paths: Sequence[str] = [
-            f"/data/train/class_{number % 1000:04d}/image_{number:08d}.jpg" for number in range(count)
-        ]
+        paths: Sequence[str] = [f"/data/class_{n % 1000:04d}/image_{n:08d}.jpg" for n in range(thousand_paths * 1000)]
         if name == "feedline.share":
             paths = feedline.share(paths)
-        seen, pss, details = _epoch(Paths(paths, values["sample_kb"] * 1000), values)
-        grown[name] = (seen, [value - pss[0] for value in pss])
-        yield lines(
-            "growth",
-            "Growth of the program's memory (PSS) since the first batch, while samples are looked up",
-            "thousand samples looked up",
-            "MiB",
-            grown,
-        )
-    batch_bytes = _BATCH * values["sample_kb"] * 1000
-    formula = values["workers"] * values["prefetch"] * batch_bytes
+        loader = loader_of(text, dataset=Paths(paths, sample_kb * 1000))
+        grown[name], most_slots = _growth(loader)
+        arena_bytes = int(loader.stats()["arena_bytes"])
+        loader.close()
+        title = "Growth of the program's memory (PSS) since the first batch, while samples are looked up"
+        yield lines("growth", title, "thousand samples looked up", "MiB", grown)
+    waiting_bytes = workers * prefetch * _BATCH * sample_kb * 1000
+    drawn = [("workers x prefetch x batch", waiting_bytes, "compute"), ("arena, measured", arena_bytes, "accent")]
     yield bars(
         "prefetch",
         "Memory for prefetched batches: by the formula, and as measured in the arena",
-        [
-            ("workers x prefetch x batch", float(formula), f"{formula / _MEBIBYTE:.1f} MiB", "compute"),
-            ("arena, measured", float(details["arena"]), f"{details['arena'] / _MEBIBYTE:.1f} MiB", "accent"),
-        ],
+        [(name, size, f"{size / _MEBIBYTE:.1f} MiB", shade) for name, size, shade in drawn],
     )
-    yield figures(
-        {
-            "growth with a list": f"{grown['a Python list'][1][-1]:.1f} MiB",
-            "growth with share": f"{grown['feedline.share'][1][-1]:.1f} MiB",
-            "most slots in use": details["slots"],
-            "batches pinned": "yes" if details["pinned"] else "no",
-        }
-    )
+    ends = {f"growth with {name}": f"{sizes[-1]:.1f} MiB" for name, (_, sizes) in grown.items()}
+    yield figures({**ends, "most slots in use": most_slots})
     yield say("Workers copy a list as they read it, but not what share() made.")
 
 
-class Details(TypedDict):
-    """Facts about a loader."""
-
-    pinned: bool
-    arena: int
-    slots: int
-
-
-def _epoch(dataset: Paths, values: Values) -> tuple[list[float], list[float], Details]:
-    """Run a part of an epoch; return thousands of samples seen, summed PSS in MiB, and details about the loader."""
-    pinned = bool(values["pin"]) and torch.cuda.is_available()
-    loader = feedline.DataLoader(
-        dataset,
-        batch_size=_BATCH,
-        shuffle=True,
-        seed=0,
-        num_workers=values["workers"],
-        prefetch_factor=values["prefetch"],
-        engine="process",
-        pin_memory=pinned,
-    )
-    seen, pss, slots = [], [], 0
-    is_pinned = False
+# Any: torch's types.
+def _growth(loader: Any) -> tuple[Line, int]:
+    """Run a part of an epoch; return MiB by thousands of samples, and the maximum number of slots in use."""
+    seen, sizes, slots = list[float](), list[float](), 0
     until, every = time.monotonic() + _SECONDS, max(1, len(loader) // 12)
-    for number, (samples, _) in enumerate(loader):
-        is_pinned = is_pinned or (pinned and samples.is_pinned())
+    for number, _ in enumerate(loader):
         if number % every == 0:
             seen.append(number * _BATCH / 1000)
-            pss.append((pss_bytes(kinds=("Pss_Anon",)) or 0) / _MEBIBYTE)
-        slots = max(slots, int(loader.stats()["leased_slots"])) if number % 16 == 0 else slots
+            sizes.append((pss_bytes(kinds=("Pss_Anon",)) or 0) / _MEBIBYTE)
+            slots = max(slots, int(loader.stats()["leased_slots"]))
         if time.monotonic() > until and len(seen) > 2:
             break
-    details = Details(pinned=is_pinned, arena=int(loader.stats()["arena_bytes"]), slots=slots)
-    loader.close()
-    return seen, pss, details
+    return (seen, [size - sizes[0] for size in sizes]), slots
 
 
-def _code(values: Values) -> str:
-    pin = "\n    pin_memory=True," if values["pin"] else ""
-    return f"""import feedline
-
-paths = feedline.share(paths)  # a list of {values["thousand_paths"]},000 strings, stored once for all workers
-loader = feedline.DataLoader(
-    MyDataset(paths),
-    batch_size={_BATCH},
-    num_workers={values["workers"]},
-    prefetch_factor={values["prefetch"]},{pin}
-)
-"""
-
-
-VIEW = View(
-    name="memory",
-    title="Memory",
-    notice="See how much memory workers take, with paths in a list and with feedline.share.",
-    more="Forked workers share the memory of the training process until one of them writes to it, and Python writes to "
-    "every object that it reads. So a list of paths is copied little by little into every worker; a list made by "
-    "share() is not. Waiting batches take workers x prefetch x batch size, in slots that are reused.",
-    controls=(
-        Number("workers", "Workers", 1, 4, 2),
-        Number("thousand_paths", "Paths in the dataset, in thousands", 10, 500, 200, step=10),
-        Number("prefetch", "Prefetch per worker", 1, 8, 2),
-        Number("sample_kb", "Size of a sample", 1, 50, 4, unit="kB"),
-        Switch("pin", "Pinned memory (needs a GPU)", default=False),
-    ),
-    code=_code,
-    run=apart(_run),
-    questions=(
-        (
-            "Why does memory grow although the workers only read the list?",
-            "Reading an object changes its reference count, which is stored in the object. So the system copies its "
-            "memory page for that worker. share() keeps all strings in a few arrays, which reading does not change.",
-        ),
-        (
-            "Is it a leak?",
-            "No: it ends when every worker has a copy of the whole list. With many workers and a long list, memory may "
-            "run out before.",
-        ),
-    ),
-    presets=({}, {"workers": 1}, {"workers": 4}, {"prefetch": 8}, {"sample_kb": 50}),
-)
+VIEW = View(memory, presets=[{}, {"workers": 1}, {"workers": 4}, {"prefetch": 8}, {"sample_kb": 50}])

@@ -3,27 +3,89 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import samplers
-from feedline.abc.sampler import BatchSampler, Sampler
-from feedline.loader.loader import Loader
-from feedline.system.optional import require
-from feedline.tools.lab.controls import Choice, Number, Switch, Values
-from feedline.tools.lab.pictures import Event, bars, cells, figures, say, table
-from feedline.tools.lab.view import Actions, View
+from feedline.tools.lab.loaders import loader_of
+from feedline.tools.lab.pictures import Event, Row, bars, cells, code, figures, say, table
+from feedline.tools.lab.view import Control, View
 
 _SAMPLES = 96
 _CLASSES = 4
 _SHOWN = 12
-_EVERY = 4
-"""One in how many samples is in the subset."""
-_SEED = 7
-_LEGEND = [(f"class {label}", f"class-{label}") for label in range(_CLASSES)]
-_Batches = list[list[int]]
+_LEGEND = {f"class {label}": f"class-{label}" for label in range(_CLASSES)}
+_LENGTHS = np.random.default_rng(1).integers(5, 120, _SAMPLES)
+_MADE = {
+    "sequential": "sampler = samplers.SequentialSampler(dataset)",
+    "random": "sampler = samplers.RandomSampler(dataset)",
+    "subset random": "sampler = samplers.SubsetRandomSampler(range(0, len(dataset), 4))",
+    "batch sampler": "batches = samplers.BatchSampler(samplers.RandomSampler(dataset), {size}, drop_last=True)",
+    "weighted": "sampler = samplers.WeightedRandomSampler(1 / np.bincount(labels)[labels], len(dataset))",
+    "stratified": "batches = samplers.StratifiedBatchSampler(labels, batch_size={size})",
+    "bucketed": "batches = samplers.LengthBucketBatchSampler(lengths, batch_size={size})",
+}
+_RESULTS = {
+    "sequential": "A sequential order is the same in every epoch.",
+    "subset random": "Only every 4th sample is drawn, in another order in each epoch.",
+    "batch sampler": "The batch sampler groups a random order, and drops an incomplete batch.",
+}
+
+
+def samplers(
+    sampler: Annotated[str, Control("Sampler", options=tuple(_MADE))] = "random",
+    batch_size: Annotated[int, Control("Batch size", 1, 48)] = 12,
+    imbalance: Annotated[float, Control("Factor by which each class is rarer than the one before", 1, 4, 0.5)] = 2.0,
+    ranks: Annotated[int, Control("Ranks", 1, 4)] = 1,
+    forget: Annotated[bool, Control("torch's DistributedSampler without set_epoch")] = False,
+) -> Iterator[Event]:
+    """See the order of samples that each sampler gives. Colours are classes.
+
+    A random order leaves rare classes out of many batches. A weighted sampler draws them more often, with replacement:
+    some samples come several times in an epoch, others not at all. A stratified sampler gives every batch the mixture
+    of the whole dataset.
+
+    A sampler yields indices, and batch_size says how many make a batch. A batch sampler yields whole batches, so
+    batch_size, shuffle, sampler and drop_last must be left out.
+
+    With several ranks, each one gets its own part of one common order. If you forget set_epoch with torch's
+    DistributedSampler, every epoch has the same order; feedline's loader sets the epoch itself.
+    """
+    text = _torchs(batch_size, ranks) if forget else _code(sampler, batch_size, ranks)
+    yield code(text)
+    labels = _labels(imbalance)
+    names = {"dataset": range(_SAMPLES), "labels": labels, "lengths": _LENGTHS}
+    loaders = [loader_of(text, **names, rank=rank) for rank in range(ranks)]
+    epoch, following = ([[batch.tolist() for batch in loader] for loader in loaders] for _ in range(2))
+    seen = Counter(index for batches in epoch for batch in batches for index in batch)
+    yield figures(
+        {
+            "batches per rank": len(epoch[0]),
+            "different samples in the epoch": len(seen),
+            "seen more than once": sum(count > 1 for count in seen.values()),
+            "never seen": _SAMPLES - len(seen),
+        }
+    )
+
+    def row(name: str, batch: list[int]) -> Row:
+        return name, [(str(index), f"class-{labels[index]}") for index in batch]
+
+    for rank, batches in enumerate(epoch):
+        whose = f", rank {rank} of {ranks}" if ranks > 1 else ""
+        more = f", the first {_SHOWN} batches" if len(batches) > _SHOWN else ""
+        rows = [row(f"batch {number}", batch) for number, batch in enumerate(batches[:_SHOWN])]
+        yield cells(f"rank {rank}", f"Epoch 0{whose}{more}: indices of samples", rows, _LEGEND)
+    first = [row(f"epoch {number}", batches[0][0]) for number, batches in enumerate((epoch, following))]
+    yield cells("epochs", "The first batch of two epochs", first, _LEGEND)
+    yield _balance(labels, seen)
+    full = [batch for batches in epoch for batch in batches if len(batch) == batch_size]
+    yield _padding(full) if sampler == "bucketed" else _spread(labels, full)
+    if forget:
+        yield say("set_epoch was not called, so both epochs have the same order.")
+    else:
+        yield say(_RESULTS.get(sampler, "Each epoch has its own order: the loader sets the epoch itself."))
 
 
 def _labels(imbalance: float) -> NDArray[np.int64]:
@@ -34,179 +96,53 @@ def _labels(imbalance: float) -> NDArray[np.int64]:
     return np.random.default_rng(0).permutation(np.repeat(np.arange(_CLASSES), counts))
 
 
-def _lengths() -> NDArray[np.int64]:
-    return np.random.default_rng(1).integers(5, 120, _SAMPLES)
+def _code(sampler: str, size: int, ranks: int) -> str:
+    made = _MADE[sampler].format(size=size)
+    name = made.partition(" ")[0]
+    lines = ["import numpy as np"] if "np." in made else []
+    lines += ["from feedline import DataLoader, samplers", "", made]
+    if ranks > 1:
+        lines.append(f"{name} = samplers.distribute({name}, rank, {ranks})")
+    option = "batch_sampler=batches" if name == "batches" else f"batch_size={size}, sampler=sampler"
+    return "\n".join([*lines, f"loader = DataLoader(dataset, {option}, seed=7)"])
 
 
-def _run(values: Values, _: Actions) -> Iterator[Event]:
-    labels, size, ranks = _labels(values["imbalance"]), values["batch_size"], values["ranks"]
-    forgets = values["forget"]
-    epochs = [[_batches(values, labels, rank, epoch) for rank in range(ranks)] for epoch in (0, 1)]
-    first = epochs[0]
-    seen = Counter(index for batches in first for batch in batches for index in batch)
-    yield figures(
-        {
-            "batches per rank": len(first[0]),
-            "different samples in the epoch": len(seen),
-            "seen more than once": sum(count > 1 for count in seen.values()),
-            "never seen": _SAMPLES - len(seen),
-        }
-    )
-    for rank, batches in enumerate(first):
-        drawn = [
-            (f"batch {number}", [(str(index), f"class-{labels[index]}") for index in batch])
-            for number, batch in enumerate(batches[:_SHOWN])
-        ]
-        whose = f", rank {rank} of {ranks}" if ranks > 1 else ""
-        more = f", the first {_SHOWN} batches" if len(batches) > _SHOWN else ""
-        yield cells(f"rank {rank}", f"Epoch 0{whose}{more}: indices of samples", drawn, _LEGEND)
-    yield _balance(labels, seen)
-    yield table("spread", *_spread(values["sampler"], labels, first, size))
-    yield cells(
-        "epochs",
-        "The first batch of two epochs",
-        [(f"epoch {epoch}", [(str(i), f"class-{labels[i]}") for i in epochs[epoch][0][0]]) for epoch in (0, 1)],
-        _LEGEND,
-    )
-    yield say(_explanation(values["sampler"], forgets=forgets))
+def _torchs(size: int, ranks: int) -> str:
+    return f"""from torch.utils.data import DataLoader, DistributedSampler
+
+sampler = DistributedSampler(dataset, num_replicas={ranks}, rank=rank, seed=7)
+loader = DataLoader(dataset, batch_size={size}, sampler=sampler)
+# sampler.set_epoch(epoch) is never called: every epoch has the same order"""
 
 
 def _balance(labels: NDArray[np.int64], seen: Counter[int]) -> Event:
-    rows = []
-    for label in range(_CLASSES):
-        draws = sum(count for index, count in seen.items() if labels[index] == label)
-        there = int((labels == label).sum())
-        rows.append((f"class {label}", float(draws), f"{draws} draws from {there} samples", f"class-{label}"))
+    rows: list[tuple[str, float, str, str]] = []
+    for name, shade in _LEGEND.items():
+        members = np.flatnonzero(labels == len(rows))
+        draws = sum(seen[index] for index in members.tolist())
+        rows.append((name, float(draws), f"{draws} draws from {len(members)} samples", shade))
     return bars("balance", "How often each class was drawn in the epoch, on all ranks", rows)
 
 
-def _spread(
-    sampler: str, labels: NDArray[np.int64], ranks: Sequence[_Batches], size: int
-) -> tuple[str, list[str], list[list[str]]]:
-    """Measure how even the batches are: by classes, or by lengths for the sampler that is about lengths."""
-    batches = [batch for batches in ranks for batch in batches if len(batch) == size]
-    if sampler == "bucketed":
-        lengths = _lengths()
-        padded = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
-        wasted = 1 - sum(int(lengths[batch].sum()) for batch in batches) / max(1, padded)
-        rows = [["share of padding in a batch", f"{wasted:.0%}"]]
-        return "Lengths of samples that share a batch", ["", "measured"], rows
+def _spread(labels: NDArray[np.int64], batches: list[list[int]]) -> Event:
     rows = []
-    for label in range(_CLASSES):
+    for label, name in enumerate(_LEGEND):
         counts = [int((labels[batch] == label).sum()) for batch in batches] or [0]
-        rows.append([f"class {label}", str(min(counts)), f"{np.mean(counts):.1f}", str(max(counts))])
-    return "Samples of each class in a full batch", ["", "fewest", "on average", "most"], rows
+        rows.append([name, str(min(counts)), f"{np.mean(counts):.1f}", str(max(counts))])
+    return table("spread", "Samples of each class in a full batch", ["", "fewest", "on average", "most"], rows)
 
 
-def _explanation(sampler: str, *, forgets: bool) -> str:
-    if sampler == "sequential" and not forgets:
-        return "A sequential order is the same in every epoch."
-    if forgets:
-        return "set_epoch was not called, so both epochs have the same order."
-    if sampler == "subset random":
-        return f"Only every {_EVERY}th sample is drawn, in another order in each epoch."
-    if sampler == "batch sampler":
-        return "The batch sampler groups a random order, and drops an incomplete batch."
-    return "Each epoch has its own order: the loader sets the epoch itself."
-
-
-def _batches(values: Values, labels: NDArray[np.int64], rank: int, epoch: int) -> _Batches:
-    """Return the batches that the real loader delivers to a rank in an epoch."""
-    ranks, size = values["ranks"], values["batch_size"]
-    if values["forget"]:
-        return _torchs(size, rank, ranks)
-    made = _MAKERS[values["sampler"]](labels, size)
-    if ranks > 1:
-        made = samplers.distribute(made, rank, ranks)
-    if isinstance(made, (BatchSampler, samplers.BatchSampler)):
-        loader = Loader(np.arange(_SAMPLES), batch_sampler=made, seed=_SEED)
-    else:
-        loader = Loader(np.arange(_SAMPLES), size, sampler=made, seed=_SEED)
-    loader.set_epoch(epoch)
-    return [batch.tolist() for batch in loader]
-
-
-def _torchs(size: int, rank: int, ranks: int) -> _Batches:
-    """Return batches of torch's own sampler, in a script that never calls set_epoch."""
-    torch_data = require("torch.utils.data", extra="torch", purpose="torch's DistributedSampler")
-    sampler = torch_data.DistributedSampler(range(_SAMPLES), num_replicas=ranks, rank=rank, shuffle=True, seed=_SEED)
-    return [list(batch) for batch in torch_data.BatchSampler(sampler, size, drop_last=False)]
-
-
-_MAKERS: dict[str, Callable[[NDArray[np.int64], int], Sampler | BatchSampler | samplers.BatchSampler]] = {
-    "sequential": lambda labels, size: samplers.SequentialSampler(range(_SAMPLES)),
-    "random": lambda labels, size: samplers.RandomSampler(range(_SAMPLES)),
-    "subset random": lambda labels, size: samplers.SubsetRandomSampler(range(0, _SAMPLES, _EVERY)),
-    "batch sampler": lambda labels, size: samplers.BatchSampler(
-        samplers.RandomSampler(range(_SAMPLES)), size, drop_last=True
-    ),
-    "weighted": lambda labels, size: samplers.WeightedRandomSampler(1 / np.bincount(labels)[labels], _SAMPLES),
-    "stratified": lambda labels, size: samplers.StratifiedBatchSampler(labels, size),
-    "bucketed": lambda labels, size: samplers.LengthBucketBatchSampler(_lengths(), size),
-}
-_WRITTEN = {
-    "sequential": "sampler = samplers.SequentialSampler(dataset)",
-    "random": "sampler = samplers.RandomSampler(dataset)",
-    "subset random": f"sampler = samplers.SubsetRandomSampler(range(0, len(dataset), {_EVERY}))",
-    "batch sampler": "batches = samplers.BatchSampler(samplers.RandomSampler(dataset), {batch_size}, drop_last=True)",
-    "weighted": "sampler = samplers.WeightedRandomSampler(1 / np.bincount(labels)[labels], len(dataset))",
-    "stratified": "batches = samplers.StratifiedBatchSampler(labels, batch_size={batch_size})",
-    "bucketed": "batches = samplers.LengthBucketBatchSampler(lengths, batch_size={batch_size})",
-}
-
-
-def _code(values: Values) -> str:
-    if values["forget"]:
-        return f"""from torch.utils.data import DataLoader, DistributedSampler
-
-sampler = DistributedSampler(dataset, num_replicas={values["ranks"]}, rank=rank, seed={_SEED})
-loader = DataLoader(dataset, batch_size={values["batch_size"]}, sampler=sampler)
-for epoch in range(epochs):
-    for batch in loader:  # sampler.set_epoch(epoch) is missing: every epoch has the same order
-        ...
-"""
-    made = _WRITTEN[values["sampler"]].format(batch_size=values["batch_size"])
-    name = made.partition(" ")[0]
-    numpy = ["import numpy as np"] if "np." in made else []
-    lines = [*numpy, "from feedline import DataLoader, samplers", "", made]
-    if values["ranks"] > 1:
-        lines.append(f"{name} = samplers.distribute({name})  # rank and {values['ranks']} ranks: from torchrun")
-    option = "batch_sampler=batches" if name == "batches" else f"batch_size={values['batch_size']}, sampler=sampler"
-    return "\n".join([*lines, f"loader = DataLoader(dataset, {option}, seed={_SEED})", ""])
+def _padding(batches: list[list[int]]) -> Event:
+    padded = sum(len(batch) * int(_LENGTHS[batch].max()) for batch in batches)
+    share = 1 - sum(int(_LENGTHS[batch].sum()) for batch in batches) / max(1, padded)
+    rows = [["share of padding in a batch", f"{share:.0%}"]]
+    return table("spread", "Lengths of samples that share a batch", ["", "measured"], rows)
 
 
 VIEW = View(
-    name="samplers",
-    title="Samplers",
-    notice="See the order of samples that each sampler gives. Colours are classes.",
-    more="A random order leaves rare classes out of many batches. A weighted sampler draws them more often, and some "
-    "other samples not at all. A subset sampler draws from the indices that you give it, such as a validation split. A "
-    "batch sampler groups the indices of another sampler. A stratified sampler gives every batch the mixture of the "
-    "whole dataset. With several ranks, each one gets its own part of one common order. If you forget set_epoch with "
-    "torch's DistributedSampler, every epoch has the same order; feedline's loader sets the epoch itself.",
-    controls=(
-        Choice("sampler", "Sampler", tuple(_MAKERS), "random"),
-        Number("batch_size", "Batch size", 1, 48, 12),
-        Number("imbalance", "Factor by which each class is rarer than the one before", 1, 4, 2, step=0.5),
-        Number("ranks", "Ranks", 1, 4, 1),
-        Switch("forget", "torch's DistributedSampler without set_epoch", default=False),
-    ),
-    code=_code,
-    run=_run,
-    questions=(
-        (
-            "When do you pass sampler=, and when batch_sampler=?",
-            "A sampler yields single indices, and batch_size says how many make a batch. A batch sampler yields whole "
-            "batches of indices, so batch_size, shuffle, sampler and drop_last must be left out.",
-        ),
-        (
-            "What does a weighted sampler cost?",
-            "It draws with replacement: some samples come several times in an epoch, others not at all. The figures "
-            "above count both.",
-        ),
-    ),
-    presets=(
-        *({"sampler": name, "ranks": ranks} for name in _MAKERS for ranks in (1, 2)),
+    samplers,
+    presets=[
+        *({"sampler": name, "ranks": ranks} for name in _MADE for ranks in (1, 2)),
         {"ranks": 2, "forget": True},
-    ),
+    ],
 )

@@ -1,17 +1,15 @@
-"""The user's dataset: the doctor's findings, what training waits for, the tuner's curve, and fixes tried."""
+"""The user's dataset: the doctor's findings, the tuner's choice, and what training waits for, before and after."""
 
 from __future__ import annotations
 
 import ast
-import functools
 import operator
 import queue
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch.utils.data import Dataset
@@ -19,32 +17,23 @@ from torch.utils.data import Dataset
 import feedline
 from feedline.datasets.derived.objects import open_object
 from feedline.errors import DatasetFailed
-from feedline.insight.stats import Stats
 from feedline.insight.worker_model import Load
-from feedline.loader.base import LoaderBase
 from feedline.tools.advise.diagnosis import diagnose, summary
 from feedline.tools.advise.finding import Finding
-from feedline.tools.lab.apart import apart
-from feedline.tools.lab.controls import Number, Switch, Text, Values
-from feedline.tools.lab.pictures import Event, bars, buttons, code, doing, figures, lines, say, table
-from feedline.tools.lab.view import Actions, View
-from feedline.tools.measure.measured import LoaderSetup
+from feedline.tools.lab.loaders import stats_of
+from feedline.tools.lab.pictures import Event, Line, bars, buttons, code, doing, figures, lines, notes, say
+from feedline.tools.lab.view import Clicks, Control, View
+from feedline.tools.measure.measured import LoaderSetup, headroom_now
 from feedline.tools.measure.search import Choice, Limits, OutOfTime, Rate, Setting, search
-from feedline.tools.measure.steady import touch
-from feedline.tools.measure.sweep import Failure, waited
-from feedline.tools.measure.target import BATCH_SIZE, Target, make_some, target_of
+from feedline.tools.measure.sweep import Failure
+from feedline.tools.measure.target import Target, make_some, target_of
 
 _PROBE_S = 6.0
 _TRAIN_S = 2.5
-_CURVE_S = 0.8
-_CURVE_LONGEST_S = 20.0
-_SHOWN_EACH_S = 0.4
-_MOST_WORKERS = 8
-_TIMEOUT_S = 600.0
+_TUNE_S = 20.0
+_TUNED_S = 0.8
+_CLICK_S = 600.0
 """How long to wait for a click before the run ends."""
-_TUNED = "tuned"
-_NO_PROBLEM = "No problems were found."
-_IMPORT = "from feedline import DataLoader"
 
 # Any, throughout: arguments of a loader.
 Arguments = dict[str, Any]
@@ -61,88 +50,76 @@ class Example(Dataset[torch.Tensor]):
         return torch.full((3, 32, 32), float(index))
 
 
-EXAMPLE = f"{__name__}:{Example.__name__}"
+def your_dataset(
+    clicks: Clicks,
+    source: Annotated[str, Control("Dataset or loader (module:name)")] = "",
+    batch_size: Annotated[int, Control("Batch size (0: your loader's, or 32)", 0, 4096)] = 0,
+    workers: Annotated[int, Control("Workers at first (if you name a dataset)", 0, 16)] = 0,
+    step_ms: Annotated[int, Control("Training step", 0, 500, unit="ms")] = 5,
+    try_all: Annotated[bool, Control("Try all findings without clicks")] = False,
+) -> Iterator[Event]:
+    """Name your dataset or loader, and see what would make it faster.
 
+    Enter module:dataset or path/to/file.py:dataset, relative to the folder in which you started the lab. The doctor
+    measures it in a separate process, and the tuner tries numbers of workers; `feedline doctor` and `feedline tune` do
+    the same in a terminal. Your files are not changed.
 
-@dataclass(frozen=True)
-class _Trained:
-    """What a training loop measured with a loader; after a failure, up to that point."""
-
-    samples_per_s: float = 0.0
-    stall: float = 0.0
-    """The share of its time that it waited for batches to be made."""
-    stats: Stats | None = None
-    failure: Failure | None = None
-
-    def text(self) -> str:
-        return f"{self.samples_per_s:,.0f}" if self.failure is None else self.failure.text
-
-
-def _run(values: Values, actions: Actions) -> Iterator[Event]:
+    Then click a fix to try it, the first finding first: serious ones come first, then those that gain most.
+    """
     from feedline.tools.measure.probe import probe  # can be imported on Linux only
 
-    source, step_s = values["source"] or EXAMPLE, values["step_ms"] / 1000
-    if not values["source"]:
+    if not source:
         yield say("This is an example dataset, whose samples wait for storage.")
+        source = f"{__name__}:{Example.__name__}"
     yield doing("The doctor is measuring samples, one after the other.", _PROBE_S)
     measured = probe(source, seconds=_PROBE_S)
     findings = diagnose(measured)
-    yield _findings(findings)
-    yield table("measured", "The measurements", ["One sample after the other"], [[line] for line in summary(measured)])
-
+    texts = [_text(number, finding) for number, finding in enumerate(findings, 1)]
+    yield notes("findings", "The doctor's findings", texts or ["No problems were found."])
+    yield notes("measured", "The measurements, one sample after the other", summary(measured))
     opened = open_object(source)
-    target = target_of(opened, values["batch_size"] or None)
-    usual = _as_it_is(measured.loader, values["workers"])
-    yield code(code_of(source, opened, target, usual))
-    call = functools.partial(_call, "loader.dataset" if target.is_loader else "dataset")
-    yield doing(f"Training with {call(usual)}.", _TRAIN_S)
-    now = _Trained()
-    for now in _trained(target, usual, step_s, _TRAIN_S):
-        yield from _stalls("as it is", now)
-    curve = _Curve(target, step_s)
-    yield doing("The tuner is trying different numbers of workers.", _CURVE_LONGEST_S)
-    yield from curve.draw()
-    offers = offers_of(findings, usual, curve.choice)
-    rows = [["as it is", call(usual), now.text(), "", f"{now.stall:.0%}"]]
-    yield _tried(rows)
+    target = target_of(opened, batch_size or None)
+    usual = _as_it_is(measured.loader, workers)
+    tried = _Tried(source, opened, target, step_ms / 1000)
+    yield from tried.draw("as it is", usual)
+
+    yield doing("The tuner is trying different numbers of workers.", _TUNE_S)
+    choice = None
+    try:
+        choice = _tuned(target, step_ms / 1000)
+    except DatasetFailed as error:
+        yield notes("choice", "The tuner cannot run this dataset", [str(error), error.traceback])
+    if choice is not None:
+        yield _curve(choice)
+        yield notes("choice", f"The tuner's choice: {choice.setting or 'none'}", choice.reasons)
+    offers = offers_of(findings, choice)
     if not offers:
         yield say("Nothing here can be tried by changing the loader's arguments.")
-    elif not values["try_all"]:
-        yield buttons({action: offer.button for action, offer in offers.items()})
+    elif not try_all:
+        yield buttons({action: f"Try {title}" for action, (title, _) in offers.items()})
         yield doing("")
         yield say("Click a button to try a fix.")
-    for click in list(offers) if values["try_all"] else _clicks(actions) if offers else ():
-        name, given = offers[click].name, offers[click].arguments
-        yield doing(f"Trying {name}: {call(given)}.", _TRAIN_S)
-        then = now
-        for then in _trained(target, given, step_s, _TRAIN_S):
-            yield from _stalls(name, then)
-        times = then.samples_per_s / now.samples_per_s if now.samples_per_s else 0.0
-        rows.append([name, call(given), then.text(), f"{times:.2g}x" if times else "", f"{then.stall:.0%}"])
-        yield _tried(rows)
-        yield _rates([("as it is", now, "bad"), (name, then, "good")])
+    for action in list(offers) if try_all else _clicked(clicks) if offers else ():
+        title, given = offers[action]
+        yield from tried.draw(title, {**usual, **given})
         yield doing("")
-        yield say(f"{name}: {now.text()} → {then.text()} samples/s.")
 
 
-@dataclass(frozen=True)
-class Offer:
-    """A change that the user can try with a click."""
-
-    button: str
-    name: str
-    arguments: Arguments
+def _text(number: int, finding: Finding) -> str:
+    gain = f", {finding.gain:.1f}x" if finding.gain else ""
+    head = f"{number}. {finding.name} ({finding.severity}{gain})"
+    return "\n".join(filter(None, (head, finding.problem, finding.evidence, finding.fix, finding.code)))
 
 
-def offers_of(findings: Sequence[Finding], usual: Arguments, choice: Choice | None) -> dict[str, Offer]:
-    """Return what can be tried, by action. A finding has the number of its row in the table of findings."""
+def offers_of(findings: Sequence[Finding], choice: Choice | None) -> dict[str, tuple[str, Arguments]]:
+    """Return what can be tried, by action: a title, and the arguments to change."""
     offers = {
-        f"try-{row}": Offer(f"Try finding {row}: {finding.name}", finding.name, {**usual, **given})
-        for row, finding in enumerate(findings, 1)
+        f"try-{number}": (f"finding {number}: {finding.name}", given)
+        for number, finding in enumerate(findings, 1)
         if (given := arguments_of(finding))
     }
     if choice is not None and choice.setting is not None:
-        offers[_TUNED] = Offer("Try the tuner's choice", "the tuner's choice", _of_setting(choice.setting))
+        offers["tuned"] = ("the tuner's choice", _of_setting(choice.setting))
     return offers
 
 
@@ -173,199 +150,95 @@ def _of_setting(setting: Setting) -> Arguments:
     return {"num_workers": setting.workers, "engine": setting.engine, "prefetch_factor": setting.depth}
 
 
-def _trained(target: Target, given: Arguments, step_s: float, seconds: float) -> Iterator[_Trained]:
-    """Train for `seconds` after the first batches; yield measurements now and then, and a failure at the end."""
-    skipped, seen = max(1, given["num_workers"]), _Trained()
-    try:
-        loader = feedline.DataLoader(target.dataset, **{**target.options, **given})
-        try:
-            for number, batch in enumerate(loader, 1):
-                touch(batch)
-                time.sleep(step_s)
-                now = time.monotonic()
-                if number <= skipped:
-                    began = shown = now
-                    waited_s = waited(loader)["making_s"]
-                elif now - shown > _SHOWN_EACH_S:
-                    shown, took_s = now, now - began
-                    stall = min(1.0, (waited(loader)["making_s"] - waited_s) / took_s)
-                    seen = _Trained((number - skipped) * target.batch_size / took_s, stall, loader.stats())
-                    yield seen
-                    if took_s > seconds:
-                        return
-        finally:
-            loader.close()
-    except (Exception, SystemExit) as exc:  # the user's exception, or feedline's error about it
-        yield replace(seen, failure=Failure.of(exc))
+class _Tried:
+    """What has been tried: trains with a loader that differs in its arguments, and compares the rates."""
 
-
-class _Curve:
-    """Rates over numbers of workers: measures the settings that the tuner's search needs, one after the other."""
-
-    def __init__(self, target: Target, step_s: float) -> None:
-        self.choice: Choice | None = None
+    def __init__(self, source: str, opened: object, target: Target, step_s: float) -> None:
+        self._source = source
+        self._opened = opened
         self._target = target
-        self._first = f"loader.{target.code}" if target.is_loader else target.code
         self._step_s = step_s
-        self._tried: dict[Setting, Rate | None] = {}
+        self._bars: list[tuple[str, float, str, str]] = []
 
-    def draw(self) -> Iterator[Event]:
-        """Yield the curve as it grows."""
+    def draw(self, title: str, given: Arguments) -> Iterator[Event]:
+        """Train for a moment, and yield what was measured."""
+        yield code(code_of(self._source, self._opened, self._target, given))
+        yield doing(f"Training, {title}.", _TRAIN_S)
+        shade, rate, text = "good" if self._bars else "bad", 0.0, ""
         try:
-            limits = self._limits()
-        except DatasetFailed as error:
-            yield table("choice", "The tuner cannot run this dataset", [str(error)], [[error.traceback]])
-            return
-        until = time.monotonic() + _CURVE_LONGEST_S
-        while True:
-            # `search` is pure: called again with one more answer, it gets one step further.
-            self.choice = search(self._known, limits, step_s=self._step_s)
-            if self.choice is None or self.choice.missing is None or time.monotonic() > until:
-                break
-            self._tried[self.choice.missing] = self._rate(self.choice.missing)
-            yield self._drawn()
-        if self.choice is not None:
-            chosen = self.choice.setting
-            head = "" if chosen is None else f"loader = {chosen.code(self._first)}"
-            why = [[reason] for reason in self.choice.reasons]
-            yield table("choice", f"The tuner's choice: {chosen or 'none'}", [head], why)
+            loader = feedline.DataLoader(self._target.dataset, **{**self._target.options, **given})
+            stats = stats_of(loader, step_s=self._step_s, seconds=_TRAIN_S)
+        except (Exception, SystemExit) as exc:  # the user's exception, or feedline's error about it
+            failure = Failure.of(exc)
+            text = failure.text
+            yield notes("failure", f"Training failed, {title}", [failure.traceback])
+        else:
+            rate = stats.total.samples_per_s
+            text = f"{rate:,.0f} samples/s"
+            waits = [(cause, seconds) for cause, seconds in stats.total.waits.items() if seconds > 0]
+            drawn = [(cause, seconds, f"{seconds:.2f} s", cause) for cause, seconds in waits]
+            yield bars("waits", f"What training waited for, {title}", drawn)
+            yield notes("verdict", f"The loader's own verdict, {title}", [stats.verdict])
+            yield figures({"samples/s": round(rate), "training waits": f"{stats.total.stall:.0%}"})
+        self._bars.append((title, rate, text, shade))
+        yield bars("tried", "Tried", self._bars)
+        before = f"{self._bars[0][2]} → " if len(self._bars) > 1 else ""
+        yield say(f"{title[:1].upper()}{title[1:]}: {before}{text.rstrip('.')}.")
 
-    def _known(self, setting: Setting) -> Rate | None:
-        if setting not in self._tried:
+
+def _tuned(target: Target, step_s: float) -> Choice | None:
+    made, headroom = make_some(target, seconds=_TUNED_S), headroom_now()
+    limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes)
+    until = time.monotonic() + _TUNE_S
+
+    def rate(setting: Setting) -> Rate | None:
+        if time.monotonic() > until:
             raise OutOfTime(setting)
-        return self._tried[setting]
+        try:
+            loader = feedline.DataLoader(target.dataset, **{**target.options, **_of_setting(setting)})
+            total = stats_of(loader, step_s=step_s, seconds=_TUNED_S).total
+        except (Exception, SystemExit):
+            return None
+        return Rate(total.samples_per_s, total.stall)
 
-    def _limits(self) -> Limits:
-        from feedline.tools.measure.measured import headroom_now
-
-        made, headroom = make_some(self._target, seconds=_CURVE_S), headroom_now()
-        limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes)
-        if limits.workers <= _MOST_WORKERS:
-            return limits
-        return replace(limits, workers=_MOST_WORKERS, reason="the lab stops there; `feedline tune` tries more")
-
-    def _rate(self, setting: Setting) -> Rate | None:
-        seen = [_Trained(), *_trained(self._target, _of_setting(setting), self._step_s, _CURVE_S)][-1]
-        return Rate(seen.samples_per_s, seen.stall) if seen.stats and not seen.failure else None
-
-    def _drawn(self) -> Event:
-        series: dict[str, dict[int, float]] = {}
-        for setting, rate in self._tried.items():
-            for engine in ("process", "thread") if setting.engine == "inline" else (setting.engine,):
-                if rate is not None:
-                    best = series.setdefault(engine, {})
-                    best[setting.workers] = max(rate.samples_per_s, best.get(setting.workers, 0.0))
-        drawn = {engine: (sorted(found), [found[count] for count in sorted(found)]) for engine, found in series.items()}
-        return lines("curve", "Samples per second by number of workers", "workers", "samples/s", drawn)
+    return search(rate, limits, step_s=step_s)
 
 
-def _findings(findings: Sequence[Finding]) -> Event:
-    rows = [
-        [
-            str(row),
-            f"{finding.name}\n({finding.severity})",
-            "\n".join(filter(None, (finding.problem, finding.evidence))),
-            "\n".join(filter(None, (finding.fix, finding.code))) or "nothing",
-            f"{finding.gain:.1f}x" if finding.gain else "",
-        ]
-        for row, finding in enumerate(findings, 1)
-    ]
-    head = ["", "finding", "what is wrong", "what to do", "gain"]
-    return table("findings", "The doctor's findings", head, rows or [["", _NO_PROBLEM, "", "", ""]])
+def _curve(choice: Choice) -> Event:
+    best: dict[str, dict[int, float]] = {"process": {}, "thread": {}}
+    for setting, rate in choice.tried.items():
+        for engine in best if setting.engine == "inline" else [setting.engine]:
+            best[engine][setting.workers] = max(rate.samples_per_s, best[engine].get(setting.workers, 0.0))
+    drawn: dict[str, Line] = {
+        engine: (sorted(found), [found[n] for n in sorted(found)]) for engine, found in best.items()
+    }
+    return lines("curve", "Samples per second by number of workers", "workers", "samples/s", drawn)
 
 
-def _stalls(name: str, seen: _Trained) -> Iterator[Event]:
-    if seen.failure is not None:
-        yield table("failure", f"Training failed: {name}", [seen.failure.text], [[seen.failure.traceback]])
-    if seen.stats is None:
-        return
-    waits = {cause: value for cause, value in seen.stats.total.waits.items() if value > 0} or {"nothing": 0.0}
-    drawn = [(cause, value, f"{value:.2f} s", cause) for cause, value in waits.items()]
-    yield bars("waits", f"What training waited for: {name}", drawn)
-    yield table("verdict", f"The loader's own verdict: {name}", ["loader.stats().verdict"], [[seen.stats.verdict]])
-    yield figures({"samples/s": round(seen.samples_per_s), "training waits": f"{seen.stall:.0%}"})
-
-
-def _tried(rows: list[list[str]]) -> Event:
-    head = ["what", "loader", "samples/s", "relative speed", "training waits"]
-    return table("tried", "Tried", head, rows)
-
-
-def _rates(seen: list[tuple[str, _Trained, str]]) -> Event:
-    drawn = [(name, one.samples_per_s, one.text(), shade) for name, one, shade in seen]
-    return bars("rates", "Samples per second", drawn)
-
-
-def _clicks(actions: Actions) -> Iterator[str]:
+def _clicked(clicks: Clicks) -> Iterator[str]:
     while True:
         try:
-            yield actions.get(timeout=_TIMEOUT_S)
+            yield clicks.get(timeout=_CLICK_S)
         except queue.Empty:
             return
 
 
-def _call(first: str, given: Arguments) -> str:
-    return f"DataLoader({first}, {', '.join(f'{name}={value!r}' for name, value in given.items())})"
-
-
-def code_of(source: str, opened: object, target: Target, usual: Arguments) -> str:
+def code_of(source: str, opened: object, target: Target, given: Arguments) -> str:
     """Return Python code for the loader, where `source` may be a loader, a dataset, or a callable that makes one."""
     file, _, name = source.rpartition(":")
-    is_file = file.endswith(".py")
-    module, folder = (Path(file).stem, str(Path(file).parent)) if is_file else (file, ".")
+    module, folder = (Path(file).stem, str(Path(file).parent)) if file.endswith(".py") else (file, ".")
     imported = f"from {module} import {name.partition('.')[0]}" + (f"  # in {folder!r}" if folder != "." else "")
     whole = name if operator.attrgetter(name)(sys.modules[module]) is opened else f"{name}()"
-    if isinstance(opened, LoaderBase):  # feedline's loader is used as it is
-        return _written([imported], {"loader": whole})
-    if not target.is_loader:
-        return _written([_IMPORT, imported], {"dataset": whole, "loader": _call(target.code, usual)})
-    kept = {option: f"{option}=given.{option}" for option in target.options}
-    if "batch_size" in kept:
-        kept["batch_size"] = f"batch_size={target.options['batch_size']!r}"
-    call = _call(", ".join(["given.dataset", *kept.values()]), usual)
-    return _written([_IMPORT, imported], {"given": whole, "loader": call})
+    loop = "for batch in loader:\n    ...\nprint(loader.stats().verdict)"
+    made, first = f"dataset = {whole}", target.code
+    if target.is_loader:
+        kept = {option: f"{option}=given.{option}" for option in target.options}
+        if "batch_size" in kept:
+            kept["batch_size"] = f"batch_size={target.options['batch_size']!r}"
+        made, first = f"given = {whole}", ", ".join(["given.dataset", *kept.values()])
+    call = ", ".join([first, *(f"{option}={value!r}" for option, value in given.items())])
+    made = "" if made in ("dataset = dataset", "given = given") else f"{made}\n"
+    return f"from feedline import DataLoader\n{imported}\n\n{made}loader = DataLoader({call})\n{loop}"
 
 
-def _written(imports: list[str], made: dict[str, str]) -> str:
-    """Return a training loop over `loader`, after imports and assignments."""
-    assigned = [f"{name} = {value}" for name, value in made.items() if name != value]
-    loop = ["for batch in loader:", "    ...", "print(loader.stats().verdict)", ""]
-    return "\n".join([*imports, "", *assigned, *loop])
-
-
-def _code(values: Values) -> str:
-    if values["source"]:
-        return f"# The code appears here once the lab has opened {values['source']!r}.\n"
-    first = f"dataset, batch_size={values['batch_size'] or BATCH_SIZE}, shuffle=True"
-    call = _call(first, {"num_workers": values["workers"]})
-    return _written([_IMPORT, f"from {__name__} import {Example.__name__}"], {"dataset": "Example()", "loader": call})
-
-
-VIEW = View(
-    name="your_dataset",
-    title="Your dataset",
-    notice="Name your dataset or loader, and see what would make it faster.",
-    more="Enter module:dataset or path/to/file.py:dataset, relative to the folder in which you started the lab. The "
-    "doctor measures it in a separate process, training runs with it briefly, and the tuner tries different numbers "
-    "of workers. Then click a fix to try it, and compare the new rate with the old one. Your files are not changed.",
-    controls=(
-        Text("source", "Dataset or loader (module:name)"),
-        Number("batch_size", "Batch size (0: your loader's, or 32)", 0, 4096, 0),
-        Number("workers", "Workers at first (if you name a dataset)", 0, 16, 0),
-        Number("step_ms", "Training step", 0, 500, 5, unit="ms"),
-        Switch("try_all", "Try all findings without clicks", default=False),
-    ),
-    code=_code,
-    run=apart(_run),
-    questions=(
-        (
-            "Can you get the same result without the lab?",
-            "Yes: `feedline doctor` prints the findings in a terminal, and `feedline tune` tries numbers of workers.",
-        ),
-        (
-            "Which finding should you try first?",
-            "The first one: serious findings come first, then those that gain most. Try one at a time.",
-        ),
-    ),
-    presets=({"try_all": True},),
-)
+VIEW = View(your_dataset, presets=[{"try_all": True}])

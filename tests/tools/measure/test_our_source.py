@@ -1,0 +1,225 @@
+"""What is seen of datasets that read files, and which source of ours is timed on the same file."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.datasets import HDF5Dataset
+from feedline.system.timing import Clock
+from feedline.tools.measure.measured import Samples, SlowRows
+from feedline.tools.measure.opened_files import OpenedFiles
+from feedline.tools.measure.our_source import FileReads, image_size
+from feedline.tools.measure.samples import Sampling, asking, some_indices
+from tests.tools.advise import diseases, slow_datasets
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+# Any, throughout: datasets and their samples.
+def reads_of(make: Callable[[], Any], count: int = 24) -> Samples:
+    """Create a dataset, make some samples, and return what a probe finds out about what they read."""
+    opened, clock = OpenedFiles(), Clock()
+    dataset = make()
+    ask, until_s = asking(dataset), time.monotonic() + 300
+    sampling = Sampling(ask, iter(some_indices(dataset, len(dataset))[:count]), 8, opened)
+    samples = sampling.run(until_s, clock, can_repeat=False)
+    found = FileReads(dataset, ask, opened, clock).of(samples, sampling.made, sampling.kept[0], 8, until_s)
+    if hasattr(dataset, "close"):
+        dataset.close()
+    return found
+
+
+def rows_of(make: Callable[[], Any]) -> SlowRows:
+    rows = reads_of(make).rows
+    assert rows is not None
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("kind", "library", "source", "name"),
+    [
+        (diseases.PandasRows, "pandas", "CSVDataset", "rows.csv"),
+        (diseases.PandasReads, "pandas", "CSVDataset", "rows.csv"),
+        (diseases.CSVAgain, "", "CSVDataset", "rows.csv"),
+        (diseases.LinesAgain, "", "JSONLines", "rows.jsonl"),
+        (diseases.ParquetAgain, "pyarrow", "ParquetDataset", "rows.parquet"),
+        (diseases.RowGroups, "pyarrow", "ParquetDataset", "rows.parquet"),
+    ],
+)
+def test_the_file_that_samples_read_is_timed_with_the_source_that_reads_it(
+    kind: type[diseases.Rows], library: str, source: str, name: str
+) -> None:
+    Path("few.csv").write_text("x\n1\n")
+    rows = rows_of(kind)
+    path = os.path.abspath(name)
+    assert (rows.library, rows.source, rows.path, rows.unused) == (library, source, path, 0)
+    assert rows.code == f"dataset = feedline.datasets.{source}({path!r})"
+    assert rows.row_s is not None
+
+
+@pytest.mark.parametrize("kind", [diseases.ChunkedRows, diseases.ChunkedAgain, diseases.ChunkedInherited])
+def test_the_fields_and_chunks_of_an_hdf5_file_are_seen(kind: type[diseases.ChunkedRows]) -> None:
+    """Whether it is open before the first sample, from then on, or for each sample."""
+    rows, path = rows_of(kind), os.path.abspath("rows.h5")
+    assert (rows.library, rows.source, rows.path) == ("h5py", "HDF5Dataset", path)
+    assert (rows.field, rows.chunk, rows.compression) == ("x", (diseases.CHUNK, 1000), "gzip")
+    assert rows.chunk_bytes == diseases.CHUNK * 1000 * 4
+    assert rows.code == f"dataset = feedline.datasets.HDF5Dataset({path!r}, fields=('x', 'labels/y'))"
+
+
+class Half(diseases.PandasRows):
+    """Every other row of the file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frame = self.frame.iloc[1::2]
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+
+@pytest.mark.parametrize("kind", [diseases.PandasMemory, Half])
+def test_a_frame_becomes_arrays_unless_a_file_has_the_same_number_of_rows(kind: type[diseases.Rows]) -> None:
+    rows = rows_of(kind)
+    assert (rows.library, rows.source, rows.path, rows.unused) == ("pandas", "ArrayDataset", "", 0)
+
+
+class More(diseases.CSVAgain):
+    def __len__(self) -> int:
+        return diseases.COUNT + 1
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index % diseases.COUNT)
+
+
+class Damaged(diseases.LinesAgain):
+    """Reads lines of which some are no JSON."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = self.path.rename("rows.arrow")
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path) as file:
+            return file.readlines()[index]
+
+
+@pytest.mark.parametrize("kind", [More, Damaged])
+def test_no_source_is_named_that_has_fewer_rows_or_cannot_read_the_file(kind: type[diseases.Rows]) -> None:
+    rows = rows_of(kind)
+    assert (rows.source, rows.row_s) == ("", None)
+
+
+class Other(diseases.PandasRows):
+    """Spends its time on something else, in one line with a value of the frame."""
+
+    def __getitem__(self, index: int) -> Any:
+        return sum(number % 7 for number in range(20_000)), self.frame["x0"].iat[index]
+
+
+class Calls(diseases.CSVAgain):
+    """Runs so much code of its own that following it would take long."""
+
+    def __getitem__(self, index: int) -> Any:
+        for _ in range(100_000):
+            self.path.split()
+        return super().__getitem__(index)
+
+
+def _chunked() -> HDF5Dataset:
+    return HDF5Dataset(diseases.write_hdf5())
+
+
+@pytest.mark.parametrize("make", [Other, Calls, diseases.Mapped, _chunked])
+def test_samples_that_do_not_wait_for_rows_are_left_alone(make: Callable[[], Any]) -> None:
+    assert reads_of(make).rows is None
+
+
+# -- files that are opened again ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        (slow_datasets.Reopening, "npy"),
+        (slow_datasets.ReopeningLines, "lines"),
+        (slow_datasets.ReopeningJSON, "json"),
+        (slow_datasets.ReopeningWhole, "bytes"),
+        (slow_datasets.ReopeningParts, "part"),
+        (slow_datasets.ReopeningHDF5, "h5py"),
+        (slow_datasets.ReopeningSQLite, "sqlite3"),
+        (diseases.ParquetAgain, "pyarrow"),
+    ],
+)
+def test_a_file_that_samples_open_again_is_kept_in_its_own_way(kind: type[Any], way: str) -> None:
+    (file,) = reads_of(kind).reopened
+    assert (Path(file.path).parent, file.way, file.samples) == (Path.cwd(), way, 23)
+    assert file.again_s > 0
+
+
+def test_nothing_is_patched_and_a_hook_is_set_again() -> None:
+    originals = builtins.open, io.open, np.load, sys.modules["json"].load
+
+    def hook(frame: FrameType, event: str, value: object) -> None:
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(hook)
+    try:
+        reads_of(slow_datasets.ReopeningJSON)
+        assert sys.gettrace() is hook
+    finally:
+        sys.settrace(before)
+    assert (builtins.open, io.open, np.load, sys.modules["json"].load) == originals
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "library"), [(diseases.Photos, "Pillow"), (diseases.PhotosByOpenCV, "OpenCV")])
+def test_images_are_decoded_at_the_size_of_the_sample(kind: type[Any], library: str) -> None:
+    images = reads_of(kind, 8).images
+    assert images is not None
+    assert (images.library, images.pixels, images.size) == (library, 1600 * 1200, (diseases.SIDE, diseases.SIDE))
+    assert Path(images.path).parent == Path.cwd()
+    assert images.kept == 1
+
+
+@pytest.mark.parametrize("kind", [diseases.Crops, diseases.ResizedCrops])
+def test_the_size_of_an_image_leaves_room_for_crops(kind: type[Any]) -> None:
+    """A crop keeps 200 x 150 of 800 x 600 pixels: of an image with 64 x 48, 16 x 12 would be left."""
+    images = reads_of(kind, 8).images
+    assert images is not None
+    assert (images.kept, images.size) == (1 / 16, (4 * 48, 4 * 64))
+
+
+def test_images_that_are_hardly_larger_than_the_sample_are_left_alone() -> None:
+    assert reads_of(diseases.SmallPhotos).images is None
+
+
+@pytest.mark.parametrize(
+    ("sample", "size"),
+    [
+        ({"x": np.zeros((30, 40, 3)), "y": 1}, (30, 40)),
+        ([np.zeros((3, 30, 40)), np.zeros((8, 8))], (30, 40)),
+        (np.zeros((30, 40)), (30, 40)),
+        (np.zeros(30), None),
+        ("text", None),
+    ],
+)
+def test_the_image_in_a_sample(sample: Any, size: tuple[int, int] | None) -> None:
+    assert image_size(sample) == size
