@@ -25,21 +25,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import RandomSampler, Subset
+from torch.utils.data import Dataset, RandomSampler, Subset
 
 from benchmarks import flags, workloads
-from benchmarks.gpu.pictures import ByHand, write_pictures
 from feedline import DataLoader, images
 from feedline.datasets import ImageFolder
-from feedline.tools.measure import load
+from feedline.tools.measure import jpegs, load
 from feedline.tools.measure.harness import close
 
 RECIPES: dict[str, tuple[list[Any], list[Any]]] = {
@@ -76,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.library == "torch" and arguments.decode not in ("pillow", "opencv"):
         parser.error("torch's loader needs --decode pillow or opencv")
     count = arguments.images
-    data = workloads.stored(arguments.data, f"pictures-{count}", partial(write_pictures, count))
+    data = workloads.stored(arguments.data, f"pictures-{count}", partial(write, count))
     priority = torch.cuda.stream(torch.cuda.Stream(priority=-1)) if arguments.first else contextlib.nullcontext()
     with priority:
         if arguments.order == "loader":
@@ -90,8 +92,49 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-# Any, throughout: torch's networks, batches and loaders.
-def loader_of(arguments: argparse.Namespace, data: Any) -> Any:
+def write(count: int, folder: Path) -> None:
+    """Write the images as a folder of one class."""
+    folder.mkdir()
+    jpegs.write_jpegs(count, folder / "0")
+
+
+# Any, from here on: torch's networks, batches and loaders.
+class ByHand(Dataset[Any]):
+    """Pictures as people load them: Pillow and torchvision's transforms to float32, or OpenCV to uint8."""
+
+    def __init__(self, folder: Path, decoder: str) -> None:
+        self.paths = sorted(str(path) for path in folder.rglob("*.jpg"))
+        self.decoder = decoder
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        path = self.paths[index]
+        if self.decoder == "opencv":
+            pixels = jpegs.cropped_opencv(path, random.Random())
+            flipped = pixels[:, ::-1] if random.random() < 0.5 else pixels
+            return torch.from_numpy(np.ascontiguousarray(flipped)), 0
+        from PIL import Image
+
+        with Image.open(path) as image:
+            return self.transform(image.convert("RGB")), 0
+
+    @cached_property
+    def transform(self) -> Any:  # torchvision has no stubs
+        from torchvision import transforms
+
+        return transforms.Compose(
+            [
+                transforms.RandomResizedCrop(jpegs.CROP),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+                transforms.Normalize(images.IMAGENET_MEAN, images.IMAGENET_STD),
+            ]
+        )
+
+
+def loader_of(arguments: argparse.Namespace, data: Path) -> Any:
     dataset = dataset_of(arguments, data)
     if arguments.epoch:
         dataset = Subset(dataset, range(arguments.epoch * arguments.batch_size))
@@ -108,7 +151,7 @@ def loader_of(arguments: argparse.Namespace, data: Any) -> Any:
     return DataLoader(dataset, arguments.batch_size, shuffle=True, seed=0, device=arguments.device, **options)
 
 
-def dataset_of(arguments: argparse.Namespace, data: Any) -> Any:
+def dataset_of(arguments: argparse.Namespace, data: Path) -> Any:
     if arguments.decode in ("pillow", "opencv"):
         return ByHand(data, arguments.decode)
     before, after = RECIPES[arguments.recipe]

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import json
 import re
-import sys
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from feedline.errors import BadOption
 from feedline.text import TokenDataset
 from feedline.tools.measure.harness import Side
 
@@ -34,123 +33,134 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 def rows_of(name: str, flags: list[str], folder: Path) -> list[dict[str, Any]]:
     out = folder / "rows.jsonl"
     assert importlib.import_module(f"benchmarks.{name}").main([*flags, "--json", str(out)]) == 0
-    return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-
-
-def summaries(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert rows[0]["kind"] == "machine"
-    assert rows[0]["torch"]
     assert {row["kind"] for row in rows[1:]} == {"round", "summary"}
-    return {row["side"]: row for row in rows if row["kind"] == "summary"}
+    return rows
+
+
+INLINE, PROCESS, THREAD = ({"torch", f"feedline/{engine}"} for engine in ("inline", "process", "thread"))
+IMAGES = "--images 4 --batch-size 2 --workers 1 --engine thread --data DATA"
+HELD = "--workers 1 --string-count 2000 --batch-size 16"
+PEERLESS = "--batch-size 4 --workers 0 --data DATA --peers"
+SCRIPTS: list[tuple[str, str, str, set[str], str]] = [
+    ("w1_tiny", "--samples 1200 --workers 0 --dataset tensors", "batches_per_s", INLINE, ""),
+    ("w1_tiny", "--samples 1200 --workers 1 --dataset map", "worker_cpu_us", {*PROCESS, "loop"}, ""),
+    ("w1_tiny", "--samples 2000 --workers 2 --dataset generator range split", "batches_per_s", PROCESS, ""),
+    (
+        "w1_tiny",
+        "--samples 2000 --workers 0 --dataset nothing --with no-restarts skip retry",
+        "cpu_s_per_1000",
+        {*INLINE, *(f"feedline/inline, {extra}" for extra in ("no-restarts", "skip", "retry"))},
+        "",
+    ),
+    ("w2_transport", "--size 32 --batch-size 4 --workers 1", "gb_per_s", PROCESS | THREAD, ""),
+    *(
+        ("w3_images", f"{IMAGES} --decoder {decoder}", "samples_per_s", THREAD, "simplejpeg")
+        for decoder in ("pillow", "opencv", "simplejpeg", "feedline")
+    ),
+    *(
+        (
+            "w3_images",
+            f"{IMAGES} --decoder feedline --against opencv --peers {peer}",
+            "samples_per_s",
+            {*THREAD, f"{peer}/process", f"{peer}/thread"},
+            peer,
+        )
+        for peer in ("grain", "spdl")
+    ),
+    *(
+        ("w3_images", f"{IMAGES} --recipe {name}", "samples_per_s", THREAD, "torchvision")
+        for name in ("randaugment", "dino")
+    ),
+    (
+        "w4_start",
+        "--start-method fork --workers 1 --dataset-mb 1 --batches 4 --batch-size 2",
+        "restart_kept",
+        PROCESS,
+        "PIL",
+    ),
+    (
+        "w6_stragglers",
+        "--batches 4 --batch-size 2 --usual-ms 0.1 --slow-ms 1 --workers 2 --seed 1",
+        "share_of_ideal",
+        PROCESS | THREAD,
+        "",
+    ),
+    ("w7_memory", HELD, "peak", PROCESS, ""),
+    ("w7_memory", f"{HELD} --strings", "peak", PROCESS, ""),
+    ("w9_listing", "--files 500 --data DATA", "files", {"torch", "feedline", "feedline/cache"}, ""),
+    (
+        "w12_retention",
+        "--workers 1 --batches 6 --batch-size 2 --image-mb 0.5 --spike-mb 8 --case forks --engine thread",
+        "peak",
+        THREAD,
+        "",
+    ),
+    ("w13_tokens", f"--tokens 20000 --block 64 {PEERLESS}", "samples_per_s", INLINE, ""),
+    *(
+        (
+            "w14_packing",
+            f"--documents 600 --length 256 --kind {kind} {PEERLESS}",
+            "full",
+            {"torch", "feedline/inline, list", "feedline/inline, known"},
+            "",
+        )
+        for kind in ("whole", "cut")
+    ),
+    ("w15_json_lines", f"--shards 2 --texts 20 --length 64 {PEERLESS}", "samples_per_s", INLINE, ""),
+    (
+        "w16_operators",
+        "--samples 4000 --checked 300 --batch-size 8 --peers torchdata --workers 0",
+        "samples_per_s",
+        {*INLINE, "torchdata"},
+        "torchdata",
+    ),
+    (
+        "w18_audio",
+        "--count 2 --batch-size 2 --workers 0 --files 16k --peers seek --data DATA",
+        "samples_per_s",
+        {*INLINE, "seek"},
+        "soundfile",
+    ),
+    (
+        "w19_video",
+        f"--files 2 --length 40 --width 64 --height 48 --size 16 --frames 4 --gop 12 {PEERLESS}",
+        "samples_per_s",
+        INLINE,
+        "av",
+    ),
+    *(
+        (
+            "state_cost",
+            f"--sizes 2000 --workers 0 --steps 3 --dataset {dataset} --data DATA",
+            "restore_ms",
+            {"torchdata", "feedline"},
+            "torchdata",
+        )
+        for dataset in ("nothing", "tokens")
+    ),
+]
+NOT_STEADY = {"w4_start", "w7_memory", "w9_listing", "w12_retention", "state_cost"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "flags", "figure", "loaders"),
-    [
-        (
-            "w1_tiny",
-            ["--samples", "1200", "--workers", "0", "--dataset", "tensors"],
-            "batches_per_s",
-            {"torch", "feedline/inline"},
-        ),
-        (
-            "w1_tiny",
-            ["--samples", "1200", "--workers", "1", "--dataset", "map"],
-            "worker_cpu_us",
-            {"torch", "feedline/process", "loop"},
-        ),
-        (
-            "w2_transport",
-            ["--size", "32", "--batch-size", "4", "--workers", "1"],
-            "gb_per_s",
-            {"torch", "feedline/process", "feedline/thread"},
-        ),
-        (
-            "w6_stragglers",
-            ["--batches", "4", "--batch-size", "2", "--usual-ms", "0.1", "--slow-ms", "1", "--workers", "2"],
-            "share_of_ideal",
-            {"torch", "feedline/process", "feedline/thread"},
-        ),
-        (
-            "w6_stragglers",
-            [
-                "--batches",
-                "4",
-                "--batch-size",
-                "2",
-                "--usual-ms",
-                "0.1",
-                "--workers",
-                "2",
-                "--engine",
-                "process",
-                "--seed",
-                "1",
-            ],
-            "share_of_ideal",
-            {"torch", "feedline/process"},
-        ),
-        (
-            "w1_tiny",
-            ["--samples", "2000", "--workers", "0", "--dataset", "nothing", "--with", "no-restarts", "skip", "retry"],
-            "cpu_s_per_1000",
-            {
-                "torch",
-                "feedline/inline",
-                "feedline/inline, no-restarts",
-                "feedline/inline, skip",
-                "feedline/inline, retry",
-            },
-        ),
-    ],
-)
-def test_steady_state_scripts(name: str, flags: list[str], figure: str, loaders: set[str], tmp_path: Path) -> None:
-    found = summaries(rows_of(name, [*STEADY, *flags], tmp_path))
-    assert set(found) == loaders
-    for side, row in found.items():
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
+@pytest.mark.parametrize(("name", "flags", "figure", "loaders", "package"), SCRIPTS)
+def test_scripts_measure_and_compare(
+    name: str, flags: str, figure: str, loaders: set[str], package: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(package or "torch")
+    data = tmp_path / "data"
+    data.mkdir()
+    asked = [str(data) if flag == "DATA" else flag for flag in shlex.split(flags)]
+    rows = rows_of(name, [*(BRIEF if name in NOT_STEADY else STEADY), *asked], tmp_path)
+    found = [row for row in rows if row["kind"] == "summary"]
+    base = "torch" if "torch" in loaders else "torchdata"
+    assert {row["side"] for row in found} == loaders
+    for row in found:
         assert row["figures"][figure]["median"] >= 0
-        assert ("torch" in row["ratios"]) == (side != "torch")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("decoder", ["pillow", "opencv", "simplejpeg", "feedline"])
-def test_images(decoder: str, tmp_path: Path) -> None:
-    pytest.importorskip("PIL")
-    if decoder != "pillow":
-        pytest.importorskip("cv2")
-        pytest.importorskip("simplejpeg")
-    flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--decoder", decoder]
-    found = summaries(rows_of("w3_images", [*STEADY, *flags, "--workers", "1", "--engine", "thread"], tmp_path))
-    assert found["feedline/thread"]["figures"]["batches_per_s"]["median"] > 0
-    sizes = [path.stat().st_size for path in (tmp_path / "jpeg").rglob("*.jpg")]
-    assert len(sizes) == 4
-    assert all(80_000 < size < 130_000 for size in sizes)
-
-
-@pytest.mark.parametrize("peer", ["grain", "spdl"])
-def test_image_peers(peer: str, tmp_path: Path) -> None:
-    pytest.importorskip("cv2")
-    pytest.importorskip(peer)
-    flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--decoder", "feedline"]
-    flags = [*STEADY, *flags, "--workers", "1", "--engine", "thread", "--against", "opencv", "--peers", peer]
-    found = summaries(rows_of("w3_images", flags, tmp_path))
-    assert found[f"{peer}/thread"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["randaugment", "dino"])
-def test_image_recipes(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("cv2")
-    flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--recipe", recipe]
-    flags = [*STEADY, *flags, "--workers", "1", "--engine", "thread"]
-    if importlib.util.find_spec("torchvision"):
-        found = summaries(rows_of("w3_images", flags, tmp_path))
-        assert found["feedline/thread"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
-    with pytest.raises(BadOption, match="needs torchvision in a build that fits torch"):
-        rows_of("w3_images", flags, tmp_path)
+        assert (base in row["ratios"]) == (row["side"] != base)
 
 
 @pytest.mark.slow
@@ -202,51 +212,12 @@ def test_stores(store: str, package: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_listing(tmp_path: Path) -> None:
-    found = summaries(rows_of("w9_listing", [*BRIEF, "--files", "500", "--data", str(tmp_path)], tmp_path))
-    assert set(found) == {"torch", "feedline", "feedline/cache"}
-    assert all(row["figures"]["files"]["median"] == 500 for row in found.values())
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
-
-
-@pytest.mark.slow
-def test_start(tmp_path: Path) -> None:
-    flags = ["--start-method", "fork", "--workers", "1", "--dataset-mb", "1", "--batches", "4", "--batch-size", "2"]
-    found = summaries(rows_of("w4_start", [*BRIEF, *flags], tmp_path))
-    ratios = found["feedline/process"]["ratios"]["torch"]
-    assert all(ratios[figure]["median"] > 0 for figure in ("first", "restart", "later", "restart_kept"))
-
-
-@pytest.mark.slow
 def test_index_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--sampler", "random", "weighted", "--sizes", "2000", "--weights", "1000", "--torch-max", "1000"]
     rows = rows_of("w5_index_space", [*BRIEF, *flags], tmp_path)
     measured = [(row["case"]["sampler"], row["side"]) for row in rows if row["kind"] == "summary"]
     assert measured == [("random", "feedline"), ("weighted", "torch"), ("weighted", "feedline")]
     assert "not run: would need" in capsys.readouterr().out
-    found = summaries(rows)
-    assert all(row["figures"]["indices_per_s"]["median"] > 0 for row in found.values())
-    assert found["feedline"]["ratios"]["torch"]["first_ms"]["median"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
-@pytest.mark.parametrize("dataset", ["nothing", "tokens"])
-def test_state_cost(dataset: str, tmp_path: Path) -> None:
-    flags = ["--sizes", "2000", "--workers", "0", "--steps", "3", "--dataset", dataset, "--data", str(tmp_path)]
-    found = summaries(rows_of("state_cost", [*BRIEF, *flags], tmp_path))
-    assert set(found) == {"torchdata", "feedline"}
-    assert all(row["figures"]["save_us"]["median"] > 0 for row in found.values())
-    assert found["feedline"]["figures"]["state_bytes"]["median"] < 1024
-    assert found["feedline"]["ratios"]["torchdata"]["restore_ms"]["median"] > 0
-
-
-@pytest.mark.slow
-def test_tokens(tmp_path: Path) -> None:
-    flags = ["--tokens", "20000", "--block", "64", "--batch-size", "4", "--data", str(tmp_path), "--peers"]
-    found = summaries(rows_of("w13_tokens", [*STEADY, *flags, "--workers", "0"], tmp_path))
-    assert set(found) == {"torch", "feedline/inline"}
-    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
 def test_the_plain_token_dataset_has_the_same_samples(tmp_path: Path) -> None:
@@ -259,35 +230,6 @@ def test_the_plain_token_dataset_has_the_same_samples(tmp_path: Path) -> None:
         tokens, labels = theirs[index]
         assert (tokens.numpy() == ours[index]["tokens"]).all()
         assert (labels.numpy() == ours[index]["labels"]).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["whole", "cut"])
-def test_packing(kind: str, tmp_path: Path) -> None:
-    flags = ["--documents", "600", "--length", "256", "--batch-size", "4", "--data", str(tmp_path), "--peers"]
-    found = summaries(rows_of("w14_packing", [*STEADY, *flags, "--kind", kind, "--workers", "0"], tmp_path))
-    assert set(found) == {"torch", "feedline/inline, list", "feedline/inline, known"}
-    full = {side: row["figures"]["full"]["median"] for side, row in found.items()}
-    assert full["feedline/inline, list"] == full["feedline/inline, known"] >= full["torch"] > 0.5
-    assert all(row["figures"]["tokens_per_s"]["median"] > 0 for row in found.values())
-
-
-@pytest.mark.slow
-def test_json_lines(tmp_path: Path) -> None:
-    flags = ["--shards", "2", "--texts", "20", "--length", "64", "--batch-size", "4", "--data", str(tmp_path)]
-    asked = [*STEADY, *flags, "--tokenizer", "words", "--workers", "0", "--peers"]
-    found = summaries(rows_of("w15_json_lines", asked, tmp_path))
-    assert set(found) == {"torch", "feedline/inline"}
-    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
-
-
-@pytest.mark.slow
-def test_audio(tmp_path: Path) -> None:
-    pytest.importorskip("soundfile")
-    flags = ["--count", "2", "--batch-size", "2", "--data", str(tmp_path), "--workers", "0", "--files", "16k"]
-    found = summaries(rows_of("w18_audio", [*STEADY, *flags, "--peers", "seek"], tmp_path))
-    assert set(found) == {"torch", "feedline/inline", "seek"}
-    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
 @pytest.mark.slow
@@ -307,26 +249,6 @@ def test_json_lines_peers_give_the_same_batches(tmp_path: Path) -> None:
         expected.append(batch["tokens"] if isinstance(batch, dict) else batch)
     first = expected[0]
     assert all((batch == first).all() for batch in expected)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
-def test_operators(tmp_path: Path) -> None:
-    pytest.importorskip("torchdata")
-    flags = ["--samples", "4000", "--checked", "300", "--batch-size", "8", "--peers", "torchdata", "--workers", "0"]
-    found = summaries(rows_of("w16_operators", [*STEADY, *flags], tmp_path))
-    assert set(found) == {"torch", "feedline/inline", "torchdata"}
-    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
-
-
-@pytest.mark.slow
-def test_video(tmp_path: Path) -> None:
-    pytest.importorskip("av")
-    sizes = ["--files", "2", "--length", "40", "--width", "64", "--height", "48", "--size", "16", "--batch-size", "1"]
-    flags = [*sizes, "--frames", "4", "--gop", "12", "--workers", "0", "--data", str(tmp_path), "--peers"]
-    found = summaries(rows_of("w19_video", [*STEADY, *flags], tmp_path))
-    assert set(found) == {"torch", "feedline/inline"}
-    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
 @pytest.mark.slow
@@ -396,27 +318,6 @@ def test_a_peer_that_is_not_installed_is_left_out(capsys: pytest.CaptureFixture[
     peers = importlib.import_module("benchmarks.peers")
     assert peers.installed(["json", "absent"], {"absent": "no_such_package"}) == ["json"]
     assert "absent is left out: no_such_package is not installed." in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_memory(tmp_path: Path) -> None:
-    flags = ["--workers", "1", "--string-count", "2000", "--strings", "--batch-size", "16"]
-    rows = rows_of("w7_memory", [*BRIEF, *flags], tmp_path)
-    assert {row["case"]["holds"] for row in rows if row["kind"] == "summary"} == {"strings", "shared"}
-    found = summaries(rows)
-    assert all(row["figures"]["peak"]["median"] > 10 for row in found.values())
-
-
-TINY_PROGRAM = ["--workers", "1", "--batches", "6", "--batch-size", "2", "--image-mb", "0.5", "--spike-mb", "8"]
-
-
-@pytest.mark.slow
-def test_retention(tmp_path: Path) -> None:
-    flags = ["--case", "keep labels", "--idle-s", "0", "--engine", "thread"]
-    found = summaries(rows_of("w12_retention", [*BRIEF, *TINY_PROGRAM, *flags], tmp_path))
-    assert set(found) == {"torch", "feedline/thread"}
-    assert found["torch"]["figures"]["above_torch"]["median"] == 0
-    assert found["feedline/thread"]["ratios"]["torch"]["peak"]["median"] > 0
 
 
 HELD_MB = {"keep every tenth": 1.0, "keep half of each": 3.0, "closed, tensors kept": 4.0}
@@ -517,5 +418,5 @@ def test_ray_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray.data")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # no token in the home directory
     flags = [*BRIEF, "--images", "4", "--batch-size", "2", "--batches", "10", "--workers", "1", "--data", str(tmp_path)]
-    found = summaries(rows_of("ray_data", flags, tmp_path))
-    assert set(found) == {"feedline/ray", "feedline/process", "ray/tasks", "ray/actors"}
+    found = {row["side"] for row in rows_of("ray_data", flags, tmp_path) if row["kind"] == "summary"}
+    assert found == {"feedline/ray", "feedline/process", "ray/tasks", "ray/actors"}
