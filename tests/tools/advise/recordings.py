@@ -10,7 +10,7 @@ import numpy as np
 from feedline.insight.batch_rows import COLUMNS, Row, delivered_columns, row
 from feedline.insight.recording import EpochSpan, Recording
 from feedline.tools.advise import what_if
-from feedline.tools.advise.page import page_of
+from feedline.tools.advise.page import contents, page_of
 
 MS = 1_000_000
 BEGUN = 10**15
@@ -76,6 +76,6 @@ def everything_of(path: Path) -> str:
     """Do everything that `feedline report` does with a file, with few simulated batches; return the run's figures."""
     recording = Recording.load(path)
     with mock.patch.object(what_if, "GRID_BATCHES", 10):
-        page_of(recording)
+        page_of(contents(recording))
     json.dumps(recording.chrome_trace(), default=str)
     return str(recording.stats())

@@ -10,7 +10,7 @@ import pytest
 
 from feedline.insight.attribution import CAUSES
 from feedline.insight.recording import Recording
-from feedline.tools.advise.page import contents, page_of
+from feedline.tools.advise.page import contents, page_of, text_of
 from feedline.tools.advise.what_if import RecordedRun
 from feedline.tools.screen import Table
 from tests.browsing import NARROW, WIDTH
@@ -19,11 +19,11 @@ from tests.tools.advise.recordings import recording_of
 
 @pytest.mark.slow
 def test_ten_thousand_batches_fit_into_400_kilobytes() -> None:
-    assert len(page_of(recording_of(10_000)).encode()) < 400_000
+    assert len(page_of(contents(recording_of(10_000))).encode()) < 400_000
 
 
 def test_the_page_is_self_contained() -> None:
-    page = page_of(recording_of(20))
+    page = page_of(contents(recording_of(20)))
     assert not re.findall(r"https?://|src=|@import|url\(", page)
     assert "/*" not in page.partition("<style>")[0]
 
@@ -31,7 +31,7 @@ def test_the_page_is_self_contained() -> None:
 def test_recorded_text_cannot_end_the_script() -> None:
     recording = recording_of(20)
     recording.settings["dataset"] = "</script><script>alert(1)</script>"
-    assert "alert(1)" not in page_of(recording)
+    assert "alert(1)" not in page_of(contents(recording))
 
 
 def test_columns_equal_those_of_the_recording() -> None:
@@ -65,16 +65,19 @@ def test_the_verdict_names_the_main_cause_in_the_timeline(slow: float, workers: 
 def test_advice_and_a_comparison_are_on_the_page() -> None:
     table = Table("Both", ["", "torch"], [["images/s", ("12", "bold")]])
     shown = contents(recording_of(60, workers=2), table)
-    text, code = shown["advice"][0]
-    assert text.startswith("too-few-workers: ")
-    assert code.startswith("DataLoader(dataset, num_workers=")
+    assert shown["advice"][0]["text"].startswith("too-few-workers: ")
+    assert shown["advice"][0]["code"].startswith("DataLoader(dataset, num_workers=")
+    text = text_of(shown)
+    assert shown["verdict"] in text.replace("\n", " ")
+    assert "too-few-workers" not in text, "the verdict says that"
+    assert "Best: num_workers=" in text
     assert shown["compared"] == {"title": "Both", "heads": ["", "torch"], "rows": [["images/s", "12"]]}
 
 
 def test_a_recording_without_batches_is_shown() -> None:
     empty = Recording(settings={"engine": "process", "workers": 2}, counters={"workers": 2})
     assert contents(empty)["rows"]["got"] == []
-    assert "feedline report" in page_of(empty)
+    assert "feedline report" in page_of(contents(empty))
 
 
 def test_only_the_first_of_very_many_batches_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +92,7 @@ def test_values_that_browsers_cannot_read_become_text() -> None:
     recording = recording_of(20)
     odd: dict[Any, Any] = {"scale": math.nan, ("odd", 1): [math.inf], "name": "g\u00e4ns \udcff"}  # set by a user
     recording.settings.update(odd)
-    assert page_of(recording)
+    assert page_of(contents(recording))
 
 
 # -- in a browser -----------------------------------------------------------------------------------------------------
@@ -103,7 +106,7 @@ def recording() -> Recording:
 @pytest.fixture(scope="module")
 def file(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(page_of(recording), "utf-8")
+    path.write_text(page_of(contents(recording)), "utf-8")
     return path
 
 
@@ -170,7 +173,7 @@ def test_slots_and_the_device_have_lanes(page: Any, tmp_path: Path) -> None:
     recording = recording_of(40)
     recording.rows["device"][:] = 2_000_000
     recording.rows["held"][7] = 1
-    (tmp_path / "device.html").write_text(page_of(recording), "utf-8")
+    (tmp_path / "device.html").write_text(page_of(contents(recording)), "utf-8")
     page.goto((tmp_path / "device.html").as_uri())
     page.wait_for_selector("html[data-ready=yes]")
     assert page.evaluate("timeline.upper") == ["training", "ready", "slots", "device"]
@@ -197,10 +200,9 @@ def test_predictions_on_the_page_equal_the_computed_ones(page: Any, recording: R
     (same,), best = [one for one in grid if one.is_recorded], run.best(grid)
     assert page.inner_text("#grid .recorded") == table[same.workers, same.change]
     assert page.inner_text("#grid .best") == table[best.workers, best.change]
-    settings = f"num_workers={best.workers}, prefetch_factor={best.prefetch}"
-    assert page.inner_text("#chosen").startswith(f"Best: {settings}: {best.samples_per_s:,.0f} samples/s, ")
+    assert page.inner_text("#chosen") == f"Best: {run.compared(best)}"
     error = abs(same.samples_per_s / run.samples_per_s - 1)
-    assert f"differs from the recorded rate by {100 * error:.1f} %" in page.inner_text("#error")
+    assert f"the prediction is {100 * error:.1f} % off" in page.inner_text("#simulated")
     assert "up to 500 batches" in page.inner_text("#simulated")
 
 
@@ -209,9 +211,10 @@ def test_a_chosen_prediction_is_compared_with_the_recorded_run(page: Any, record
     page.focus("#grid tbody tr:nth-child(2) td:last-child button")
     page.keyboard.press("Enter")
     one = run.predict(workers=1, speedup="batches")
-    assert page.inner_text("#chosen").startswith(
-        f"num_workers=1, prefetch_factor=2, batches twice as fast: {one.samples_per_s:,.0f} samples/s, "
-        f"{one.samples_per_s / run.samples_per_s:.2f} times the recorded {run.samples_per_s:,.0f}"
+    assert page.inner_text("#chosen") == run.compared(one)
+    assert run.compared(one).startswith(
+        f"num_workers=1, prefetch_factor=2, batches twice as fast: {one.samples_per_s:,.0f} samples/s predicted, "
+        f"{one.samples_per_s / run.samples_per_s:.2f} times the recorded {run.samples_per_s:,.0f}. "
     )
     assert page.query_selector_all("#grid [aria-pressed=true]") != []
     page.click("#grid tbody tr:first-child button")
@@ -219,7 +222,7 @@ def test_a_chosen_prediction_is_compared_with_the_recorded_run(page: Any, record
 
 
 def test_the_page_says_why_no_prediction_is_possible(page: Any, tmp_path: Path) -> None:
-    (tmp_path / "short.html").write_text(page_of(recording_of(12)), "utf-8")
+    (tmp_path / "short.html").write_text(page_of(contents(recording_of(12))), "utf-8")
     page.goto((tmp_path / "short.html").as_uri())
     page.wait_for_selector("html[data-ready=yes]")
     assert "Record a longer run" in page.inner_text("#predicted-section")

@@ -84,7 +84,7 @@ class Fails:
 
 def test_a_sample_that_no_format_can_store_is_named(tmp_path: Path) -> None:
     samples: list[Any] = [{"x": 1}, {"x": object()}]
-    with pytest.raises(PackError, match=r"Sample 1 cannot be packed: its field 'x' is a object, which no format holds"):
+    with pytest.raises(PackError, match=r"Sample 1 cannot be packed: its field 'x' is a object: no format holds"):
         pack(samples, tmp_path / "out.lmdb")
     packed = pack(samples, tmp_path / "out.lmdb", on_error="skip", restart=True)
     assert (packed.count, packed.skipped) == (1, 1)

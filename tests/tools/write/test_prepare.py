@@ -113,7 +113,7 @@ def test_values_become_plain(value: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.array([None]), np.zeros(2, "i4,f4"), [object()], lambda: 1])
 def test_rejects_values_that_no_format_can_store(value: Any) -> None:
-    with pytest.raises(PackError, match=r"its field 'x' is .* which no format holds"):
+    with pytest.raises(PackError, match=r"its field 'x' is .*no format holds"):
         plain(value, "x")
 
 
@@ -129,7 +129,7 @@ def test_rejects_masked_arrays(tmp_path: Path, value: Any, suffix: str) -> None:
 
 @pytest.mark.parametrize("value", [{1: "a", "1": "b"}, [{"a": {None: 1, "None": 2}}], {("a",): 1}])
 def test_rejects_nested_keys_that_are_not_strings(value: Any) -> None:
-    with pytest.raises(PackError, match=r"its field 'x' is a dict with the key .*not strings\. Turn them"):
+    with pytest.raises(PackError, match=r"its field 'x' is a dict with the key .*not a string.*Turn it into"):
         plain(value, "x")
     assert plain({np.str_("a"): 1, Colour.RED: 2}, "x") == {"a": 1, "red": 2}
 

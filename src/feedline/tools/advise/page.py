@@ -1,4 +1,4 @@
-"""A recording as one self-contained HTML page: it needs no network and no other file.
+"""What a recording shows: as text, and as one self-contained HTML page, which needs no network and no other file.
 
 The parts of the page are in `assets/`. The recording is packed into the page; the browser unpacks and draws it.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import base64
 import json
 import math
+import textwrap
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib import resources
 
 import numpy as np
@@ -34,18 +34,20 @@ _SHARES = ("cpu", "gpu")
 """Figures of the machine from 0 to 1; the page holds them in thousandths."""
 
 
-def page_of(recording: Recording, compared: Table | None = None) -> str:
-    """Return the page of a recording: its figures, what to change, and predictions for other settings.
+def text_of(shown: JsonObject) -> str:
+    """Return the verdict, findings that say more, and the best of other settings, as text."""
+    best = [f"Best: {one['text']}" for one in shown["predicted"].get("all", ()) if one["is_best"]]
+    parts = [shown["verdict"], *(one["text"] for one in shown["advice"] if not one["is_verdict"]), *best]
+    return "\n\n".join(textwrap.fill(part, 100, break_long_words=False) for part in parts)
 
-    Args:
-        recording: the recording to show.
-        compared: a table that compares this run with others, shown first. None to leave that section out.
-    """
+
+def page_of(shown: JsonObject) -> str:
+    """Return the page with these contents."""
     assets = resources.files(__package__) / "assets"
     parts = {
         "STYLE": (assets / "page.css").read_text("utf-8"),
         "SCRIPT": "\n".join((assets / name).read_text("utf-8") for name in SCRIPTS),
-        "DATA": packed(contents(recording, compared)),
+        "DATA": packed(shown),
     }
     page = (assets / "page.html").read_text("utf-8")
     for name, text in parts.items():
@@ -54,8 +56,14 @@ def page_of(recording: Recording, compared: Table | None = None) -> str:
 
 
 def contents(recording: Recording, compared: Table | None = None) -> JsonObject:
-    """Return the data that the page shows."""
+    """Return what there is to show of a recording: its figures, what to change, and predictions for other settings.
+
+    Args:
+        recording: the recording.
+        compared: a table that compares this run with others. None to leave that section out.
+    """
     stats, count = recording.stats(), len(recording.rows["got"])
+    verdict = stats.verdict
     log = list(recording.log)
     if count > _MOST_ROWS:
         log.append(f"The timeline shows the first {_MOST_ROWS:,} of {count:,} batches; the figures cover all.")
@@ -63,8 +71,11 @@ def contents(recording: Recording, compared: Table | None = None) -> JsonObject:
         "feedline": recording.environment.get("feedline", ""),
         "started": recording.started,
         "causes": CAUSES,
-        "verdict": stats.verdict,
-        "advice": [[str(finding), finding.code] for finding in of_recording(recording)],
+        "verdict": verdict,
+        "advice": [
+            {"text": str(finding), "code": finding.code, "is_verdict": str(finding.fix) in verdict}
+            for finding in of_recording(recording)
+        ],
         "stats": stats.as_dict(),
         "settings": dict(recording.settings),
         "environment": dict(recording.environment),
@@ -85,14 +96,24 @@ def _predicted(recording: Recording) -> JsonObject:
     except BadRecording as exc:
         return {"notes": [str(exc)]}
     grid, faster = run.grid(), run.twice_as_fast()
-    best, everything = run.best(grid), [*grid, *faster]
+    best = run.best(grid)
     return {
-        "recorded": {"samples_per_s": run.samples_per_s, "stall": run.stall},
-        "all": [{**asdict(one), "change": one.change, "is_best": one is best} for one in everything],
+        "all": [
+            {
+                "workers": one.workers,
+                "change": one.change,
+                "samples_per_s": one.samples_per_s,
+                "stall": one.stall,
+                "is_recorded": one.is_recorded,
+                "is_best": one is best,
+                "text": run.compared(one),
+            }
+            for one in (*grid, *faster)
+        ],
         "notes": [
             f"Simulated with the times of up to {what_if.GRID_BATCHES} batches from all over the run, without the "
             "starts of epochs.",
-            *run.assumptions(everything),
+            *run.assumptions(grid),
         ],
     }
 

@@ -250,9 +250,28 @@ class RecordedRun:
         as_good = [one for one in usual if one.samples_per_s >= enough]
         return min(as_good, key=lambda one: (one.workers, one.prefetch))
 
+    def compared(self, one: Prediction) -> str:
+        """Return a prediction beside the recorded figures, in words."""
+        settings = "num_workers=0"
+        if one.workers:
+            settings = f"num_workers={one.workers}, prefetch_factor={one.prefetch}"
+            settings += "" if one.in_order else ", in_order=False"
+        speedup = f", {one.change}" if one.speedup else ""
+        times = one.samples_per_s / max(self.samples_per_s, 1e-9)
+        busy = f", and workers would be busy {percent(one.busy, 1)} of it" if one.workers else ""
+        return (
+            f"{settings}{speedup}: {one.samples_per_s:,.0f} samples/s predicted, {times:.2f} times the recorded "
+            f"{self.samples_per_s:,.0f}. Training would wait {percent(one.stall, 1)} of the time (recorded: "
+            f"{percent(self.stall, 1)}){busy}."
+        )
+
     def assumptions(self, predictions: Sequence[Prediction]) -> Iterator[str]:
-        """Yield what the predictions assume and may be wrong, in sentences."""
+        """Yield how far the prediction of the recorded run is off, and what the others assume, in sentences."""
         most = max(one.workers for one in predictions)
+        for one in predictions:
+            if one.is_recorded:
+                error = abs(one.samples_per_s / max(self.samples_per_s, 1e-9) - 1)
+                yield f"For the settings of this run, the prediction is {percent(error, 1)} off."
         if self.cores is not None and max(most, self.workers) * self.computing > self.cores:
             known = "as measured" if self.was_timed else "an assumption, since no CPU time was recorded"
             share = f"compute {percent(self.computing)} of a batch's time ({known})"

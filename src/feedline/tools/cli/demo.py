@@ -20,7 +20,7 @@ from feedline.insight.recording import Recording
 from feedline.system.failures import words
 from feedline.system.files import make_folder_for
 from feedline.system.shown import counted, percent
-from feedline.tools.advise.page import page_of
+from feedline.tools.advise.page import contents, page_of
 from feedline.tools.cli import options
 from feedline.tools.cli.bench import WORKER_COUNT, both_loaders
 from feedline.tools.cli.demo_training import Training, peak_mb
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
         table = compare(folder, screen, began_s)
         recording = Recording.load(folder / "run.json")
     with _writing("The report", "Choose another file with -o."):
-        out.write_text(page_of(recording, table), "utf-8")
+        out.write_text(page_of(contents(recording, table)), "utf-8")
     screen.line("Report of this run: ", (out.as_uri(), f"link {out.as_uri()}"), wraps=False)
 
 

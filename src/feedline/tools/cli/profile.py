@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +26,7 @@ from feedline.system.failures import words
 from feedline.system.files import make_folder_for
 from feedline.system.ranks import share_if_known
 from feedline.system.shown import percent, printable
-from feedline.tools.advise.page import page_of
-from feedline.tools.advise.running import of_recording
+from feedline.tools.advise.page import contents, page_of, text_of
 from feedline.tools.cli.script import Script, add_program, installed
 
 NOTHING_ITERATED = 4
@@ -157,25 +155,15 @@ class _Recorded:
         suffix = f"-rank{self._rank}" if self._ranks > 1 else ""
         file, page = (out.with_name(f"{out.name}{suffix}{end}") for end in (".json.gz", ".html"))
         recording.save(file)
-        page.write_text(page_of(recording), "utf-8")
+        content = contents(recording)
+        page.write_text(page_of(content), "utf-8")
         if self._rank:
             return f"rank {self._rank}: {file} {page}\n"
         notes = list(recording.log)
         if self._left_out:
             notes.append(f"{self._left_out} epochs of other loaders are not recorded: the limit is {_MOST_LOADERS}.")
-        others = [finding for finding in of_recording(recording) if str(finding.fix) not in stats.verdict]
-        paragraphs = [
-            _wrapped(stats.verdict),
-            *map(_wrapped, map(str, others)),
-            _table(periods),
-            "\n".join(notes),
-            f"{file}\n{page}",
-        ]
+        paragraphs = [text_of(content), _table(periods), "\n".join(notes), f"{file}\n{page}"]
         return "\n" + "\n\n".join(filter(None, paragraphs)) + "\n"
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 100, break_long_words=False)
 
 
 def _table(periods: dict[str, Period]) -> str:

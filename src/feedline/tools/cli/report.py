@@ -1,4 +1,4 @@
-"""`feedline report`: render a recording as a page, and write its verdict to standard output."""
+"""`feedline report`: render a recording as a page, and write what it shows in short to standard output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from feedline.errors import BadOption
 from feedline.insight.recording import Recording
 from feedline.system.files import make_folder_for
 from feedline.system.shown import printable
-from feedline.tools.advise.page import page_of
+from feedline.tools.advise.page import contents, page_of, text_of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise BadOption(f"{out} exists already, and is not a page of feedline. Give another file with -o.")
     if out == arguments.trace:
         raise BadOption(f"{out} cannot be both the page and the trace. Give another file, with -o or --trace.")
-    files = {out: page_of(recording)}
+    shown = contents(recording)
+    files = {out: page_of(shown)}
     if arguments.trace is not None:
         files[arguments.trace] = json.dumps(recording.chrome_trace(), default=str)
     for path, text in files.items():
@@ -41,8 +42,8 @@ def run(arguments: argparse.Namespace) -> None:
             path.write_text(text, "utf-8")
         except OSError as exc:
             raise BadOption(f"{path} could not be written: {exc.strerror or exc}. Give another file.") from exc
-    text = "\n".join([recording.stats().verdict, *(str(path) for path in files)])
-    sys.stdout.write(printable(f"{text}\n"))
+    paths = "\n".join(str(path) for path in files)
+    sys.stdout.write(printable(f"{text_of(shown)}\n\n{paths}\n"))
 
 
 def _is_page(path: Path) -> bool:

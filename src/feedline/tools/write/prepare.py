@@ -187,15 +187,12 @@ def plain(value: Any, name: str) -> Any:
     """
     kind = type(value)
     if kind is int and value.bit_length() > _MOST_BITS:
-        raise PackError(
-            f"its field {name!r} is an integer of {value.bit_length():,} bits, which no format holds. Turn it into "
-            "bytes or a string in the dataset."
-        )
+        raise _refusal(name, f"an integer of {value.bit_length():,} bits", "bytes or a string")
     if value is None or kind in (str, bytes, bool, int, float, complex):
         return value
     if is_tensor(value):
         if str(value.dtype) == "torch.bfloat16":
-            raise PackError(f"its field {name!r} is a tensor of bfloat16, which NumPy lacks. Turn it into float32.")
+            raise _refusal(name, "a tensor of bfloat16, which NumPy lacks", "float32")
         value = value.detach().cpu().numpy()
         kind = np.ndarray
     if isinstance(value, (np.ndarray, np.generic)):
@@ -207,10 +204,8 @@ def plain(value: Any, name: str) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):  # as text, it may be equal to another key
-                raise PackError(
-                    f"its field {name!r} is a dict with the key {key!r:.80}, but no format holds keys that are not "
-                    "strings. Turn them into strings in the dataset."
-                )
+                what = f"a dict with the key {key!r:.80} in it, which is not a string"
+                raise _refusal(name, what, "a dict whose keys are strings")
         return {str.__str__(key): plain(one, name) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(one, name) for one in value]
@@ -219,29 +214,18 @@ def plain(value: Any, name: str) -> Any:
     if isinstance(value, (bytes, int, float)):
         return bytes(value) if isinstance(value, bytes) else int(value) if isinstance(value, int) else float(value)
     if not hasattr(value, "getbands"):
-        raise PackError(
-            f"its field {name!r} is {describe(value)}, which no format holds. Turn it into arrays, numbers, strings or "
-            "bytes in the dataset."
-        )
+        raise _refusal(name, describe(value), "arrays, numbers, strings or bytes")
     return value
 
 
 def _plain_array(value: NDArray[np.generic] | np.generic, name: str) -> object:
     if isinstance(value, np.ma.MaskedArray):
-        raise PackError(
-            f"its field {name!r} is a masked array, and no format holds its mask. In the dataset, return "
-            "array.filled(), or the data and the mask as two fields."
-        )
+        raise _refusal(name, "a masked array", "array.filled(), or into two fields, the data and the mask")
     if value.dtype.hasobject or value.dtype.kind == "V":
-        raise PackError(
-            f"its field {name!r} is an array of type {value.dtype}, which no format holds. Turn it into arrays of "
-            "numbers in the dataset."
-        )
+        raise _refusal(name, f"an array of type {value.dtype}", "arrays of numbers")
     if value.dtype.char in "gG":
-        raise PackError(
-            f"its field {name!r} is of type {value.dtype}, whose size and meaning differ between machines, so no "
-            "format holds it. Turn it into float64 or complex128 in the dataset."
-        )
+        what = f"of type {value.dtype}, whose size and meaning differ between machines"
+        raise _refusal(name, what, "float64 or complex128")
     if isinstance(value, np.str_):
         return str(value)
     if isinstance(value, np.bytes_):
@@ -249,6 +233,10 @@ def _plain_array(value: NDArray[np.generic] | np.generic, name: str) -> object:
     if not value.dtype.isnative:
         value = value.astype(value.dtype.newbyteorder("="))
     return plain(value[()], name) if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def _refusal(name: str, what: str, instead: str) -> PackError:
+    return PackError(f"its field {name!r} is {what}: no format holds that. Turn it into {instead} in the dataset.")
 
 
 def size_of(value: object) -> int:

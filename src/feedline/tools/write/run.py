@@ -55,16 +55,19 @@ class Content(ABC):
     """What `Stage` calls the writing."""
     shard: str
     """How the names of shards begin."""
-    count = 0
-    """Samples or documents written so far."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     @abstractmethod
+    def count(self) -> int:
+        """Samples or documents written so far."""
+
+    @property
     def taken(self) -> int:
-        """Samples taken so far, for display."""
+        """Samples taken so far, for display: also those that were left out or held back."""
+        return self.count
 
     @abstractmethod
     def take(self, item: Any) -> None:  # Any: what the loader's collate function makes

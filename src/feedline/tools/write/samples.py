@@ -87,7 +87,7 @@ class Samples(Content):
         self._shard_count = self._shard_bytes = 0
 
     @property
-    def count(self) -> int:  # type: ignore[override]  # only read
+    def count(self) -> int:
         return self.progress.count
 
     @property

@@ -80,16 +80,16 @@ class Tokens(Content):
 
     stage, shard = "tokenizing", "tokens"
 
-    def __init__(self, folder: Path, encoder: Encoder, shard_tokens: int | None) -> None:
+    def __init__(self, folder: Path, encoder: Encoder, shard_tokens: int) -> None:
         super().__init__(folder / f"output{ENDING}")
-        self.token_count = 0
+        self.token_count = self.document_count = 0
         self._encoder = encoder
         self._shard_tokens = shard_tokens
         self._writer: TokenWriter | None = None
 
     @property
-    def taken(self) -> int:
-        return self.count
+    def count(self) -> int:
+        return self.document_count
 
     def take(self, item: TokenBatch) -> None:
         tokens, lengths = item
@@ -103,11 +103,11 @@ class Tokens(Content):
                 end_token=self._encoder.end_token,
             )
         self._writer.write_joined(tokens, lengths)
-        self.count += len(lengths)
+        self.document_count += len(lengths)
         self.token_count += len(tokens)
 
     def is_full(self) -> bool:
-        return self._writer is not None and self._writer.token_count >= (self._shard_tokens or 0)
+        return self._writer is not None and self._writer.token_count >= self._shard_tokens
 
     def finish(self) -> int:
         writer, self._writer = self._writer, None
@@ -126,7 +126,7 @@ class Tokens(Content):
         return {"documents": self.count, "tokens": self.token_count}
 
     def restore(self, state: JsonObject) -> None:
-        self.count, self.token_count = state["documents"], state["tokens"]
+        self.document_count, self.token_count = state["documents"], state["tokens"]
 
     def nothing(self) -> str:
         return "The dataset has no texts, so there is nothing to write."

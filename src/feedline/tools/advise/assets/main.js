@@ -20,7 +20,7 @@ function compared({ compared: found }) {
 function advice(data) {
   if (!data.advice.length) return;
   document.getElementById("advice-section").hidden = false;
-  document.getElementById("advice").append(...data.advice.map(([text, code]) => element("li", {}, text, code ? element("pre", {}, code) : "")));
+  document.getElementById("advice").append(...data.advice.map(({ text, code }) => element("li", {}, text, code ? element("pre", {}, code) : "")));
 }
 
 function waits(data) {
@@ -74,7 +74,7 @@ function details(data) {
 // Shows predictions, computed before the page was written: one row per number of workers, one column per other change.
 // A click on one compares it with the recorded run.
 function predictions({ predicted }) {
-  const { all, recorded, notes } = predicted, place = (id) => document.getElementById(id);
+  const { all, notes } = predicted, place = (id) => document.getElementById(id);
   place("simulated").append(notes.join(" "));
   if (!all) return;
   const counts = [...new Set(all.map(({ workers }) => workers))].sort((one, other) => one - other);
@@ -95,17 +95,9 @@ function predictions({ predicted }) {
   place("grid").hidden = false;
   const choose = (one, shown) => {
     for (const other of document.querySelectorAll("#grid button")) other.setAttribute("aria-pressed", other === shown);
-    const { workers, prefetch, in_order: inOrder, samples_per_s: rate, stall, busy } = one;
-    const settings = workers ? `num_workers=${workers}, prefetch_factor=${prefetch}${inOrder ? "" : ", in_order=False"}` : "num_workers=0";
-    const gain = `${(rate / Math.max(recorded.samples_per_s, 1e-9)).toFixed(2)} times the recorded ${whole(recorded.samples_per_s)}`;
-    place("chosen").textContent = `${one.is_best ? "Best: " : ""}${settings}${one.speedup ? `, ${one.change}` : ""}: `
-      + `${whole(rate)} samples/s, ${gain}. Training would wait ${percent(stall)} of the time (recorded: ${percent(recorded.stall)})`
-      + (workers ? `, and workers be busy ${percent(busy)} of it.` : ".");
+    place("chosen").textContent = `${one.is_best ? "Best: " : ""}${one.text}`;
   };
-  const best = document.querySelector("#grid .best"), same = all.find((one) => one.is_recorded);
-  best.click();
-  const error = same.samples_per_s / Math.max(recorded.samples_per_s, 1e-9) - 1;
-  place("error").textContent = `For the settings of this run, the prediction differs from the recorded rate by ${percent(Math.abs(error))}.`;
+  document.querySelector("#grid .best").click();
 }
 
 function legend() {

@@ -7,7 +7,7 @@ import operator
 import queue
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,8 +23,8 @@ from feedline.tools.advise.finding import Finding
 from feedline.tools.lab.loaders import stats_of
 from feedline.tools.lab.pictures import Event, Line, bars, buttons, code, doing, figures, lines, notes, say
 from feedline.tools.lab.view import Clicks, Control, View
+from feedline.tools.measure.choice import Choice, Limits, Rate, Setting, choose, settings
 from feedline.tools.measure.measured import LoaderSetup, headroom_now
-from feedline.tools.measure.search import Choice, Limits, OutOfTime, Rate, Setting, search
 from feedline.tools.measure.sweep import Failure
 from feedline.tools.measure.target import Target, make_some, target_of
 
@@ -86,11 +86,11 @@ def your_dataset(
     yield doing("The tuner is trying different numbers of workers.", _TUNE_S)
     choice = None
     try:
-        choice = _tuned(target, step_ms / 1000)
+        choice, rates = _tuned(target, step_ms / 1000)
     except DatasetFailed as error:
         yield notes("choice", "The tuner cannot run this dataset", [str(error), error.traceback])
-    if choice is not None:
-        yield _curve(choice)
+    else:
+        yield _curve(rates)
         yield notes("choice", f"The tuner's choice: {choice.setting or 'none'}", choice.reasons)
     offers = offers_of(findings, choice)
     if not offers:
@@ -101,7 +101,8 @@ def your_dataset(
         yield say("Click a button to try a fix.")
     for action in list(offers) if try_all else _clicked(clicks) if offers else ():
         title, given = offers[action]
-        yield from tried.draw(title, {**usual, **given})
+        # Without workers, the loader takes none of the arguments about them.
+        yield from tried.draw(title, given if given.get("num_workers") == 0 else {**usual, **given})
         yield doing("")
 
 
@@ -147,7 +148,7 @@ def _as_it_is(loader: LoaderSetup | None, workers: int) -> Arguments:
 def _of_setting(setting: Setting) -> Arguments:
     if not setting.workers:
         return {"num_workers": 0}
-    return {"num_workers": setting.workers, "engine": setting.engine, "prefetch_factor": setting.depth}
+    return {"num_workers": setting.workers, "engine": setting.engine, "prefetch_factor": setting.prefetch}
 
 
 class _Tried:
@@ -186,29 +187,31 @@ class _Tried:
         yield say(f"{title[:1].upper()}{title[1:]}: {before}{text.rstrip('.')}.")
 
 
-def _tuned(target: Target, step_s: float) -> Choice | None:
+def _tuned(target: Target, step_s: float) -> tuple[Choice, dict[Setting, Rate]]:
+    """Measure settings one after the other, and choose one if the time sufficed for all."""
     made, headroom = make_some(target, seconds=_TUNED_S), headroom_now()
-    limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes)
-    until = time.monotonic() + _TUNE_S
-
-    def rate(setting: Setting) -> Rate | None:
+    cost = Load(made.batch_s, step_s, made.cpu_s, headroom.cores)
+    limits = Limits.of(cost, headroom.memory_bytes, made.batch_bytes)
+    until, rates = time.monotonic() + _TUNE_S, dict[Setting, Rate]()
+    for setting in settings(limits.counts(), ("process", "thread")):
         if time.monotonic() > until:
-            raise OutOfTime(setting)
+            return Choice(None, ["There was no time for more workers. `feedline tune` tries them."]), rates
         try:
             loader = feedline.DataLoader(target.dataset, **{**target.options, **_of_setting(setting)})
             total = stats_of(loader, step_s=step_s, seconds=_TUNED_S).total
         except (Exception, SystemExit):
-            return None
-        return Rate(total.samples_per_s, total.stall)
+            continue
+        rates[setting] = Rate(total.samples_per_s, total.stall)
+    if not rates:
+        return Choice(None, ["Every setting raises an exception."]), rates
+    return choose(rates, limits.reason, step_s=step_s), rates
 
-    return search(rate, limits, step_s=step_s)
 
-
-def _curve(choice: Choice) -> Event:
+def _curve(rates: Mapping[Setting, Rate]) -> Event:
     best: dict[str, dict[int, float]] = {"process": {}, "thread": {}}
-    for setting, rate in choice.tried.items():
+    for setting, rate in rates.items():
         for engine in best if setting.engine == "inline" else [setting.engine]:
-            best[engine][setting.workers] = max(rate.samples_per_s, best[engine].get(setting.workers, 0.0))
+            best[engine][setting.workers] = rate.samples_per_s
     drawn: dict[str, Line] = {
         engine: (sorted(found), [found[n] for n in sorted(found)]) for engine, found in best.items()
     }
