@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from feedline.errors import FeedlineError
@@ -33,7 +32,6 @@ from tests.tools.advise import (
     slow_datasets,
     sound,
 )  # with torch: the processes that are forked have both imported
-from tests.tools.advise.measurements import RECORDED, plain_facts
 
 CORES_PER_LANE = 2
 SECONDS = 10.0
@@ -174,26 +172,6 @@ def run_once(case: Case) -> tuple[set[str], str]:
     return names, "\n".join(odd)
 
 
-def record(path: Path, busy: int, only: list[str] | None) -> None:
-    """Measure datasets once beside busy loops, for `tests.tools.advise.measurements.recorded`."""
-    kept: dict[str, Any] = json.loads(path.read_text()) if only else {}
-    sources = {case.name: case.source for case in CASES}
-    sources.update({name: f"{slow_datasets.__name__}:{name}" for name in ("too_few_workers", "three_workers")})
-    with busy_loops(busy), tempfile.TemporaryDirectory() as folder:
-        for name, source in sources.items():
-            if only and name not in only:
-                continue
-            os.chdir(tempfile.mkdtemp(dir=folder))
-            setup = probe(source, seconds=SECONDS)
-            sys.stderr.write(f"{name}: {[finding.name for finding in diagnose(setup)]}\n")
-            kept[name] = plain_facts(setup)
-        os.chdir("/")
-    text = json.dumps(kept)
-    for machine_path in (folder, str(Path(__file__).parents[3]), sys.prefix, sys.base_prefix):
-        text = text.replace(machine_path, "/data")
-    path.write_text(text.replace('}, "', '},\n"') + "\n")
-
-
 def _spin() -> None:
     while True:
         pass
@@ -292,12 +270,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", help="names of datasets")
     parser.add_argument("--part", default="1/1", help="2/3: the second of every three datasets")
     parser.add_argument("--minutes", type=float, default=1e6, help="start no run after that")
-    parser.add_argument("--record", action="store_true", help="measure each once, for the tests, and do nothing else")
     parser.add_argument("--json", help="also write the rows to this file")
     arguments = parser.parse_args()
-    if arguments.record:
-        record(RECORDED, arguments.busy, arguments.only)
-        return 0
     part, parts = map(int, arguments.part.split("/"))
     chosen = [place for place, case in enumerate(CASES) if not arguments.only or case.name in arguments.only]
     skipped = [place for place in chosen if (needs := CASES[place].needs) is not None and find_spec(needs) is None]

@@ -101,7 +101,7 @@ def test_only_the_first_sample_is_made_after_the_time_limit() -> None:
 
 
 def test_slow_samples_are_repeated_alternating_with_a_typical_one() -> None:
-    clock = FakeClock(lambda index: 0.02 if index == 7 else 1e-4)
+    clock = FakeClock(lambda index: 0.04 if index == 7 else 2e-3)
     asked: list[int] = []
 
     def ask(index: int) -> Any:
@@ -109,7 +109,7 @@ def test_slow_samples_are_repeated_alternating_with_a_typical_one() -> None:
         return clock.ask(index)
 
     samples, _ = run_sampling(ask, iter(range(50)), clock=clock)
-    assert samples.repeated == (("7", 0.02),)
+    assert samples.repeated == (("7", 0.04),)
     again = asked[50:]
     assert again.count(7) == 3
     assert len(again) == 6
@@ -117,7 +117,7 @@ def test_slow_samples_are_repeated_alternating_with_a_typical_one() -> None:
 
 def test_a_sample_that_was_slow_once_is_not_a_straggler() -> None:
     times: dict[int, list[float]] = {7: [0.02]}
-    clock = FakeClock(lambda index: times[index].pop() if times.get(index) else 1e-4)
+    clock = FakeClock(lambda index: times[index].pop() if times.get(index) else 2e-3)
     assert run_sampling(clock.ask, iter(range(50)), clock=clock)[0].repeated == ()
 
 

@@ -98,18 +98,6 @@ def beyond_noise(findings: Iterable[Finding], floor: float, noise: str) -> list[
     return kept
 
 
-def margin_of(times: float, computing: float) -> float:
-    """Return the margin of a time that is `times` its limit, with the share `computing` of it spent computing.
-
-    Noise only slows down computing: code that sleeps for 3 s does so on any machine.
-
-    Example:
-        >>> margin_of(1.5, computing=1.0), margin_of(1.5, computing=0.1)
-        (1.5, 6.0)
-    """
-    return 1 + (times - 1) / max(computing, 0.01)
-
-
 _MOST_GAIN = 100.0
 
 

@@ -21,6 +21,7 @@ from feedline.system.failures import words
 from feedline.system.optional import is_tensor
 from feedline.system.timing import Clock
 from feedline.tools.measure.fields import LONG_LIST, as_array, leaves
+from feedline.tools.measure.given_loader import carried_s
 from feedline.tools.measure.measured import Batch, FloatField
 from feedline.tools.measure.noise import usual_s
 from feedline.types import CollateFunction
@@ -45,11 +46,10 @@ def try_batch(samples: list[Any], given: CollateFunction | None, clock: Clock, *
         clock: measures the times.
         is_written: True if a worker process writes the batch into shared memory.
     """
-    collates = _defaults() if given is None else [given]
-    collate, batch = _first_that_works(collates, samples)
+    is_custom = given is not None and not _is_default(given)
+    collate, batch = _first_that_works([given] if is_custom and given is not None else _defaults(), samples)
     if collate is None:
         return None
-    is_custom = given is not None and not _is_default(given)
     collate_s = usual_s(lambda: collate(samples), clock)
     arrays = [array for sample in samples for _, value in leaves(sample) if (array := as_array(value)) is not None]
     own: dict[str, Any] = {
@@ -68,39 +68,34 @@ def try_batch(samples: list[Any], given: CollateFunction | None, clock: Clock, *
     except (NotPicklable, SlotFull, pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
         return Batch(**own, carry_s=collate_s, not_picklable=words(exc))
 
-    def make(some: list[Any], function: CollateFunction) -> None:
-        made = function(some)
-        if is_written:
-            codec.encode(made, SlotWriter(buffer))
-
-    def carried_s(change: Callable[[Any], object], name: str, function: CollateFunction) -> float | None:
-        """Return the time to carry the samples with one field changed; None if that fails."""
+    def carry_s(some: list[Any], function: CollateFunction) -> float | None:
         try:
-            some = [_changed(one, name, change) for one in samples]
-            return usual_s(lambda: make(some, function), clock)
-        except Exception:  # raised by the user's function, or by ours because samples differ in kind
+            return carried_s(some, function) if is_written else usual_s(lambda: function(some), clock)
+        except Exception:  # raised by the user's function, or because no process can be started
             return None
+
+    def changed_s(change: Callable[[Any], object], name: str, function: CollateFunction) -> float | None:
+        """Return the time to carry the samples with one field changed; None if that fails."""
+        return carry_s([_changed(one, name, change) for one in samples], function)
 
     objects = {name: (value, len(pickle.dumps(value, 5))) for name, value in leaves(batch) if as_array(value) is None}
     largest = max(objects, key=lambda name: objects[name][1], default="")
     change, kind = _change(samples[0], largest)
-    as_arrays_s = None if change is None else carried_s(change, largest, _defaults()[0])
+    as_arrays_s = None if change is None else changed_s(change, largest, _defaults()[0])
     if change is not None and as_arrays_s is not None:  # the change itself takes the dataset time
         as_arrays_s += usual_s(lambda: [_changed(one, largest, change) for one in samples], clock)
     own["bytes"] += (object_bytes := sum(size for _, size in objects.values()))
     return Batch(
         **own,
-        carry_s=usual_s(lambda: make(samples, collate), clock),
+        carry_s=carry_s(samples, collate) or collate_s + sent_s,
         sent_s=sent_s,
         object_bytes=object_bytes,
         objects=f"{largest} ({type(objects[largest][0]).__name__})" if largest else "",
         object_kind=kind,
         as_arrays_s=as_arrays_s,
-        by_default_s=usual_s(lambda: make(samples, _defaults()[0]), clock)
-        if is_custom and _makes(samples, batch)
-        else None,
+        by_default_s=carry_s(samples, _defaults()[0]) if is_custom and _makes(samples, batch) else None,
         floats=tuple(
-            replace(one, carry_s=carried_s(partial(_as_bytes, scale=255 if one.is_scaled else 1), one.name, collate))
+            replace(one, carry_s=changed_s(partial(_as_bytes, scale=255 if one.is_scaled else 1), one.name, collate))
             for one in _floats(samples, clock)
         ),
     )
@@ -108,8 +103,11 @@ def try_batch(samples: list[Any], given: CollateFunction | None, clock: Clock, *
 
 def _defaults() -> list[CollateFunction]:
     """Return the functions that collate samples without a function of the user's own."""
-    torch_data = sys.modules.get("torch.utils.data")  # a program that has imported it uses a DataLoader
-    return [default if torch_data is None else torch_data.default_collate, pad()]
+    if "torch.utils.data" not in sys.modules:
+        return [default, pad()]
+    from feedline.frameworks.torch_collate import default_collate  # the program uses a DataLoader
+
+    return [default_collate, pad()]
 
 
 def _first_that_works(collates: list[CollateFunction], samples: list[Any]) -> tuple[CollateFunction | None, object]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from feedline.insight.worker_model import HANDOVER_S
 from feedline.system.limits import memory_limit, physical_bytes, usable_cores
 from feedline.system.ranks import local_rank_count
 
@@ -167,6 +166,8 @@ class Samples:
     """Lengths of the first axis of the largest field whose samples differ in length; empty if none differ."""
     length_field: str = "sample"
     """The name of that field."""
+    in_a_row_s: float | None = None
+    """Time of a sample among many that were made without reading a clock; None for samples that take long."""
     reused: str = ""
     """The field of a sample that changed when later samples were made; empty if none did."""
     sorted_labels: str = ""
@@ -174,8 +175,8 @@ class Samples:
 
     @property
     def usual_s(self) -> float:
-        """The median."""
-        return float(np.median(self.seconds))
+        """The time of most samples: the median, or `in_a_row_s`."""
+        return float(np.median(self.seconds)) if self.in_a_row_s is None else self.in_a_row_s
 
     @property
     def mean_s(self) -> float:
@@ -246,7 +247,7 @@ class Batch:
     """Time to copy the arrays of its samples into one block."""
     bytes: int
     carry_s: float = 0.0
-    """Time for a worker to collate it and to write it into shared memory; on threads, only to collate it."""
+    """Time of a worker process for a batch whose samples are ready; on threads, only to collate it."""
     sent_s: float = 0.0
     """Time to write it into shared memory and to read it back."""
     object_bytes: int = 0
@@ -378,8 +379,7 @@ class Measured:
         """Time per sample in which a worker collates and sends its batch."""
         if self.batch is None:
             return 0.0
-        handover_s = 0.0 if self.engine == "inline" else HANDOVER_S
-        return (self.batch.carry_s + handover_s) / self.batch.size
+        return self.batch.carry_s / self.batch.size
 
     @property
     def pipeline_s(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,7 +19,7 @@ from feedline.system.failures import words
 from feedline.system.timing import Clock
 from feedline.tools.measure.fields import classes_of, digest_of, lengths_of, size_of, sorted_labels, varying
 from feedline.tools.measure.measured import Making, Samples
-from feedline.tools.measure.noise import Calibration
+from feedline.tools.measure.noise import Calibration, usual_s
 from feedline.tools.measure.opened_files import OpenedFiles
 from feedline.workers.fetch.awaiting import is_awaited
 from feedline.workers.fetch.loop import loop_of
@@ -30,6 +31,8 @@ _SETTLED = 0.03
 _MOST_FAILURES = 16
 """If this many samples fail before one succeeds, all are assumed to fail."""
 _KEPT_BYTES = 64 << 20
+_QUICK_S = 1e-3
+_IN_A_ROW = 64
 _CHECKED = 8
 """How many of the first samples are looked at again when later ones were made."""
 _SLOW = 5
@@ -155,6 +158,7 @@ class Sampling:
             failure=run.failure,
             lengths=lengths,
             length_field=length_field,
+            in_a_row_s=self._in_a_row_s(run, clock) if can_repeat else None,
             reused=self._reused(run),
             sorted_labels=sorted_labels(run.labels) if can_repeat else "",
         )
@@ -188,6 +192,20 @@ class Sampling:
             if len(run.digests) < _CHECKED:
                 run.digests.append(digest_of(sample))
         return True
+
+    def _in_a_row_s(self, run: _Run, clock: Clock) -> float | None:
+        """Return the time of a quick sample, as a worker makes it.
+
+        Between two readings of a clock, and while all samples are kept, it would take longer: caches and memory that
+        was just freed are quicker.
+        """
+        if np.median(run.seconds) > _QUICK_S:
+            return None
+        some = run.indices[:_IN_A_ROW]
+        try:
+            return usual_s(lambda: deque(map(self._ask, some), maxlen=0), clock) / len(some)
+        except Exception:  # a sample that could be made before
+            return None
 
     def _reused(self, run: _Run) -> str:
         """Return the first field of a kept sample that later samples have changed; empty if none has."""
