@@ -11,7 +11,6 @@ from typing import Any
 import feedline
 from feedline.insight.recording import Recording
 from feedline.insight.stats import Stats
-from feedline.tools.measure.steady import touch
 
 
 def loader_code(**arguments: object) -> str:
@@ -44,8 +43,7 @@ def stats_of(loader: feedline.DataLoader[Any, Any], *, step_s: float, seconds: f
     until = time.monotonic() + seconds
     try:
         while True:
-            for batch in loader:
-                touch(batch)
+            for _ in loader:
                 time.sleep(step_s)
                 if time.monotonic() > until:
                     return loader.stats()  # while the workers, whose memory is included, are alive
