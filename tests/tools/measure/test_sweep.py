@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from feedline.insight.worker_model import LEAST_GAIN
 from feedline.tools.measure import harness, steady, sweep
-from feedline.tools.measure.choice import Setting
+from feedline.tools.measure.choice import Limits, Setting, choose
 from feedline.tools.measure.harness import Figures, Outcome, Settings, Side
 from feedline.tools.measure.sweep import Failure, Sweep, Swept
 
@@ -85,6 +87,38 @@ def test_without_torchs_loader_slow_settings_are_measured_once(monkeypatch: pyte
     found = swept(monkeypatch, Measured(lambda _, options: 1.0 + options["num_workers"]), workers=(0, 1, 2, 8, 9))
     counts = {(setting.workers, len(outcome.rounds)) for setting, outcome in found.outcomes.items()}
     assert counts == {(0, 1), (1, 1), (2, 1), (8, 3), (9, 3)}
+
+
+def scaling(workers: int, engine: str, processes: float, threads: float, most: int) -> float:
+    return min(max(workers, 1), most) * (threads if engine == "thread" else processes)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+@pytest.mark.parametrize(
+    "rate",
+    [
+        lambda setting: scaling(setting.workers, setting.engine, 100, 25, most=6),  # computes on six cores
+        lambda setting: scaling(setting.workers, setting.engine, 500, 480, most=99),  # waits
+        lambda setting: 9e5 if setting.workers == 0 else scaling(setting.workers, setting.engine, 8e4, 5e4, most=4),
+        lambda setting: scaling(setting.workers, setting.engine, 300, 450, most=3) * setting.prefetch**0.1,  # large
+        lambda setting: scaling(setting.workers, setting.engine, 50, 50, most=3),  # as many as a disk allows
+    ],
+)
+def test_the_recommended_setting_is_nearly_as_fast_as_any(
+    rate: Callable[[Setting], float], noise: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compared with every number of workers, engine and prefetch factor."""
+    noises = itertools.cycle([1 - noise, 1 + noise, 1])
+
+    def measured(side: str, options: dict[str, Any]) -> float:
+        setting = Setting(side.partition("/")[2], options["num_workers"], options.get("prefetch_factor", 2))
+        return rate(setting) * next(noises)
+
+    monkeypatch.setattr(sweep.Limits, "of", lambda *_: Limits(12, 1000, ""))
+    chosen = choose(swept(monkeypatch, Measured(measured)).rates(), "").setting
+    every = [Setting(engine, n, depth) for engine in ("process", "thread") for n in range(13) for depth in (2, 4, 8)]
+    assert chosen is not None
+    assert rate(chosen) * (LEAST_GAIN + 2 * noise) >= max(map(rate, every))
 
 
 def test_settings_that_raise_are_left_out_and_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:

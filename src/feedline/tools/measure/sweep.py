@@ -212,13 +212,13 @@ class _Work:
     def _measured(self, setting: Setting, opened: Callable[..., harness.LoaderLike]) -> Figures:
         if setting in self.swept.failures:
             return {}
-        span = _Short(self.counted_s, batches=2 * max(setting.workers, 1))
+        span = Span(self.counted_s, batches=2 * max(setting.workers, 1), is_ahead=False)
         peaks: list[float] = []
 
         # Any: a loader of either library.
         def sums(loader: Any) -> dict[str, float]:
             peaks.extend([found / 1e6] if (found := load.pss_bytes()) is not None else [])
-            return waited(loader) if setting.engine != TORCH else {}
+            return _waited(loader) if setting.engine != TORCH else {}
 
         opening = partial(opened, self.target.dataset, **self.target.options)
         steady = Steady(opening, self._train, self.target.batch_size, span, ENDLESS, sums=sums)
@@ -242,16 +242,8 @@ class _Work:
             time.sleep(self.step_s)
 
 
-class _Short(Span):
-    """A span that leaves out few batches: if the consumer takes every batch at once, none is made ahead."""
-
-    def margin(self, worker_count: int, prefetch: int | None = None) -> int:
-        """Return how many batches to leave out: one per worker, as workers do not start at the same moment."""
-        return max(worker_count, 1)
-
-
 # Any: a loader of feedline's.
-def waited(loader: Any) -> dict[str, float]:
+def _waited(loader: Any) -> dict[str, float]:
     """Return how long the training loop has waited for batches to be made, as reported by feedline's loader.
 
     The time to hand over a finished batch does not count: more workers would not reduce it.
