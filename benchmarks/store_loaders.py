@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.peers import Loading
 from benchmarks.store_data import BUCKET, Data
-from feedline.datasets import Remote
+from feedline.datasets import Remote, TarDataset
 from feedline.tools.measure import harness
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -91,52 +92,39 @@ def pairs(samples: Iterable[Any]) -> tuple[list[bytes], list[int]]:
     return images, numbers
 
 
-def loading(job: Job) -> dict[str, object]:
+def loading(job: Job) -> dict[str, Any]:
     """Return the arguments that all loaders have in common."""
     collate = {"collate_fn": pairs} if job.data.kind == "jpeg" else {}
-    return {"batch_size": job.batch_size, **collate, **harness.worker_arguments(job.workers)}
+    return {**Loading(job.workers, job.batch_size).options, **collate}
 
 
-# Any: whatever samples are.
-def feedline_shards(job: Job) -> Any:
-    """Return the shards as feedline reads them."""
-    from feedline.datasets import TarDataset
-
-    return TarDataset(addresses(job, "tar"), FIELDS[job.data.kind], cache=job.cache / "index", **reading(job))
+# Any: a dataset.
+def ours(job: Job, dataset: Any, **options: object) -> harness.LoaderLike:
+    """Return feedline's loader."""
+    return harness.Side(harness.FEEDLINE, "auto").open(dataset, **loading(job), **options)
 
 
-def addresses(job: Job, form: str) -> list[str]:
-    """Return the addresses of all objects."""
-    return [f"s3://{job.folder(form)}/{name}" for name in job.objects]
+def shards(job: Job, *places: str, **options: object) -> TarDataset:
+    """Return tar shards as feedline reads them from the store."""
+    keys = {"key": _KEYS["AWS_ACCESS_KEY_ID"], "secret": _KEYS["AWS_SECRET_ACCESS_KEY"], "endpoint_url": job.endpoint}
+    remote = Remote(storage_options=keys, cache=job.cache / "shards", cache_bytes=job.cache_bytes)
+    return TarDataset([f"s3://{place}" for place in places], FIELDS[job.data.kind], remote=remote, **options)  # type: ignore[arg-type]
 
 
-# Any: options of several datasets.
-def reading(job: Job) -> dict[str, Any]:
-    """Return the options with which feedline's datasets read from the store."""
-    keys = {"key": _KEYS["AWS_ACCESS_KEY_ID"], "secret": _KEYS["AWS_SECRET_ACCESS_KEY"]}
-    options = {**keys, "endpoint_url": job.endpoint}
-    return {"remote": Remote(storage_options=options, cache=job.cache / "shards", cache_bytes=job.cache_bytes)}
-
-
+# Any: a stream.
 def shuffled_stream(job: Job) -> Any:
     """Return the shards as a stream in random order."""
-    return feedline_shards(job).stream(shuffle=True, buffer=job.buffer, seed=SEED)
+    places = [f"{job.folder('tar')}/{name}" for name in job.objects]
+    return shards(job, *places, cache=job.cache / "index").stream(shuffle=True, buffer=job.buffer, seed=SEED)
 
 
-def feedline_stream(job: Job) -> Any:
-    """Return feedline's loader over the shards as a stream."""
-    from feedline import DataLoader
-
-    return DataLoader(shuffled_stream(job), **loading(job))  # type: ignore[arg-type]
+def feedline_stream(job: Job) -> harness.LoaderLike:
+    return ours(job, shuffled_stream(job))
 
 
-def feedline_random(job: Job) -> Any:
+def feedline_random(job: Job) -> harness.LoaderLike:
     """Return feedline's loader over the samples of all shards in random order, found with the index of each shard."""
-    from feedline import DataLoader
-    from feedline.datasets import TarDataset
-
-    dataset = TarDataset(f"s3://{job.folder('packed')}/", FIELDS[job.data.kind], **reading(job))
-    return DataLoader(dataset, shuffle=True, seed=SEED, **loading(job))  # type: ignore[arg-type]
+    return ours(job, shards(job, f"{job.folder('packed')}/"), shuffle=True, seed=SEED)
 
 
 def tar_order(job: Job, epoch: int) -> Sequence[int]:
@@ -271,7 +259,7 @@ def one_by_one(job: Job) -> Any:
 
 
 def at_once(job: Job) -> Any:
-    return harness.Side(harness.FEEDLINE, "auto").open(AsyncObjects(job), shuffle=True, **loading(job))
+    return ours(job, AsyncObjects(job), shuffle=True)
 
 
 # Any: a sample.

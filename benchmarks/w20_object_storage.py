@@ -154,23 +154,6 @@ def warm_up(run: partial[harness.Figures]) -> None:
     run(epochs=0)
 
 
-# Any: fields of `Data`, and of `Job`.
-def measure(
-    side: harness.Side, way: str, data: dict[str, Any], sizes: list[int], epochs: int, link: float, **options: Any
-) -> harness.Figures:
-    """Load all samples for some epochs, in this program."""
-    with tempfile.TemporaryDirectory(prefix="feedline-store-", ignore_cleanup_errors=True) as name:
-        job = Job(data=Data(**data), cache=Path(name), **options)
-        prepare(job)
-        measured = Measured(job, link, sum(sizes))
-        figures = measured.run(way, epochs)
-        order = WAYS[way].order
-        if epochs and order is not None:
-            orders = [order(job, epoch) for epoch in range(epochs)]
-            figures["least"] = least(orders, sizes, job.cache_bytes) / sum(sizes)
-    return figures
-
-
 IMPORTED = (
     "torch.utils.data",
     "feedline.loader.torch",
@@ -184,52 +167,53 @@ IMPORTED = (
 the others import all of theirs at once."""
 
 
-class Measured:
-    """One measurement."""
+# Any: fields of `Data`, and of `Job`.
+def measure(
+    side: harness.Side, way: str, data: dict[str, Any], sizes: list[int], epochs: int, link: float, **options: Any
+) -> harness.Figures:
+    """Load all samples for some epochs, in this program."""
+    for name in (*IMPORTED, WAYS[way].package):
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name)  # before the clock starts, clients of the store included
+    if not epochs:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="feedline-store-", ignore_cleanup_errors=True) as folder:
+        job = Job(data=Data(**data), cache=Path(folder), **options)
+        prepare(job)
+        with Watch(job.cache) as watch:
+            figures = load(WAYS[way], job, epochs, link, sum(sizes))
+        figures["held"] = watch.most / sum(sizes)
+        order = WAYS[way].order
+        if order is not None:
+            accesses = [(shard, sizes[shard]) for epoch in range(epochs) for shard in order(job, epoch)]
+            figures["least"] = least_bytes(accesses, job.cache_bytes) / sum(sizes)
+    return figures
 
-    def __init__(self, job: Job, link: float, size: int) -> None:
-        self.job = job
-        self.link = link
-        self.size = size
 
-    def run(self, way: str, epochs: int) -> harness.Figures:
-        """Open a loader and iterate over it."""
-        for name in (*IMPORTED, WAYS[way].package):
-            if importlib.util.find_spec(name) is not None:
-                importlib.import_module(name)  # before the clock starts, clients of the store included
-        if not epochs:
-            return {}
-        with Watch(self.job.cache) as watch:
-            return {**self._epochs(WAYS[way], epochs), "held": watch.most / self.size}
-
-    def _epochs(self, way: Way, epochs: int) -> harness.Figures:
-        job, counts, times, first_s = self.job, [Sent.read(self.job.port)], [time.perf_counter()], 0.0
-        cpu_s = _cpu_s()
-        loader = way.opened(job)
-        for epoch in range(epochs):
-            seen = []
-            for batch in loader:
-                first_s = first_s or time.perf_counter() - times[0]
-                seen += numbers(job.data.kind, batch)
-            times.append(time.perf_counter())
-            counts.append(Sent.read(job.port))
-            check(seen, job.data.samples, f"epoch {epoch} of {way.side.name}")
-        harness.close(loader)
-        cpu_s = _cpu_s() - cpu_s
-        took_s = times[-1] - times[0]
-        cold_s, again_s = times[1] - times[0], times[-1] - times[-2]
-        return {
-            "samples_per_s": job.data.samples / cold_s,
-            "again_per_s": job.data.samples / again_s if epochs > 1 else None,
-            "first_s": first_s,
-            "link_share": (counts[1].count - counts[0].count) / cold_s / self.link,
-            "link_share_again": (counts[-1].count - counts[-2].count) / again_s / self.link,
-            "fetched": (counts[-1].count - counts[0].count) / self.size,
-            "fetched_cold": (counts[1].count - counts[0].count) / self.size,
-            "requests": float(counts[-1].requests - counts[0].requests),
-            "cores": cpu_s / took_s,
-            "server_cores": (counts[-1].cpu_s - counts[0].cpu_s) / took_s,
-        }
+def load(way: Way, job: Job, epochs: int, link: float, size: int) -> harness.Figures:
+    """Open a loader and iterate over it."""
+    counts, times, first_s, cpu_s = [Sent.read(job.port)], [time.perf_counter()], 0.0, _cpu_s()
+    loader = way.opened(job)
+    for epoch in range(epochs):
+        seen = []
+        for batch in loader:
+            first_s = first_s or time.perf_counter() - times[0]
+            seen += numbers(job.data.kind, batch)
+        times.append(time.perf_counter())
+        counts.append(Sent.read(job.port))
+        check(seen, job.data.samples, f"epoch {epoch} of {way.side.name}")
+    harness.close(loader)
+    took_s, cold_s, again_s = times[-1] - times[0], times[1] - times[0], times[-1] - times[-2]
+    return {
+        "samples_per_s": job.data.samples / cold_s,
+        "again_per_s": job.data.samples / again_s if epochs > 1 else None,
+        "first_s": first_s,
+        "link_share": (counts[1].count - counts[0].count) / cold_s / link,
+        "fetched": (counts[-1].count - counts[0].count) / size,
+        "requests": float(counts[-1].requests - counts[0].requests),
+        "cores": (_cpu_s() - cpu_s) / took_s,
+        "server_cores": (counts[-1].cpu_s - counts[0].cpu_s) / took_s,
+    }
 
 
 @dataclass(frozen=True)
@@ -296,11 +280,6 @@ def check(seen: list[int], count: int, what: str) -> None:
     """Raise RuntimeError unless every sample came; some libraries repeat a few, so that workers have equal numbers."""
     if set(seen) != set(range(count)):
         raise RuntimeError(f"{what}: {len(set(seen))} different samples came instead of {count}")
-
-
-def least(orders: Sequence[Sequence[int]], sizes: Sequence[int], cache_bytes: int) -> int:
-    """Return the fewest bytes that any cache of this size fetches for these orders of objects."""
-    return least_bytes([(shard, sizes[shard]) for order in orders for shard in order], cache_bytes)
 
 
 def _cpu_s() -> float:

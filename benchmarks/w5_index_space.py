@@ -15,7 +15,6 @@ the sampler; the weights themselves are not counted. Ratios are round by round; 
 
     python -m benchmarks.w5_index_space
     python -m benchmarks.w5_index_space --sampler random --sizes 1e6 1e7 --json w5.jsonl
-    python -m benchmarks.w5_index_space --quick
 """
 
 from __future__ import annotations
@@ -63,10 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         count=10**7,
     )
     flags.choose(parser, "--sampler", SAMPLERS)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: see that it runs")
     arguments = parser.parse_args(argv)
-    if arguments.quick:
-        arguments.sizes, arguments.weights, arguments.count = [20_000], [20_000], 20_000
     cases = [
         (sampler, size)
         for sampler in arguments.sampler

@@ -73,7 +73,7 @@ def test_drawn_worlds_cover_every_event() -> None:
     assert {"SampleFailed", "WorkerDied", "WorkerTimeout", "CallFailed"} <= raised
 
 
-# -- the worlds of the package, which `feedline what-if` and the contract for schedulers use ---------------------------
+# -- the worlds of the package, which what-if and the contract for schedulers use ------------------------------------
 
 
 def times_of(scenario: feedline.simulation.Scenario) -> list[float]:

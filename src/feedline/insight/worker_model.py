@@ -21,7 +21,7 @@ from dataclasses import dataclass
 HANDOVER_S = 2.5e-4
 """The cost of handing over a batch on either side, where it was not measured. On two cores that other programs used as
 well, it was 0.08 to 0.15 ms of CPU time per batch in the training process and 0.18 to 0.31 ms in the worker, plus the
-time to wake up (`python -m benchmarks.handover`)."""
+time to wake up (`python -m benchmarks.auto_setting --dataset busy`)."""
 
 _HEADROOM = 1.05
 """Workers need a little spare capacity, because batches do not take equally long."""

@@ -43,10 +43,6 @@ JAX for their process groups takes a tenth of `next(iter(loader))`.
 
 T = TypeVar("T", bound="Closable")
 
-# object: a loader of either class.
-adjusters: list[Callable[[object], None]] = []
-"""Callbacks that get a loader before it fixes how batches are made. Used by `feedline tune --script`."""
-
 
 @dataclass
 class Listener:
@@ -281,8 +277,6 @@ class Session:
         Returns:
             The loader's config, after that.
         """
-        for adjust in adjusters:
-            adjust(loader)
         config = self.config_of(loader)
         if self.tuning is not None and not self.tuning.is_begun:
             from feedline.delivery.driver import auto  # only for a loader with "auto"

@@ -9,7 +9,6 @@ import time
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader
 
 MAIN_PID = os.getpid()
 
@@ -32,6 +31,20 @@ class Ready(Sleeping):
         return np.full(16, index, np.float32)
 
 
+class Computing(Sleeping):
+    """Computes for about a millisecond per sample, and holds the interpreter for most of it."""
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        return np.full(16, sum(range(40_000)) + index, np.float32)
+
+
+class Large(Sleeping):
+    """Returns samples of 600 KB."""
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        return np.full((3, 224, 224), index, np.float32)
+
+
 class HangingInWorkers(Ready):
     def __getitem__(self, index: int) -> NDArray[np.float32]:
         if os.getpid() != MAIN_PID:
@@ -45,7 +58,3 @@ class RaisingInWorkers(Ready):
         if os.getpid() != MAIN_PID:
             raise OSError("the file is locked")
         return super().__getitem__(index)
-
-
-def loader() -> DataLoader[NDArray[np.float32]]:
-    return DataLoader(Sleeping(), batch_size=5)  # type: ignore[arg-type]  # torch takes anything with a length

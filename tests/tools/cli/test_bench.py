@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import importlib
 import json
-import re
-import subprocess
 from argparse import Namespace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,17 +13,9 @@ from feedline.tools.cli import bench
 from feedline.tools.cli.main import main
 from feedline.tools.measure import jpegs
 from feedline.tools.measure.harness import Side
-from tests import program_server
+from tests.tools.cli.sweeping import BROKEN, OWN, run_quietly
 
-OWN = Path(__file__).parent / "own_datasets.py"
-PROGRAM = """
-import os, sys
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with a GPU, there would also be rows with pinned memory
-from feedline.tools.measure import sweep
-from feedline.tools.cli.main import main
-sweep._LONGEST_S = 0.05  # per setting, regardless of --seconds
-sys.exit(main())
-"""
+pytestmark = pytest.mark.sample(4)
 
 
 @pytest.mark.slow
@@ -50,68 +39,90 @@ def test_different_batches_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_plot_draws_the_rows_that_bench_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_quick_set_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--json", "--rounds", "1", "--seconds", "0.05"]) == 0
-    text = capsys.readouterr().out
-    assert json.loads(text.splitlines()[0])["kind"] == "machine"
-    plot = importlib.import_module("benchmarks.plot")
-    (lines,) = plot.lines_of(text.splitlines(), "samples_per_s").values()
-    assert {line.name for line in lines} == {"torch", "feedline/inline", "feedline/auto"}
-    points = [point for line in lines for point in line.points]
-    assert len(points) == 8
-    assert all(point.y > 0 for point in points)
+    first, *rows = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["kind"] == "machine"
+    rates = [row["figures"]["samples_per_s"]["median"] for row in rows if row["kind"] == "summary"]
+    assert len(rates) == 8
+    assert all(rate > 0 for rate in rates)
 
 
 # -- the user's own dataset --------------------------------------------------------------------------------------------
 
 
-def run_bench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return program_server.run(PROGRAM, "bench", *arguments)
-
-
 def test_a_user_dataset_is_measured_beside_torch(tmp_path: Path) -> None:
     rows, picture = tmp_path / "rows.jsonl", tmp_path / "bench.svg"
-    done = run_bench(
-        f"{OWN}:Sleeping", "--batch-size", 5, "--workers", 0, 2, "--rounds", 1, "--seconds", 100, "--json", rows,
-        "--plot", picture,
+    done = run_quietly(
+        "bench", f"{OWN}:Sleeping", "--batch-size", 5, "--workers", 0, 2, "--rounds", 1, "--seconds", 100,
+        "--json", rows, "--plot", picture,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     for head in ("samples/s", "x torch", "per 1,000", "peak PSS"):
         assert head in done.stdout
-    plot = importlib.import_module("benchmarks.plot")
-    lines = plot.lines_of(rows.read_text().splitlines(), "samples_per_s")["workers"]
-    rates = {(point.x, line.name): point.y for line in lines for point in line.points}
+    found = [row for row in map(json.loads, rows.read_text().splitlines()) if row["kind"] == "summary"]
     engines = ("torch", "feedline/process", "feedline/thread")
-    assert set(rates) == {("0", "torch"), ("0", "feedline/inline")} | {("2", engine) for engine in engines}
-    assert all(rate > 0 for rate in rates.values())
+    assert {(row["case"]["workers"], row["side"]) for row in found if row["case"]["prefetch"] in ("-", 2)} == {
+        (0, "torch"),
+        (0, "feedline/inline"),
+        *((2, engine) for engine in engines),
+    }
+    assert {row["case"]["prefetch"] for row in found} == {"-", 2, 4, 8}, "more prefetching with the best setting"
+    assert all(row["figures"]["samples_per_s"]["median"] > 0 for row in found)
     texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
-    assert {"torch", *engines, "workers", "samples/s", "Memory of all processes"} <= set(texts)
-
-
-def test_a_user_loader_is_measured_with_every_prefetch_factor(tmp_path: Path) -> None:
-    picture = tmp_path / "bench.svg"
-    done = run_bench(
-        f"{OWN}:loader", "--workers", 1, "--prefetch", 1, 2, "--engine", "thread", "--rounds", 1, "--seconds", 100,
-        "--plot", picture, "--json",
-    )  # fmt: skip
-    texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
-    assert {"prefetch 1", "prefetch 2", "prefetch factor, with 1 workers"} <= set(texts)
-    assert (done.returncode, done.stderr) == (0, "")
-    found = [row for row in map(json.loads, done.stdout.splitlines()) if row["kind"] == "summary"]
-    assert [(row["case"]["prefetch"], row["side"]) for row in found] == [
-        (1, "torch"),
-        (1, "feedline/thread"),
-        (2, "torch"),
-        (2, "feedline/thread"),
-    ]
+    assert {"torch", *engines, "workers", "Throughput, samples/s", "Memory of all processes, MB"} <= set(texts)
 
 
 def test_a_setting_that_raises_is_skipped_and_the_others_are_measured() -> None:
-    done = run_bench(f"{OWN}:RaisingInWorkers", "--workers", 0, 1, "--rounds", 1, "--seconds", 100, "--json")
+    arguments = ("--workers", 0, 1, "--rounds", 1, "--seconds", 100, "--json")
+    done = run_quietly("bench", f"{OWN}:RaisingInWorkers", *arguments)
     assert done.returncode == 0
     sides = {row["side"] for row in map(json.loads, done.stdout.splitlines()) if row["kind"] == "summary"}
     assert sides == {"torch", "feedline/inline", "feedline/thread"}
-    (skipped,) = re.findall("^Skipped .*", done.stderr, re.MULTILINE)
-    assert skipped.endswith(" workers=1: OSError: the file is locked")
-    assert "torch workers=1" in skipped
-    assert "feedline/process workers=1" in skipped
+    assert "Skipped 1 worker (torch), 1 worker (process): OSError: the file is locked" in done.stderr
+
+
+# -- datasets that neither `bench` nor `tune` can measure -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "text", "traceback"),
+    [
+        ("Raising", 5, "KeyError: 'no sample", "in look_up"),
+        ("Hanging", 6, "did not finish", "in wait_for_ever"),
+        ("Exiting", 7, "ended its process with status 9", ""),
+        ("Empty", 8, "is empty", ""),
+        ("number", 1, "is not a dataset", ""),
+    ],
+)
+@pytest.mark.parametrize("command", ["tune", "bench"])
+def test_datasets_that_cannot_be_measured_are_explained(
+    command: str, name: str, status: int, text: str, traceback: str
+) -> None:
+    # Only the dataset that hangs is waited for; the others end by themselves.
+    done = run_quietly(command, f"{BROKEN}:{name}", "--seconds", 0.5 if name == "Hanging" else 60)
+    assert done.returncode == status
+    assert done.stdout == ""
+    *before, last = done.stderr.splitlines()
+    assert last.startswith("feedline: ")
+    assert text in last
+    assert traceback in "\n".join(before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["tune", "a:b", "--step-ms", "-1"], "-1 is not more than 0"),
+        (["tune", "a:b", "--step-ms", "nan"], "nan is not more than 0"),
+        (["tune", "a:b", "--plot", "a.gif"], "name a .svg file"),
+        (["tune", "a:b", "--plot", f"{__file__}/a.svg"], "cannot be written"),
+        (["tune"], "required"),
+        (["bench", "a:b", "--workers", "-1"], "-1 is less than 0"),
+        (["bench", "a:b", "--engine", "magic"], "invalid choice"),
+    ],
+)
+def test_wrong_options_are_explained(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert text in capsys.readouterr().err

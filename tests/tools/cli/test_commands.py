@@ -79,7 +79,7 @@ PRINTED = [
 @pytest.mark.parametrize(("arguments", "text"), PRINTED, ids=lambda value: value[0] if isinstance(value, list) else "")
 def test_a_pipe_gets_plain_text_with_foreign_names_unchanged(arguments: list[str], text: str, folder: Path) -> None:
     done = program_server.run(PROGRAM, *arguments, cwd=folder)
-    assert done.returncode in (0, 3), done.stderr
+    assert done.returncode in (0, 3, 6), done.stderr  # 3: the doctor has found something; 6: the machine is busy
     assert text in done.stdout
     assert "Traceback" not in done.stderr
     assert "\x1b" not in done.stdout

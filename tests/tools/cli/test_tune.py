@@ -2,30 +2,18 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
-from feedline.tools.cli import tune_runs
-from feedline.tools.cli.main import main
-from feedline.tools.measure.search import INLINE, Limits, Rate
-from tests import program_server
+from feedline.tools.cli.tune import recommend
+from feedline.tools.measure.choice import Setting
+from feedline.tools.measure.harness import Outcome, Settings, Side
+from feedline.tools.measure.sweep import Sweep, Swept
+from tests.tools.cli.sweeping import OWN, run_quietly
 from tests.tries import try_again
-
-pytestmark = pytest.mark.sample(4)
-
-OWN = Path(__file__).parent / "own_datasets.py"
-BROKEN = Path(__file__).parents[1] / "measure" / "broken.py"
-PROGRAM = "import sys; from feedline.tools.cli.main import main; sys.exit(main())"
-
-
-Capture = pytest.CaptureFixture[str]
-
-
-def run_tune(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return program_server.run(PROGRAM, "tune", *arguments)
 
 
 def is_gone(pid: str) -> bool:
@@ -36,117 +24,65 @@ def is_gone(pid: str) -> bool:
         return True
 
 
-def test_the_best_setting_for_a_dataset_is_printed(tmp_path: Path) -> None:
-    done = run_tune(f"{OWN}:Ready", "--batch-size", 5, "--seconds", 5, "--plot", tmp_path / "tune.svg")
+def test_one_line_of_arguments_is_recommended(tmp_path: Path) -> None:
+    done = run_quietly("tune", f"{OWN}:Sleeping", "--batch-size", 5, "--seconds", 100, "--plot", tmp_path / "tune.svg")
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"loader = DataLoader\(dataset, batch_size=5, shuffle=True, num_workers=(\d+)", done.stdout)
-    assert "from feedline import DataLoader\n" in done.stdout
+    code, table, reasons = done.stdout.split("\n\n")
+    assert re.fullmatch(r"DataLoader\(dataset, batch_size=5, shuffle=True, num_workers=\d+.*\)", code)
+    assert "feedline/process" in table
+    assert 1 <= len(reasons.splitlines()) <= 3
     texts = [text.text for text in ElementTree.parse(tmp_path / "tune.svg").iter("{http://www.w3.org/2000/svg}text")]
-    assert {"Throughput", "feedline/process"} <= set(texts)
+    assert {"Throughput, samples/s", "feedline/process"} <= set(texts)
 
 
-@pytest.mark.real_time
-def test_workers_are_suggested_for_a_dataset_that_waits() -> None:
-    def check() -> None:
-        done = run_tune(f"{OWN}:Sleeping", "--batch-size", 5, "--seconds", 5)
-        found = re.search(r"num_workers=(\d+)", done.stdout)
-        assert found is not None
-        assert int(found[1]) >= 2
-        assert "Fewer are not enough" in done.stdout
-
-    try_again(check)
-
-
-@pytest.mark.real_time
-def test_no_workers_are_suggested_for_a_slow_training_step() -> None:
-    def check() -> None:
-        done = run_tune(f"{OWN}:Ready", "--batch-size", 2, "--step-ms", 200, "--seconds", 10, "--json")
-        assert (done.returncode, done.stderr) == (0, "")
-        output = json.loads(done.stdout)
-        assert output["setting"]["workers"] == 0
-        assert output["code"].endswith("loader = DataLoader(dataset, batch_size=2, shuffle=True, num_workers=0)")
-        assert len(output["tried"]) == 1
-        assert output["batch_bytes"] == 2 * 16 * 4
-
-    try_again(check)
-
-
-@pytest.mark.slow
-def test_the_best_setting_for_a_loader_keeps_its_other_arguments() -> None:
-    done = run_tune(f"{OWN}:loader", "--seconds", 4, "--json")
+def test_the_recommendation_for_a_training_step_is_written_as_json() -> None:
+    done = run_quietly("tune", f"{OWN}:Ready", "--batch-size", 2, "--step-ms", 20, "--seconds", 100, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     output = json.loads(done.stdout)
-    assert "DataLoader(dataset, batch_size=5, num_workers=" in output["code"]
-    assert output["code"].endswith("# and the other arguments of your loader, unchanged")
+    assert set(output) == {"setting", "code", "reasons", "missing", "batch_size", "batch_bytes", "tried"}
+    assert output["code"].startswith("DataLoader(dataset, batch_size=2, shuffle=True, num_workers=")
+    assert {one["workers"] for one in output["tried"]} == {0, 1, 2}, "no more than twice what the step needs"
+    assert output["batch_bytes"] == 2 * 16 * 4
 
 
 @pytest.mark.slow
 def test_a_dataset_that_hangs_in_workers_leaves_nothing_running() -> None:
-    done = run_tune(f"{OWN}:HangingInWorkers", "--seconds", 4, "--json")
+    done = run_quietly("tune", f"{OWN}:HangingInWorkers", "--seconds", 4, "--json")
     assert done.returncode == 6
     output = json.loads(done.stdout)
-    assert (output["setting"], output["code"], output["missing"]) == (None, None, "1 worker (process)")
+    assert (output["setting"], output["code"], output["missing"][0]) == (None, None, "1 worker (process)")
     assert [one["workers"] for one in output["tried"]] == [0]
-    assert re.search(r"did not finish within \d+ s, .*while it was measured \(1 worker \(process\)\)", done.stderr)
+    assert "did not finish within" in done.stderr
     pids = re.findall(r"worker (\d+)", done.stderr)
     assert pids
     assert all(map(is_gone, pids))
 
 
-def test_nothing_is_recommended_if_the_time_was_too_short(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """A test that does not need to be slow: what the measuring process has sent when its time is up."""
-    kept = tune_runs.Kept(Limits(4, 100, ""), 1280, "dataset", batch_size=5, tried={INLINE: Rate(6.0, other_cores=1.0)})
-    monkeypatch.setattr(tune_runs, "measure_dataset", lambda *_, **__: kept)
-    assert main(["tune", "a:b"]) == 6
-    out = capsys.readouterr().out
-    assert "No recommendation: the time was up before 1 worker (process)" in out
-    assert not re.search("DataLoader|Fastest|chosen", out)
+def test_nothing_is_recommended_if_the_time_was_too_short() -> None:
+    done = Outcome({}, Side("feedline", "inline"), [{"samples_per_s": 9.0, "stall": 1.0}])
+    swept = Swept({Setting("inline", 0): done, Setting("process", 1): Outcome({}, Side("feedline", "process"))})
+    choice = recommend(swept, 0.0)
+    assert choice.setting is None
+    assert "the time was up before 1 worker (process)" in choice.reasons[0]
+    del swept.outcomes[Setting("process", 1)]
+    assert recommend(swept, 0.0).setting == Setting("inline", 0)
 
 
-def test_errors_in_workers_are_reported_and_the_setting_is_skipped() -> None:
-    done = run_tune(f"{OWN}:RaisingInWorkers", "--seconds", 4, "--json")
-    assert done.returncode == 0
-    assert all(one["engine"] != "process" for one in json.loads(done.stdout)["tried"])
-    assert "Skipped 1 worker (process): OSError: the file is locked" in done.stderr
+@pytest.mark.slow
+@pytest.mark.real_time
+@pytest.mark.parametrize("name", ["Computing", "Sleeping", "Ready", "Large"])
+def test_the_recommended_setting_is_nearly_as_fast_as_any(name: str) -> None:
+    """Every number of workers up to the limit is measured again, beside the recommended setting."""
 
+    def check() -> None:
+        rounds = Settings(rounds=3, repeats=0, max_other_cores=torch.get_num_threads())
+        swept = Sweep(f"{OWN}:{name}", 100.0, rounds).run(lambda _: None)
+        chosen = recommend(swept, 0.0).setting
+        assert chosen is not None
+        most = max(setting.workers for setting in swept.outcomes)
+        every = range(most + 1) if most <= 4 else {0, chosen.workers, *range(3, most + 1, 3)}
+        rates = Sweep(f"{OWN}:{name}", 100.0, rounds, workers=list(every)).run(lambda _: None).rates()
+        plain = Setting(chosen.engine, chosen.workers)
+        assert rates[plain].samples_per_s > 0.85 * max(rate.samples_per_s for rate in rates.values())
 
-@pytest.mark.parametrize(
-    ("name", "status", "text", "traceback"),
-    [
-        ("Raising", 5, "KeyError: 'no sample", "in look_up"),
-        ("Hanging", 6, "did not finish", "in wait_for_ever"),
-        ("Exiting", 7, "ended its process with status 9", ""),
-        ("Empty", 8, "is empty", ""),
-        ("number", 1, "is not a dataset", ""),
-    ],
-)
-@pytest.mark.parametrize("command", ["tune", "bench"])
-def test_datasets_that_cannot_be_measured_are_explained(
-    command: str, name: str, status: int, text: str, traceback: str
-) -> None:
-    # Only the dataset that hangs is waited for; the others end by themselves.
-    done = program_server.run(PROGRAM, command, f"{BROKEN}:{name}", "--seconds", 0.5 if name == "Hanging" else 60)
-    assert done.returncode == status
-    assert done.stdout == ""
-    *before, last = done.stderr.splitlines()
-    assert last.startswith("feedline: ")
-    assert text in last
-    assert traceback in "\n".join(before)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["tune", "a:b", "--step-ms", "-1"], "-1 is not more than 0"),
-        (["tune", "a:b", "--step-ms", "nan"], "nan is not more than 0"),
-        (["tune", "a:b", "--plot", "a.gif"], ".svg or .png"),
-        (["tune", "a:b", "--plot", f"{__file__}/a.svg"], "cannot be written"),
-        (["bench", "a:b", "--workers", "-1"], "-1 is less than 0"),
-        (["bench", "a:b", "--engine", "magic"], "invalid choice"),
-    ],
-)
-def test_wrong_options_are_explained(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    assert text in capsys.readouterr().err
+    try_again(check)

@@ -29,6 +29,7 @@ def test_the_margin_covers_prefetched_batches() -> None:
     assert Span(1.0, warmup=8).margin(0) == 8
     assert Span(1.0, warmup=8).margin(4) == 16
     assert Span(1.0, warmup=8).margin(4, prefetch=8) == 64
+    assert Span(1.0, warmup=8, is_ahead=False).margin(4, prefetch=8) == 4
 
 
 def test_rejects_epochs_that_are_too_short() -> None:

@@ -1,31 +1,160 @@
+"""What a sweep over a dataset measures, with which arguments, and what it keeps. Figures stand for loaders."""
+
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from feedline.tools.measure import steady, sweep
-from feedline.tools.measure.harness import Entry, Figures, Outcome, Settings, Side, run_rounds
+from feedline.insight.worker_model import LEAST_GAIN
+from feedline.tools.measure import harness, steady, sweep
+from feedline.tools.measure.choice import Limits, Setting, choose
+from feedline.tools.measure.harness import Figures, Outcome, Settings, Side
+from feedline.tools.measure.sweep import Failure, Sweep, Swept
+
+PLAIN = f"{Path(__file__).parent / 'broken.py'}:Plain"
+
+# Any, throughout: arguments of loaders, and values of all kinds.
+Opening = functools.partial[Any]
 
 
-def test_both_loaders_get_the_same_arguments() -> None:
-    found = list(sweep.Grid([0, 2, 2], ["process", "thread"], prefetch=[2, 4], pins=[False, True]).settings())
-    cases = [(case["workers"], case["prefetch"], case["pinned"], side.name) for case, side, _ in found]
-    assert len(cases) == len(set(cases)) == 2 * 2 + 2 * 2 * 3
-    assert (0, "-", "yes", "feedline/inline") in cases
-    assert (2, 4, "no", "torch") in cases
-    for case, _, options in found:
-        assert options["pin_memory"] is (case["pinned"] == "yes")
-        assert options.get("prefetch_factor", "-") == case["prefetch"]
+@dataclass
+class Measured:
+    """Replaces measurements: `rate` gets the side and the arguments of a loader."""
+
+    rate: Callable[[str, dict[str, Any]], float]
+    openings: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def steady(self, opening: Opening, *_: object, **__: object) -> Measured:
+        self.openings.append((opening.func.__self__.name, opening.keywords))  # type: ignore[attr-defined]
+        return self
+
+    def measure(self) -> Figures:
+        side, options = self.openings[-1]
+        return {"samples_per_s": self.rate(side, options), "making_s": 0.5, "seconds": 1.0, "cpu_s_per_1000": 1.0,
+                "other_cores": 0.0}  # fmt: skip
 
 
-def test_options_that_are_not_given_keep_the_loaders_defaults() -> None:
-    (case, side, options), *_ = sweep.Grid([1], ["thread"]).settings()
-    assert (case, side) == ({"workers": 1}, Side("torch"))
-    assert options == {"num_workers": 1, "persistent_workers": True}
+def swept(monkeypatch: pytest.MonkeyPatch, measured: Measured, **options: Any) -> Swept:
+    monkeypatch.setattr(sweep, "Steady", measured.steady)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = Swept()
+
+    def send(kind: str, name: str, value: object = None) -> None:
+        if kind == "part":
+            setattr(found, name, value)
+
+    Sweep(PLAIN, 100.0, Settings(rounds=3), **options).measure(send)
+    return found
+
+
+def test_both_loaders_get_the_same_arguments_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = Measured(lambda *_: 1.0)
+    swept(monkeypatch, measured, engines=("torch", "process"), workers=(0, 2))
+    sides = [(side, options["num_workers"]) for side, options in measured.openings]
+    there = [("torch", 0), ("feedline/inline", 0), ("torch", 2), ("feedline/process", 2)]
+    assert sides == [*there, *there, *there[::-1]]
+    (_, torchs), (_, ours) = measured.openings[2:4]
+    assert torchs == ours
+    assert torchs["persistent_workers"]
+    assert "prefetch_factor" not in torchs, "the loaders' own default"
+
+
+def test_more_prefetching_is_tried_with_the_best_setting_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = swept(
+        monkeypatch,
+        Measured(lambda side, options: options["num_workers"] + ("thread" in side)),
+        engines=("torch", "process", "thread"),
+        workers=(0, 1, 2),
+    )
+    more = {(one.engine, one.workers, one.prefetch) for one in found.outcomes if one.prefetch != 2}
+    assert more == {(engine, 2, depth) for engine in ("torch", "thread") for depth in (4, 8)}
+    assert [len(outcome.rounds) for outcome in found.whole_rounds()] == [3] * len(found.outcomes)
+    assert {setting.engine for setting in found.rates()} == {"inline", "process", "thread"}
+    assert found.rates()[Setting("thread", 2)].samples_per_s == 3
+    assert found.missing() == []
+
+
+def test_without_torchs_loader_slow_settings_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = swept(monkeypatch, Measured(lambda _, options: 1.0 + options["num_workers"]), workers=(0, 1, 2, 8, 9))
+    counts = {(setting.workers, len(outcome.rounds)) for setting, outcome in found.outcomes.items()}
+    assert counts == {(0, 1), (1, 1), (2, 1), (8, 3), (9, 3)}
+
+
+def scaling(workers: int, engine: str, processes: float, threads: float, most: int) -> float:
+    return min(max(workers, 1), most) * (threads if engine == "thread" else processes)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+@pytest.mark.parametrize(
+    "rate",
+    [
+        lambda setting: scaling(setting.workers, setting.engine, 100, 25, most=6),  # computes on six cores
+        lambda setting: scaling(setting.workers, setting.engine, 500, 480, most=99),  # waits
+        lambda setting: 9e5 if setting.workers == 0 else scaling(setting.workers, setting.engine, 8e4, 5e4, most=4),
+        lambda setting: scaling(setting.workers, setting.engine, 300, 450, most=3) * setting.prefetch**0.1,  # large
+        lambda setting: scaling(setting.workers, setting.engine, 50, 50, most=3),  # as many as a disk allows
+    ],
+)
+def test_the_recommended_setting_is_nearly_as_fast_as_any(
+    rate: Callable[[Setting], float], noise: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compared with every number of workers, engine and prefetch factor."""
+    noises = itertools.cycle([1 - noise, 1 + noise, 1])
+
+    def measured(side: str, options: dict[str, Any]) -> float:
+        setting = Setting(side.partition("/")[2], options["num_workers"], options.get("prefetch_factor", 2))
+        return rate(setting) * next(noises)
+
+    monkeypatch.setattr(sweep.Limits, "of", lambda *_: Limits(12, 1000, ""))
+    chosen = choose(swept(monkeypatch, Measured(measured)).rates(), "").setting
+    every = [Setting(engine, n, depth) for engine in ("process", "thread") for n in range(13) for depth in (2, 4, 8)]
+    assert chosen is not None
+    assert rate(chosen) * (LEAST_GAIN + 2 * noise) >= max(map(rate, every))
+
+
+def test_settings_that_raise_are_left_out_and_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rate(side: str, options: dict[str, Any]) -> float:
+        if options["num_workers"] and side != "feedline/thread":
+            text = "Caught ValueError in DataLoader worker process 3.\nOriginal Traceback (most recent call last):\n"
+            raise ValueError(f"{text}ValueError: sample 13 is damaged\n" if side == "torch" else "sample 13 is damaged")
+        return 1.0
+
+    found = swept(monkeypatch, Measured(rate), engines=("torch", "process", "thread"), workers=(0, 2))
+    assert found.skipped() == "Skipped 2 workers (torch), 2 workers (process): ValueError: sample 13 is damaged\n"
+    assert [str(setting) for setting in found.measured()] == ["no workers (torch)", "no workers", "2 workers (thread)"]
+
+
+def test_nothing_is_measured_beyond_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each measurement advances a fake clock by ten of a hundred seconds."""
+    now_s = 0.0
+
+    def rate(*_: object) -> float:
+        nonlocal now_s
+        now_s += 10.0
+        return 1.0
+
+    for module in (sweep, harness):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    found = swept(monkeypatch, Measured(rate), workers=(0, 1, 2, 3, 4, 5))
+    assert now_s == 100.0
+    assert [str(one) for one in found.missing()] == ["5 workers (thread)"]
+
+
+def test_only_whole_rounds_are_compared() -> None:
+    rounds: list[list[Figures]] = [[{"samples_per_s": 1.0}] * 3, [{"samples_per_s": 2.0}] * 2, []]
+    outcomes = {Setting("process", n): Outcome({}, Side("feedline"), own) for n, own in enumerate(rounds)}
+    found = Swept(outcomes, {Setting("thread", 1): Failure("OSError: full", "")})
+    assert [len(outcome.rounds) for outcome in found.whole_rounds()] == [2, 2]
+    assert found.missing() == [Setting("process", 2)]
 
 
 @pytest.mark.parametrize(
@@ -39,62 +168,5 @@ def test_options_that_are_not_given_keep_the_loaders_defaults() -> None:
         np.zeros((2, 0)),
     ],
 )
-def test_touch_accepts_any_batch(batch: Any) -> None:  # Any: batches of every kind
+def test_touch_accepts_any_batch(batch: Any) -> None:
     steady.touch(batch)
-
-
-def test_the_error_when_no_setting_could_be_measured_names_the_reason() -> None:
-    failures = {"torch workers=1": sweep.Failure("OSError: gone", "in open_it"), "b": sweep.Failure("c", "d")}
-    raised, late = sweep.nothing_measured(failures, 5.0), sweep.nothing_measured({}, 0.5)
-    assert (raised.reason, raised.traceback) == ("raises", "in open_it")
-    assert "torch workers=1: OSError: gone" in str(raised)
-    assert late.reason == "hangs"
-    assert "within 0.5 s" in str(late)
-
-
-def test_only_whole_rounds_are_compared() -> None:
-    rounds: list[list[Figures]] = [[{"samples_per_s": 1.0}] * 3, [{"samples_per_s": 2.0}] * 2, [{}], []]
-    outcomes = [Outcome({"workers": n}, Side("torch"), own) for n, own in enumerate(rounds)]
-    assert [(found.case["workers"], len(found.rounds)) for found in sweep.Measured(outcomes).complete()] == [
-        (0, 2),
-        (1, 2),
-    ]
-
-
-def test_no_measurement_starts_that_would_exceed_the_time_limit() -> None:
-    """Each measurement advances a fake clock by five seconds."""
-    now = [0.0]
-
-    def measured(seconds: float) -> Callable[[], Figures]:
-        def measure() -> Figures:
-            now[0] += seconds
-            return {"samples_per_s": 1.0}
-
-        return measure
-
-    kept: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feedline.tools.measure.harness.time.monotonic", lambda: now[0])
-        outcomes = run_rounds(
-            [Entry({"workers": n}, Side("torch"), measured(5.0)) for n in range(2)],
-            Settings(rounds=10),
-            keep=lambda found: kept.append(sum(len(one.rounds) for one in found)),
-            until_s=18.0,
-        )
-    assert now[0] == 15.0
-    assert [len(one.rounds) for one in outcomes] == [1, 2]
-    assert kept == [1, 2, 3]
-
-
-def test_equal_exceptions_are_reported_once() -> None:
-    """One damaged sample, which every setting meets; torch wraps what its workers raise."""
-    text = "Caught ValueError in DataLoader worker process 3.\nOriginal Traceback (most recent call last):\n"
-    failures = {
-        "torch workers=2": sweep.Failure.of(ValueError(f"{text}ValueError: sample 13 is damaged\n")),
-        "feedline/process workers=2": sweep.Failure.of(ValueError("sample 13 is damaged\nAbout sample 13.")),
-        "feedline/thread workers=2": sweep.Failure.of(OSError("full")),
-    }
-    assert sweep.skipped(failures).splitlines() == [
-        "Skipped torch workers=2, feedline/process workers=2: ValueError: sample 13 is damaged",
-        "Skipped feedline/thread workers=2: OSError: full",
-    ]

@@ -52,12 +52,11 @@ ENDINGS = {**SINGLE, "tokens": "out.bin"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_sharded", [False, True])
-@pytest.mark.parametrize("format_", FILES)
+@pytest.mark.parametrize(
+    ("format_", "is_sharded"), [*((one, False) for one in FILES), *((one, True) for one in SHARDS)]
+)
 def test_a_run_killed_at_any_point_is_resumed(tmp_path: Path, format_: str, is_sharded: bool) -> None:
     """The result has the same bytes as that of an uninterrupted run, and there is never half an output."""
-    if is_sharded and format_ not in SHARDS:
-        pytest.skip("has no shards")
     act, name = (SHARDS[format_], "out") if is_sharded else (FILES[format_], ENDINGS[format_])
     expected = content(act(Mixed(), tmp_path / name).path)
     resumed = set()

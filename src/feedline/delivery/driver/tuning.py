@@ -79,13 +79,6 @@ class Tuning(Controller):
         most = max(START, max(_MOST, usable_cores()) // local_rank_count())
         return cls(START, most, depth=depth, tunes_depth=tunes_depth, finds_workers=True)
 
-    @classmethod
-    def fixed(cls, count: int, engine: str, depth: int) -> Tuning:
-        """Return a tuning with a fixed number of workers, which overrides the loader's arguments."""
-        tuning = cls(count, count, least=count, depth=depth, engine=engine)
-        tuning.is_begun = True
-        return tuning
-
     def fix(self, count: int, line: str) -> None:
         """Fix the number of workers for good, and log the reason."""
         self.count = self.least = self.most = self._start = count

@@ -38,8 +38,7 @@ COMMANDS = {
         "demo",
     ),
     "tune": Command(
-        "find the best number of workers, engine and prefetch for a dataset or program, and print them as code; for "
-        "shards in a store, what each way to shuffle costs",
+        "find the best number of workers, engine and prefetch for a dataset, and print them as code",
         ("torch",),
     ),
     "doctor": Command("examine this machine, a dataset, a recording or saved faults, and recommend changes"),

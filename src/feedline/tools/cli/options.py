@@ -28,7 +28,7 @@ def add_batch_size(parser: argparse._ActionsContainer) -> None:
 
 def add_plot(parser: argparse._ActionsContainer) -> None:
     """Add `--plot`."""
-    parser.add_argument("--plot", type=picture, metavar="FILE.svg", help="also draw the result, as SVG or PNG")
+    parser.add_argument("--plot", type=picture, metavar="FILE.svg", help="also draw the result")
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -58,8 +58,8 @@ def names(text: str) -> tuple[str, ...]:
 
 def picture(text: str) -> Path:
     """Read the path of a plot, and check that it can be written, before a minute of measuring is lost."""
-    if not text.endswith((".svg", ".png")):
-        raise argparse.ArgumentTypeError(f"{text!r}: plots are written as SVG or PNG, so name a .svg or .png file")
+    if not text.endswith(".svg"):
+        raise argparse.ArgumentTypeError(f"{text!r}: plots are written as SVG, so name a .svg file")
     try:
         make_folder_for(Path(text))
     except BadOption as exc:

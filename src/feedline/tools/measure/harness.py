@@ -124,12 +124,7 @@ class Entry:
     @property
     def title(self) -> str:
         """The configuration and its side, in one line."""
-        return title_of(self.case, self.side)
-
-
-def title_of(case: Case, side: Side) -> str:
-    """Describe one configuration of one side in one line."""
-    return " ".join([side.name, *(f"{name}={value}" for name, value in case.items())])
+        return " ".join([self.side.name, *(f"{name}={value}" for name, value in self.case.items())])
 
 
 @dataclass
@@ -140,6 +135,8 @@ class Outcome:
     side: Side
     rounds: list[Figures] = field(default_factory=list)
     peak_pss_mb: float | None = None
+    longest_s: float = 0.0
+    """How long one measurement took at most, with the start of workers."""
 
     @property
     def disturbed_count(self) -> int:
@@ -189,34 +186,45 @@ def add_share(outcome: Outcome, base: Outcome, figure: str, name: str) -> None:
 def run_rounds(
     entries: Sequence[Entry],
     settings: Settings,
+    outcomes: list[Outcome] | None = None,
     *,
     step: Callable[[str], None] = lambda _: None,
-    keep: Callable[[list[Outcome]], None] = lambda _: None,
+    keep: Callable[[], None] = nothing,
     until_s: float = math.inf,
     least: int = 0,
 ) -> list[Outcome]:
-    """Measure all entries, interleaved; call `step` with a title before, and `keep` with all outcomes after each.
+    """Measure all entries, interleaved, and return their outcomes.
 
     After the first `least` rounds, no measurement is started that would end after `until_s`, on the clock of
     `time.monotonic`.
+
+    Args:
+        entries: what to measure.
+        settings: how often.
+        outcomes: where to add the rounds, one for each entry; new ones if None.
+        step: called with a title before each measurement.
+        keep: called after each measurement.
+        until_s: when to end.
+        least: rounds that are measured in any case.
     """
-    outcomes = [Outcome(entry.case, entry.side) for entry in entries]
+    outcomes = outcomes or [Outcome(entry.case, entry.side) for entry in entries]
     pairs = list(zip(entries, outcomes, strict=True))
-    longest_s = 0.0
     with expected_warnings():
         for entry, outcome in pairs:
-            step(f"warm-up: {entry.title}")
-            outcome.peak_pss_mb = entry.warm_up()
+            if entry.warm_up is not nothing:
+                step(f"warm-up: {entry.title}")
+                outcome.peak_pss_mb = entry.warm_up()
         for number in range(settings.rounds):
             # Every other round runs backwards: an entry that follows a slow one finds the machine in another state.
             for entry, outcome in pairs if number % 2 == 0 else pairs[::-1]:
                 began_s = time.monotonic()
+                longest_s = max(found.longest_s for found in outcomes)
                 if number >= least and began_s + longest_s > until_s:
                     return outcomes
-                step(f"round {number + 1} of {settings.rounds}: {entry.title}")
+                step(f"round {len(outcome.rounds) + 1}: {entry.title}")
                 outcome.rounds.append(undisturbed(entry.measure, settings))
-                longest_s = max(longest_s, time.monotonic() - began_s)
-                keep(outcomes)
+                outcome.longest_s = max(outcome.longest_s, time.monotonic() - began_s)
+                keep()
     return outcomes
 
 

@@ -20,7 +20,7 @@ from feedline import images
 from feedline.datasets import FileDataset
 from feedline.datasets.derived.split import Subset
 from feedline.tools.measure import rows
-from feedline.tools.measure.harness import TORCH, Entry, Side
+from feedline.tools.measure.harness import FEEDLINE, TORCH, Case, Entry, Side
 
 IMAGE_WIDTH, IMAGE_HEIGHT, CROP = 500, 375, 224
 _MEAN = np.array(images.IMAGENET_MEAN, dtype=np.float32)
@@ -131,10 +131,10 @@ def entries(
     """Yield `feedline.images` behind feedline's loader beside torch's loader with each decoder."""
     ours = image_pipeline(paths, length)
     for decoder in decoders:
-        datasets = {TORCH: JpegFiles(paths, decoder, length)}
-        chosen = partial(_of_side, datasets, ours)
-        yield from rows.loaders(arguments, {"decoder": f"feedline : {decoder}"}, chosen, shuffle=True)
+        datasets = {TORCH: JpegFiles(paths, decoder, length), FEEDLINE: ours}
+        case: Case = {"decoder": f"feedline : {decoder}"}
+        yield from rows.loaders(arguments, case, partial(_of_side, datasets), shuffle=True)
 
 
-def _of_side(datasets: Mapping[str, object], ours: object, side: Side) -> object:
-    return datasets.get(side.library, ours)
+def _of_side(datasets: Mapping[str, object], side: Side) -> object:
+    return datasets[side.library]

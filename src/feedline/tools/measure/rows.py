@@ -171,10 +171,9 @@ def compare(outcome: Outcome, outcomes: Sequence[Outcome], columns: Sequence[Col
     if not compared:
         return {}
     same = [other for other in outcomes if other.side.library == peer and other.case == outcome.case]
-    rest = _without_workers(outcome.case)
-    rivals = [other for other in outcomes if other.side.library == peer and _without_workers(other.case) == rest]
-    inline = {**outcome.case, "workers": 0}
-    own = [other for other in outcomes if other.side.library == outcome.side.library and other.case == inline]
+    alike = [other for other in outcomes if _data_of(other.case) == _data_of(outcome.case)]
+    rivals = [other for other in alike if other.side.library == peer]
+    own = [other for other in alike if other.side.library == outcome.side.library and other.case.get("workers") == 0]
     bases = {peer: same[:1] if outcome.side.library != peer else [], BEST: _best(rivals, compared[0]), INLINE: own[:1]}
     return {
         name: {
@@ -260,8 +259,9 @@ def _show(
     others = [base for base in (BEST, INLINE) if details and any(base in found for found in ratios)]
     has_peak = details and any(outcome.peak_pss_mb is not None for outcome in outcomes)
     has_note = any(outcome.disturbed_count for outcome in outcomes)
-    rounds = max(len(outcome.rounds) for outcome in outcomes)
-    title = f"{printable(name)}: median of {rounds} interleaved rounds [lowest..highest]"
+    least, rounds = (pick(len(outcome.rounds) for outcome in outcomes) for pick in (min, max))
+    up_to = "up to " if least < rounds else ""
+    title = f"{printable(name)}: median of {up_to}{rounds} interleaved rounds [lowest..highest]"
     names = [*outcomes[0].case, "loader"]
     heads = [head for column in columns for head in (column.title, *([f"x {peer}"] if column.better else []))]
     heads += [TITLES[base] for base in others]
@@ -311,5 +311,6 @@ def _plain(found: Spread | None) -> dict[str, float] | None:
     return None if found is None else asdict(found)
 
 
-def _without_workers(case: Case) -> Case:
-    return {name: value for name, value in case.items() if name != "workers"}
+def _data_of(case: Case) -> Case:
+    """Return a case without the settings of its loader."""
+    return {name: value for name, value in case.items() if name not in ("workers", "prefetch", "pinned")}

@@ -58,8 +58,13 @@ class Span:
     warmup: int = 8
     """Batches left out at both ends of an epoch; more if the window of prefetched batches needs it."""
 
+    is_ahead: bool = True
+    """False if no batches are made ahead, as the consumer takes each at once: then as few as possible are left out."""
+
     def margin(self, worker_count: int, prefetch: int | None = None) -> int:
         """Return how many batches to leave out at each end: at least twice as many as workers may have made ahead."""
+        if not self.is_ahead:
+            return max(worker_count, 1)  # workers do not start at the same moment
         return max(self.warmup, 2 * worker_count * (prefetch or 2))
 
 

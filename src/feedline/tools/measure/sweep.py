@@ -1,99 +1,41 @@
-"""Measures a user's dataset with many settings within a given time: torch's loader and feedline's engines, interleaved.
+"""The sweep over a user's dataset: settings of a loader that may be best, in interleaved rounds within a given time.
 
-The loaders must be endless, as `feedline.tools.measure.target` makes them, so that short datasets can be measured, too.
+`feedline bench` compares torch's loader and feedline's, `feedline tune` chooses one of feedline's settings. Workers are
+doubled up to what the cores and the memory allow; more prefetching, and pinned memory if there is a GPU, are tried only
+with the setting that was best in the first round. Without torch's loader, only settings that may still be chosen after
+the first round are measured again. The loaders are endless, as `target` makes them.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from feedline.datasets.derived.objects import users_traceback
 from feedline.errors import DatasetFailed
+from feedline.insight.worker_model import Load
 from feedline.system.failures import words
-from feedline.tools.measure import load
-from feedline.tools.measure.harness import (
-    Case,
-    Entry,
-    Figures,
-    Outcome,
-    Settings,
-    Side,
-    run_rounds,
-    sides,
-    worker_arguments,
-)
+from feedline.tools.measure import harness, load
+from feedline.tools.measure.choice import PREFETCH, STALL, Limits, Rate, Setting, contenders, fewest, settings
+from feedline.tools.measure.harness import FEEDLINE, TORCH, Case, Entry, Figures, Outcome, Settings, Side
+from feedline.tools.measure.measured import headroom_now
 from feedline.tools.measure.steady import Span, Steady, touch
+from feedline.tools.measure.target import ENDLESS, Target, make_some, open_target
 
-ENDLESS = 1 << 40
-_COUNTED_SHARE = 0.5
-"""Share of a measurement's time that is counted: starting workers takes time, too."""
-_LONGEST_S = 1.0
+if TYPE_CHECKING:
+    from feedline.tools.measure.isolated import Send
 
-
-# Any, throughout: datasets, loader arguments and batches of any kind.
-@dataclass(frozen=True)
-class Grid:
-    """The settings to try, in all combinations."""
-
-    workers: Sequence[int]
-    engines: Sequence[str]
-    prefetch: Sequence[int] = ()
-    """Empty for the default of both loaders."""
-    pins: Sequence[bool] = ()
-    """Whether memory is pinned; empty where there is no GPU."""
-
-    def settings(self) -> Iterator[tuple[Case, Side, dict[str, object]]]:
-        """Yield each case with each of its sides, and their arguments."""
-        for workers in dict.fromkeys(self.workers):
-            depths: Sequence[int | None] = self.prefetch if self.prefetch and workers else [None]
-            pins: Sequence[bool | None] = self.pins or [None]
-            for depth in depths:
-                for pin in pins:
-                    case: Case = {"workers": workers}
-                    options = worker_arguments(workers, prefetch=depth)
-                    if self.prefetch:
-                        case["prefetch"] = depth or "-"
-                    if pin is not None:
-                        case["pinned"] = "yes" if pin else "no"
-                        options["pin_memory"] = pin
-                    for side in sides(workers, self.engines):
-                        yield case, side, options
-
-
-class _Short(Span):
-    """A span that leaves out few batches: if the consumer takes every batch at once, none is made ahead."""
-
-    def margin(self, worker_count: int, prefetch: int | None = None) -> int:
-        """Return how many batches to leave out: one per worker, as workers do not start at the same moment."""
-        return max(worker_count, 1)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What all loaders of a grid share: the dataset, the arguments and the training loop."""
-
-    dataset: Any
-    options: Mapping[str, Any]
-    batch_size: int
-    step_s: float = 0.0
-    """How long the training loop sleeps after each batch."""
-
-    def steady(
-        self, side: Side, options: Mapping[str, Any], seconds: float, sums: Callable[[object], dict[str, float]]
-    ) -> Steady:
-        """Return a loader to measure for some seconds, and for at least two batches per worker."""
-        opened = partial(side.open, self.dataset, **self.options, **options)
-        span = _Short(seconds, batches=2 * max(options["num_workers"], 1))
-        return Steady(opened, self._train, self.batch_size, span, ENDLESS, sums=sums)
-
-    def _train(self, batch: object) -> None:
-        touch(batch)
-        if self.step_s:
-            time.sleep(self.step_s)
+_COUNTED_S = 0.6
+"""How long a measurement counts batches; enough to see what other programs use (`load.SHORTEST_LOAD_SPAN_S`)."""
+_MORE_PREFETCH = (4, 8)
+_CROWDED = 0.9
+"""The share of all cores above which other programs are in the way."""
 
 
 @dataclass(frozen=True)
@@ -113,90 +55,195 @@ class Failure:
         return cls(lines[-1 if ": Caught " in lines[0] else 0], users_traceback(exc))
 
 
-def nothing_measured(failures: Mapping[Any, Failure], seconds: float) -> DatasetFailed:
-    """Return the error for a run without results: the exception of the first setting, or a lack of time."""
-    for setting, failure in failures.items():
-        return DatasetFailed(f"No setting could be measured. {setting}: {failure.text}", "raises", failure.traceback)
-    return DatasetFailed(f"Nothing could be measured within {seconds:g} s. Allow more time with --seconds.", "hangs")
-
-
-def skipped(failures: Mapping[Any, Failure]) -> str:
-    """Return a line for each exception, with all settings that raised it.
-
-    Example:
-        >>> print(skipped({"1 worker": Failure("OSError: full", ""), "2 workers": Failure("OSError: full", "")}))
-        Skipped 1 worker, 2 workers: OSError: full
-    """
-    settings: dict[str, list[str]] = {}
-    for setting, failure in failures.items():
-        settings.setdefault(failure.text, []).append(str(setting))
-    return "".join(f"Skipped {', '.join(names)}: {text}\n" for text, names in settings.items())
-
-
 @dataclass
-class Measured:
-    """The results of a grid."""
+class Swept:
+    """What a sweep has measured so far."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
-    failures: dict[str, Failure] = field(default_factory=dict)
-    """By the title of the entry."""
+    outcomes: dict[Setting, Outcome] = field(default_factory=dict)
+    """Of all settings to be measured; without rounds until they are."""
+    failures: dict[Setting, Failure] = field(default_factory=dict)
+    limit: str = ""
+    """Why no more workers are tried."""
+    code: str = ""
+    """The first arguments of the loader, as a user writes them."""
+    is_loader: bool = False
+    batch_size: int = 0
+    batch_bytes: int = 0
+    ended: str | None = None
+    """Why the process that measured ended early, in words."""
+    ended_in: str = ""
 
-    def complete(self) -> list[Outcome]:
-        """Return the measured outcomes, each with as many rounds as all of them have."""
-        done = [outcome for outcome in self.outcomes if outcome.rounds and "samples_per_s" in outcome.rounds[0]]
-        count = min((len(outcome.rounds) for outcome in done), default=0)
-        return [replace(outcome, rounds=outcome.rounds[:count]) for outcome in done]
+    @property
+    def is_useful(self) -> bool:
+        """True if any setting was measured."""
+        return bool(self.measured())
+
+    def measured(self) -> dict[Setting, Outcome]:
+        """Return the outcomes of the settings that were measured, in the order of a table."""
+        done = [one for one, found in self.outcomes.items() if found.rounds and one not in self.failures]
+        return {one: self.outcomes[one] for one in sorted(done, key=lambda one: (one.workers, one.prefetch))}
+
+    def whole_rounds(self) -> list[Outcome]:
+        """Return the measured outcomes, each with as many rounds as all of them have, to be compared round by round."""
+        done = self.measured().values()
+        count = min((len(found.rounds) for found in done), default=0)
+        return [replace(found, rounds=found.rounds[:count]) for found in done]
+
+    def missing(self) -> list[Setting]:
+        """Return the settings for which no time was left."""
+        return [one for one, found in self.outcomes.items() if not found.rounds and one not in self.failures]
+
+    def rates(self) -> dict[Setting, Rate]:
+        """Return the rates of feedline's settings, the median of the undisturbed rounds."""
+        rates = {}
+        for setting, found in self.measured().items():
+            rate, stall = found.spread("samples_per_s"), found.spread("stall")
+            if rate is not None and stall is not None:
+                rates[setting] = Rate(rate.median, stall.median, found.disturbed_count == len(found.rounds))
+        return rates
+
+    def skipped(self) -> str:
+        """Return a line for each exception, with all settings that raised it."""
+        named: dict[str, list[str]] = {}
+        for setting, failure in self.failures.items():
+            named.setdefault(failure.text, []).append(str(setting))
+        return "".join(f"Skipped {', '.join(names)}: {text}\n" for text, names in named.items())
 
 
-def measure(
-    grid: Grid,
-    work: Work,
-    settings: Settings,
-    seconds: float,
-    *,
-    step: Callable[[str], None],
-    keep: Callable[[Measured], None],
-) -> Measured:
-    """Measure all settings, interleaved; call `step` with a title before each, and `keep` with all results after each.
+@dataclass(frozen=True)
+class Sweep:
+    """What to measure, and for how long."""
 
-    A measurement that would exceed `seconds` is not started. A setting whose loader raises is left out from then on.
-    """
-    until_s = time.monotonic() + seconds
-    chosen = list(grid.settings())
-    counted_s = min(_LONGEST_S, _COUNTED_SHARE * seconds / len(chosen) / (settings.rounds + 1))
-    measured = Measured()
-    peaks: list[list[int]] = [[] for _ in chosen]
-    entries = []
-    for (case, side, options), seen in zip(chosen, peaks, strict=True):
-        entry = Entry(case, side, work.steady(side, options, counted_s, partial(_note_memory, seen)).measure)
-        entries.append(replace(entry, measure=partial(_guarded, measured.failures, entry)))
+    source: str
+    """The dataset or loader, as `module:object`."""
+    seconds: float
+    settings: Settings
+    engines: Sequence[str] = ("process", "thread")
+    """Engines of feedline, and "torch" for torch's loader."""
+    workers: Sequence[int] | None = None
+    """None for none, 1, 2, 4 and so on, as many as the machine can run."""
+    batch_size: int | None = None
+    step_s: float = 0.0
+    """How long the training loop sleeps after each batch."""
 
-    def kept(outcomes: list[Outcome]) -> None:
-        for outcome, seen in zip(outcomes, peaks, strict=True):
-            outcome.peak_pss_mb = max(seen) / 1e6 if seen else None
-        measured.outcomes = outcomes
-        keep(measured)
+    def run(self, on_stage: Callable[[str], None]) -> Swept:
+        """Measure in a process of its own, which is ended when the time is up; call `on_stage` before each measurement.
 
-    run_rounds(entries, settings, step=step, keep=kept, until_s=until_s)
-    return measured
+        Raises BadOption: there is no such dataset; DatasetFailed: nothing could be measured.
+        """
+        from feedline.tools.measure.isolated import watch  # can be imported on Linux only
+
+        swept = watch(self.measure, Swept(), seconds=self.seconds, on_stage=on_stage)
+        if swept.is_useful:
+            return swept
+        for setting, failure in swept.failures.items():
+            raise DatasetFailed(f"Nothing could be measured. {setting}: {failure.text}", "raises", failure.traceback)
+        late = f"Nothing could be measured within {self.seconds:g} s. Allow more time with --seconds."
+        raise DatasetFailed(late, "hangs")
+
+    def measure(self, send: Send) -> None:
+        """Measure, and send parts of `Swept`."""
+        until_s = time.monotonic() + self.seconds
+        send("stage", "import")
+        target = open_target(self.source, self.batch_size)
+        send("stage", "samples")
+        made, headroom = make_some(target, seconds=min(_COUNTED_S, self.seconds / 30)), headroom_now()
+        cost = Load(made.batch_s, self.step_s, made.cpu_s, headroom.cores)
+        limits = Limits.of(cost, headroom.memory_bytes, made.batch_bytes)
+        planned = settings(limits.counts() if self.workers is None else self.workers, self.engines)
+        about = {name: getattr(target, name) for name in ("code", "is_loader", "batch_size")}
+        for name, value in {**about, "batch_bytes": made.batch_bytes, "limit": limits.reason}.items():
+            send("part", name, value)
+        work = _Work(target, min(_COUNTED_S, self.seconds / (4 * len(planned))), self.step_s, Swept(), send)
+        once = replace(self.settings, rounds=1)
+        work.measure(planned, once, until_s)
+        planned += (more := self._around_best(work.swept.rates(), limits))
+        work.measure(more, once, until_s)
+        again = planned if TORCH in self.engines else contenders(work.swept.rates())
+        work.measure(again, replace(self.settings, rounds=self.settings.rounds - 1), until_s)
+
+    def _around_best(self, rates: Mapping[Setting, Rate], limits: Limits) -> list[Setting]:
+        """Return more settings with the best number of workers; none if that is 0, or if training does not wait."""
+        best = fewest(rates, step_s=self.step_s) if rates else None
+        if best is None or not best.workers or (self.step_s and rates[best].stall < STALL):
+            return []
+        engines = [*(engine for engine in self.engines if engine == TORCH), best.engine]
+        depths = [depth for depth in _MORE_PREFETCH if best.workers * depth <= limits.batches]
+        found = [replace(best, engine=engine, prefetch=depth) for depth in depths for engine in engines]
+        if TORCH in self.engines and torch.cuda.is_available():
+            found += [replace(best, engine=engine, is_pinned=True) for engine in engines]
+        return found
 
 
-def _guarded(failures: dict[str, Failure], entry: Entry) -> Figures:
-    if entry.title not in failures:
+@dataclass(frozen=True)
+class _Work:
+    """Measures settings of loaders of a target, one after the other, and sends the results."""
+
+    target: Target
+    counted_s: float
+    step_s: float
+    swept: Swept
+    send: Send
+
+    def measure(self, chosen: Sequence[Setting], rounds: Settings, until_s: float) -> None:
+        """Measure rounds over settings; no measurement is started that would end after `until_s`."""
+        entries = [self._entry(setting) for setting in chosen]
+        for setting, entry in zip(chosen, entries, strict=True):
+            self.swept.outcomes.setdefault(setting, Outcome(entry.case, entry.side))
+        outcomes = [self.swept.outcomes[setting] for setting in chosen]
+        self._send_results()
+        step = partial(self.send, "stage")
+        harness.run_rounds(entries, rounds, outcomes, step=step, keep=self._send_results, until_s=until_s)
+
+    def _send_results(self) -> None:
+        self.send("part", "failures", self.swept.failures)
+        self.send("part", "outcomes", self.swept.outcomes)
+
+    def _entry(self, setting: Setting) -> Entry:
+        side = Side(TORCH) if setting.engine == TORCH else Side(FEEDLINE, setting.engine)
+        case: Case = {"workers": setting.workers, "prefetch": setting.prefetch if setting.workers else "-"}
+        depth = None if setting.prefetch == PREFETCH else setting.prefetch
+        options = harness.worker_arguments(setting.workers, prefetch=depth)
+        if torch.cuda.is_available():
+            case["pinned"] = "yes" if setting.is_pinned else "no"
+            options["pin_memory"] = setting.is_pinned
+        return Entry(case, side, partial(self._measured, setting, partial(side.open, **options)))
+
+    def _measured(self, setting: Setting, opened: Callable[..., harness.LoaderLike]) -> Figures:
+        if setting in self.swept.failures:
+            return {}
+        span = Span(self.counted_s, batches=2 * max(setting.workers, 1), is_ahead=False)
+        peaks: list[float] = []
+
+        # Any: a loader of either library.
+        def sums(loader: Any) -> dict[str, float]:
+            peaks.extend([found / 1e6] if (found := load.pss_bytes()) is not None else [])
+            return _waited(loader) if setting.engine != TORCH else {}
+
+        opening = partial(opened, self.target.dataset, **self.target.options)
+        steady = Steady(opening, self._train, self.target.batch_size, span, ENDLESS, sums=sums)
         try:
-            return entry.measure()
+            figures = steady.measure()
         except (Exception, SystemExit) as exc:  # raised by user code, feedline or torch
-            failures[entry.title] = Failure.of(exc)
-    return {}
+            self.swept.failures[setting] = Failure.of(exc)
+            return {}
+        outcome = self.swept.outcomes[setting]
+        outcome.peak_pss_mb = max([*peaks, outcome.peak_pss_mb or 0.0]) or None
+        own_cores = (figures["cpu_s_per_1000"] or 0.0) * (figures["samples_per_s"] or 0.0) / 1000
+        if (figures["other_cores"] or 0.0) + own_cores < _CROWDED * (os.cpu_count() or 1):
+            figures["other_cores"] = 0.0  # programs on other cores of a large machine disturb nobody
+        if setting.engine != TORCH:
+            figures["stall"] = min(1.0, (figures["making_s"] or 0.0) / (figures["seconds"] or 1.0))
+        return figures
+
+    def _train(self, batch: object) -> None:
+        touch(batch)
+        if self.step_s:
+            time.sleep(self.step_s)
 
 
-def _note_memory(seen: list[int], loader: object) -> dict[str, float]:
-    """Note the memory of all processes, just before and just after the clock runs; add no sums."""
-    seen += [found] if (found := load.pss_bytes()) is not None else []
-    return {}
-
-
-def waited(loader: Any) -> dict[str, float]:
+# Any: a loader of feedline's.
+def _waited(loader: Any) -> dict[str, float]:
     """Return how long the training loop has waited for batches to be made, as reported by feedline's loader.
 
     The time to hand over a finished batch does not count: more workers would not reduce it.

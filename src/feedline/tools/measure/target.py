@@ -24,7 +24,8 @@ from feedline.tools.measure.given_loader import collate_of, is_loader, setup_of
 from feedline.tools.measure.samples import making_of
 
 BATCH_SIZE = 32
-_ENDLESS = 1 << 40
+ENDLESS = 1 << 40
+"""The length of an epoch that does not end."""
 _LEAST_BATCHES = 2
 _KEPT = ("worker_init_fn", "multiprocessing_context", "timeout")
 """Arguments taken from a given loader, besides its samplers and its collate function."""
@@ -123,7 +124,7 @@ class Repeated:
         self._sampler = sampler
 
     def __len__(self) -> int:
-        return _ENDLESS
+        return ENDLESS
 
     def __iter__(self) -> Iterator[object]:
         return _again(self._sampler)

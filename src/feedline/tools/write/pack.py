@@ -96,8 +96,8 @@ def pack(
     bytes. A single file is started over.
 
     An output may also be the address of a folder in a store, such as `s3://bucket/train`. Each shard is written to a
-    temporary file, uploaded, compared and deleted. Up to four are uploaded at the same time. The note from which a run
-    resumes is in the store, too: any machine can resume it.
+    temporary file, read back, uploaded, compared and deleted. The job file from which a run resumes is in the
+    store, too, so any machine can resume it.
 
     Args:
         dataset: map-style or iterable; an array, or a tuple or dict of arrays. Samples are dicts, tuples or single
@@ -121,8 +121,8 @@ def pack(
             the format.
         overwrite: True to replace an existing output, which can be read until the new one is complete.
         restart: True to start over instead of resuming an interrupted run.
-        verify: False to skip the final check, which reads everything again. In a store, each shard is read again before
-            it is uploaded, and then compared with the checksum that the store computed.
+        verify: False to skip reading each file back before it gets its name. In a store, each shard is then compared
+            with the checksum that the store computed.
         engine: the loader's engine.
         start_method: the start method of the loader's worker processes.
         source: a name for the dataset; an interrupted run is resumed only if the name is the same. Without a name, the

@@ -7,7 +7,7 @@ import operator
 import queue
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,21 +17,20 @@ from torch.utils.data import Dataset
 import feedline
 from feedline.datasets.derived.objects import open_object
 from feedline.errors import DatasetFailed
-from feedline.insight.worker_model import Load
 from feedline.tools.advise.diagnosis import diagnose, summary
 from feedline.tools.advise.finding import Finding
 from feedline.tools.lab.loaders import stats_of
 from feedline.tools.lab.pictures import Event, Line, bars, buttons, code, doing, figures, lines, notes, say
 from feedline.tools.lab.view import Clicks, Control, View
-from feedline.tools.measure.measured import LoaderSetup, headroom_now
-from feedline.tools.measure.search import Choice, Limits, OutOfTime, Rate, Setting, search
-from feedline.tools.measure.sweep import Failure
-from feedline.tools.measure.target import Target, make_some, target_of
+from feedline.tools.measure.choice import Rate, Setting, choose
+from feedline.tools.measure.harness import Settings
+from feedline.tools.measure.measured import LoaderSetup
+from feedline.tools.measure.sweep import Failure, Sweep
+from feedline.tools.measure.target import Target, target_of
 
 _PROBE_S = 6.0
 _TRAIN_S = 2.5
 _TUNE_S = 20.0
-_TUNED_S = 0.8
 _CLICK_S = 600.0
 """How long to wait for a click before the run ends."""
 
@@ -84,15 +83,18 @@ def your_dataset(
     yield from tried.draw("as it is", usual)
 
     yield doing("The tuner is trying different numbers of workers.", _TUNE_S)
-    choice = None
+    setting = None
     try:
-        choice = _tuned(target, step_ms / 1000)
+        rounds = Settings(rounds=1, repeats=0, max_other_cores=float("inf"))
+        swept = Sweep(source, _TUNE_S, rounds, batch_size=batch_size or None, step_s=step_ms / 1000).run(_ignore)
+        choice = choose(swept.rates(), swept.limit, step_s=step_ms / 1000)
+        setting = choice.setting
+        late = [f"There was no time for {one}; `feedline tune` tries longer." for one in swept.missing()[:1]]
+        yield _curve(swept.rates())
+        yield notes("choice", f"The tuner's choice: {setting or 'none'}", [*choice.reasons, *late])
     except DatasetFailed as error:
         yield notes("choice", "The tuner cannot run this dataset", [str(error), error.traceback])
-    if choice is not None:
-        yield _curve(choice)
-        yield notes("choice", f"The tuner's choice: {choice.setting or 'none'}", choice.reasons)
-    offers = offers_of(findings, choice)
+    offers = offers_of(findings, setting)
     if not offers:
         yield say("Nothing here can be tried by changing the loader's arguments.")
     elif not try_all:
@@ -101,7 +103,8 @@ def your_dataset(
         yield say("Click a button to try a fix.")
     for action in list(offers) if try_all else _clicked(clicks) if offers else ():
         title, given = offers[action]
-        yield from tried.draw(title, {**usual, **given})
+        # Without workers, the loader takes none of the arguments about them.
+        yield from tried.draw(title, given if given.get("num_workers") == 0 else {**usual, **given})
         yield doing("")
 
 
@@ -111,15 +114,16 @@ def _text(number: int, finding: Finding) -> str:
     return "\n".join(filter(None, (head, finding.problem, finding.evidence, finding.fix, finding.code)))
 
 
-def offers_of(findings: Sequence[Finding], choice: Choice | None) -> dict[str, tuple[str, Arguments]]:
+def offers_of(findings: Sequence[Finding], setting: Setting | None) -> dict[str, tuple[str, Arguments]]:
     """Return what can be tried, by action: a title, and the arguments to change."""
     offers = {
         f"try-{number}": (f"finding {number}: {finding.name}", given)
         for number, finding in enumerate(findings, 1)
         if (given := arguments_of(finding))
     }
-    if choice is not None and choice.setting is not None:
-        offers["tuned"] = ("the tuner's choice", _of_setting(choice.setting))
+    if setting is not None:
+        tuned = {"engine": setting.engine, "prefetch_factor": setting.prefetch} if setting.workers else {}
+        offers["tuned"] = ("the tuner's choice", {"num_workers": setting.workers, **tuned})
     return offers
 
 
@@ -142,12 +146,6 @@ def _as_it_is(loader: LoaderSetup | None, workers: int) -> Arguments:
         return {"num_workers": 0}
     kept = {"persistent_workers": True} if loader.is_persistent else {}
     return {"num_workers": loader.workers, "engine": loader.engine, "prefetch_factor": loader.depth, **kept}
-
-
-def _of_setting(setting: Setting) -> Arguments:
-    if not setting.workers:
-        return {"num_workers": 0}
-    return {"num_workers": setting.workers, "engine": setting.engine, "prefetch_factor": setting.depth}
 
 
 class _Tried:
@@ -173,7 +171,7 @@ class _Tried:
             text = failure.text
             yield notes("failure", f"Training failed, {title}", [failure.traceback])
         else:
-            rate = stats.total.samples_per_s
+            rate = stats.total.samples / max(1e-9, stats.total.seconds - stats.total.starting_s)
             text = f"{rate:,.0f} samples/s"
             waits = [(cause, seconds) for cause, seconds in stats.total.waits.items() if seconds > 0]
             drawn = [(cause, seconds, f"{seconds:.2f} s", cause) for cause, seconds in waits]
@@ -186,32 +184,15 @@ class _Tried:
         yield say(f"{title[:1].upper()}{title[1:]}: {before}{text.rstrip('.')}.")
 
 
-def _tuned(target: Target, step_s: float) -> Choice | None:
-    made, headroom = make_some(target, seconds=_TUNED_S), headroom_now()
-    limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes)
-    until = time.monotonic() + _TUNE_S
-
-    def rate(setting: Setting) -> Rate | None:
-        if time.monotonic() > until:
-            raise OutOfTime(setting)
-        try:
-            loader = feedline.DataLoader(target.dataset, **{**target.options, **_of_setting(setting)})
-            total = stats_of(loader, step_s=step_s, seconds=_TUNED_S).total
-        except (Exception, SystemExit):
-            return None
-        return Rate(total.samples_per_s, total.stall)
-
-    return search(rate, limits, step_s=step_s)
+def _ignore(stage: str) -> None: ...
 
 
-def _curve(choice: Choice) -> Event:
+def _curve(rates: Mapping[Setting, Rate]) -> Event:
     best: dict[str, dict[int, float]] = {"process": {}, "thread": {}}
-    for setting, rate in choice.tried.items():
+    for setting, rate in rates.items():
         for engine in best if setting.engine == "inline" else [setting.engine]:
             best[engine][setting.workers] = max(rate.samples_per_s, best[engine].get(setting.workers, 0.0))
-    drawn: dict[str, Line] = {
-        engine: (sorted(found), [found[n] for n in sorted(found)]) for engine, found in best.items()
-    }
+    drawn: dict[str, Line] = {engine: (list(found), list(found.values())) for engine, found in best.items()}
     return lines("curve", "Samples per second by number of workers", "workers", "samples/s", drawn)
 
 
