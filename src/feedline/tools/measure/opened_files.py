@@ -60,11 +60,10 @@ class OpenedFiles:
         self._now: dict[str, str] = {}
         self._how: dict[str, str] = {}
         self._read_before = 0
-        self._is_on = True
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, args: tuple[object, ...]) -> None:
-        if self._is_on and event in ("open", "sqlite3.connect"):
+        if event in ("open", "sqlite3.connect"):
             path = args[0]
             if isinstance(path, (str, bytes, os.PathLike)):
                 name = os.path.abspath(os.fsdecode(path))
@@ -83,13 +82,11 @@ class OpenedFiles:
         if not self.samples:
             self.before = list(opened)
             self._read_before = _bytes_read()
-        elif len(self.by_samples) < _MOST_PATHS:
+            return
+        self.read_bytes = (_bytes_read() - self._read_before) // self.samples
+        if len(self.by_samples) < _MOST_PATHS:
             self.by_samples.update(opened.keys())
             self._how.update(opened)
-
-    def end(self) -> None:
-        """Stop to count by samples."""
-        self.read_bytes = (_bytes_read() - self._read_before) // max(self.samples, 1)
 
     def often(self) -> list[str]:
         """Return the files that many samples open, the most frequent first."""
@@ -104,7 +101,6 @@ class OpenedFiles:
             most_s: the time of a sample that may be spent on files.
             clock: measures the times.
         """
-        self._is_on = False
         files = {path: self._how[path] for path in self.often() if os.path.isfile(path)}
         files.update((path, how) for path, how in by_c.items() if path not in files)
         is_whole = self.read_bytes >= sum(map(os.path.getsize, files))

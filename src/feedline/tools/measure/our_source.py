@@ -31,9 +31,9 @@ from feedline.tools.measure.reading import TABLES, Followed, follow
 
 _LEAST_SHARE = 0.5
 """Rows that take a smaller share of a sample's time are not what to change first."""
-_MOST_BYTES = 256 << 20
+_MOST_BYTES = 128 << 20
 """Larger files are tried only in formats that give a row without reading much else."""
-_BY_ROW = ("hdf5", "npy", "lmdb", "tar", "mds", "megatron", "sqlite")
+_BY_ROW = ("hdf5", "npy", "lmdb")
 _NOT_ROWS = ("pictures", "files", "precomputed")
 _MOST_CANDIDATES = 8
 _MOST_PATHS = 200
@@ -84,89 +84,122 @@ class FileReads:
         followed = follow(self._ask, indices, self._opened)
         is_ours = type(self._dataset).__module__.startswith("feedline.")
         if followed.samples and not is_ours:
-            rows = _slow_rows(self._dataset, followed, self._opened, samples, size, until_s, self._clock)
-            images = _slow_images(self._dataset, followed, self._opened, samples, image_size(some), self._clock)
+            rows = self._rows(followed, samples, size, until_s)
+            images = self._images(followed, samples, image_size(some))
             samples = replace(samples, rows=rows, images=images)
         most_s = samples.usual_s - min(followed.remains_s, samples.usual_s / 2)  # following lines takes time, too
         return replace(samples, reopened=self._opened.reopened(followed.reopened(), most_s, self._clock))
 
-
-def _slow_rows(
-    dataset: Any, followed: Followed, opened: OpenedFiles, samples: Samples, size: int, until_s: float, clock: Clock
-) -> SlowRows | None:
-    """Return how samples read rows, and the time of the source of ours that reads them; None if they hardly do."""
-    reader = followed.reader
-    is_file = os.path.isfile(reader)
-    if not (is_file or reader in TABLES):
-        return None
-    remains_s = followed.remains_s
-    if not is_file or _format(reader) != "jsonl":
-        remains_s += followed.spent_s["json"] / followed.samples
-    read_s = samples.usual_s - remains_s
-    if read_s < _LEAST_SHARE * samples.usual_s:
-        return None
-    rows = SlowRows("" if is_file else reader, reader if is_file else "", read_s)
-    for (path, name), stored in followed.hdf5.items() if reader == "h5py" else ():
-        if stored.bytes >= rows.chunk_bytes:
-            rows = replace(
-                rows, path=path, field=name, chunk=stored.chunk, chunk_bytes=stored.bytes,
-                compression=stored.compression,
-            )  # fmt: skip
-    length, best = len(dataset), rows
-    for candidate in islice(_candidates(dataset, followed, opened), _MOST_CANDIDATES):
-        if time.monotonic() > until_s:
-            break
-        try:
-            with closing(candidate.open()) as source:
-                unused = len(source) - length
-                if unused < 0 or (best.row_s is not None and unused):
-                    continue
-                name = (
-                    "open_dataset" if candidate.path and _format(candidate.path) == "sqlite" else type(source).__name__
-                )
-                best = replace(
-                    rows, path=candidate.path, source=type(source).__name__, unused=unused,
-                    row_s=_row_s(source, length, size, clock),
-                    code=f"dataset = feedline.datasets.{name}({candidate.arguments})",
+    def _rows(self, followed: Followed, samples: Samples, size: int, until_s: float) -> SlowRows | None:
+        """Return how samples read rows, and the time of the source of ours that reads them; None if they hardly do."""
+        reader = followed.reader
+        is_file = os.path.isfile(reader)
+        if not (is_file or reader in TABLES):
+            return None
+        remains_s = followed.remains_s
+        if not is_file or _format(reader) != "jsonl":
+            remains_s += followed.spent_s["json"] / followed.samples
+        read_s = samples.usual_s - remains_s
+        if read_s < _LEAST_SHARE * samples.usual_s:
+            return None
+        rows = SlowRows("" if is_file else reader, reader if is_file else "", read_s)
+        for (path, name), stored in followed.hdf5.items() if reader == "h5py" else ():
+            if stored.bytes >= rows.chunk_bytes:
+                rows = replace(
+                    rows, path=path, field=name, chunk=stored.chunk, chunk_bytes=stored.bytes,
+                    compression=stored.compression,
                 )  # fmt: skip
-        except Exception:  # of a file of any kind: it may be damaged, or cannot be opened twice
-            continue
-        if not unused:
-            break
-    return best
+        length, best = len(self._dataset), rows
+        for candidate in islice(self._candidates(followed), _MOST_CANDIDATES):
+            if time.monotonic() > until_s:
+                break
+            try:
+                with closing(candidate.open()) as source:
+                    unused = len(source) - length
+                    if unused < 0 or (best.row_s is not None and unused):
+                        continue
+                    kind = type(source).__name__
+                    opens = "open_dataset" if kind == "SQLDataset" else kind  # which would need a query
+                    best = replace(
+                        rows, path=candidate.path, source=kind, unused=unused,
+                        row_s=_row_s(source, length, size, self._clock),
+                        code=f"dataset = feedline.datasets.{opens}({candidate.arguments})",
+                    )  # fmt: skip
+            except Exception:  # of a file of any kind: it may be damaged, or cannot be opened twice
+                continue
+            if not unused:
+                break
+        return best
+
+    def _candidates(self, followed: Followed) -> Iterator[_Candidate]:
+        """Yield sources for what the samples read, the most likely first."""
+        options: dict[str, Any] = {}
+        if followed.reader == "h5py":
+            paths = list(dict.fromkeys(path for path, _ in followed.hdf5))
+            options = {"fields": tuple(name for _, name in followed.hdf5)}
+            if len(paths) > 1:
+                return  # no source reads samples from several files
+        elif os.path.isfile(followed.reader):
+            paths = [followed.reader]
+        else:
+            often = [path for path, _ in followed.paths.most_common()]
+            paths = [*self._opened.often(), *often, *held_open(), *self._opened.before, *paths_in(self._dataset)]
+        text = "".join(f", {name}={value!r}" for name, value in options.items())
+        for path in filter(os.path.isfile, islice(dict.fromkeys(paths), _MOST_PATHS)):
+            found = _format(path)
+            is_small = os.path.getsize(path) <= _MOST_BYTES or found in _BY_ROW
+            if found is not None and found not in _NOT_ROWS and is_small and (found != "hdf5" or options):
+                yield _Candidate(partial(open_dataset, Path(path), **options), path, f"{path!r}{text}")
+        if followed.reader != "pandas":
+            return
+        frame_kind = sys.modules["pandas"].DataFrame
+        for name, frame in list(getattr(self._dataset, "__dict__", {}).items()):
+            if isinstance(frame, frame_kind):
+                columns = "{" + f"name: dataset.{name}[name].to_numpy() for name in dataset.{name}" + "}"
+                arrays = {str(column): frame[column].to_numpy() for column in frame}
+                yield _Candidate(partial(ArrayDataset, arrays), "", columns)
+
+    def _images(self, followed: Followed, samples: Samples, size: tuple[int, int] | None) -> SlowImages | None:
+        """Return how long samples take to decode images, and how long `feedline.images` takes for the same files.
+
+        None if they decode none, or if the images are not much larger than those of the samples. `size` is the height
+        and width of the image in a sample; None if it has none.
+        """
+        by = "Pillow" if "PIL" in followed.spent_s else "OpenCV" if "cv2" in sys.modules else ""
+        if size is None or not by:
+            return None
+        read = [path for path in (*self._opened.by_samples, *followed.paths) if _is_image(path)]
+        paths = (read or [path for path in paths_in(self._dataset) if _is_image(path)])[:_MOST_IMAGES]
+        try:
+            data = [Path(path).read_bytes() for path in paths]
+            headers = [read_header(one) for one in data]
+            pixels = sum(one.width * one.height for one in headers) / len(headers)
+            # A crop of a smaller image would have fewer pixels than the sample.
+            height, width = (max(1, round(side * followed.kept**-0.5)) for side in size)
+            if not TOO_MANY_PIXELS * height * width <= pixels <= _MOST_PIXELS:
+                return None
+            usual = partial(usual_s, clock=self._clock, most_s=_IMAGE_S)
+            decode = Compose([Resize((height, width))])
+            each = sum(self._opened.by_samples[path] for path in read) / max(self._opened.samples, 1) or 1.0
+            image_s = each * float(np.mean([usual(partial(decode, one)) for one in data]))
+            library = _pillow if by == "Pillow" else _opencv
+            decode_s, whole_s = (
+                each * float(np.mean([usual(partial(library, path, size)) for path in paths]))
+                for size in (None, (width, height))
+            )
+        except Exception:  # of files of any kind
+            return None
+        # It cannot take longer than the sample does: then the sample resizes in another way, or decodes less.
+        most_s = samples.usual_s
+        if by == "Pillow":
+            library_s = min(whole_s, followed.spent_s["PIL"] / followed.samples, most_s)
+        else:
+            library_s = min(whole_s if whole_s < _CLEARLY * most_s else decode_s, most_s)
+        return SlowImages(by, paths[0], pixels, (height, width), library_s, image_s, followed.kept)
 
 
 def _format(path: str) -> str | None:
     return format_by_name(path) or format_by_content(path)
-
-
-def _candidates(dataset: Any, followed: Followed, opened: OpenedFiles) -> Iterator[_Candidate]:
-    """Yield sources for what the samples read, the most likely first."""
-    options: dict[str, Any] = {}
-    if followed.reader == "h5py":
-        paths = list(dict.fromkeys(path for path, _ in followed.hdf5))
-        options = {"fields": tuple(name for _, name in followed.hdf5)}
-        if len(paths) > 1:
-            return  # no source reads samples from several files
-    elif os.path.isfile(followed.reader):
-        paths = [followed.reader]
-    else:
-        often = [path for path, _ in followed.paths.most_common()]
-        paths = [*opened.often(), *often, *held_open(), *opened.before, *paths_in(dataset)]
-    text = "".join(f", {name}={value!r}" for name, value in options.items())
-    for path in filter(os.path.isfile, islice(dict.fromkeys(paths), _MOST_PATHS)):
-        found = _format(path)
-        is_small = os.path.getsize(path) <= _MOST_BYTES or found in _BY_ROW
-        if found is not None and found not in _NOT_ROWS and is_small and (found != "hdf5" or options):
-            yield _Candidate(partial(open_dataset, Path(path), **options), path, f"{path!r}{text}")
-    if followed.reader != "pandas":
-        return
-    frame_kind = sys.modules["pandas"].DataFrame
-    for name, frame in list(getattr(dataset, "__dict__", {}).items()):
-        if isinstance(frame, frame_kind):
-            columns = "{" + f"name: dataset.{name}[name].to_numpy() for name in dataset.{name}" + "}"
-            arrays = {str(column): frame[column].to_numpy() for column in frame}
-            yield _Candidate(partial(ArrayDataset, arrays), "", columns)
 
 
 def _row_s(source: Any, length: int, size: int, clock: Clock) -> float:
@@ -191,52 +224,8 @@ def _row_s(source: Any, length: int, size: int, clock: Clock) -> float:
     return row_s
 
 
-# -- images ------------------------------------------------------------------------------------------------------------
-
-
-def _slow_images(
-    dataset: Any, followed: Followed, opened: OpenedFiles, samples: Samples, size: tuple[int, int] | None, clock: Clock
-) -> SlowImages | None:
-    """Return how long samples take to decode images, and how long `feedline.images` takes for the same files.
-
-    None if they decode none, or if the images are not much larger than those of the samples. `size` is the height and
-    width of the image in a sample; None if it has none.
-    """
-    by = "Pillow" if "PIL" in followed.spent_s else "OpenCV" if "cv2" in sys.modules else ""
-    if size is None or not by:
-        return None
-    read = [path for path in (*opened.by_samples, *followed.paths) if _is_image(path)]
-    paths = (read or [path for path in paths_in(dataset) if _is_image(path)])[:_MOST_IMAGES]
-    try:
-        data = [Path(path).read_bytes() for path in paths]
-        headers = [read_header(one) for one in data]
-        pixels = sum(one.width * one.height for one in headers) / len(headers)
-        # A crop of a smaller image would have fewer pixels than the sample.
-        height, width = (max(1, round(side * followed.kept**-0.5)) for side in size)
-        if not TOO_MANY_PIXELS * height * width <= pixels <= _MOST_PIXELS:
-            return None
-        usual = partial(usual_s, clock=clock, most_s=_IMAGE_S)
-        decode = Compose([Resize((height, width))])
-        each = sum(opened.by_samples[path] for path in read) / max(opened.samples, 1) or 1.0
-        image_s = each * float(np.mean([usual(partial(decode, one)) for one in data]))
-        library = _pillow if by == "Pillow" else _opencv
-        decode_s, whole_s = (
-            each * float(np.mean([usual(partial(library, path, size)) for path in paths]))
-            for size in (None, (width, height))
-        )
-    except Exception:  # of files of any kind
-        return None
-    # It cannot take longer than the sample does: then the sample resizes in another way, or decodes less.
-    most_s = samples.usual_s
-    if by == "Pillow":
-        library_s = min(whole_s, followed.spent_s["PIL"] / followed.samples, most_s)
-    else:
-        library_s = min(whole_s if whole_s < _CLEARLY * most_s else decode_s, most_s)
-    return SlowImages(by, paths[0], pixels, (height, width), library_s, image_s, followed.kept)
-
-
 def _is_image(path: str) -> bool:
-    return path.lower().endswith(IMAGES) and os.path.isfile(path)
+    return path.lower().endswith(IMAGES) and os.path.isfile(path) and os.path.getsize(path) <= _MOST_BYTES
 
 
 def _pillow(path: str, size: tuple[int, int] | None) -> None:

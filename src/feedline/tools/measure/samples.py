@@ -142,8 +142,6 @@ class Sampling:
                 calibration.tick()
             if self._opened is not None and run.seconds:
                 self._opened.sample()
-        if self._opened is not None:
-            self._opened.end()
         self.made = run.indices
         if not run.seconds:
             raise _nothing_came(run)
