@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from feedline.errors import PackError
-from feedline.tools.write.schema import Agreement, Column, Schema, Unfit
+from feedline.tools.write.agreement import Agreement
+from feedline.tools.write.schema import Column, Schema, Unfit
 from feedline.tools.write.writers.contract import FORMATS
 
 pytestmark = pytest.mark.sample(5)
@@ -95,11 +96,7 @@ def test_times_of_different_units_do_not_make_one_column() -> None:
 
 
 def agreed(samples: list[dict[str, Any]], format_: str, *, skips: bool = True, ragged: tuple[str, ...] = ()) -> Schema:
-    writer = FORMATS[format_].writer
-    agreement = Agreement(
-        format_, writer.cannot_hold, lambda column: ["lmdb"], lambda place: f"number {place}", ragged, skips
-    )
-    return agreement.schema(samples)
+    return Agreement(FORMATS[format_], "number {}".format, ragged, skips).schema(samples)
 
 
 @pytest.mark.parametrize("skips", [True, False])

@@ -10,14 +10,15 @@ from pathlib import Path
 from feedline.datasets.framework.checksums import sealed
 from feedline.errors import BadOption, PackError
 from feedline.system.failures import words
+from feedline.tools.write.agreement import Agreement
 from feedline.tools.write.options import Options
 from feedline.tools.write.pictures import extension_of, is_picture
 from feedline.tools.write.place import remove
 from feedline.tools.write.prepare import Item
 from feedline.tools.write.reading import count_samples, open_packed, size_on_disk
 from feedline.tools.write.run import Content
-from feedline.tools.write.schema import Agreement, Sample, Schema, Unfit
-from feedline.tools.write.writers.contract import FORMATS, Format, Summary, Writer
+from feedline.tools.write.schema import Sample, Schema, Unfit
+from feedline.tools.write.writers.contract import Format, Summary, Writer
 from feedline.types import JsonObject
 
 _BLOCK_SAMPLES, _BLOCK_BYTES = 256, 1 << 24
@@ -119,12 +120,7 @@ class Samples(Content):
             return
         samples = [item.sample or {} for item in first]
         agreement = Agreement(
-            self._format.name,
-            self._format.writer.cannot_hold,
-            lambda column: [one.name for one in FORMATS.values() if one.can_hold(column)],
-            lambda place: self._called(first[place].number),
-            self._options.ragged,
-            self._options.skips,
+            self._format, lambda place: self._called(first[place].number), self._options.ragged, self._options.skips
         )
         self.schema, self._has_schema = agreement.schema(samples), True
         self._check_pictures([sample for sample in samples if sample.keys() == set(self.schema.names)])
