@@ -20,7 +20,8 @@ from feedline.tools.lab.views.your_dataset import arguments_of, code_of
 from feedline.tools.measure.target import target_of
 
 BY_NAME = {view.name: view for view in VIEWS}
-INLINE = ("batching", "samplers", "collate", "transfer")
+INLINE = ("batching", "samplers", "collate", *(() if torch.cuda.is_available() else ("transfer",)))
+"""Views that start no process; without a GPU, a recorded transfer is shown."""
 USERS = {"dataset", "dataset_of_arrays", "labels", "lengths", "paths", "rank", "MyDataset", "train_step"} | {
     "as_list",
     "open_slowly",

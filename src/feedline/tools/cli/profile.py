@@ -27,7 +27,7 @@ from feedline.system.files import make_folder_for
 from feedline.system.ranks import share_if_known
 from feedline.system.shown import percent, printable
 from feedline.tools.advise.page import contents, page_of, text_of
-from feedline.tools.cli.script import Script, add_program, installed
+from feedline.tools.cli.run import Script, add_program, installed
 
 NOTHING_ITERATED = 4
 """Exit code of a program that iterated over no loader."""
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
         SystemExit: the program ended itself, with its code; or it iterated over no loader.
         BadOption: the results cannot be written.
     """
-    script, pid = Script.of(arguments), os.getpid()
+    script, pid = Script(arguments), os.getpid()
     out = _out_of(arguments.out, script)
     end: SystemExit | KeyboardInterrupt | None = None
     with _recorded() as found:

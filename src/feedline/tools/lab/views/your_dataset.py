@@ -89,8 +89,9 @@ def your_dataset(
         swept = Sweep(source, _TUNE_S, rounds, batch_size=batch_size or None, step_s=step_ms / 1000).run(_ignore)
         choice = choose(swept.rates(), swept.limit, step_s=step_ms / 1000)
         setting = choice.setting
+        late = [f"There was no time for {one}; `feedline tune` tries longer." for one in swept.missing()[:1]]
         yield _curve(swept.rates())
-        yield notes("choice", f"The tuner's choice: {setting or 'none'}", choice.reasons)
+        yield notes("choice", f"The tuner's choice: {setting or 'none'}", [*choice.reasons, *late])
     except DatasetFailed as error:
         yield notes("choice", "The tuner cannot run this dataset", [str(error), error.traceback])
     offers = offers_of(findings, setting)
