@@ -23,18 +23,15 @@ from feedline.tools.measure import jpegs
 RECIPES = ("randaugment", "dino")
 SMALL, SMALL_COUNT = 96, 6
 """Side and number of the small views of the recipe "dino", beside two of `jpegs.CROP`."""
-DECODERS = ("pillow", "decode_jpeg")
-"""How torchvision's references read images: as Pillow images, or as tensors with `torchvision.io.decode_jpeg`."""
 
 
 # Any: a tensor, or one for each view.
 class RecipeFiles(Dataset[Any]):
-    """JPEG files with torchvision's transforms. `length` may exceed the number of files: they are then read again."""
+    """JPEG files with Pillow and torchvision's transforms, read again if `length` exceeds their number."""
 
-    def __init__(self, paths: list[Path], recipe: str, decoder: str, length: int) -> None:
+    def __init__(self, paths: list[Path], recipe: str, length: int) -> None:
         self.paths = [str(path) for path in paths]
         self.recipe = recipe
-        self.decoder = decoder
         self.length = length
 
     def __len__(self) -> int:
@@ -44,23 +41,26 @@ class RecipeFiles(Dataset[Any]):
     @cached_property
     def _transforms(self) -> list[Any]:
         torch.set_num_threads(1)  # the workers are the parallelism
-        return _THEIRS[self.recipe](self.decoder == "pillow")
+        return _THEIRS[self.recipe]()
 
     def __getitem__(self, index: int) -> Any:
-        image = _READ[self.decoder](self.paths[index % len(self.paths)])
+        from PIL import Image
+
+        with Image.open(self.paths[index % len(self.paths)]) as file:
+            image = file.convert("RGB")
         made = [transform(image) for transform in self._transforms]
         return made[0] if len(made) == 1 else made
 
 
-def _their_randaugment(from_pillow: bool) -> list[Any]:
+def _their_randaugment() -> list[Any]:
     from torchvision.transforms import v2
 
     crop = v2.RandomResizedCrop(jpegs.CROP, antialias=True)
-    steps = [crop, v2.RandomHorizontalFlip(), v2.RandAugment(), *_their_floats(from_pillow), v2.RandomErasing(0.1)]
+    steps = [crop, v2.RandomHorizontalFlip(), v2.RandAugment(), *_their_floats(), v2.RandomErasing(0.1)]
     return [v2.Compose(steps)]
 
 
-def _their_dino(from_pillow: bool) -> list[Any]:
+def _their_dino() -> list[Any]:
     from torchvision.transforms import v2
 
     def view(size: int, scale: tuple[float, float], blurred: float, solarized: float = 0) -> Any:
@@ -72,18 +72,18 @@ def _their_dino(from_pillow: bool) -> list[Any]:
                 v2.RandomGrayscale(p=0.2),
                 v2.RandomApply([v2.GaussianBlur(9, (0.1, 2.0))], p=blurred),
                 v2.RandomSolarize(128, p=solarized),
-                *_their_floats(from_pillow),
+                *_their_floats(),
             ]
         )
 
     return _views(view)
 
 
-def _their_floats(from_pillow: bool) -> list[Any]:
+def _their_floats() -> list[Any]:
     from torchvision.transforms import v2
 
     normalize = v2.Normalize(images.IMAGENET_MEAN, images.IMAGENET_STD)
-    return [*([v2.PILToTensor()] if from_pillow else []), v2.ToDtype(torch.float32, scale=True), normalize]
+    return [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), normalize]
 
 
 def _views(view: Callable[..., Any]) -> list[Any]:
@@ -93,22 +93,6 @@ def _views(view: Callable[..., Any]) -> list[Any]:
 
 
 _THEIRS = {"randaugment": _their_randaugment, "dino": _their_dino}
-
-
-def _with_pillow(path: str) -> object:
-    from PIL import Image
-
-    with Image.open(path) as image:
-        return image.convert("RGB")
-
-
-def _with_decode_jpeg(path: str) -> object:
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    return decode_jpeg(torch.from_numpy(np.fromfile(path, np.uint8)), ImageReadMode.RGB)
-
-
-_READ = {"pillow": _with_pillow, "decode_jpeg": _with_decode_jpeg}
 
 
 # object: a feedline dataset.
@@ -151,11 +135,10 @@ _OURS: dict[str, Callable[[], Any]] = {"randaugment": _our_randaugment, "dino": 
 
 
 def check(dataset: RecipeFiles) -> None:
-    """Raise BadOption if torchvision is not installed, or its build cannot decode."""
+    """Raise BadOption if torchvision is not installed, or its build does not fit torch."""
     try:
         dataset[0]
     except (ImportError, RuntimeError) as exc:
         raise BadOption(
-            f"--recipe {dataset.recipe} --against {dataset.decoder} needs torchvision in a build that fits torch "
-            f"({type(exc).__name__}: {exc})."
+            f"--recipe {dataset.recipe} needs torchvision in a build that fits torch ({type(exc).__name__}: {exc})."
         ) from exc

@@ -255,7 +255,7 @@ def of_hugging_face(path: Path) -> Any:
 def readers_of_tar(form: str, path: Path) -> dict[str, Make]:
     shards = sorted(map(str, path.glob("*.tar")))
     fields = ("image.npy" if form == "array" else "jpg", "cls")
-    decode = {"array": True, "picture": False, "jpeg": "rgb8"}[form]
+    decode: bool | str = {"array": True, "picture": False}.get(form, "rgb8")
     ours = partial(TarDataset, shards, fields, decode=decode, cache=path / "index")
     return {
         "torch webdataset": lambda _: of_webdataset(form, shards, fields),

@@ -207,7 +207,7 @@ def webdataset(job: Job) -> Any:
     samples = dataset.shuffle(job.buffer).decode().to_tuple(*([fields] if isinstance(fields, str) else fields))
     if isinstance(fields, str):
         samples = samples.map(first)
-    return DataLoader(samples, **loading(job))  # type: ignore[arg-type]
+    return DataLoader(samples, **loading(job))
 
 
 # Any: the bytes of an image and a number, or an array.

@@ -19,7 +19,7 @@ all and cannot resume. The functions take 0.1 us each; everything else is the li
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.parser(
         __doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=10**6, checked=10_000, batch_size=64
     )
-    ways = {"torch": usual, "feedline": ours, "torchdata": torchdatas, "grain": grains}
+    ways: dict[str, Callable[..., Any]] = {"torch": usual, "feedline": ours, "torchdata": torchdatas, "grain": grains}
     peers.add_flag(parser, ways)
     arguments = parser.parse_args(argv)
     chosen = peers.chosen(arguments, ways)

@@ -36,7 +36,7 @@ import torch
 from torch.utils.data import default_collate
 
 from benchmarks import flags, workloads
-from benchmarks.peers import Loading, Peer, entries
+from benchmarks.peers import Loading, Opened, Peer, entries
 from feedline.faults import Policy, Retry
 from feedline.tools.measure import harness, rows
 from feedline.tools.measure.workloads import TinyMap, tiny_tensors
@@ -79,7 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         dataset = DATASETS[name](arguments.samples)
         shuffles = {"shuffle": True, "drop_last": True} if name in ("tensors", "map") else {}
         theirs = DATASETS["split"](arguments.samples) if name in SHARDED else dataset
-        ways = {"torch": partial(opened, theirs, shuffles), "feedline": partial(opened, dataset, shuffles)}
+        ways: dict[str, Opened] = {
+            "torch": partial(opened, theirs, shuffles),
+            "feedline": partial(opened, dataset, shuffles),
+        }
         for extra in getattr(arguments, "with"):
             ways[f"feedline {extra}"] = partial(opened, dataset, {**shuffles, **EXTRAS[extra]})
         if name == "map":

@@ -4,9 +4,9 @@ Knob: the decoder that the dataset uses (Pillow, OpenCV or simplejpeg) and feedl
 feedline's loader reads through `feedline.images`, and torch's loader the dataset with each of these decoders, or those
 that `--against` names; `--peers` adds Grain and SPDL, which call the same dataset as torch's loader. `--recipe
 randaugment` adds RandAugment before normalising and RandomErasing(0.1) after it: feedline's loader reads through
-`feedline.images`, torch's loader and the peers a dataset with torchvision's transforms (v2), on Pillow images or, with
-`--against decode_jpeg`, on tensors. `--recipe dino` makes eight views of each image, two of 224x224 and six of 96x96,
-with random colours, blur and solarizing. Both sides decode an image once for all of its views.
+`feedline.images`, torch's loader and the peers a dataset with torchvision's transforms (v2) on Pillow images. `--recipe
+dino` makes eight views of each image, two of 224x224 and six of 96x96, with random colours, blur and solarizing. Both
+sides decode an image once for all of its views.
 
 Held still: 2,000 synthetic JPEGs of 500x375, about 100 KB each with a noise-like texture; each is read, decoded,
 cropped at random to 224x224, flipped and normalised to float32 CHW. The crop depends on the index alone, so both
@@ -22,7 +22,7 @@ the page cache, which the first, untimed pass fills.
     python -m benchmarks.w3_images --decoder opencv --engine thread --workers 0 2
     python -m benchmarks.w3_images --decoder feedline --engine process
     python -m benchmarks.w3_images --decoder feedline --against simplejpeg --peers grain spdl
-    python -m benchmarks.w3_images --recipe randaugment --against pillow decode_jpeg
+    python -m benchmarks.w3_images --recipe randaugment
     python -m benchmarks.w3_images --recipe dino --batch-size 16
 """
 
@@ -46,8 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         __doc__, engine=["process", "thread"], seconds=3.0, warmup=6, workers=[2], images=2000, batch_size=64
     )
     flags.choose(parser, "--decoder", (*jpegs.DECODERS, "feedline"), ("pillow", "opencv"))
-    about = "what feedline.images is compared with; decode_jpeg only with --recipe"
-    parser.add_argument("--against", nargs="+", choices=[*jpegs.DECODERS, "decode_jpeg"], help=about)
+    flags.choose(parser, "--against", jpegs.DECODERS)
     about = "transforms beside crop, flip and normalise, of feedline.images and torchvision"
     parser.add_argument("--recipe", choices=image_recipes.RECIPES, help=about)
     about = "libraries beside torch, with --decoder feedline or --recipe"
@@ -75,12 +74,10 @@ Cases = dict[str, tuple[Any, Any]]
 
 
 def of_recipe(arguments: argparse.Namespace, paths: list[Path], length: int) -> Cases:
-    ours, found = image_recipes.image_recipe(paths, arguments.recipe, length), Cases()
-    for decoder in arguments.against or ["pillow"]:
-        theirs = image_recipes.RecipeFiles(paths, arguments.recipe, decoder, length)
-        image_recipes.check(theirs)
-        found[f"feedline : torchvision, {decoder}"] = theirs, ours
-    return found
+    theirs = image_recipes.RecipeFiles(paths, arguments.recipe, length)
+    image_recipes.check(theirs)
+    ours = image_recipes.image_recipe(paths, arguments.recipe, length)
+    return {"feedline : torchvision, pillow": (theirs, ours)}
 
 
 def of_decoders(arguments: argparse.Namespace, paths: list[Path], length: int) -> Cases:
@@ -91,7 +88,7 @@ def of_decoders(arguments: argparse.Namespace, paths: list[Path], length: int) -
             found[decoder] = dataset, dataset
             continue
         ours = jpegs.image_pipeline(paths, length)
-        for other in arguments.against or jpegs.DECODERS:
+        for other in arguments.against:
             found[f"feedline : {other}"] = jpegs.JpegFiles(paths, other, length), ours
     return found
 

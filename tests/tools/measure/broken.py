@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,18 +124,6 @@ class Talking(Base):
 
 class Plain(Base):
     pass
-
-
-class Reading(Base):
-    """Reads all lines of a file to deliver 40 bytes."""
-
-    def __init__(self) -> None:
-        self.path = Path.cwd() / "lines.txt"
-        self.path.write_text("a line of some length\n" * 4000)
-
-    def __getitem__(self, index: int) -> Any:
-        with open(self.path) as file:
-            return np.full(5, len(file.readlines()), np.float64)
 
 
 class Serious(Base):

@@ -47,19 +47,6 @@ def test_all_parts_are_measured_in_their_stages() -> None:
     assert measured.loader is None
 
 
-@pytest.mark.slow
-def test_files_that_samples_open_and_read_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    measured = probe(f"{HERE / 'broken.py'}:Reading", seconds=5)
-    assert measured.samples is not None
-    (file,) = measured.samples.opened
-    assert file.path == str(tmp_path / "lines.txt")
-    assert file.samples == len(measured.samples.seconds) - 1, "the first sample is not watched"
-    assert (file.how, file.mode, file.read_by) == ("open", "r", "lines")
-    assert file.read_bytes >= (tmp_path / "lines.txt").stat().st_size
-    assert measured.samples.sample_bytes == 40
-
-
 @pytest.mark.parametrize(
     ("name", "reason", "text", "traceback"),
     [

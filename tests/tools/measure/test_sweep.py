@@ -19,6 +19,7 @@ from feedline.tools.measure import harness, steady, sweep
 from feedline.tools.measure.choice import Limits, Setting, choose
 from feedline.tools.measure.harness import Figures, Outcome, Settings, Side
 from feedline.tools.measure.sweep import Failure, Sweep, Swept
+from feedline.tools.measure.target import Made
 
 PLAIN = f"{Path(__file__).parent / 'broken.py'}:Plain"
 
@@ -31,6 +32,7 @@ class Measured:
     """Replaces measurements: `rate` gets the side and the arguments of a loader."""
 
     rate: Callable[[str, dict[str, Any]], float]
+    others: float = 0.0
     openings: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def steady(self, opening: Opening, *_: object, **__: object) -> Measured:
@@ -40,11 +42,12 @@ class Measured:
     def measure(self) -> Figures:
         side, options = self.openings[-1]
         return {"samples_per_s": self.rate(side, options), "making_s": 0.5, "seconds": 1.0, "cpu_s_per_1000": 1.0,
-                "other_cores": 0.0}  # fmt: skip
+                "other_cores": self.others}  # fmt: skip
 
 
 def swept(monkeypatch: pytest.MonkeyPatch, measured: Measured, **options: Any) -> Swept:
     monkeypatch.setattr(sweep, "Steady", measured.steady)
+    monkeypatch.setattr(sweep, "make_some", lambda *_, **__: Made(0.1, 0.1, 1000))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     found = Swept()
 
@@ -52,7 +55,7 @@ def swept(monkeypatch: pytest.MonkeyPatch, measured: Measured, **options: Any) -
         if kind == "part":
             setattr(found, name, value)
 
-    Sweep(PLAIN, 100.0, Settings(rounds=3), **options).measure(send)
+    Sweep(PLAIN, 100.0, Settings(rounds=3, repeats=0), **options).measure(send)
     return found
 
 
@@ -81,6 +84,17 @@ def test_more_prefetching_is_tried_with_the_best_setting_only(monkeypatch: pytes
     assert {setting.engine for setting in found.rates()} == {"inline", "process", "thread"}
     assert found.rates()[Setting("thread", 2)].samples_per_s == 3
     assert found.missing() == []
+
+
+@pytest.mark.parametrize(("others", "is_disturbed"), [(0.1, False), (0.9, True)])
+def test_programs_on_other_cores_disturb_nobody(
+    others: float, is_disturbed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The measurements use a tenth of the cores; 1,000 samples cost a second."""
+    monkeypatch.setattr("os.cpu_count", lambda: 10)
+    measured = Measured(lambda *_: 1000.0, others=10 * others)
+    rates = swept(monkeypatch, measured, workers=(0,)).rates()
+    assert [rate.is_disturbed for rate in rates.values()] == [is_disturbed]
 
 
 def test_without_torchs_loader_slow_settings_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def _count(measured: Measured, samples: Samples, loader: LoaderSetup) -> Iterato
         return
     whose = f"{counted(cores, 'core')} (affinity, control group and ranks counted)"
     margin = (1 - _COMPUTING) / max(1 - samples.cpu_share, 0.01)
-    batch_s = samples.mean_s * loader.batch_size
+    batch_s = samples.usual_s * loader.batch_size  # other programs disturb a mean of quick samples
     most = Load(batch_s, 0.0, samples.cpu_share * batch_s, cores).most
     if loader.workers > most + 1:
         yield Finding(
@@ -94,7 +94,7 @@ def _count(measured: Measured, samples: Samples, loader: LoaderSetup) -> Iterato
         )
     is_few = 2 * loader.workers < most if loader.workers else most > 1  # one core is for the training loop
     if is_few and batch_s >= _BATCH_S:
-        rate = max(loader.workers, 1) / samples.mean_s
+        rate = max(loader.workers, 1) / samples.usual_s
         yield Finding(
             "too-few-workers",
             f"{counted(loader.workers, 'worker') if loader.workers else 'No workers'} for {cores} cores: most are "

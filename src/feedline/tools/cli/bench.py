@@ -48,8 +48,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write JSON lines to FILE, or to standard output, instead of a table",
     )
-    add_rounds(parser)
-    parser.set_defaults(seconds=None)
+    parser.add_argument("--rounds", type=options.at_least(1), default=5, help="rounds per loader and case (5)")
+    parser.add_argument("--seconds", type=options.positive, help="seconds timed in each round (0.5)")
+    parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)
     own = parser.add_argument_group("with your own dataset or loader (--seconds then limits the total time: 60)")
     options.add_batch_size(own)
     own.add_argument(
@@ -67,15 +68,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="engines of feedline (process thread); 0 workers always run inline",
     )
     options.add_plot(own)
-
-
-def add_rounds(parser: argparse.ArgumentParser, *, how_many: str = "5") -> None:
-    """Add the options about rounds, and set the other settings of a benchmark."""
-    parser.add_argument(
-        "--rounds", type=options.at_least(1), default=5, help=f"rounds per loader and case ({how_many})"
-    )
-    parser.add_argument("--seconds", type=options.positive, default=0.5, help="seconds timed in each round (0.5)")
-    parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)
 
 
 def run(arguments: argparse.Namespace) -> None:

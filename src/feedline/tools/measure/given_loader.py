@@ -25,7 +25,7 @@ _CARRIED = 200
 _CARRY_S = 0.25
 """How many batches of ready samples a worker makes to measure the time of one, and for how long at most."""
 _CARRY_TIMEOUT_S = 30.0
-_TIME_MARGIN = 2
+_TIME_MARGIN = 4
 """An epoch is started only if this many times the expected time of a batch remains: a busy machine may need that."""
 
 

@@ -31,7 +31,6 @@ _PARSERS = ("json",)
 _IMAGES = "PIL"
 _OURS = "feedline"
 _FOLLOWED_S = 0.5
-_LEAST = 3
 _MOST_EVENTS = 50_000
 """A sample that calls or runs more lines is not followed to its end: that would take seconds."""
 
@@ -89,10 +88,10 @@ def follow(ask: Callable[[Any], object], indices: list[Any], opened: OpenedFiles
     rests: list[float] = []
     until_s = time.monotonic() + _FOLLOWED_S
     for index in indices[:LEAST_SAMPLES]:
-        if found.samples >= _LEAST and time.monotonic() > until_s:
+        if found.samples and time.monotonic() > until_s:
             break
         try:
-            rests.append(following.rest_of(lambda index=index: ask(index)))  # type: ignore[misc]  # mypy: default argument
+            rests.append(following.rest_of(partial(ask, index)))
         except Exception:  # it could be made before
             return Followed()
         if following.is_lost:

@@ -145,6 +145,7 @@ class Sampling:
         self.made = run.indices
         if not run.seconds:
             raise _nothing_came(run)
+        reused = self._reused(run)  # before any sample is made again: it may be another one then
         repeated = tuple(self._again(run, until_s, clock)) if can_repeat else ()
         lengths, length_field = varying(run.lengths)
         return Samples(
@@ -157,7 +158,7 @@ class Sampling:
             lengths=lengths,
             length_field=length_field,
             in_a_row_s=self._in_a_row_s(run, clock) if can_repeat else None,
-            reused=self._reused(run),
+            reused=reused,
             sorted_labels=sorted_labels(run.labels) if can_repeat else "",
         )
 

@@ -117,7 +117,7 @@ class Sweep:
     source: str
     """The dataset or loader, as `module:object`."""
     seconds: float
-    settings: Settings
+    rounds: Settings
     engines: Sequence[str] = ("process", "thread")
     """Engines of feedline, and "torch" for torch's loader."""
     workers: Sequence[int] | None = None
@@ -154,15 +154,17 @@ class Sweep:
         about = {name: getattr(target, name) for name in ("code", "is_loader", "batch_size")}
         for name, value in {**about, "batch_bytes": made.batch_bytes, "limit": limits.reason}.items():
             send("part", name, value)
-        work = _Work(target, min(_COUNTED_S, self.seconds / (4 * len(planned))), self.step_s, Swept(), send)
-        once = replace(self.settings, rounds=1)
+        has_gpu = TORCH in self.engines and torch.cuda.is_available()  # else CUDA is left alone: workers fork
+        counted_s = min(_COUNTED_S, self.seconds / (4 * len(planned)))
+        work = _Work(target, counted_s, self.step_s, has_gpu, Swept(), send)
+        once = replace(self.rounds, rounds=1)
         work.measure(planned, once, until_s)
-        planned += (more := self._around_best(work.swept.rates(), limits))
+        planned += (more := self._around_best(work.swept.rates(), limits, has_gpu=has_gpu))
         work.measure(more, once, until_s)
         again = planned if TORCH in self.engines else contenders(work.swept.rates())
-        work.measure(again, replace(self.settings, rounds=self.settings.rounds - 1), until_s)
+        work.measure(again, replace(self.rounds, rounds=self.rounds.rounds - 1), until_s)
 
-    def _around_best(self, rates: Mapping[Setting, Rate], limits: Limits) -> list[Setting]:
+    def _around_best(self, rates: Mapping[Setting, Rate], limits: Limits, *, has_gpu: bool) -> list[Setting]:
         """Return more settings with the best number of workers; none if that is 0, or if training does not wait."""
         best = fewest(rates, step_s=self.step_s) if rates else None
         if best is None or not best.workers or (self.step_s and rates[best].stall < STALL):
@@ -170,7 +172,7 @@ class Sweep:
         engines = [*(engine for engine in self.engines if engine == TORCH), best.engine]
         depths = [depth for depth in _MORE_PREFETCH if best.workers * depth <= limits.batches]
         found = [replace(best, engine=engine, prefetch=depth) for depth in depths for engine in engines]
-        if TORCH in self.engines and torch.cuda.is_available():
+        if has_gpu:
             found += [replace(best, engine=engine, is_pinned=True) for engine in engines]
         return found
 
@@ -182,6 +184,7 @@ class _Work:
     target: Target
     counted_s: float
     step_s: float
+    has_gpu: bool
     swept: Swept
     send: Send
 
@@ -204,7 +207,7 @@ class _Work:
         case: Case = {"workers": setting.workers, "prefetch": setting.prefetch if setting.workers else "-"}
         depth = None if setting.prefetch == PREFETCH else setting.prefetch
         options = harness.worker_arguments(setting.workers, prefetch=depth)
-        if torch.cuda.is_available():
+        if self.has_gpu:
             case["pinned"] = "yes" if setting.is_pinned else "no"
             options["pin_memory"] = setting.is_pinned
         return Entry(case, side, partial(self._measured, setting, partial(side.open, **options)))
@@ -230,7 +233,8 @@ class _Work:
         outcome = self.swept.outcomes[setting]
         outcome.peak_pss_mb = max([*peaks, outcome.peak_pss_mb or 0.0]) or None
         own_cores = (figures["cpu_s_per_1000"] or 0.0) * (figures["samples_per_s"] or 0.0) / 1000
-        if (figures["other_cores"] or 0.0) + own_cores < _CROWDED * (os.cpu_count() or 1):
+        others = figures["other_cores"]
+        if others is not None and others + own_cores < _CROWDED * (os.cpu_count() or 1):
             figures["other_cores"] = 0.0  # programs on other cores of a large machine disturb nobody
         if setting.engine != TORCH:
             figures["stall"] = min(1.0, (figures["making_s"] or 0.0) / (figures["seconds"] or 1.0))

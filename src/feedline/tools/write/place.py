@@ -58,7 +58,7 @@ class Place(ABC):
     def close(self) -> None:
         """Release everything, and remove what is not needed to resume. May be called twice."""
 
-    def _resumable(self, left: JsonObject, job: JsonObject) -> None:
+    def _check_job(self, left: JsonObject, job: JsonObject) -> None:
         """Refuse to resume a different job. Raises BadOption."""
         before = left["job"]
         name = next((name for name in {**before, **job} if before.get(name) != job.get(name)), None)
@@ -157,9 +157,9 @@ class LocalPlace(Place):
 
     def _begin(self, *, restart: bool, verify: bool) -> None:
         content = None if restart else read_stored(self.folder / JOB)
-        if content is not None:
-            left: JsonObject = json.loads(content)
-            self._resumable(left, self._job)
+        left: JsonObject = {} if content is None else json.loads(content)
+        if left.get("shards"):
+            self._check_job(left, self._job)
             if all(self._has(entry, verify=verify) for entry in left["shards"]):
                 output = self.folder / _OUTPUT
                 for folder in filter(Path.is_dir, (output, output / INDEX_FOLDER)):

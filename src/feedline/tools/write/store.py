@@ -126,7 +126,7 @@ class StorePlace(Place):
                 "address."
             )
         if left is not None:
-            self._resumable(left, self._job)
+            self._check_job(left, self._job)
         if left is not None and all(found.get(one["name"]) == one["bytes"] for one in left["shards"]):
             self.left, self._saved, version = left, len(names), _version_of(names[0])
         else:
