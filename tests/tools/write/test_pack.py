@@ -57,6 +57,11 @@ def test_shards_respect_their_limits(tmp_path: Path, format_: str, limit: dict[s
     assert meta["count"] == 100
 
 
+@pytest.mark.parametrize("options", [{}, {"samples_per_shard": 400}])
+def test_samples_without_any_bytes_share_a_shard(tmp_path: Path, options: dict[str, Any]) -> None:
+    assert len(files_of(feedline.pack([""] * 400, tmp_path / "out", format="tar", workers=0, **options))) == 1
+
+
 @pytest.mark.parametrize(
     "format_", ["hdf5", *(pytest.param(one, marks=pytest.mark.slow) for one in FORMATS if one != "hdf5")]
 )
