@@ -149,14 +149,28 @@ def test_a_file_without_the_name_of_a_dataset_is_explained(command: str, capsys:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [[], ["nonsense"], ["demo", "--images", "0"], ["bench", "--rounds", "many"], ["bench", "--seconds", "nan"]],
+    ("arguments", "text"),
+    [
+        ([], "COMMAND"),
+        (["nonsense"], "nonsense"),
+        (["demo", "--images", "0"], "--images"),
+        (["bench", "--rounds", "many"], "many"),
+        (["bench", "--seconds", "nan"], "nan"),
+        (["bench", "a:b", "--workers", "-1"], "-1"),
+        (["bench", "a:b", "--engine", "magic"], "magic"),
+        (["tune"], "required"),
+        (["tune", "a:b", "--step-ms", "-1"], "-1"),
+        (["tune", "a:b", "--plot", "a.gif"], ".svg"),
+        (["tune", "a:b", "--plot", f"{__file__}/a.svg"], "cannot be written"),
+    ],
 )
-def test_wrong_arguments_print_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_print_the_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2
-    assert "usage: feedline" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "usage: feedline" in err
+    assert text in err
 
 
 @pytest.mark.parametrize("command", [name for name, command in COMMANDS.items() if command.packages])
@@ -179,17 +193,6 @@ def test_help_imports_no_other_package() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert set(re.findall(r"^    (\w+)  ", done.stdout, re.MULTILINE)) == set(COMMANDS)
-
-
-def test_a_keyboard_interrupt_exits_without_a_message(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("feedline.tools.cli.report.run", interrupt)
-    assert main(["report", "run.json"]) == 130
-    assert capsys.readouterr().err == ""
 
 
 def test_the_command_also_runs_as_a_module() -> None:

@@ -80,7 +80,9 @@ def test_findings_about_a_saved_state(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "sample 8: KeyError: 8" in out
     assert main(["doctor", "--json", path]) == 0
     output = json.loads(capsys.readouterr().out)
-    assert output["faults"]["lost"] == [8]
+    faults = output["faults"]
+    assert (faults["total"], faults["lost"], faults["actions"]["skip"]) == (1, [8], 1)
+    assert faults["errors"] == [{"error": "KeyError", "action": "skip", "count": 1}]
     first = output["findings"][0]
     assert (first["name"], first["problem"], first["severity"]) == ("state", "at the end of epoch 0", "fine")
 
