@@ -250,7 +250,9 @@ class LinesAgain(Rows):
 
     def __init__(self) -> None:
         self.path = Path.cwd() / "rows.jsonl"
-        self.path.write_text("".join(f'{{"x": {[number / 7] * COLUMNS}, "y": {number}}}\n' for number in range(COUNT)))
+        note = 3000 * "-"
+        lines = [json.dumps({"x": [number / 7] * COLUMNS, "y": number, "note": note}) for number in range(COUNT)]
+        self.path.write_text("\n".join(lines) + "\n")
 
     def __getitem__(self, index: int) -> Any:
         with open(self.path) as file:
@@ -290,7 +292,7 @@ class ParquetAgain(Rows):
         return row
 
 
-@case("slow-source", needs="pyarrow", also=("ended-early",))  # threads crash it
+@case("slow-source", needs="pyarrow", also=("fails-on-threads",))  # threads crash it
 class RowGroups(Rows):
     """Keeps the file open, and reads a group of rows for each row."""
 
@@ -354,7 +356,9 @@ class Photos(Rows):
 
 @case("slow-source", needs="cv2")
 class PhotosByOpenCV(Photos):
-    """The same with OpenCV, whose calls no hook of Python sees."""
+    """Larger ones with OpenCV, whose calls no hook of Python sees."""
+
+    shape = (3200, 2400)
 
     def __init__(self) -> None:
         import cv2  # noqa: F401  # not in the first sample, which would take all of the time

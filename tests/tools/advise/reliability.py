@@ -35,7 +35,6 @@ CORES_PER_LANE = 2
 SECONDS = 10.0
 """The time that `feedline doctor` takes at most."""
 
-
 PROBED = [case for case in CASES.values() if case.is_probed]
 
 

@@ -11,7 +11,7 @@ from feedline.errors import InternalError
 from feedline.tools.cli import bench
 from feedline.tools.cli.main import main
 from feedline.tools.measure.harness import Side
-from tests.tools.cli.sweeping import BROKEN, OWN, run_quietly
+from tests.tools.cli.sweeping import OWN, run_quietly
 
 pytestmark = pytest.mark.sample(4)
 
@@ -66,14 +66,3 @@ def test_a_setting_that_raises_is_skipped_and_the_others_are_measured() -> None:
     sides = {row["side"] for row in map(json.loads, done.stdout.splitlines()) if row["kind"] == "summary"}
     assert sides == {"torch", "feedline/inline", "feedline/thread"}
     assert "Skipped 1 worker (torch), 1 worker (process): OSError: the file is locked" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("command", "name", "status", "text"), [("tune", "Raising", 5, "in look_up"), ("bench", "Exiting", 7, "status 9")]
-)
-def test_datasets_that_cannot_be_measured_are_explained_as_by_the_doctor(
-    command: str, name: str, status: int, text: str
-) -> None:
-    done = run_quietly(command, f"{BROKEN}:{name}", "--seconds", 60)
-    assert (done.returncode, done.stdout) == (status, "")
-    assert text in done.stderr

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import feedline
+from feedline.errors import DatasetFailed
 from feedline.tools.cli.main import COMMANDS, main
 from tests import program_server
 from tests.tools.advise.recordings import recording_of
@@ -23,7 +24,9 @@ PROGRAM = """
 import sys
 from feedline.tools.advise import what_if
 from feedline.tools.cli.main import main
+from feedline.tools.measure import sweep
 what_if.GRID_BATCHES = 20
+sweep._COUNTED_S = 0.02  # per measurement, regardless of --seconds
 sys.exit(main())
 """
 TRAINING = """
@@ -72,7 +75,7 @@ PRINTED = [
     (["profile", "-o", FOREIGN + "-p", f"{FOREIGN}.py"], f"{FOREIGN}-p.html"),
     (["report", f"{FOREIGN}.json"], f"{FOREIGN}.html"),
     (["run", f"{FOREIGN}.py"], ""),
-    (["tune", MINE, "--seconds", "5"], MINE),
+    (["tune", MINE, "--seconds", "60"], MINE),
 ]
 
 
@@ -140,6 +143,22 @@ def test_a_path_that_does_not_exist_is_explained(
     captured = capsys.readouterr()
     assert re.match(rf"feedline: .*{re.escape(FOREIGN)}", captured.err)
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"), [("import", 4), ("raises", 5), ("hangs", 6), ("crashes", 7), ("empty", 8)]
+)
+@pytest.mark.parametrize("command", ["bench", "doctor", "tune"])
+def test_why_a_dataset_could_not_be_tried_is_the_exit_code(
+    command: str, reason: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise DatasetFailed("It failed.", reason, "Traceback: theirs")
+
+    monkeypatch.setattr(f"feedline.tools.cli.{command}.run", fail)
+    assert main([command, "a:b"]) == status
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "Traceback: theirs\n\nfeedline: It failed.\n")
 
 
 @pytest.mark.parametrize("command", ["bench", "doctor", "lab", "tune"])
