@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import zlib
 from collections.abc import Iterable, Sequence
@@ -33,6 +34,11 @@ def _is_ours(place: Path) -> bool:
         return file.read(len(MAGIC)) in (b"", MAGIC)
 
 
+@functools.cache
+def _largest(dtype: np.dtype[np.integer]) -> int:
+    return int(np.iinfo(dtype).max)
+
+
 def checked_tokens(tokens: object, dtype: np.dtype[np.integer], what: str) -> NDArray[np.integer]:
     """Return tokens as an array. Raises BadOption: they are not whole numbers, or do not fit into the type."""
     array = np.asarray(tokens)
@@ -40,7 +46,7 @@ def checked_tokens(tokens: object, dtype: np.dtype[np.integer], what: str) -> ND
         raise BadOption(f"{what} is not a list of token ids, but {type(tokens).__name__} {tokens!r:.60}.")
     if array.size and array.dtype != dtype:
         low, high = int(array.min()), int(array.max())
-        if low < 0 or high > np.iinfo(dtype).max:
+        if low < 0 or high > _largest(dtype):
             wrong = low if low < 0 else high
             larger = "" if low < 0 or dtype.itemsize > 2 or high >= 1 << 32 else " Use dtype='uint32'."
             raise BadOption(f"{what} has the token id {wrong}, which {dtype} cannot hold.{larger}")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import feedline
-from feedline.errors import BadOption
+from feedline.errors import BadOption, PackError
 from feedline.text import write_tokens
 from feedline.tools.write import Stage
 from tests.tools.cli.packing import fails, run
@@ -131,6 +131,21 @@ def test_a_file_that_the_user_adds_during_a_run_is_kept(tmp_path: Path) -> None:
     notes = tmp_path / "data.packing" / "notes.txt"
     pack(Mixed(), tmp_path / "data", report=lambda _: notes.write_text("precious"))
     assert everything(tmp_path / "data.packing") == {"notes.txt": b"precious"}
+
+
+def test_a_run_whose_work_folder_was_replaced_delivers_nothing_of_the_other(tmp_path: Path) -> None:
+    out, work = tmp_path / "data", tmp_path / "data.packing"
+
+    def replace(stage: Stage) -> None:
+        if stage.done >= 90 and not (tmp_path / "moved").exists():
+            work.rename(tmp_path / "moved")
+            assert not in_child(lambda: pack(Mixed(90), out, report=DieAt(80)))
+
+    with pytest.raises(PackError, match="moved"):
+        pack(Mixed(), out, report=replace, verify=False)
+    assert not out.exists()
+    assert pack(Mixed(90), out).resumed
+    assert content(out) == content(pack(Mixed(90), tmp_path / "whole").path)
 
 
 @pytest.mark.parametrize("name", ["output/shard-000099.tar", "output/.index/shard-000099.tar"])

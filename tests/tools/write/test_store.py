@@ -221,6 +221,15 @@ def test_a_shard_that_vanished_during_an_interruption_is_packed_again(memory: An
     assert without_place(files_below(memory, "bucket/out")) == without_place(files_below(memory, "bucket/whole"))
 
 
+def test_a_shard_that_the_job_file_does_not_name_is_not_delivered(memory: Any) -> None:
+    act = functools.partial(shards, Mixed())
+    act("memory://bucket/whole")
+    interrupt(functools.partial(act, "memory://bucket/out"))
+    memory.pipe("/bucket/out/shard-000099.tar", b"uploaded by a run that was killed before it was noted")
+    assert act("memory://bucket/out").resumed
+    assert without_place(files_below(memory, "bucket/out")) == without_place(files_below(memory, "bucket/whole"))
+
+
 @pytest.mark.parametrize(("format_", "kind"), [("tar", TarDataset), ("parquet", ParquetDataset)])
 def test_an_incomplete_output_cannot_be_opened_by_its_folder(memory: Any, format_: str, kind: Any) -> None:
     interrupt(functools.partial(pack, Mixed(), "memory://bucket/out", format=format_, samples_per_shard=16))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from feedline.datasets.framework.manifest import FACTS, INDEX_FOLDER, JOB, WORK_FOLDER
 from feedline.datasets.framework.store import read_stored, write_stored
-from feedline.errors import BadOption
+from feedline.errors import BadOption, PackError
 from feedline.system.failures import add_note
 from feedline.system.files import sync, write_durably
 from feedline.types import JsonObject
@@ -91,7 +91,8 @@ class LocalPlace(Place):
     Its first file is `lock`, which says that the folder was made for OUT. It is the last one to be deleted. If the
     folder lacks it, names another output or holds files of another program, nothing in it is changed.
 
-    Raises BadOption: another process is working there, a different job left data there, or something else is there.
+    Raises BadOption: another process is working there, a different job left data there, or something else is there;
+    PackError, later: the folder was moved while it was in use.
 
     Args:
         out: the output.
@@ -132,7 +133,7 @@ class LocalPlace(Place):
         try:
             lock = os.open(self.folder / LOCK, _OPEN_LOCK, 0o666)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(lock), os.stat(self.folder / LOCK)):
+            if not self._is_here(lock):
                 raise FileNotFoundError
             self._mark(lock)
         except BaseException as exc:
@@ -147,6 +148,17 @@ class LocalPlace(Place):
                 raise self._foreign(f"holds {LOCK!r}") from exc  # a link, a folder or a socket
             raise
         return lock
+
+    def _is_here(self, lock: int) -> bool:
+        """True if this is the lock of the folder that is now at the path: somebody could have moved the locked one."""
+        try:
+            return os.path.samestat(os.fstat(lock), os.stat(self.folder / LOCK))
+        except FileNotFoundError:
+            return False
+
+    def _check_here(self) -> None:
+        if not self._is_here(self._lock):
+            raise PackError(f"{self.folder} was moved or replaced while it was in use. Run again, and leave it there.")
 
     def _mark(self, lock: int) -> None:
         """Record in a new folder for which output it is. Raises BadOption: it was made for something else."""
@@ -204,6 +216,7 @@ class LocalPlace(Place):
                 remove(path)
 
     def keep(self, shard: Path, entries: list[dict[str, object]], index_of: Indexing, note: JsonObject) -> None:
+        self._check_here()
         entry, output = entries[-1], self.folder / _OUTPUT
         entry["crc32"] = crc32 = crc32_of(shard)
         index = index_of(shard, crc32)
@@ -216,6 +229,7 @@ class LocalPlace(Place):
         write_stored(self.folder / JOB, [json.dumps({**note, "job": self._job, "shards": entries}).encode()])
 
     def finish(self, built: Path | None, manifest: Callable[[], JsonObject | None]) -> None:
+        self._check_here()
         if built is None:
             built = self.folder / _OUTPUT
             if (facts := manifest()) is not None:
@@ -243,7 +257,7 @@ class LocalPlace(Place):
         """Release the lock, and remove the folder if there is nothing to resume."""
         if self._lock < 0:
             return
-        if not (self.folder / JOB).exists() and not self._is_undelivered:
+        if self._is_here(self._lock) and not (self.folder / JOB).exists() and not self._is_undelivered:
             self._restore()
             self._empty()
             (self.folder / LOCK).unlink()  # after everything else: without it, nothing here may be deleted

@@ -90,6 +90,8 @@ class StorePlace(Place):
         """Complete shards in the job file."""
         self._stale: list[str] = []
         """Shards and indices of the output that is being replaced."""
+        self._uploaded: set[str] = set()
+        """Shards and indices that an interrupted run uploaded, perhaps also some that the job file does not name."""
         self._pending: deque[Future[None]] = deque()
         """The uploads that have begun, in order."""
         self._storage = Storage(remote)
@@ -134,7 +136,9 @@ class StorePlace(Place):
             self._delete(found.keys() - output - {UNFINISHED})
             found = {name: size for name, size in found.items() if name in output}
             version = max((_version_of(name) + 1 for name in packed or ()), default=0)
-        self._stale = [name for name in found if _SHARD.fullmatch(name) and _version_of(name) != version]
+        shards = [name for name in found if _SHARD.fullmatch(name)]
+        self._stale = [name for name in shards if _version_of(name) != version]
+        self._uploaded = {*shards} - {*self._stale}
         self.version = f"v{version}-" if version else ""
 
     def _packed(self) -> list[str] | None:
@@ -194,10 +198,12 @@ class StorePlace(Place):
     def finish(self, built: Path | None, manifest: Callable[[], JsonObject | None]) -> None:
         while self._pending:
             self._settle_one()
+        facts = manifest() or {}
         with self._explained():
-            self._put(FACTS, json.dumps(manifest()).encode())
+            self._put(FACTS, json.dumps(facts).encode())
+        names = {str(entry["name"]) for entry in facts["shards"]}
         try:
-            self._delete(self._stale)
+            self._delete([*self._stale, *self._uploaded - names - {f"{INDEX_FOLDER}/{name}" for name in names}])
             self._delete([UNFINISHED])
         except SourceError as exc:
             warn_user(
