@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.errors import BadOption, PackError, SourceError
-from feedline.tools.write.writers.contract import FORMATS as WRITERS
 from tests.sampling import examples
 from tests.tools.write.stores import (
     FORMATS,
@@ -100,22 +99,6 @@ def test_an_iterable_dataset_gives_the_same_output(tmp_path: Path) -> None:
     one = pack(Mixed(), tmp_path / "one.lmdb")
     other = feedline.pack(Stream(), tmp_path / "two.lmdb", workers=2)
     assert content(one.path) == content(other.path)
-
-
-@pytest.mark.parametrize(
-    ("samples", "form", "names"),
-    [
-        ([(1, "a"), (2, "b")], "tuple", ("0", "1")),
-        ([np.arange(3), np.arange(3)], "one", ("value",)),
-        ([{"a": 1}], "dict", ("a",)),
-    ],
-)
-def test_the_form_of_samples_is_kept(tmp_path: Path, samples: list[Any], form: str, names: tuple[str, ...]) -> None:
-    packed = pack(samples, tmp_path / "out.h5")
-    meta = WRITERS["hdf5"].module.stored(packed.path)
-    assert meta["form"] == form
-    assert tuple(field["name"] for field in meta["fields"]) == names
-    assert ("fields=" in packed.line) == (form != "dict")
 
 
 # -- where the output goes --------------------------------------------------------------------------------------------
