@@ -71,20 +71,18 @@ def test_nothing_is_recommended_if_the_time_was_too_short() -> None:
 
 @pytest.mark.slow
 @pytest.mark.real_time
-@pytest.mark.parametrize(
-    "source", ["slow_datasets:Locked", "slow_datasets:Waiting", "slow_datasets:Healthy", "slow_batches:Floats"]
-)
-def test_the_recommended_setting_is_nearly_as_fast_as_any(source: str) -> None:
+@pytest.mark.parametrize("name", ["Computing", "Sleeping", "Ready", "Large"])
+def test_the_recommended_setting_is_nearly_as_fast_as_any(name: str) -> None:
     """Every number of workers up to the limit is measured again, beside the recommended setting."""
 
     def check() -> None:
         rounds = Settings(rounds=3, repeats=0, max_other_cores=torch.get_num_threads())
-        swept = Sweep(f"tests.tools.advise.{source}", 100.0, rounds).run(lambda _: None)
+        swept = Sweep(f"{OWN}:{name}", 100.0, rounds).run(lambda _: None)
         chosen = recommend(swept, 0.0).setting
         assert chosen is not None
         most = max(setting.workers for setting in swept.outcomes)
         every = range(most + 1) if most <= 4 else {0, chosen.workers, *range(3, most + 1, 3)}
-        rates = Sweep(f"tests.tools.advise.{source}", 100.0, rounds, workers=list(every)).run(lambda _: None).rates()
+        rates = Sweep(f"{OWN}:{name}", 100.0, rounds, workers=list(every)).run(lambda _: None).rates()
         plain = Setting(chosen.engine, chosen.workers)
         assert rates[plain].samples_per_s > 0.85 * max(rate.samples_per_s for rate in rates.values())
 
