@@ -109,7 +109,7 @@ CASES = [
     *_slow("slow-source", "CSVAgain", "LinesAgain", module=diseases),
     *_slow("slow-source", "ChunkedRows", "ChunkedAgain", needs="h5py", module=diseases),
     *_slow("slow-source", "ParquetAgain", needs="pyarrow", module=diseases),
-    *_slow("slow-source", "RowGroups", needs="pyarrow", module=diseases, also=("ended-early",)),  # threads crash it
+    *_slow("slow-source", "RowGroups", needs="pyarrow", module=diseases, also=("fails-on-threads",)),  # threads crash it
     *_slow("slow-source", "Photos", needs="PIL", module=diseases),
     *_slow("slow-source", "PhotosByOpenCV", needs="cv2", module=diseases),
     *_healthy(diseases, "Mapped"),

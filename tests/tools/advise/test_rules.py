@@ -63,7 +63,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"batch": batch(not_picklable="a generator"), "loader": THREADS}, ""),
     # samples that are wrong together
     ({"samples": samples(reused="x")}, "reused-samples!"),
-    ({"samples": SORTED, "loader": loader(is_sequential=True)}, "sorted-labels!"),
+    ({"samples": SORTED, "loader": loader(is_sequential=True)}, "sorted-labels"),
     ({"samples": SORTED, "loader": loader(is_sequential=True, batch_size=1)}, ""),
     ({"samples": SORTED, "loader": PROCESSES}, ""),
     ({"samples": SORTED}, ""),

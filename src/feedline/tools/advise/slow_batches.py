@@ -66,7 +66,7 @@ def _carrying(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Fi
         code = code and code.format(field=field_in("sample", batch.objects.partition(" ")[0]))
     elif batch.is_custom:
         cause = f"{batch.collate} takes {shown(batch.collate_s)}"
-        fix = "Stack arrays in one call (np.stack, torch.stack) instead of value by value: docs/guide/collate.md."
+        fix = "Stack arrays in one call (np.stack, torch.stack) instead of value by value."
     elif batch.fields >= _MANY_FIELDS:
         cause = f"Samples have {batch.fields} fields, which are collated one by one"
         fix = "Return fewer and larger fields: one array of many numbers instead of many fields of one."
