@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import DataLoader
+from feedline.tools.measure.measured import Lock, SlowImages, SlowRows
+from tests.tools.advise.fixes import WORKER, Names, case, created, pasted_class
+from tests.tools.advise.measurements import samples
 
 COUNT = 600
 COLUMNS = 20
@@ -45,6 +50,22 @@ def write_hdf5() -> str:
     return str(path)
 
 
+def _slow(library: str, source: str, name: str) -> Callable[[Any], Names]:
+    """Return what a probe measures of rows in a file of the current folder, which a source reads."""
+
+    def setup(_: Any) -> Names:
+        path = str(Path.cwd() / name)
+        code = f"dataset = feedline.datasets.{source.format(path)}"
+        rows = SlowRows(library, path, 9e-4, source.partition("(")[0], code, row_s=1e-5)
+        return {"samples": samples(rows=rows)}
+
+    return setup
+
+
+def _stacked(code: str, one: Any) -> Any:
+    return [np.stack([one[f"x{column}"] for column in range(COLUMNS)], axis=1), one["label"]]
+
+
 class Rows:
     def __len__(self) -> int:
         return COUNT
@@ -53,6 +74,14 @@ class Rows:
         raise NotImplementedError
 
 
+@case(
+    "slow-source",
+    needs="pandas",
+    setup=_slow("pandas", "CSVDataset({!r})", "rows.csv"),
+    fixed=created,
+    after=_stacked,
+    gain=WORKER,
+)
 class PandasRows(Rows):
     """Keeps a frame, and takes a row of it for each sample."""
 
@@ -66,6 +95,7 @@ class PandasRows(Rows):
         return row.drop("label").astype("float64").to_numpy(), int(row["label"])
 
 
+@case("slow-source", needs="pandas")
 class PandasMemory(PandasRows):
     """The same, of a frame that is no file."""
 
@@ -77,6 +107,7 @@ class PandasMemory(PandasRows):
         self.frame["label"] = np.arange(COUNT)
 
 
+@case("slow-source", needs="pandas")
 class PandasReads(Rows):
     """Reads a row of the file with pandas for each sample."""
 
@@ -90,6 +121,7 @@ class PandasReads(Rows):
         return row.drop("label").to_numpy(), int(row["label"])
 
 
+@case(needs="pandas")
 class PandasLabels(Rows):
     """A frame with labels, beside samples that take much longer: the frame is not what takes the time."""
 
@@ -103,6 +135,13 @@ class PandasLabels(Rows):
         return np.linalg.inv(self.values), self.frame["x0"].iat[index]
 
 
+@case(
+    "slow-source",
+    needs="h5py",
+    setup=_slow("h5py", "HDF5Dataset({!r}, fields=('x', 'labels/y'))", "rows.h5"),
+    fixed=created,
+    gain=WORKER,
+)
 class ChunkedRows(Rows):
     """Unpacks a chunk of many rows for each row."""
 
@@ -122,6 +161,7 @@ class ChunkedRows(Rows):
             self.file.close()
 
 
+@case("slow-source", needs="h5py")
 class ChunkedAgain(ChunkedRows):
     """The same, from a file that is opened for each sample."""
 
@@ -144,6 +184,7 @@ class ChunkedInherited(ChunkedRows):
 LOCK = threading.Lock()
 
 
+@case("serialised", also=("unpicklable",), setup={"samples": samples(locks=(Lock("dataset.lock", 1.0),))})
 class OwnLock(Rows):
     """Holds a lock of its own while it makes a sample."""
 
@@ -156,6 +197,7 @@ class OwnLock(Rows):
             return np.full(4, index)
 
 
+@case("serialised", also=("unpicklable",))
 class ModuleLock(Rows):
     """Holds a lock of its module."""
 
@@ -165,6 +207,7 @@ class ModuleLock(Rows):
             return np.full(4, index)
 
 
+@case(also=("unpicklable", "waiting"))
 class FreeLock(OwnLock):
     """Has a lock, and hardly ever holds it."""
 
@@ -175,11 +218,19 @@ class FreeLock(OwnLock):
         return found
 
 
+@case("serialised", also=("unpicklable",))
 def lock_on_threads() -> Any:
     """Return a loader whose threads wait for a lock."""
     return DataLoader(OwnLock(), batch_size=4, num_workers=2, engine="thread")
 
 
+@case(
+    "slow-source",
+    setup=_slow("", "CSVDataset({!r})", "rows.csv"),
+    fixed=created,
+    after=_stacked,
+    gain=WORKER,
+)
 class CSVAgain(PandasReads):
     """Reads all rows of the file with Python's csv module for each sample."""
 
@@ -189,12 +240,24 @@ class CSVAgain(PandasReads):
         return np.array(rows[index + 1][:-1], float), int(rows[index + 1][-1])
 
 
+@case(
+    "slow-source",
+    setup=_slow("", "JSONLines({!r})", "rows.jsonl"),
+    fixed=created,
+    gain=WORKER,
+)
 class LinesAgain(Rows):
     """Reads all lines of a file of JSON lines for each sample."""
 
     def __init__(self) -> None:
         self.path = Path.cwd() / "rows.jsonl"
+<<<<<<< HEAD
         self.path.write_text("".join(f'{{"x": {[number / 7] * 10 * COLUMNS}, "y": {number}}}\n' for number in range(COUNT)))
+=======
+        note = 3000 * "-"
+        lines = [json.dumps({"x": [number / 7] * COLUMNS, "y": number, "note": note}) for number in range(COUNT)]
+        self.path.write_text("\n".join(lines) + "\n")
+>>>>>>> core
 
     def __getitem__(self, index: int) -> Any:
         with open(self.path) as file:
@@ -214,6 +277,13 @@ def write_parquet() -> str:
     return str(path)
 
 
+@case(
+    "slow-source",
+    needs="pyarrow",
+    setup=_slow("pyarrow", "ParquetDataset({!r})", "rows.parquet"),
+    fixed=created,
+    gain=WORKER,
+)
 class ParquetAgain(Rows):
     """Reads the whole table for each sample."""
 
@@ -227,6 +297,7 @@ class ParquetAgain(Rows):
         return row
 
 
+@case("slow-source", needs="pyarrow", also=("fails-on-threads",))  # threads crash it
 class RowGroups(Rows):
     """Keeps the file open, and reads a group of rows for each row."""
 
@@ -252,6 +323,23 @@ class RowGroups(Rows):
 SIDE = 224
 
 
+def _oversized(dataset: Any) -> Names:
+    return {"samples": samples(images=SlowImages("Pillow", str(dataset.paths[0]), 1.92e6, (SIDE, SIDE), 9e-4, 2e-4))}
+
+
+def _decoded(code: str, _: Any) -> Any:
+    """Paste the code with the path of the sample instead of the file that it names."""
+    return pasted_class(Photos, re.sub(r"open\('[^']*'", "open(self.paths[index % 4]", code), "image")
+
+
+def _alike(before: Any, after: Any) -> None:
+    """Raise AssertionError if images differ by more than another way to resize explains."""
+    for one, other in zip(before, after, strict=True):
+        assert one.shape == other.shape
+        assert (one.float() - other.float()).abs().mean() < one.float().std() / 20
+
+
+@case("slow-source", needs="PIL", setup=_oversized, fixed=_decoded, same=_alike, gain=WORKER)
 class Photos(Rows):
     """JPEG files of 1600 x 1200 pixels, decoded in full and resized."""
 
@@ -271,8 +359,11 @@ class Photos(Rows):
         return np.asarray(Image.open(self.paths[index % 4]).convert("RGB").resize((SIDE, SIDE)))
 
 
+@case("slow-source", needs="cv2")
 class PhotosByOpenCV(Photos):
-    """The same with OpenCV, whose calls no hook of Python sees."""
+    """Larger ones with OpenCV, whose calls no hook of Python sees."""
+
+    shape = (3200, 2400)
 
     def __init__(self) -> None:
         import cv2  # noqa: F401  # not in the first sample, which would take all of the time
@@ -307,12 +398,14 @@ class ResizedCrops(Crops):
             return np.asarray(image.resize((64, 48), box=(100, 100, 300, 250)))
 
 
+@case(needs="PIL")
 class SmallPhotos(Photos):
     """Sound: files that are hardly larger than the samples."""
 
     shape = (256, 256)
 
 
+@case(needs="PIL")
 class Drafts(Photos):
     """Sound: the decoder already scales them."""
 
@@ -324,6 +417,7 @@ class Drafts(Photos):
             return np.asarray(image.resize((SIDE, SIDE)))
 
 
+@case()
 class Mapped(Rows):
     """Sound: rows of an array in a file that is mapped."""
 

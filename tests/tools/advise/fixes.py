@@ -1,6 +1,6 @@
-"""The fix of every finding, applied to the dataset of `slow_datasets` that has it: the printed code is run.
+"""The datasets of `slow_datasets`, `diseases` and `sound`: the finding of each, and its fix, whose printed code is run.
 
-`Fix.setup` returns what a probe would measure of the dataset, so that no probe is needed to get the code.
+`Case.setup` is what a probe would measure of the dataset, so that no probe is needed to get the code.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,21 +26,8 @@ import torch.utils.data
 import feedline
 from feedline.loader.base import session_of
 from feedline.system.process import scheduled_s
-from feedline.system.timing import Clock
-from feedline.tools.measure.measured import (
-    FloatField,
-    Held,
-    Lock,
-    Measured,
-    OpenHandle,
-    Reopened,
-    SlowImages,
-    SlowRows,
-    State,
-    Threads,
-)
-from tests.tools.advise import diseases, slow_datasets
-from tests.tools.advise.measurements import HEADROOM, MIB, batch, loader, measured, samples
+from feedline.tools.measure.measured import Measured
+from tests.tools.advise.measurements import measured
 
 # Any, throughout: datasets, loaders, batches, and what the code turns them into.
 Names = dict[str, Any]
@@ -148,18 +134,7 @@ _ROUND_S = 0.3
 _ROUNDS = 5
 
 
-def _batches_per_s(loader: Any) -> float:
-    """Return the rate without workers. Time in which other programs had the cores does not count."""
-    clock, count, batches = Clock(), 0, iter(loader)
-    before = clock.now()
-    while not count or clock.since(before)[0] < _ROUND_S:
-        if next(batches, None) is None:
-            batches = iter(loader)
-        count += 1
-    return count / clock.since(before)[0]
-
-
-def _batches_per_worker_s(loader: Any) -> float:
+def batches_per_worker_s(loader: Any) -> float:
     """Return the rate per second of CPU time of the only worker."""
     batches = iter(loader)
     next(batches)
@@ -173,7 +148,7 @@ def _batches_per_worker_s(loader: Any) -> float:
     return count / computed_s
 
 
-def _threads_per_s(loader: Any) -> float:
+def threads_per_s(loader: Any) -> float:
     """Return the rate in wall-clock time: other programs hardly affect samples that sleep."""
     batches = iter(loader)
     next(batches)
@@ -185,25 +160,34 @@ def _threads_per_s(loader: Any) -> float:
     return count / (time.perf_counter() - began_s)
 
 
-WORKER = (_batches_per_worker_s, {"batch_size": 32, "num_workers": 1, "persistent_workers": True})
+WORKER = (batches_per_worker_s, {"batch_size": 32, "num_workers": 1, "persistent_workers": True})
 """How a gain of samples is measured: with one worker."""
 
 
-# -- fixes -------------------------------------------------------------------------------------------------------------
+# -- cases -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Fix:
-    """A dataset of `slow_datasets`, and its fix."""
+class Case:
+    """A dataset or loader, what the doctor must find, and the fix of that."""
 
-    finding: str
-    slow: Callable[[], Any]
-    """Creates the dataset."""
-    setup: Callable[[Any], Measured]
-    """Returns what a probe would measure of it."""
+    source: str
+    """`module:name`."""
+    own: str | None
+    """The finding; None for a healthy one."""
+    make: Callable[[], Any]
+    """Creates the dataset to fix."""
+    needs: str | None = None
+    """The package that it needs."""
+    also: tuple[str, ...] = ()
+    """Other findings that are correct."""
+    is_probed: bool = True
+    """False if what a probe finds depends on the machine."""
+    setup: Names | Callable[[Any], Names] | None = None
+    """What a probe would measure of the dataset; None if its finding has its fix tested with another one."""
     fixed: Callable[[str, Any], Any] | None = None
     """Creates the fixed dataset from the code and the slow dataset; None if the code creates a loader."""
-    own: Names = field(default_factory=dict)
+    own_arguments: Names = field(default_factory=dict)
     """Arguments of the user's loader that are kept; for the comparison, its batches are made without workers."""
     only_slow: Names = field(default_factory=dict)
     """Arguments of the user's loader that the fix removes."""
@@ -215,9 +199,18 @@ class Fix:
     gain: tuple[Callable[[Any], float], Names] | None = None
     """How its gain is measured, and the loaders' arguments for that."""
 
+    @property
+    def name(self) -> str:
+        return self.source.partition(":")[2]
+
+    def measured(self, dataset: Any) -> Measured:
+        """Return what a probe would measure of the dataset."""
+        assert self.setup is not None
+        return measured(**(self.setup(dataset) if callable(self.setup) else self.setup))
+
     def arguments(self) -> Names:
         """Return the loader's arguments for a short epoch."""
-        return {"batch_size": 8, "sampler": range(32), **self.own}
+        return {"batch_size": 8, "sampler": range(32), **self.own_arguments}
 
     def fixed_loader(self, code: str, dataset: Any, **options: Any) -> Any:
         """Return a loader with the fix applied."""
@@ -242,10 +235,10 @@ class Fix:
         """Return how many times as fast the fix is: the ratio of medians of alternating rounds."""
         assert self.gain is not None
         rate, options = self.gain
-        dataset = self.slow()
+        dataset = self.make()
         loaders = (
-            feedline.DataLoader(dataset, **{**options, **self.own, **self.only_slow}),
-            self.fixed_loader(code, dataset, **{**options, **self.own}),
+            feedline.DataLoader(dataset, **{**options, **self.own_arguments, **self.only_slow}),
+            self.fixed_loader(code, dataset, **{**options, **self.own_arguments}),
         )
         rates: tuple[list[float], list[float]] = ([], [])
         for _ in range(_ROUNDS):
@@ -256,97 +249,33 @@ class Fix:
         return float(np.median(rates[1]) / np.median(rates[0]))
 
 
-def _rows(library: str, code: str, name: str) -> Callable[[Any], Measured]:
-    """Return what a probe measures of rows in a file of the current folder, which a source reads."""
+CASES: dict[str, Case] = {}
+"""By the name of the dataset, or of the function that makes the loader."""
 
-    def setup(_: Any) -> Measured:
-        path = str(Path.cwd() / name)
-        source = f"dataset = feedline.datasets.{code.format(path)}"
-        rows = SlowRows(library, path, 9e-4, code.partition("(")[0], source, row_s=1e-5)
-        return measured(samples=samples(rows=rows))
-
-    return setup
+Made = TypeVar("Made", bound=Callable[[], Any])
 
 
-def _reopened_as(way: str) -> Callable[[Any], Measured]:
-    def setup(dataset: Any) -> Measured:
-        return measured(samples=samples(reopened=(Reopened(str(dataset.path), 200, 80_000, way, 9e-4),)))
+def case(own: str | None = None, *, of: Callable[[], Any] | None = None, **details: Any) -> Callable[[Made], Made]:
+    """Register a dataset or loader with its finding; `of` creates the dataset that its fix is applied to."""
 
-    return setup
+    def register(made: Made) -> Made:
+        CASES[made.__name__] = Case(f"{made.__module__}:{made.__name__}", own, of or made, **details)
+        return made
 
-
-def _oversized(dataset: Any) -> Measured:
-    path = str(getattr(dataset, "paths", ["/data/0.jpg"])[0])
-    side = diseases.SIDE
-    return measured(samples=samples(images=SlowImages("Pillow", path, 1.92e6, (side, side), 9e-4, 2e-4)))
+    return register
 
 
-def _pasted(kind: type, rest: str = "", **attributes: Any) -> Callable[[str, Any], Any]:
-    return lambda code, _: pasted_class(kind, code, rest, **attributes)
+def pasted(rest: str = "", *arguments: Any, **attributes: Callable[[Any], Any]) -> Callable[[str, Any], Any]:
+    """Fix a dataset by pasting the code into its class; attributes are computed from the slow dataset."""
+
+    def fixed(code: str, dataset: Any) -> Any:
+        given = {name: value(dataset) for name, value in attributes.items()}
+        return pasted_class(type(dataset), code, rest, *arguments, **given)
+
+    return fixed
 
 
-def _handle(library: str) -> Callable[[Any], Measured]:
-    handle = OpenHandle("dataset.handle", f"an open {library}", "All share it.", "Open it later.")
-    return lambda _: measured(state=State(handles=(handle,)))
-
-
-def _reopened(code: str, dataset: Any) -> Any:
-    """LMDB can be open only once per process: each worker opens its own, and the first is closed."""
-    path = dataset.handle.path()
-    dataset.handle.close()
-    return pasted_class(slow_datasets.Holding, code, "", None, path=path)
-
-
-def _any_path(code: str) -> str:
-    """Return the code with the path of the sample instead of the file that it names."""
-    return re.sub(r"open\('[^']*'", "open(self.paths[index % 4]", code)
-
-
-def _alike(before: Any, after: Any) -> None:
-    """Raise AssertionError if images differ by more than another way to resize explains."""
-    for one, other in zip(before, after, strict=True):
-        assert one.shape == other.shape
-        assert (one.float() - other.float()).abs().mean() < one.float().std() / 20
-
-
-def _in_loop(code: str, one: Any) -> Any:
-    """Run the training loop's part of the code on a batch."""
-    names = names_for(batch=one, device="cpu")
-    exec(code, names)
-    return names["batch"]
-
-
-class Bytes(slow_datasets.Floats):
-    def __getitem__(self, index: int) -> Any:
-        return torch.from_numpy(self.images[index % 20])
-
-
-class WholeBytes(slow_datasets.WholeFloats):
-    def __getitem__(self, index: int) -> Any:
-        return self.images[index % 20]
-
-
-class FewLengths(slow_datasets.Lengths):
-    length = 320
-
-
-class FewSorted(slow_datasets.Sorted):
-    length = 64
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index], index // 8
-
-
-class FewFiles(slow_datasets.LargeList):
-    length = 1000
-
-
-def _float_field(dtype: str, *, is_scaled: bool) -> Callable[[Any], Measured]:
-    floats = FloatField("sample", dtype, is_scaled, convert_s=5e-4, sample_bytes=600_000)
-    return lambda _: measured(batch=batch(floats=(floats,)))
-
-
-def _changed(code: str, dataset: Any) -> Any:
+def changed(code: str, dataset: Any) -> Any:
     """Return a dataset whose samples the code changes."""
     source = f"""
 class Changed(kind):
@@ -360,337 +289,15 @@ class Changed(kind):
     return names["Changed"]()
 
 
-def _objects(kind: str, name: str) -> Callable[[Any], Measured]:
-    setup = {"object_bytes": 1 << 20, "sent_s": 0.06, "carry_s": 0.06, "bytes": 1 << 20, "object_kind": kind}
-    return lambda _: measured(batch=batch(**setup, objects=f"{name} (list)"))
-
-
-def _split(code: str, one: Any) -> Any:
-    """Split the texts of a batch, and order them as the default collate function does: word by word."""
-    found = []
-    for text in one["words"]:
-        names = names_for(text=text)
-        exec(parts_of(code)["loop"], names)
-        found.append(names["texts"])
-    return {"words": [list(words) for words in zip(*found, strict=True)]}
-
-
-def _given(**setup: Any) -> Callable[[Any], Measured]:
-    return lambda _: measured(**setup)
-
-
-def _stored(code: str, dataset: Any) -> Any:
-    """Write the pickle and read it back."""
+def created(code: str, dataset: Any) -> Any:
+    """Run code that creates a dataset."""
     names = names_for(dataset=dataset)
     exec(code, names)
     return names["dataset"]
 
 
-def _drawn(before: Any, after: Any) -> None:
-    """Raise AssertionError if samples draw the same numbers."""
-    assert len({float(value) for one in after for value in one}) == 32
-
-
-def _mixed(before: Any, after: Any) -> None:
-    """Raise AssertionError if samples differ, or if a batch still holds one class."""
-    classes, mixed = ([one[1].tolist() for one in batches] for batches in (before, after))
-    assert sorted(np.concatenate(classes)) == sorted(np.concatenate(mixed))
-    assert {len(set(one)) for one in classes} == {1}
-    assert max(len(set(one)) for one in mixed) > 1
-
-
-def _numbers(code: str, _: Any) -> Any:
-    class Drawing(slow_datasets.Healthy):
-        def __getitem__(self, index: int) -> Any:
-            return eval(code, names_for())
-
-    return Drawing()
-
-
-_LENGTHS = tuple(np.random.default_rng(0).integers(1, 1000, 640).tolist())
-_PADDING = {"collate_fn": feedline.collate.pad(lengths=False), "sampler": range(640), "batch_size": 32}
-_LOCKED = Threads({1: 1000.0, 2: 1000.0})
-_TWO = {"num_workers": 2}
-
-FIXES = {
-    "Failing": Fix(
-        "failing-samples",
-        slow_datasets.Failing,
-        _given(samples=samples(failed=3, failure="sample 3:\n...")),
-        before=lambda dataset: [[index for index in range(32) if index % 10 != 3]],
-        same=lambda before, after: np.testing.assert_equal([int(y) for one in after for y in one["y"]], before[0]),
-    ),
-    "OwnThread": Fix(
-        "fails-on-threads",
-        slow_datasets.OwnThread,
-        _given(threads=Threads({}, failure="..."), loader=loader(engine="thread")),
-        own=_TWO,
-        only_slow={"num_workers": 0},
-    ),
-    "Waiting": Fix(
-        "waiting",
-        slow_datasets.Waiting,
-        _given(samples=samples(cpu_share=0.1), threads=Threads({1: 100.0, 2: 200.0, 8: 780.0})),
-        gain=(_threads_per_s, {"batch_size": 32, "persistent_workers": True, "num_workers": 1, "engine": "thread"}),
-    ),
-    "Locked": Fix("serialised", slow_datasets.Locked, _given(threads=_LOCKED, headroom=HEADROOM)),
-    "Reopening": Fix(
-        "reopened-file",
-        slow_datasets.Reopening,
-        _reopened_as("npy"),
-        _pasted(slow_datasets.Reopening, "rows[index % 1000]"),
-        gain=WORKER,
-    ),
-    "ReopeningLines": Fix(
-        "reopened-file",
-        slow_datasets.ReopeningLines,
-        _reopened_as("lines"),
-        _pasted(slow_datasets.ReopeningLines, "np.array([float(value) for value in lines[index % 1000].split()])"),
-        gain=WORKER,
-    ),
-    "ReopeningJSON": Fix(
-        "reopened-file",
-        slow_datasets.ReopeningJSON,
-        _reopened_as("json"),
-        _pasted(slow_datasets.ReopeningJSON, "np.array(items[index % 1000])"),
-        gain=WORKER,
-    ),
-    "ReopeningWhole": Fix(
-        "reopened-file",
-        slow_datasets.ReopeningWhole,
-        _reopened_as("bytes"),
-        _pasted(slow_datasets.ReopeningWhole, "np.frombuffer(content)[index % 1000 * 64 :][:64].copy()"),
-        gain=WORKER,
-    ),
-    "ReopeningParts": Fix(
-        "reopened-file",
-        slow_datasets.ReopeningParts,
-        _reopened_as("part"),
-        _pasted(
-            slow_datasets.ReopeningParts, "np.frombuffer((file.seek(index % 1000 * 512), file.read(512))[1]).copy()"
-        ),
-        gain=WORKER,
-    ),
-    "ReopeningHDF5": Fix(
-        "reopened-file",
-        slow_datasets.ReopeningHDF5,
-        _reopened_as("h5py"),
-        _pasted(slow_datasets.ReopeningHDF5, "file['rows'][index % 1000]"),
-        gain=WORKER,
-    ),
-    "ReopeningSQLite": Fix(
-        "reopened-file",
-        slow_datasets.ReopeningSQLite,
-        _reopened_as("sqlite3"),
-        _pasted(
-            slow_datasets.ReopeningSQLite, "np.array(list(file.execute('SELECT value FROM rows WHERE id = 1'))[0])"
-        ),
-        gain=WORKER,
-    ),
-    "PandasRows": Fix(
-        "slow-source",
-        diseases.PandasRows,
-        _rows("pandas", "CSVDataset({!r})", "rows.csv"),
-        _stored,
-        after=lambda code, one: [np.stack([one[f"x{column}"] for column in range(20)], axis=1), one["label"]],
-        gain=WORKER,
-    ),
-    "CSVAgain": Fix(
-        "slow-source",
-        diseases.CSVAgain,
-        _rows("", "CSVDataset({!r})", "rows.csv"),
-        _stored,
-        after=lambda code, one: [np.stack([one[f"x{column}"] for column in range(20)], axis=1), one["label"]],
-        gain=WORKER,
-    ),
-    "ChunkedRows": Fix(
-        "slow-source",
-        diseases.ChunkedRows,
-        _rows("h5py", "HDF5Dataset({!r}, fields=('x', 'labels/y'))", "rows.h5"),
-        _stored,
-        gain=WORKER,
-    ),
-    "ParquetAgain": Fix(
-        "slow-source",
-        diseases.ParquetAgain,
-        _rows("pyarrow", "ParquetDataset({!r})", "rows.parquet"),
-        _stored,
-        gain=WORKER,
-    ),
-    "LinesAgain": Fix(
-        "slow-source",
-        diseases.LinesAgain,
-        _rows("", "JSONLines({!r})", "rows.jsonl"),
-        _stored,
-        gain=WORKER,
-    ),
-    "OwnLock": Fix(
-        "serialised",
-        diseases.OwnLock,
-        _given(samples=samples(locks=(Lock("dataset.lock", 1.0),)), headroom=HEADROOM),
-    ),
-    "Photos": Fix(
-        "slow-source",
-        diseases.Photos,
-        _oversized,
-        lambda code, _: pasted_class(diseases.Photos, _any_path(code), "image"),
-        same=_alike,
-        gain=WORKER,
-    ),
-    "Stragglers": Fix(
-        "stragglers",
-        slow_datasets.Stragglers,
-        _given(samples=samples(seconds=(1e-3,) * 190 + (0.05,) * 10, repeated=(("1", 0.05), ("2", 0.05)))),
-        own=_TWO,
-        same=equal_in_any_order,
-    ),
-    "unsendable": Fix(
-        "unpicklable",
-        slow_datasets.Healthy,
-        _given(batch=batch(not_picklable="it holds a generator")),
-        own={**_TWO, "collate_fn": slow_datasets._one_by_one},
-        before=lambda dataset: [[dataset[place] for place in range(first, first + 8)] for first in range(0, 32, 8)],
-        after=lambda code, one: list(one),
-    ),
-    "Objects": Fix(
-        "slow-collate", slow_datasets.Objects, _objects("texts", "words"), _changed, after=_split, gain=WORKER
-    ),
-    "Numbers": Fix(
-        "slow-collate",
-        slow_datasets.Numbers,
-        _objects("numbers", "values"),
-        _changed,
-        after=lambda code, one: {"values": list(one["values"].T)},
-        gain=WORKER,
-    ),
-    "Floats": Fix(
-        "floats",
-        slow_datasets.Floats,
-        _float_field("float32", is_scaled=True),
-        lambda code, _: Bytes(),
-        after=_in_loop,
-        gain=WORKER,
-    ),
-    "WholeFloats": Fix(
-        "floats",
-        slow_datasets.WholeFloats,
-        _float_field("float64", is_scaled=False),
-        lambda code, _: WholeBytes(),
-        after=_in_loop,
-        gain=WORKER,
-    ),
-    "needless_collate": Fix(
-        "slow-collate",
-        slow_datasets.Wide,
-        _given(batch=batch(collate_s=0.064, carry_s=0.064, is_custom=True, by_default_s=1e-3)),
-        only_slow={"collate_fn": slow_datasets._as_by_default},
-        gain=(_batches_per_s, {"batch_size": 128}),
-    ),
-    "Lengths": Fix(
-        "padding",
-        FewLengths,
-        _given(samples=samples(lengths=_LENGTHS)),
-        only_slow=_PADDING,
-        before=lambda dataset: sorted(len(dataset[index]) for index in range(len(dataset))),
-        after=lambda code, one: (one != 0).sum(axis=1).tolist(),
-        same=lambda before, after: np.testing.assert_equal(sorted(length for one in after for length in one), before),
-    ),
-    "plain_file": Fix(
-        "shared-handle",
-        slow_datasets.plain_file,
-        _handle("file (io.BufferedRandom)"),
-        lambda code, _: pasted_class(slow_datasets.ReadsHandle, code, "", None, path=_written()),
-    ),
-    "sqlite_handle": Fix(
-        "shared-handle",
-        slow_datasets.sqlite_handle,
-        _handle("sqlite3.Connection"),
-        lambda code, _: pasted_class(slow_datasets.Holding, code, "", None, path=":memory:"),
-    ),
-    "hdf5_handle": Fix(
-        "shared-handle",
-        slow_datasets.hdf5_handle,
-        _handle("h5py.File"),
-        lambda code, _: pasted_class(slow_datasets.Holding, code, "", None, path=slow_datasets.ReopeningHDF5().path),
-    ),
-    "lmdb_handle": Fix(
-        "shared-handle",
-        slow_datasets.lmdb_handle,
-        _handle("lmdb.Environment"),
-        lambda code, dataset: _reopened(code, dataset),
-    ),
-    "socket_handle": Fix(
-        "shared-handle",
-        lambda: slow_datasets.Holding(socket.create_server(("127.0.0.1", 0))),
-        _handle("socket.socket"),
-        lambda code, dataset: pasted_class(slow_datasets.Holding, code, "", None, address=dataset.handle.getsockname()),
-    ),
-    "handle_on_threads": Fix(
-        "shared-handle",
-        slow_datasets.plain_file,
-        lambda _: measured(
-            state=State(thread_handles=(OpenHandle("dataset.handle", "an open file", "They share it.", "..."),)),
-            loader=loader(engine="thread"),
-        ),
-        lambda code, _: pasted_class(
-            slow_datasets.ReadsHandle,
-            code,
-            "(handle.seek(index % 900), np.frombuffer(handle.read(64), np.uint8).copy())[1]",
-            None,
-            path=_written(),
-        ),
-    ),
-    "Reused": Fix(
-        "reused-samples",
-        slow_datasets.Reused,
-        _given(samples=samples(reused="x")),
-        _changed,
-        before=lambda _: feedline.DataLoader(slow_datasets.Healthy(), batch_size=8, sampler=range(32)),
-    ),
-    "sorted_classes": Fix(
-        "sorted-labels",
-        FewSorted,
-        _given(samples=samples(sorted_labels="sample[1]"), loader=loader(is_sequential=True)),
-        own={"sampler": None},
-        same=_mixed,
-    ),
-    "OwnRandom": Fix(
-        "copied-random",
-        slow_datasets.OwnRandom,
-        _given(state=State(own_generators=("dataset.rng",))),
-        _numbers,
-        same=_drawn,
-    ),
-    "global_python": Fix(
-        "copied-random",
-        slow_datasets.global_python,
-        _given(state=State(global_generators=("random",))),
-        _numbers,
-        same=_drawn,
-    ),
-    "Unpicklable": Fix(
-        "unpicklable",
-        slow_datasets.Unpicklable,
-        _given(state=State(not_picklable="dataset.transform is a lambda", pickle_advice="Define it elsewhere.")),
-        own=_TWO,
-    ),
-    "LargeList": Fix(
-        "copied-objects",
-        FewFiles,
-        _given(state=State(held=(Held("dataset.files", 300_000, 100 * MIB, 20 * MIB),))),
-        _pasted(FewFiles),
-    ),
-    "restarting": Fix("workers-restarted", slow_datasets.Few, _given(loader=loader(start_s=12.5, workers=2))),
-    "too_many_workers": Fix(
-        "too-many-workers", slow_datasets.Healthy, _given(loader=loader(workers=16), headroom=HEADROOM), own=_TWO
-    ),
-    "too_few_workers": Fix("too-few-workers", slow_datasets.Healthy, _given(loader=loader(workers=1)), own=_TWO),
-}
-"""By the name of the dataset, or of the loader that has the problem."""
-
-
-def _written() -> Path:
-    """Return a file with the content of `slow_datasets.plain_file`."""
-    path = Path.cwd() / "handle.bin"
-    path.write_bytes(bytes(1000))
-    return path
+def in_loop(code: str, one: Any) -> Any:
+    """Run the training loop's part of the code on a batch."""
+    names = names_for(batch=one, device="cpu")
+    exec(code, names)
+    return names["batch"]

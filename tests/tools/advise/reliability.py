@@ -27,105 +27,15 @@ from feedline.errors import FeedlineError
 from feedline.tools.advise.diagnosis import diagnose
 from feedline.tools.advise.finding import NOT_SURE
 from feedline.tools.measure.probe import probe
-from tests.tools.advise import (
-    diseases,
-    slow_datasets,
-    sound,
-)  # with torch: the processes that are forked have both imported
+from tests.tools.advise import diseases, open_files, slow_batches, slow_datasets, sound  # with torch, before forks
+from tests.tools.advise.fixes import CASES, Case
 
+__all__ = ["diseases", "open_files", "slow_batches", "slow_datasets", "sound"]  # they fill CASES
 CORES_PER_LANE = 2
 SECONDS = 10.0
 """The time that `feedline doctor` takes at most."""
 
-
-@dataclass(frozen=True)
-class Case:
-    """A dataset or loader, and what the doctor must find."""
-
-    source: str
-    own: str | None
-    """The finding; None for a healthy one."""
-    needs: str | None = None
-    """The package that it needs."""
-    also: tuple[str, ...] = ()
-    """Other findings that are correct."""
-
-    @property
-    def name(self) -> str:
-        return self.source.partition(":")[2]
-
-
-def _healthy(module: Any, *names: str, needs: str | None = None, also: tuple[str, ...] = ()) -> list[Case]:
-    return [Case(f"{module.__name__}:{name}", None, needs, also) for name in names]
-
-
-def _slow(
-    finding: str, *names: str, needs: str | None = None, module: Any = slow_datasets, also: tuple[str, ...] = ()
-) -> list[Case]:
-    return [Case(f"{module.__name__}:{name}", finding, needs, also) for name in names]
-
-
-CASES = [
-    *_healthy(
-        slow_datasets,
-        "Healthy",
-        "Streamed",
-        "Awaited",
-        "OpenedLater",
-        "Computing",
-        "Sorted",
-        "healthy_loader",
-        "plain_loader",
-        "shuffled_classes",
-    ),
-    *_healthy(sound, "tensors", "subset", "concatenated", "Texts", "Tokens", "mapped"),
-    *_healthy(sound, "hdf5", needs="h5py"),
-    *_healthy(sound, "Images", needs="PIL"),
-    # Decoding small images as torchvision does, or Arrow rows, holds the lock for a share close to the threshold.
-    *_healthy(sound, "image_folder", needs="PIL", also=("serialised",)),
-    *_healthy(sound, "hugging_face", needs="datasets", also=("serialised",)),
-    *_slow("serialised", "Locked", "locked_on_threads"),
-    *_slow("waiting", "Waiting"),
-    *_slow("unpicklable", "Unpicklable", "unsendable"),
-    *_slow("copied-objects", "LargeList"),
-    *_slow("copied-random", "OwnRandom", "global_python", "global_numpy", "global_torch"),
-    *_slow("failing-samples", "Failing"),
-    *_slow("reused-samples", "Reused", "ReusedStream"),
-    *_slow("sorted-labels", "sorted_classes"),
-    *_slow("shared-handle", "plain_file", "sqlite_handle", "socket_handle", "handle_on_threads"),
-    *_slow("shared-handle", "hdf5_handle", needs="h5py"),
-    *_slow("shared-handle", "lmdb_handle", needs="lmdb"),
-    *_slow(
-        "reopened-file",
-        "Reopening",
-        "ReopeningLines",
-        "ReopeningJSON",
-        "ReopeningWhole",
-        "ReopeningParts",
-        "ReopeningSQLite",
-    ),
-    *_slow("reopened-file", "ReopeningHDF5", needs="h5py"),
-    *_slow("slow-source", "PandasRows", "PandasMemory", "PandasReads", needs="pandas", module=diseases),
-    *_slow("slow-source", "CSVAgain", "LinesAgain", module=diseases),
-    *_slow("slow-source", "ChunkedRows", "ChunkedAgain", needs="h5py", module=diseases),
-    *_slow("slow-source", "ParquetAgain", needs="pyarrow", module=diseases),
-    *_slow("slow-source", "RowGroups", needs="pyarrow", module=diseases, also=("fails-on-threads",)),  # threads crash it
-    *_slow("slow-source", "Photos", needs="PIL", module=diseases),
-    *_slow("slow-source", "PhotosByOpenCV", needs="cv2", module=diseases),
-    *_healthy(diseases, "Mapped"),
-    *_healthy(diseases, "SmallPhotos", "Drafts", needs="PIL"),
-    *_healthy(diseases, "PandasLabels", needs="pandas"),
-    *_slow("serialised", "OwnLock", "ModuleLock", "lock_on_threads", module=diseases, also=("unpicklable",)),
-    *_healthy(diseases, "FreeLock", also=("unpicklable", "waiting")),
-    *_slow("floats", "Floats", "WholeFloats"),
-    *_slow("padding", "Lengths"),
-    *_slow("stragglers", "Stragglers"),
-    *_slow("slow-collate", "Objects", "Numbers", "slow_collate", "needless_collate", "ManyFields"),
-    *_slow("workers-restarted", "restarting", "restarting_torch"),
-    *_slow("too-many-workers", "too_many_workers"),
-    *_slow("fails-on-threads", "failing_on_threads"),
-    *_slow("failing-loader", "failing_loader"),
-]
+PROBED = [case for case in CASES.values() if case.is_probed]
 
 
 @dataclass
@@ -198,7 +108,7 @@ def _lane(number: int, busy: int, cores: list[int] | None, tasks: Any, results: 
     with busy_loops(busy):
         for place in iter(tasks.get, None):
             began_s = time.monotonic()
-            names, odd = run_once(CASES[place])
+            names, odd = run_once(PROBED[place])
             results.put((place, names, odd, time.monotonic() - began_s))
 
 
@@ -217,7 +127,7 @@ def drill(cases: list[int], runs: int, busy: int, lanes: int, until_s: float) ->
     ]
     for worker in workers:
         worker.start()
-    rows = {place: Row(CASES[place].name, CASES[place].own) for place in cases}
+    rows = {place: Row(PROBED[place].name, PROBED[place].own) for place in cases}
     waiting = [place for _ in range(runs) for place in cases][::-1]
     in_flight = 0
     while in_flight or waiting:
@@ -229,7 +139,7 @@ def drill(cases: list[int], runs: int, busy: int, lanes: int, until_s: float) ->
         place, names, odd, seconds = results.get()
         in_flight -= 1
         row = rows[place]
-        row.count(names, CASES[place].also)
+        row.count(names, PROBED[place].also)
         row.seconds += seconds
         if odd or (row.own is not None and row.own not in names):
             sys.stderr.write(f"{row.name}, run {row.runs}: {odd or 'nothing was found'}\n\n")
@@ -273,14 +183,14 @@ def main() -> int:
     parser.add_argument("--json", help="also write the rows to this file")
     arguments = parser.parse_args()
     part, parts = map(int, arguments.part.split("/"))
-    chosen = [place for place, case in enumerate(CASES) if not arguments.only or case.name in arguments.only]
-    skipped = [place for place in chosen if (needs := CASES[place].needs) is not None and find_spec(needs) is None]
+    chosen = [place for place, case in enumerate(PROBED) if not arguments.only or case.name in arguments.only]
+    skipped = [place for place in chosen if (needs := PROBED[place].needs) is not None and find_spec(needs) is None]
     places = [place for place in chosen if place not in skipped][part - 1 :: parts]
     until_s = time.monotonic() + 60 * arguments.minutes
     rows = drill(places, arguments.runs, arguments.busy, arguments.lanes, until_s)
     lines = [*table(rows)]
     if skipped:
-        lines.append(f"Skipped, as a package is missing: {', '.join(CASES[place].name for place in skipped)}")
+        lines.append(f"Skipped, as a package is missing: {', '.join(PROBED[place].name for place in skipped)}")
     sys.stdout.write("\n".join(lines) + "\n")
     if arguments.json:
         with open(arguments.json, "w") as file:

@@ -1,21 +1,13 @@
-"""Datasets and loaders that have one problem each. The doctor has to name it and no other."""
+"""Datasets and loaders that have one problem each, which the doctor has to name, and no other; and healthy ones."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
-import io
-import json
-import os
 import random
-import socket
-import sqlite3
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,10 +16,46 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 import feedline
+from feedline.tools.measure.measured import Held, State, Threads
+from tests.tools.advise.fixes import (
+    case,
+    changed,
+    equal_in_any_order,
+    names_for,
+    pasted,
+    threads_per_s,
+)
+from tests.tools.advise.measurements import MIB, batch, loader, samples
 
 Array = NDArray[Any]
+_TWO = {"num_workers": 2}
 
 
+def _drawing(code: str, _: Any) -> Any:
+    class Drawing(Healthy):
+        def __getitem__(self, index: int) -> Any:
+            return eval(code, names_for())
+
+    return Drawing()
+
+
+def _drawn(before: Any, after: Any) -> None:
+    """Raise AssertionError if samples draw the same numbers."""
+    assert len({float(value) for one in after for value in one}) == 32
+
+
+def _mixed(before: Any, after: Any) -> None:
+    """Raise AssertionError if samples differ, or if a batch still holds one class."""
+    classes, mixed = ([one[1].tolist() for one in batches] for batches in (before, after))
+    assert sorted(np.concatenate(classes)) == sorted(np.concatenate(mixed))
+    assert {len(set(one)) for one in classes} == {1}
+    assert max(len(set(one)) for one in mixed) > 1
+
+
+# -- healthy -----------------------------------------------------------------------------------------------------------
+
+
+@case()
 class Healthy:
     """Rows of an array."""
 
@@ -43,11 +71,7 @@ class Healthy:
         return {"x": self.rows[index % 100], "y": index}
 
 
-class Anything(Healthy):
-    def __getitem__(self, index: int) -> Any:
-        return object()
-
-
+@case()
 class Computing(Healthy):
     """Does its work without the interpreter's lock."""
 
@@ -57,17 +81,7 @@ class Computing(Healthy):
         return np.frombuffer(hashlib.sha256(self.data).digest(), np.uint8).copy()
 
 
-class Multiplying(Healthy):
-    """Uses a library that has its own threads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = np.random.default_rng(0).random((200, 200))
-
-    def __getitem__(self, index: int) -> Any:
-        return np.linalg.eigvalsh(self.factor @ self.factor.T)
-
-
+@case()
 class Streamed:
     """A healthy stream."""
 
@@ -76,20 +90,7 @@ class Streamed:
             yield np.full(64, number / 7, np.float32)
 
 
-class Locked(Healthy):
-    def __getitem__(self, index: int) -> Any:
-        total = 0
-        for number in range(20_000):
-            total += number % 7
-        return np.array([total + index])
-
-
-class Waiting(Healthy):
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(0.004)
-        return super().__getitem__(index)
-
-
+@case()
 class Awaited(Healthy):
     """Waits, but for all samples of a batch at once."""
 
@@ -98,79 +99,38 @@ class Awaited(Healthy):
         return self.rows[index % 100]
 
 
-class OpenedLater(Healthy):
-    """Opens its file on first use, and keeps it: each worker has its own."""
+@case()
+def healthy_loader() -> Any:
+    return feedline.DataLoader(Healthy(), batch_size=32, num_workers=2, persistent_workers=True, shuffle=True)
 
-    file: Any = None
 
+@case()
+def plain_loader() -> Any:
+    return feedline.Loader({"x": np.arange(1000) / 7}, 32)
+
+
+# -- samples that are wrong --------------------------------------------------------------------------------------------
+
+
+@case(
+    "failing-samples",
+    setup={"samples": samples(failed=3, failure="sample 3:\n...")},
+    before=lambda dataset: [[index for index in range(32) if index % 10 != 3]],
+    same=lambda before, after: np.testing.assert_equal([int(y) for one in after for y in one["y"]], before[0]),
+)
+class Failing(Healthy):
     def __getitem__(self, index: int) -> Any:
-        if self.file is None:
-            self.file = _file()
-        return np.frombuffer(os.pread(self.file.fileno(), 64, index % 900), np.uint8).copy()
+        if index % 10 == 3:
+            raise ValueError(f"number {index} is damaged")
+        return super().__getitem__(index)
 
 
-class Objects(Healthy):
-    def __init__(self) -> None:
-        self.words = [[f"word {index} {number}" for number in range(300)] for index in range(200)]
-
-    def __getitem__(self, index: int) -> Any:
-        return {"words": self.words[index % 200]}
-
-
-class Numbers(Healthy):
-    """Has lists of numbers where an array would do."""
-
-    def __init__(self) -> None:
-        self.lists = np.random.default_rng(0).random((200, 300)).tolist()
-
-    def __getitem__(self, index: int) -> Any:
-        return {"values": self.lists[index % 200]}
-
-
-class Unpicklable(Healthy):
-    def __init__(self) -> None:
-        super().__init__()
-        self.transform = lambda value: value
-
-
-class LargeList(Healthy):
-    length = 300_000
-
-    def __init__(self) -> None:
-        self.files = [(f"train/class_{number % 100}/{number:08d}.jpg", number % 100) for number in range(self.length)]
-
-    def __getitem__(self, index: int) -> Any:
-        path, label = self.files[index]
-        return np.full(8, len(path), np.float32), label
-
-
-class GlobalRandom(Healthy):
-    def __init__(self, draw: Callable[[], float]) -> None:
-        super().__init__()
-        self.draw = draw
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index % 100] * self.draw()
-
-
-def _draw_torch() -> float:
-    return torch.rand(()).item()
-
-
-global_python = functools.partial(GlobalRandom, random.random)
-global_numpy = functools.partial(GlobalRandom, np.random.random)
-global_torch = functools.partial(GlobalRandom, _draw_torch)
-
-
-class OwnRandom(Healthy):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rng = np.random.default_rng(0)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index % 100] * self.rng.random()
-
-
+@case(
+    "reused-samples",
+    setup={"samples": samples(reused="x")},
+    fixed=changed,
+    before=lambda _: feedline.DataLoader(Healthy(), batch_size=8, sampler=range(32)),
+)
 class Reused(Healthy):
     """Fills one array, and returns it for every sample."""
 
@@ -183,6 +143,7 @@ class Reused(Healthy):
         return {"x": self.row, "y": index}
 
 
+@case("reused-samples")
 class ReusedStream:
     """The same, of one sample after the other."""
 
@@ -193,254 +154,150 @@ class ReusedStream:
             yield row
 
 
+@case()
 class Sorted(Healthy):
     """Has the samples of one class after the other, as folders of images have."""
 
+    def __init__(self, length: int = 5000) -> None:
+        super().__init__()
+        self.length = length
+
     def __getitem__(self, index: int) -> Any:
-        return self.rows[index % 100], index // 500
+        return self.rows[index % 100], index * 10 // self.length
 
 
-class Failing(Healthy):
+@case(
+    "sorted-labels",
+    of=lambda: Sorted(80),
+    setup={"samples": samples(sorted_labels="sample[1]"), "loader": loader(is_sequential=True)},
+    own_arguments={"sampler": None},
+    same=_mixed,
+)
+def sorted_classes() -> Any:
+    return feedline.DataLoader(Sorted(), batch_size=32, num_workers=2, persistent_workers=True)
+
+
+@case()
+def shuffled_classes() -> Any:
+    return feedline.Loader(Sorted(), 32, workers=2, persistent=True, shuffle=True)
+
+
+@case("copied-random", setup={"state": State(own_generators=("dataset.rng",))}, fixed=_drawing, same=_drawn)
+class OwnRandom(Healthy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+    def draw(self) -> float:
+        return self.rng.random()
+
     def __getitem__(self, index: int) -> Any:
-        if index % 10 == 3:
-            raise ValueError(f"number {index} is damaged")
+        return self.rows[index % 100] * self.draw()
+
+
+@case("copied-random", setup={"state": State(global_generators=("random",))}, fixed=_drawing, same=_drawn)
+class GlobalPython(OwnRandom):
+    def draw(self) -> float:
+        return random.random()
+
+
+@case("copied-random")
+class GlobalNumPy(OwnRandom):
+    def draw(self) -> float:
+        return np.random.random()
+
+
+@case("copied-random")
+class GlobalTorch(OwnRandom):
+    def draw(self) -> float:
+        return torch.rand(()).item()
+
+
+# -- objects that processes cannot share -------------------------------------------------------------------------------
+
+
+@case(
+    "unpicklable",
+    setup={"state": State(not_picklable="dataset.transform is a lambda", pickle_advice="Define it elsewhere.")},
+    own_arguments=_TWO,
+)
+class Unpicklable(Healthy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.transform = lambda value: value
+
+
+def _one_by_one(samples: list[Any]) -> Iterator[Any]:
+    return (sample for sample in samples)
+
+
+@case(
+    "unpicklable",
+    of=Healthy,
+    setup={"batch": batch(not_picklable="it holds a generator")},
+    own_arguments={**_TWO, "collate_fn": _one_by_one},
+    before=lambda dataset: [[dataset[place] for place in range(first, first + 8)] for first in range(0, 32, 8)],
+    after=lambda code, one: list(one),
+)
+def unsendable() -> Any:
+    return feedline.DataLoader(Healthy(), 8, num_workers=2, persistent_workers=True, collate_fn=_one_by_one)
+
+
+@case(
+    "copied-objects",
+    of=lambda: LargeList(1000),
+    setup={"state": State(held=(Held("dataset.files", 300_000, 100 * MIB, 20 * MIB),))},
+    fixed=pasted("", 1000),
+)
+class LargeList(Healthy):
+    def __init__(self, length: int = 300_000) -> None:
+        self.length = length
+        self.files = [(f"train/class_{number % 100}/{number:08d}.jpg", number % 100) for number in range(length)]
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.files[index]
+        return np.full(8, len(path), np.float32), label
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+@case(
+    "waiting",
+    setup={"samples": samples(cpu_share=0.1), "threads": Threads({1: 100.0, 2: 200.0, 8: 780.0})},
+    gain=(threads_per_s, {"batch_size": 32, "persistent_workers": True, "num_workers": 1, "engine": "thread"}),
+)
+class Waiting(Healthy):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.004)
         return super().__getitem__(index)
 
 
-class Holding(Healthy):
-    """Has an open handle from the beginning."""
-
-    def __init__(self, handle: Any) -> None:
-        super().__init__()
-        self.handle = handle
-
-
-def _file() -> Any:
-    file = tempfile.TemporaryFile()  # noqa: SIM115  # it has to stay open
-    file.write(bytes(1000))
-    file.flush()
-    return file
-
-
-class ReadsHandle(Holding):
+@case("serialised", setup={"threads": Threads({1: 1000.0, 2: 1000.0})})
+class Locked(Healthy):
     def __getitem__(self, index: int) -> Any:
-        self.handle.seek(index % 900)
-        return np.frombuffer(self.handle.read(64), np.uint8).copy()
+        total = 0
+        for number in range(20_000):
+            total += number % 7
+        return np.array([total + index])
 
 
-def plain_file() -> Healthy:
-    return ReadsHandle(_file())
+@case("serialised")
+def locked_on_threads() -> Any:
+    return feedline.DataLoader(Locked(), batch_size=4, num_workers=2, engine="thread")
 
 
-def sqlite_handle() -> Healthy:
-    return Holding(sqlite3.connect(":memory:"))
-
-
-def socket_handle() -> Healthy:
-    return Holding(socket.socket())
-
-
-def hdf5_handle() -> Healthy:
-    import h5py
-
-    return Holding(h5py.File(io.BytesIO(), "w"))
-
-
-def lmdb_handle() -> Healthy:
-    import lmdb
-
-    return Holding(lmdb.open(tempfile.mkdtemp(dir=Path.cwd())))
-
-
-class Reopening(Healthy):
-    """Reads a whole file for each of its rows."""
-
-    def __init__(self) -> None:
-        self.path = Path.cwd() / "rows.npy"
-        np.save(self.path, np.random.default_rng(0).random((1000, 256)))
-
-    def __getitem__(self, index: int) -> Any:
-        return np.load(self.path)[index % 1000]
-
-
-class ReopeningHDF5(Healthy):
-    def __init__(self) -> None:
-        import h5py
-
-        self.path = Path.cwd() / "rows.h5"
-        with h5py.File(self.path, "w") as file:
-            file["rows"] = np.random.default_rng(0).random((1000, 64))
-
-    def __getitem__(self, index: int) -> Any:
-        import h5py
-
-        with h5py.File(self.path, "r") as file:
-            return file["rows"][index % 1000]
-
-
-class ReopeningSQLite(Healthy):
-    def __init__(self) -> None:
-        self.path = Path.cwd() / "rows.db"
-        self.path.unlink(missing_ok=True)
-        connection = sqlite3.connect(self.path)
-        connection.execute("CREATE TABLE rows AS SELECT 1 AS id, 2.5 AS value")
-        connection.commit()
-        connection.close()
-
-    def __getitem__(self, index: int) -> Any:
-        connection = sqlite3.connect(self.path)
-        (row,) = connection.execute("SELECT value FROM rows WHERE id = 1")
-        connection.close()
-        return np.array(row)
-
-
-class ReopeningLines(Healthy):
-    """Reads all lines of a file of 78 KiB to deliver one of them."""
-
-    def __init__(self) -> None:
-        self.path = Path.cwd() / "rows.txt"
-        self.path.write_text("".join(f"{index} {index / 7:.30f} {index / 3:.30f}\n" for index in range(1000)))
-
-    def __getitem__(self, index: int) -> Any:
-        with open(self.path) as file:
-            lines = file.readlines()
-        return np.array([float(value) for value in lines[index % 1000].split()])
-
-
-class ReopeningJSON(Healthy):
-    """Parses a whole file for each of its rows."""
-
-    def __init__(self) -> None:
-        self.path = Path.cwd() / "rows.json"
-        self.path.write_text(json.dumps([[index, index / 7] for index in range(1000)]))
-
-    def __getitem__(self, index: int) -> Any:
-        with open(self.path) as file:
-            rows = json.load(file)
-        return np.array(rows[index % 1000])
-
-
-class ReopeningWhole(Healthy):
-    """Reads all bytes of a file for each of its rows."""
-
-    def __init__(self) -> None:
-        self.path = Path.cwd() / "rows.bin"
-        np.random.default_rng(0).random((1000, 64)).tofile(self.path)
-
-    def __getitem__(self, index: int) -> Any:
-        with open(self.path, "rb") as file:
-            return np.frombuffer(file.read())[index % 1000 * 64 :][:64].copy()
-
-
-class ReopeningParts(Healthy):
-    """Reopens a file for each part that it reads."""
-
-    def __init__(self) -> None:
-        self.path = Path.cwd() / "rows.bin"
-        np.random.default_rng(0).random((1000, 64)).tofile(self.path)
-
-    def __getitem__(self, index: int) -> Any:
-        with open(self.path, "rb") as file:
-            file.seek(index % 1000 * 512)
-            return np.frombuffer(file.read(512)).copy()
-
-
-class Floats(Healthy):
-    def __init__(self) -> None:
-        self.images = np.random.default_rng(0).integers(0, 256, (20, 3, 96, 96), np.uint8)
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.from_numpy(self.images[index % 20]).float() / 255
-
-
-class WholeFloats(Floats):
-    def __getitem__(self, index: int) -> Any:
-        return self.images[index % 20].astype(np.float64)
-
-
-class Lengths(Healthy):
-    def __getitem__(self, index: int) -> Any:
-        return np.full(8 + (index * 7919) % 503 ** (1 + index % 2), 0.5, np.float32)[:2000]
-
-
+@case(
+    "stragglers",
+    setup={"samples": samples(seconds=(1e-3,) * 190 + (0.05,) * 10, repeated=(("1", 0.05), ("2", 0.05)))},
+    own_arguments=_TWO,
+    same=equal_in_any_order,
+)
 class Stragglers(Healthy):
     def __getitem__(self, index: int) -> Any:
         if index % 50 == 0:
             time.sleep(0.02)
         return super().__getitem__(index)
-
-
-# -- loaders -----------------------------------------------------------------------------------------------------------
-
-
-def healthy_loader() -> Any:
-    return feedline.DataLoader(Healthy(), batch_size=32, num_workers=2, persistent_workers=True, shuffle=True)
-
-
-def sorted_classes() -> Any:
-    return feedline.DataLoader(Sorted(), batch_size=32, num_workers=2, persistent_workers=True)
-
-
-def shuffled_classes() -> Any:
-    return feedline.Loader(Sorted(), 32, workers=2, persistent=True, shuffle=True)
-
-
-def plain_loader() -> Any:
-    return feedline.Loader({"x": np.arange(1000) / 7}, 32)
-
-
-def _by_value(samples: list[Any]) -> Array:
-    return np.array([[float(value) for value in sample["x"]] for sample in samples])
-
-
-class Wide(Healthy):
-    def __init__(self) -> None:
-        self.rows = np.random.default_rng(0).random((100, 1024), np.float32)
-
-
-def slow_collate() -> Any:
-    return feedline.DataLoader(Wide(), batch_size=128, collate_fn=_by_value)
-
-
-def _as_by_default(samples: list[Any]) -> Any:
-    """Do what the default does, value by value."""
-    rows = [[float(value) for value in sample["x"]] for sample in samples]
-    return {"x": torch.tensor(rows, dtype=torch.float32), "y": torch.tensor([sample["y"] for sample in samples])}
-
-
-def needless_collate() -> Any:
-    return feedline.DataLoader(Wide(), batch_size=128, collate_fn=_as_by_default)
-
-
-class ManyFields(Healthy):
-    """Has a separate field for each number."""
-
-    def __getitem__(self, index: int) -> Any:
-        return {f"column {number}": float(index + number) for number in range(200)}
-
-
-class Few(Healthy):
-    length = 64
-
-
-def restarting() -> Any:
-    return feedline.DataLoader(Few(), batch_size=8, num_workers=2)
-
-
-def restarting_torch() -> Any:
-    return torch.utils.data.DataLoader(Few(), batch_size=8, num_workers=2)  # type: ignore[arg-type]
-
-
-def too_many_workers() -> Any:
-    return feedline.Loader(Computing(), 4, workers=16, persistent=True)
-
-
-def locked_on_threads() -> Any:
-    return feedline.DataLoader(Locked(), batch_size=4, num_workers=2, engine="thread")
-
-
-def handle_on_threads() -> Any:
-    return feedline.DataLoader(plain_file(), batch_size=4, num_workers=2, engine="thread")
 
 
 class OwnThread(Healthy):
@@ -457,29 +314,48 @@ class OwnThread(Healthy):
         return super().__getitem__(index)
 
 
+@case(
+    "fails-on-threads",
+    of=OwnThread,
+    setup={"threads": Threads({}, failure="..."), "loader": loader(engine="thread")},
+    own_arguments=_TWO,
+    only_slow={"num_workers": 0},
+)
 def failing_on_threads() -> Any:
     return feedline.DataLoader(OwnThread(), batch_size=4, num_workers=2, engine="thread")
 
 
-def _one_by_one(samples: list[Any]) -> Iterator[Any]:
-    return (sample for sample in samples)
+# -- loaders -----------------------------------------------------------------------------------------------------------
 
 
-def unsendable() -> Any:
-    return feedline.DataLoader(Healthy(), 8, num_workers=2, persistent_workers=True, collate_fn=_one_by_one)
+class Few(Healthy):
+    length = 64
+
+
+@case("workers-restarted", of=Few, setup={"loader": loader(start_s=12.5, workers=2)})
+def restarting() -> Any:
+    return feedline.DataLoader(Few(), batch_size=8, num_workers=2)
+
+
+@case("workers-restarted")
+def restarting_torch() -> Any:
+    return torch.utils.data.DataLoader(Few(), batch_size=8, num_workers=2)  # type: ignore[arg-type]
+
+
+@case("too-many-workers", of=Healthy, setup={"loader": loader(workers=16)}, own_arguments=_TWO)
+def too_many_workers() -> Any:
+    return feedline.Loader(Computing(), 4, workers=16, persistent=True)
+
+
+@case("too-few-workers", of=Healthy, setup={"loader": loader(workers=1)}, own_arguments=_TWO, is_probed=False)
+def too_few_workers() -> Any:
+    return feedline.DataLoader(Computing(), 8, num_workers=1, persistent_workers=True)
 
 
 def _wrong(samples: list[Any]) -> Any:
     return np.stack([sample["z"] for sample in samples])
 
 
+@case("failing-loader")
 def failing_loader() -> Any:
     return torch.utils.data.DataLoader(Healthy(), 8, collate_fn=_wrong)  # type: ignore[arg-type]
-
-
-def too_few_workers() -> Any:
-    return feedline.DataLoader(Computing(), 8, num_workers=1, persistent_workers=True)
-
-
-def three_workers() -> Any:
-    return feedline.DataLoader(Computing(), 8, num_workers=3, persistent_workers=True)

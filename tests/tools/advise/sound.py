@@ -10,26 +10,32 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 import feedline
+from tests.tools.advise.fixes import case
 from tests.tools.advise.slow_datasets import Healthy
 
 
+@case()
 def tensors() -> Any:
     return TensorDataset(torch.rand(2000, 32), torch.arange(2000))
 
 
+@case()
 def subset() -> Any:
     return Subset(tensors(), range(0, 2000, 2))
 
 
+@case()
 def concatenated() -> Any:
     return ConcatDataset([tensors(), tensors()])
 
 
+@case()
 class Texts(Healthy):
     def __getitem__(self, index: int) -> Any:
         return f"This is sentence {index} of a text", index % 3
 
 
+@case()
 class Tokens(Healthy):
     """Samples of nearly the same length, so that padding costs little."""
 
@@ -50,6 +56,7 @@ def _images() -> Path:
     return folder.parent
 
 
+@case(needs="PIL")
 class Images(Healthy):
     def __init__(self) -> None:
         self.paths = sorted(_images().rglob("*.jpg"))
@@ -61,15 +68,19 @@ class Images(Healthy):
             return np.asarray(image.resize((128, 128))), index % 10
 
 
+# Decoding small images as torchvision does, or Arrow rows, holds the lock for a share close to the threshold.
+@case(needs="PIL", also=("serialised",))
 def image_folder() -> Any:
     return feedline.datasets.ImageFolder(_images())
 
 
+@case()
 def mapped() -> Any:
     np.save("rows.npy", np.random.default_rng(0).random((1000, 64), np.float32))
     return feedline.datasets.ArrayDataset("rows.npy")
 
 
+@case(needs="h5py")
 def hdf5() -> Any:
     import h5py
 
@@ -78,6 +89,7 @@ def hdf5() -> Any:
     return feedline.datasets.HDF5Dataset("rows.h5")
 
 
+@case(needs="datasets", also=("serialised",))
 def hugging_face() -> Any:
     import datasets
 

@@ -28,12 +28,13 @@ from tests.tools.advise import (
     test_rules,
     test_running,
 )
-from tests.tools.advise.fixes import FIXES, close_handles
+from tests.tools.advise.fixes import CASES, Case, close_handles
 from tests.tools.advise.measurements import batch, loader, measured, samples
-from tests.tools.advise.reliability import CASES, SECONDS, Case, run_once
+from tests.tools.advise.reliability import PROBED, SECONDS, run_once
 from tests.tools.advise.test_machine import SOUND
 from tests.tries import try_again
 
+FIXES = {name: case for name, case in CASES.items() if case.setup is not None}
 NO_CODE = {"failing-loader"}
 """Findings without code, as the change has to be made in the user's own."""
 
@@ -51,8 +52,8 @@ def names(findings: list[Finding]) -> list[str]:
 def test_the_fix_gives_the_same_batches(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where some datasets write files
     fix = FIXES[name]
-    dataset = fix.slow()
-    (finding,) = [one for one in diagnose(fix.setup(dataset)) if one.name == fix.finding]
+    dataset = fix.make()
+    (finding,) = [one for one in diagnose(fix.measured(dataset)) if one.name == fix.own]
     assert finding.code is not None
     try:
         fix.check(finding.code, dataset)
@@ -76,7 +77,7 @@ def test_every_finding_about_a_dataset_has_a_tested_fix() -> None:
         for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding":
                 named.add(ast.literal_eval(node.args[0]))
-    assert named - NO_CODE == {fix.finding for fix in FIXES.values()}
+    assert named - NO_CODE == {fix.own for fix in FIXES.values()}
 
 
 @pytest.mark.real_time
@@ -89,11 +90,9 @@ def test_the_promised_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monk
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         monkeypatch.chdir(folder)
-        module = slow_datasets if hasattr(slow_datasets, name) else diseases
-        found = {finding.name: finding for finding in diagnose(probe(f"{module.__name__}:{name}", seconds=SECONDS))}
-        finding = found[fix.finding]
+        (finding,) = [one for one in diagnose(probe(fix.source, seconds=SECONDS)) if one.name == fix.own]
         assert finding.code is not None
-        fix.check(finding.code, fix.slow())
+        fix.check(finding.code, fix.make())
         real = fix.measured_gain(finding.code)
         # No gain is promised if the machine's noise hides it.
         assert finding.gain is not None or real < 2
@@ -108,10 +107,10 @@ def test_the_promised_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monk
 
 def every_finding() -> list[Finding]:
     """Return findings of every kind: about datasets, runs and machines."""
-    written = SimpleNamespace(path="/data/rows.txt")
-    found = [finding for fix in FIXES.values() for finding in diagnose(fix.setup(written))]
+    written = SimpleNamespace(path="/data/rows.txt", paths=["/data/0.jpg"])
+    found = [finding for fix in FIXES.values() for finding in diagnose(fix.measured(written))]
     found += [finding for changes, _ in test_rules.RULES for finding in diagnose(measured(**changes))]
-    found += diagnose(replace(FIXES["Waiting"].setup(None), noise=Noise(20.0)))
+    found += diagnose(replace(FIXES["Waiting"].measured(None), noise=Noise(20.0)))
     for parameters in test_running.PROBLEMS:
         found += test_running.found(**parameters[0])
     return [*found, *machine.find(collect_details()), *machine.find(SOUND)]
@@ -198,7 +197,7 @@ def test_findings_near_a_threshold_need_a_quiet_machine() -> None:
 
 @pytest.mark.real_time
 @pytest.mark.timeout(600)  # repeats
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", PROBED, ids=lambda case: case.name)
 def test_a_dataset_gets_its_own_finding(case: Case) -> None:
     """End to end, with a real probe. `python -m tests.tools.advise.reliability` does 100 runs beside busy loops."""
     if case.needs is not None:

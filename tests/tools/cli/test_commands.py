@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import feedline
+from feedline.errors import DatasetFailed
 from feedline.tools.cli.main import COMMANDS, main
 from tests import program_server
 from tests.tools.advise.recordings import recording_of
@@ -23,7 +24,9 @@ PROGRAM = """
 import sys
 from feedline.tools.advise import what_if
 from feedline.tools.cli.main import main
+from feedline.tools.measure import sweep
 what_if.GRID_BATCHES = 20
+sweep._COUNTED_S = 0.02  # per measurement, regardless of --seconds
 sys.exit(main())
 """
 TRAINING = """
@@ -72,7 +75,7 @@ PRINTED = [
     (["profile", "-o", FOREIGN + "-p", f"{FOREIGN}.py"], f"{FOREIGN}-p.html"),
     (["report", f"{FOREIGN}.json"], f"{FOREIGN}.html"),
     (["run", f"{FOREIGN}.py"], ""),
-    (["tune", MINE, "--seconds", "5"], MINE),
+    (["tune", MINE, "--seconds", "60"], MINE),
 ]
 
 
@@ -142,6 +145,22 @@ def test_a_path_that_does_not_exist_is_explained(
     assert captured.out == ""
 
 
+@pytest.mark.parametrize(
+    ("reason", "status"), [("import", 4), ("raises", 5), ("hangs", 6), ("crashes", 7), ("empty", 8)]
+)
+@pytest.mark.parametrize("command", ["bench", "doctor", "tune"])
+def test_why_a_dataset_could_not_be_tried_is_the_exit_code(
+    command: str, reason: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise DatasetFailed("It failed.", reason, "Traceback: theirs")
+
+    monkeypatch.setattr(f"feedline.tools.cli.{command}.run", fail)
+    assert main([command, "a:b"]) == status
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "Traceback: theirs\n\nfeedline: It failed.\n")
+
+
 @pytest.mark.parametrize("command", ["bench", "doctor", "lab", "tune"])
 def test_a_file_without_the_name_of_a_dataset_is_explained(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, str(DATASETS)]) == 1
@@ -149,14 +168,28 @@ def test_a_file_without_the_name_of_a_dataset_is_explained(command: str, capsys:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [[], ["nonsense"], ["demo", "--images", "0"], ["bench", "--rounds", "many"], ["bench", "--seconds", "nan"]],
+    ("arguments", "text"),
+    [
+        ([], "COMMAND"),
+        (["nonsense"], "nonsense"),
+        (["demo", "--images", "0"], "--images"),
+        (["bench", "--rounds", "many"], "many"),
+        (["bench", "--seconds", "nan"], "nan"),
+        (["bench", "a:b", "--workers", "-1"], "-1"),
+        (["bench", "a:b", "--engine", "magic"], "magic"),
+        (["tune"], "required"),
+        (["tune", "a:b", "--step-ms", "-1"], "-1"),
+        (["tune", "a:b", "--plot", "a.gif"], ".svg"),
+        (["tune", "a:b", "--plot", f"{__file__}/a.svg"], "cannot be written"),
+    ],
 )
-def test_wrong_arguments_print_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_print_the_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2
-    assert "usage: feedline" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "usage: feedline" in err
+    assert text in err
 
 
 @pytest.mark.parametrize("command", [name for name, command in COMMANDS.items() if command.packages])
@@ -179,17 +212,6 @@ def test_help_imports_no_other_package() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert set(re.findall(r"^    (\w+)  ", done.stdout, re.MULTILINE)) == set(COMMANDS)
-
-
-def test_a_keyboard_interrupt_exits_without_a_message(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("feedline.tools.cli.report.run", interrupt)
-    assert main(["report", "run.json"]) == 130
-    assert capsys.readouterr().err == ""
 
 
 def test_the_command_also_runs_as_a_module() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +38,3 @@ def test_both_datasets_have_the_same_samples_except_for_the_crop(folder: Path) -
             assert 0.3 < found.std() < 2  # normalised
         again = usual[number][0]
         assert not torch.equal(image, again)
-
-
-def test_datasets_can_be_pickled(folder: Path) -> None:
-    for dataset in (UsualPictures(folder), picture_folder(folder)):
-        sent: Any = pickle.loads(pickle.dumps(dataset))
-        assert int(sent[5][1]) == 5 % len(PATTERNS)

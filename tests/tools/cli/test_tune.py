@@ -36,7 +36,7 @@ def test_one_line_of_arguments_is_recommended(tmp_path: Path) -> None:
 
 
 def test_the_recommendation_for_a_training_step_is_written_as_json() -> None:
-    done = run_quietly("tune", f"{OWN}:Ready", "--batch-size", 2, "--step-ms", 20, "--seconds", 100, "--json")
+    done = run_quietly("tune", f"{OWN}:Ready", "--batch-size", 2, "--step-ms", 5, "--seconds", 100, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     output = json.loads(done.stdout)
     assert set(output) == {"setting", "code", "reasons", "missing", "batch_size", "batch_bytes", "tried"}

@@ -116,7 +116,7 @@ def give(page: Any, control: str, value: str) -> None:
 
 
 def test_views_show_the_pictures_figures_and_texts_of_the_run(page: Any) -> None:
-    for view in QUICK:
+    for view in (samplers.VIEW, collate.VIEW):
         show(page, view.name)
         events = events_of(view.name)
         names = {event["name"] for event in events if "name" in event}
@@ -135,10 +135,6 @@ def test_views_show_the_pictures_figures_and_texts_of_the_run(page: Any) -> None
         for width in (NARROW, WIDTH):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-    assert page.query_selector("polyline.series") is None  # pictures of the previous view are gone
-    show(page, "batching")
-    assert page.query_selector("polyline.series") is not None
-    assert len(page.query_selector_all("[data-picture='epoch 0'] .cell")) == 50
 
 
 @pytest.mark.slow

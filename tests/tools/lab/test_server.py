@@ -141,7 +141,6 @@ def test_a_click_reaches_its_run_while_that_offers_the_button(address: str) -> N
         lines = map(json.loads, run.iter_lines())
         clicks = f"/runs/{next(lines)['number']}/clicks"
         with client(address) as other:
-            assert "no button 'go'" in other.post(clicks, json={"action": "go"}).json()["error"]
             assert any(event["kind"] == "buttons" for event in lines)
             assert "no button 'stop'" in other.post(clicks, json={"action": "stop"}).json()["error"]
             assert other.post(clicks, json={"action": "go"}).status_code == 200

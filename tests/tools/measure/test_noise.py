@@ -7,7 +7,6 @@ import pytest
 
 from feedline.system.timing import Clock
 from feedline.tools.measure import noise
-from feedline.tools.measure.measured import Noise
 from feedline.tools.measure.noise import Calibration, spread_of
 
 
@@ -45,23 +44,3 @@ def test_stolen_time_is_a_share_of_all_time(monkeypatch: pytest.MonkeyPatch) -> 
     found = Calibration(ListClock([1e-4] * 100)).noise()
     assert found.stolen == pytest.approx(0.3)
     assert found.floor == pytest.approx(0.3)
-
-
-def test_stolen_time_is_zero_where_the_system_does_not_report_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise, "_cores_time", list)
-    assert Calibration(ListClock([1e-4] * 100)).noise().stolen == 0
-
-
-def test_the_calibration_loop_runs_a_minimum_number_of_times() -> None:
-    clock = ListClock([1e-4] * 1000)
-    calibration = Calibration(clock)
-    calibration.noise()
-    assert sum(1 for _ in clock._times) == 1000 - noise._LEAST
-
-
-def test_the_description_names_every_kind_of_noise() -> None:
-    text = str(Noise(0.25, 0.08, 0.4))
-    assert "varied by 25%" in text
-    assert "other virtual machines took 8% of the cores" in text
-    assert "for 40% of the time the dataset waited for a core" in text
-    assert "virtual" not in str(Noise(0.25, 0.0, 0.4))

@@ -21,7 +21,7 @@ from feedline.tools.measure.measured import Samples, SlowRows
 from feedline.tools.measure.opened_files import OpenedFiles
 from feedline.tools.measure.our_source import FileReads, image_size
 from feedline.tools.measure.samples import Sampling, asking, some_indices
-from tests.tools.advise import diseases, slow_datasets
+from tests.tools.advise import diseases, open_files
 
 
 @pytest.fixture(autouse=True)
@@ -155,13 +155,13 @@ def test_samples_that_do_not_wait_for_rows_are_left_alone(make: Callable[[], Any
 @pytest.mark.parametrize(
     ("kind", "way"),
     [
-        (slow_datasets.Reopening, "npy"),
-        (slow_datasets.ReopeningLines, "lines"),
-        (slow_datasets.ReopeningJSON, "json"),
-        (slow_datasets.ReopeningWhole, "bytes"),
-        (slow_datasets.ReopeningParts, "part"),
-        (slow_datasets.ReopeningHDF5, "h5py"),
-        (slow_datasets.ReopeningSQLite, "sqlite3"),
+        (open_files.Reopening, "npy"),
+        (open_files.ReopeningLines, "lines"),
+        (open_files.ReopeningJSON, "json"),
+        (open_files.ReopeningWhole, "bytes"),
+        (open_files.ReopeningParts, "part"),
+        (open_files.ReopeningHDF5, "h5py"),
+        (open_files.ReopeningSQLite, "sqlite3"),
         (diseases.ParquetAgain, "pyarrow"),
     ],
 )
@@ -180,7 +180,7 @@ def test_nothing_is_patched_and_a_hook_is_set_again() -> None:
     before = sys.gettrace()
     sys.settrace(hook)
     try:
-        reads_of(slow_datasets.ReopeningJSON)
+        reads_of(open_files.ReopeningJSON)
         assert sys.gettrace() is hook
     finally:
         sys.settrace(before)
@@ -194,7 +194,11 @@ def test_nothing_is_patched_and_a_hook_is_set_again() -> None:
 def test_images_are_decoded_at_the_size_of_the_sample(kind: type[Any], library: str) -> None:
     images = reads_of(kind, 8).images
     assert images is not None
-    assert (images.library, images.pixels, images.size) == (library, 1600 * 1200, (diseases.SIDE, diseases.SIDE))
+    assert (images.library, images.pixels, images.size) == (
+        library,
+        np.prod(kind.shape),
+        (diseases.SIDE, diseases.SIDE),
+    )
     assert Path(images.path).parent == Path.cwd()
     assert images.kept == 1
 

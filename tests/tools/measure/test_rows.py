@@ -51,13 +51,6 @@ def test_rows_contain_the_machine_and_every_round_but_no_path(outcomes: list[Out
     assert rest[-1]["ratios"]["torch"]["samples_per_s"]["median"] == 12
 
 
-def test_standard_output_has_only_rows_when_json_goes_there(
-    outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows.publish("tiny", outcomes, Namespace(json="-"), columns=COLUMNS)
-    assert all(json.loads(line) for line in capsys.readouterr().out.splitlines())
-
-
 def test_the_table_shows_ratios_and_disturbed_rounds(
     outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:

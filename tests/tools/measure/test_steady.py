@@ -35,7 +35,3 @@ def test_the_margin_covers_prefetched_batches() -> None:
 def test_rejects_epochs_that_are_too_short() -> None:
     with pytest.raises(ValueError, match="an epoch of 9 batches leaves nothing to count"):
         Steady(lambda: opened(9), touch, 1, Span(0.0, warmup=4)).measure()
-
-
-def test_peak_memory_is_measured() -> None:
-    assert (Steady(opened, touch, 1, Span(0.0, warmup=4)).peak_pss_mb() or 1) > 0

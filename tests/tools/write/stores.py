@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+import feedline
 from feedline.tools.write import Packed, Stage
 from feedline.tools.write.opening import open_path
 from feedline.tools.write.reading import open_packed
@@ -105,6 +106,11 @@ def _kill_at(number: int) -> None:
 
     for name in CRASHES:
         setattr(os, name, watched(getattr(os, name)))
+
+
+def pack_as(format_: str, folder: Path, samples: Any, **options: Any) -> Packed:
+    """Pack samples into an unsharded output of this format."""
+    return feedline.pack(samples, folder / SINGLE[format_], format=format_, workers=0, **options)
 
 
 def read(packed: Packed) -> list[dict[str, Any]]:

@@ -56,15 +56,6 @@ def test_samples_that_raise_are_reported_or_skipped(tmp_path: Path, kind: type[M
     assert canonical(read(packed)) == canonical([mixed(index) for index in range(100) if index not in (3, 40, 41, 99)])
 
 
-def test_the_count_of_skipped_samples_survives_an_interruption(tmp_path: Path) -> None:
-    act = partial(pack, on_error="skip", format="tar", samples_per_shard=16)
-    out = tmp_path / "out"
-    assert not in_child(lambda: act(Broken(), out, report=DieAt(60)))
-    packed = act(Broken(), out)
-    assert (packed.count, packed.skipped, len(packed.reasons)) == (96, 4, 4)
-    assert content(out) == content(act(Broken(), tmp_path / "whole").path)
-
-
 def test_packing_fails_if_no_sample_can_be_packed(tmp_path: Path) -> None:
     with pytest.raises(PackError, match=r"No sample could be packed.*KeyError"):
         pack(Fails(), tmp_path / "out.lmdb", on_error="skip")
@@ -133,11 +124,6 @@ def test_a_late_sample_of_another_shape_is_named(tmp_path: Path) -> None:
     assert read(packed)[-1]["x"].shape == (3,)
 
 
-def test_a_late_number_of_another_kind_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PackError, match=r"Sample 300 does not fit: its field 'x' is the float 0.5, which does not"):
-        pack([{"x": 1}] * 300 + [{"x": 0.5}], tmp_path / "out.h5")
-
-
 # -- samples that do not fit ------------------------------------------------------------------------------------------
 
 
@@ -193,7 +179,6 @@ def test_samples_that_do_not_fit_are_skipped(tmp_path: Path, format_: str, optio
         assert max(counts) - min(counts) <= 2, "shards are about equally large"
 
 
-@pytest.mark.slow
 def test_skipped_samples_are_the_same_with_workers_and_after_an_interruption(tmp_path: Path) -> None:
     act = partial(pack, on_error="skip", format="hdf5", samples_per_shard=300)
     whole = act(Odd(ODD), tmp_path / "whole")

@@ -5,68 +5,65 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+import feedline
 from feedline.datasets.framework.checksums import sealed
 from feedline.errors import BadOption
-from feedline.tools.write.options import Options, as_fields, as_names, as_path, check_apart, check_place, is_name
+from feedline.tools.write.options import Options, as_fields, as_path, check_apart, check_place
 from feedline.tools.write.writers.contract import FORMATS
 
 pytestmark = pytest.mark.sample(5)
 
 
 @pytest.mark.parametrize(
-    ("given_", "fields"),
+    ("name", "options", "message"),
     [
-        (None, None),
-        (["a", "b"], (("a", "a"), ("b", "b"))),
-        (("a",), (("a", "a"),)),
-        ({"new": "old", "b": "b"}, (("new", "old"), ("b", "b"))),
-        ({"x": "group/x", "key": "__key__"}, (("x", "group/x"), ("key", "__key__"))),
-        (iter(["a"]), (("a", "a"),)),
+        ("out", {}, r"does not select a format.*--format lmdb\|hdf5\|tar\|parquet\|npy"),
+        ("out.tar.gz", {}, "does not select a format"),
+        (".h5", {}, "does not select a format"),
+        ("out.h5", {"format": "zarr"}, "not one of lmdb"),
+        ("out.h5", {"samples_per_shard": 10}, "Shards are files in a folder"),
+        ("out", {"format": "lmdb", "samples_per_shard": 10}, "lmdb does not support shards"),
+        ("out", {"format": "tar", "samples_per_shard": 0}, "samples_per_shard=0"),
+        ("out", {"format": "tar", "shard_bytes": True}, "shard_bytes=True"),
+        ("out.h5", {"compression": "zip"}, "supports gzip, lzf"),
+        ("out.lmdb", {"compression": "gzip"}, "none"),
+        ("out.h5", {"quality": 0}, "between 1 and 100"),
+        ("out.h5", {"resize": -1}, "neither a positive number of pixels"),
+        ("out.h5", {"resize": ()}, "0 numbers. Give a width and a height"),
+        ("out.h5", {"resize": (1, 2, 3)}, "3 numbers. Give a width and a height"),
+        ("out.h5", {"encode": "bmp"}, "not one of 'keep'"),
+        ("out.h5", {"encode": "jpg"}, "no field of the first samples is one"),
+        ("out.h5", {"on_error": "retry"}, "neither"),
+        ("out.h5", {"ragged": "x"}, "ragged=.*is not a list of names"),
+        ("out.h5", {"fields": "label"}, "not a list of names"),
+        ("out.h5", {"fields": 3}, "not a list of names"),
+        ("out.h5", {"fields": [1, 2]}, "not a list of names"),
+        ("out.h5", {"fields": {"a": 1}}, "not a list of names"),
+        ("out.h5", {"fields": []}, "names no field"),
+        ("out.h5", {"fields": ["a", "a"]}, "twice"),
+        ("out.h5", {"fields": ["group/x"]}, r"--fields x=group/x \(fields={'x': 'group/x'} in Python\)"),
+        ("out.h5", {"fields": ["__key__"]}, "--fields x=__key__"),
+        ("out.h5", {"fields": {"../../x": "a"}}, "--fields x=a"),
+        ("out.h5", {"fields": {"a\nb": "a"}}, "allows the field name"),
+        ("out.h5", {"fields": [""]}, "allows the field name"),
     ],
 )
-def test_fields_are_normalised(given_: Any, fields: Any) -> None:
-    assert as_fields(given_) == fields
+def test_rejects_options_that_cannot_work(tmp_path: Path, name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        feedline.pack([{"x": 1.5}], tmp_path / name, workers=0, **options)
 
 
 @pytest.mark.parametrize(
-    ("given_", "message"),
+    ("given", "fields"),
     [
-        ("label", "not a list of names"),
-        (b"label", "not a list of names"),
-        (3, "not a list of names"),
-        ([1, 2], "not a list of names"),
-        ({"a": 1}, "not a list of names"),
-        ([], "names no field"),
-        ({}, "names no field"),
-        (["a", "a"], "twice"),
-        (["group/x"], r"--fields x=group/x \(fields={'x': 'group/x'} in Python\)"),
-        ([".."], "allows the field name"),
-        (["__key__"], "--fields x=__key__"),
-        ([""], "allows the field name"),
-        ({"../../x": "a"}, "--fields x=a"),
-        ({"a\nb": "a"}, "allows the field name"),
+        (None, None),
+        (iter(["a", "b"]), (("a", "a"), ("b", "b"))),
+        ({"x": "group/x", "key": "__key__"}, (("x", "group/x"), ("key", "__key__"))),
     ],
 )
-def test_rejects_impossible_fields(given_: Any, message: str) -> None:
-    with pytest.raises(BadOption, match=message):
-        as_fields(given_)
-
-
-@given(st.text())
-def test_accepted_names_stay_within_the_folder(name: str) -> None:
-    if is_name(name):
-        assert Path(name).name == name
-        assert (Path("/folder") / f"{name}.npy").parent == Path("/folder")
-
-
-def test_lists_of_names() -> None:
-    assert as_names(["a"], "ragged") == ("a",)
-    for wrong in ("a", None, [1]):
-        with pytest.raises(BadOption, match=r"ragged=.*is not a list of names"):
-            as_names(wrong, "ragged")
+def test_fields_are_normalised(given: Any, fields: Any) -> None:
+    assert as_fields(given) == fields
 
 
 @pytest.mark.parametrize("out", [3, None, "/", b"a.h5", "s3://bucket/tokens.bin", "s3:/bucket/train"])
@@ -75,42 +72,53 @@ def test_rejects_outputs_that_are_not_local_paths(out: Any) -> None:
         as_path(out)
 
 
-def test_which_outputs_may_be_written_and_replaced(tmp_path: Path) -> None:
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
     (tmp_path / "file.tar").touch()
     (tmp_path / "folder.tar").mkdir()
     (tmp_path / "ours").mkdir()
     (tmp_path / "ours" / "feedline.json").write_text(json.dumps(sealed({"feedline": "1.0"})))
     (tmp_path / "link.tar").symlink_to(tmp_path / "file.tar")
-    tar, npy, plain = FORMATS["tar"], FORMATS["npy"], Options()
-    assert check_place(tmp_path / "new", tar, plain, overwrite=False)
-    assert not check_place(tmp_path / "none" / "yet" / "new.tar", tar, plain, overwrite=False)
-    assert (tmp_path / "none" / "yet").is_dir()
-    assert check_place(tmp_path / "a.b", tar, plain, overwrite=False)
-    assert not check_place(tmp_path / "new.tar", tar, plain, overwrite=False)
-    assert not check_place(tmp_path / "file.tar", tar, plain, overwrite=True)
-    assert check_place(tmp_path / "ours", tar, plain, overwrite=True)
-    for name, format_, message in (
-        ("file.tar", tar, "exists already"),
-        ("ours", npy, "exists already"),
-        ("file.tar/new.tar", tar, "cannot be written"),
-    ):
-        with pytest.raises(BadOption, match=message):
-            check_place(tmp_path / name, format_, plain, overwrite=False)
-    for name, format_, message in (
-        ("folder.tar", tar, "is a folder, but would become a file"),
-        ("file.tar", npy, "is a file, but would become a folder"),
-        ("ours", FORMATS["lmdb"], "is a folder, but would become a file"),
-        ("link.tar", tar, "exists already"),
-    ):
-        with pytest.raises(BadOption, match=message):
-            check_place(tmp_path / name, format_, plain, overwrite=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "overwrite", "is_sharded"),
+    [
+        ("new", False, True),
+        ("none/yet/new.tar", False, False),
+        ("a.b", False, True),
+        ("file.tar", True, False),
+        ("ours", True, True),
+    ],
+)
+def test_outputs_that_may_be_written(places: Path, name: str, overwrite: bool, is_sharded: bool) -> None:
+    assert check_place(places / name, FORMATS["tar"], Options(), overwrite=overwrite) == is_sharded
+    assert (places / name).parent.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("name", "format_", "overwrite", "message"),
+    [
+        ("file.tar", "tar", False, "exists already"),
+        ("ours", "npy", False, "exists already"),
+        ("file.tar/new.tar", "tar", False, "cannot be written"),
+        ("folder.tar", "tar", True, "is a folder, but would become a file"),
+        ("file.tar", "npy", True, "is a file, but would become a folder"),
+        ("ours", "lmdb", True, "is a folder, but would become a file"),
+        ("link.tar", "tar", True, "exists already"),
+    ],
+)
+def test_outputs_that_may_not_be_written(places: Path, name: str, format_: str, overwrite: bool, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        check_place(places / name, FORMATS[format_], Options(), overwrite=overwrite)
 
 
 def test_rejects_an_output_inside_its_source(tmp_path: Path) -> None:
     (tmp_path / "photos" / "a").mkdir(parents=True)
     (tmp_path / "other").symlink_to(tmp_path / "photos")
-    check_apart(str(tmp_path / "photos"), tmp_path / "out.tar")
-    check_apart(str(tmp_path / "photos"), tmp_path / "photos.tar")
+    for out in ("out.tar", "photos.tar"):
+        check_apart(str(tmp_path / "photos"), tmp_path / out)
     for out in ("photos/out.tar", "photos/a/out.tar", "photos", "other/out.tar", "photos/../photos/out.tar"):
         with pytest.raises(BadOption, match="lies in"):
             check_apart(str(tmp_path / "photos"), tmp_path / out)

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import signal
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -18,8 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import ParquetDataset, Remote, TarDataset, open_dataset
@@ -37,7 +34,6 @@ from tests.datasets.storage.servers import (
     s3_bucket,
     store_proxy,
 )
-from tests.sampling import examples
 from tests.tools.write.stores import Mixed, canonical, content, mixed
 
 pack = functools.partial(feedline.pack, workers=0)
@@ -158,8 +154,13 @@ class Lost(Exception):
     """Stands for a machine that is lost."""
 
 
-@pytest.mark.parametrize("replaces", [False, True])
-@pytest.mark.parametrize("format_", ["tar", pytest.param("parquet", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("format_", "replaces"),
+    [
+        ("tar", True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in itertools.product(["parquet"], [False, True])),
+    ],
+)
 def test_a_run_that_ends_at_any_request_is_resumed(
     memory: Any, monkeypatch: pytest.MonkeyPatch, format_: str, replaces: bool
 ) -> None:
@@ -385,6 +386,11 @@ def proxy(s3: Any) -> Iterator[StoreProxy]:
         yield proxy
 
 
+@pytest.fixture
+def remote(proxy: StoreProxy) -> Remote:
+    return Remote(storage_options=options_for(proxy))
+
+
 def objects(s3: Any, folder: str) -> dict[str, bytes]:
     """Return the content of all objects below a folder of the bucket, by relative path."""
     found = s3.list_objects_v2(Bucket="bucket", Prefix=f"{folder}/").get("Contents", [])
@@ -402,13 +408,13 @@ def kinds(proxy: StoreProxy) -> Counter[str]:
 @needs_s3
 @pytest.mark.parametrize("format_", ["tar", "parquet"])
 def test_s3_gets_the_same_bytes_and_a_fixed_number_of_requests_per_shard(
-    s3: Any, proxy: StoreProxy, tmp_path: Path, format_: str
+    s3: Any, proxy: StoreProxy, remote: Remote, tmp_path: Path, format_: str
 ) -> None:
     asked = {}
     for count in (2, 5):
         proxy.asked.clear()
         act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=100 // count)
-        act(f"s3://bucket/{format_}-{count}", remote=Remote(storage_options=options_for(proxy)))
+        act(f"s3://bucket/{format_}-{count}", remote=remote)
         asked[count] = kinds(proxy)
         local = act(tmp_path / f"{count}").path
         assert without_place(objects(s3, f"{format_}-{count}")) == without_place(content(local))
@@ -419,8 +425,7 @@ def test_s3_gets_the_same_bytes_and_a_fixed_number_of_requests_per_shard(
 
 
 @needs_s3
-def test_reading_from_s3_neither_lists_nor_scans(s3: Any, proxy: StoreProxy) -> None:
-    remote = Remote(storage_options=options_for(proxy))
+def test_reading_from_s3_neither_lists_nor_scans(proxy: StoreProxy, remote: Remote) -> None:
     for format_, field in (("tar", "cls"), ("parquet", "label")):
         pack(Mixed(), f"s3://bucket/read-{format_}", format=format_, samples_per_shard=30, remote=remote)
         proxy.asked.clear()
@@ -433,10 +438,8 @@ def test_reading_from_s3_neither_lists_nor_scans(s3: Any, proxy: StoreProxy) -> 
 
 
 @needs_s3
-def test_inspect_reads_only_the_manifest(s3: Any, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    shards(
-        Mixed(), "s3://bucket/seen", remote=Remote(storage_options=options_for(proxy)), metadata={"classes": ["a", "b"]}
-    )
+def test_inspect_reads_only_the_manifest(proxy: StoreProxy, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards(Mixed(), "s3://bucket/seen", remote=remote, metadata={"classes": ["a", "b"]})
     proxy.asked.clear()
     for name, value in {
         "AWS_ENDPOINT_URL": proxy.address,
@@ -458,13 +461,12 @@ def test_inspect_reads_only_the_manifest(s3: Any, proxy: StoreProxy, monkeypatch
 
 
 @needs_s3
-def test_a_replaced_object_of_the_same_size_is_detected(s3: Any, proxy: StoreProxy) -> None:
-    options = options_for(proxy)
-    shards(Mixed(), "s3://bucket/changed", remote=Remote(storage_options=options))
+def test_a_replaced_object_of_the_same_size_is_detected(s3: Any, remote: Remote) -> None:
+    shards(Mixed(), "s3://bucket/changed", remote=remote)
     key = "changed/shard-000000.tar"
     data = s3.get_object(Bucket="bucket", Key=key)["Body"].read()
     s3.put_object(Bucket="bucket", Key=key, Body=data[:-1] + b"\1")
-    dataset = TarDataset("s3://bucket/changed/", "cls", cache=False, remote=Remote(storage_options=options))
+    dataset = TarDataset("s3://bucket/changed/", "cls", cache=False, remote=remote)
     for act in (lambda: dataset[0], lambda: list(dataset.stream())):
         with pytest.raises(SourceChanged, match=r"shard-000000.tar was changed"):
             act()
@@ -472,45 +474,34 @@ def test_a_replaced_object_of_the_same_size_is_detected(s3: Any, proxy: StorePro
 
 
 @needs_s3
-@pytest.mark.parametrize("fault", ["SlowDown", "drop"])
-def test_uploads_are_repeated(s3: Any, proxy: StoreProxy, tmp_path: Path, fault: str) -> None:
-    proxy.fault = first(3, fault, "PUT")
-    shards(Mixed(), f"s3://bucket/{fault}", remote=Remote(storage_options=options_for(proxy)))
-    local = shards(Mixed(), tmp_path / "out").path
-    assert without_place(objects(s3, fault)) == without_place(content(local))
-
-
-@needs_s3
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("AccessDenied", r"cannot be written: PermissionError"),
         ("ExpiredToken", r"credentials have expired"),
         ("InternalError", r"cannot be written: .*tried 6 times"),
     ],
 )
 def test_store_errors_in_the_middle_of_a_run_are_explained_and_it_resumes(
-    s3: Any, proxy: StoreProxy, tmp_path: Path, fault: str, text: str
+    s3: Any, proxy: StoreProxy, remote: Remote, tmp_path: Path, fault: str, text: str
 ) -> None:
-    place, options = f"s3://bucket/{fault}", options_for(proxy)
+    place = f"s3://bucket/{fault}"
     proxy.fault = lambda method, path, headers: fault if method == "PUT" and "/shard-000003" in path else None
     with pytest.raises(PackError, match=rf"(?s){text}.*3 complete shards are in {place}.*resumes") as caught:
-        shards(Mixed(), place, remote=Remote(storage_options=options))
+        shards(Mixed(), place, remote=remote)
     assert "secret" not in str(caught.value)
     assert "feedline.json" not in objects(s3, fault)
-    proxy.fault = lambda method, path, headers: None
-    assert shards(Mixed(), place, remote=Remote(storage_options=options)).resumed == 44
+    proxy.fault = first(3, "drop", "PUT")  # such requests are repeated
+    assert shards(Mixed(), place, remote=remote).resumed == 44
     assert without_place(objects(s3, fault)) == without_place(content(shards(Mixed(), tmp_path / "out").path))
 
 
 @needs_s3
-def test_missing_buckets_and_permissions_are_reported(proxy: StoreProxy) -> None:
-    options = options_for(proxy)
+def test_missing_buckets_and_permissions_are_reported(proxy: StoreProxy, remote: Remote) -> None:
     with pytest.raises(PackError, match=r"s3://nowhere/out.*no such bucket.*Nothing was packed"):
-        shards(Mixed(), "s3://nowhere/out", remote=Remote(storage_options=options))
+        shards(Mixed(), "s3://nowhere/out", remote=remote)
     proxy.fault = lambda method, path, headers: "AccessDenied"
     with pytest.raises(PackError, match=r"s3://bucket/x/? cannot be listed: PermissionError"):
-        shards(Mixed(), "s3://bucket/x", remote=Remote(storage_options=options))
+        shards(Mixed(), "s3://bucket/x", remote=remote)
 
 
 @pytest.mark.parametrize("verify", [True, False])
@@ -559,9 +550,10 @@ sys.stdout.write(f"resumed {packed.resumed}\\n")
 """
 
 
+@pytest.mark.slow
 @needs_s3
 def test_a_run_killed_in_the_middle_of_an_upload_is_resumed(
-    s3: Any, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: Any, proxy: StoreProxy, remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is killed while it uploads the parts of its second shard."""
     monkeypatch.setenv("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(1 << 30))  # otherwise the server keeps files open
@@ -591,16 +583,14 @@ def test_a_run_killed_in_the_middle_of_an_upload_is_resumed(
         "s3://bucket/whole",
         format="tar",
         samples_per_shard=4,
-        remote=Remote(storage_options=options_for(proxy)),
+        remote=remote,
     )
     killed, whole = objects(s3, "killed"), objects(s3, "whole")
     assert without_place(killed) == without_place(whole)
     tags = [[shard["tag"] for shard in json.loads(files["feedline.json"])["shards"]] for files in (killed, whole)]
     assert tags[0] == tags[1]
     assert all(tag.endswith('-3"') for tag in tags[0]), "in three parts, with verified checksums"
-    with closing(
-        TarDataset("s3://bucket/killed/", "x.npy", cache=False, remote=Remote(storage_options=options_for(proxy)))
-    ) as dataset:
+    with closing(TarDataset("s3://bucket/killed/", "x.npy", cache=False, remote=remote)) as dataset:
         assert [int(dataset[number][7]) for number in (0, 3, 7)] == [0, 3, 7]
 
 
@@ -626,35 +616,3 @@ ray.shutdown()
 def test_ray_workers_write_the_same_output() -> None:
     ended = program_server.run(ON_RAY, cwd=Path(__file__).resolve().parents[3])
     assert ended.returncode == 0, ended.stderr
-
-
-# -- shards of equal size ---------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=examples(60))
-@given(
-    sizes=st.lists(st.integers(0, 500), min_size=1, max_size=120),
-    most=st.integers(1, 3000),
-    by_samples=st.booleans(),
-)
-def test_shards_are_balanced(sizes: list[int], most: int, by_samples: bool) -> None:
-    limits: dict[str, Any] = {"samples_per_shard": most % 40 + 1} if by_samples else {"shard_bytes": most}
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out"
-        pack([{"x": bytes(size)} for size in sizes], out, format="tar", verify=False, **limits)
-        counts = [shard["samples"] for shard in json.loads((out / "feedline.json").read_bytes())["shards"]]
-    assert sum(counts) == len(sizes)
-    if by_samples:
-        assert max(counts) <= limits["samples_per_shard"]
-        assert max(counts) - min(counts) <= 1
-        return
-    ends = np.cumsum([0, *counts])
-    sums = [sum(sizes[start:stop]) for start, stop in itertools.pairwise(ends.tolist())]
-    # A shard may exceed the limit by its last sample, and by a remainder of less than half a shard.
-    assert max(sums) <= 1.5 * most + 2 * max(sizes)
-
-
-def test_equal_samples_make_equal_shards(tmp_path: Path) -> None:
-    pack([{"x": bytes(1000)}] * 101, tmp_path / "out", format="tar", shard_bytes=33_000)
-    shards = json.loads((tmp_path / "out" / "feedline.json").read_bytes())["shards"]
-    assert [shard["samples"] for shard in shards] == [26, 25, 25, 25]

@@ -16,7 +16,6 @@ import feedline.datasets
 from feedline.errors import BadOption, CorruptSource, PackError, SourceError
 from feedline.text import TokenDataset, verify, write_tokens
 from feedline.tools.write import Stage
-from tests import program_server
 from tests.tools.write.lines import without_workers
 from tests.tools.write.stores import content
 
@@ -79,31 +78,6 @@ def test_the_output_does_not_depend_on_workers(tmp_path: Path, options: dict[str
     alone = write(Texts(), tmp_path / "alone", shard_tokens=1000)
     other = write(Texts(), tmp_path / "other", shard_tokens=1000, **options)
     assert content(other.path) == content(alone.path)
-
-
-PROGRAM = """
-import os, signal, sys
-from tests.tools.write.test_tokens import Texts, write
-
-def report(stage):
-    if stage.name == "tokenizing" and stage.done >= 60 and "--die" in sys.argv:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-written = write(Texts(), sys.argv[1], workers=2, shard_tokens=200, report=report)
-sys.stdout.write(f"resumed {written.resumed}\\n")
-"""
-
-
-def test_a_run_with_workers_is_resumed_after_sigkill(tmp_path: Path) -> None:
-    out = tmp_path / "tokens"
-    root = Path(__file__).resolve().parents[3]
-    died = program_server.run(PROGRAM, out, "--die", cwd=root)
-    assert died.returncode == -9, died.stderr
-    assert not out.exists()
-    done = program_server.run(PROGRAM, out, cwd=root)
-    assert done.returncode == 0, done.stderr
-    assert 20 <= int(done.stdout.rpartition("resumed ")[2]) < 100
-    assert content(out) == content(write(Texts(), tmp_path / "whole", shard_tokens=200).path)
 
 
 class Breaks(Texts):

@@ -111,7 +111,7 @@ class FileReads:
                 )  # fmt: skip
         length, best = len(self._dataset), rows
         for candidate in islice(self._candidates(followed), _MOST_CANDIDATES):
-            if time.monotonic() > until_s:
+            if best.row_s is not None and time.monotonic() > until_s:
                 break
             try:
                 with closing(candidate.open()) as source:

@@ -29,7 +29,7 @@ from feedline.tools.measure.samples import Ask, Sampling, asking, iterated, maki
 from feedline.tools.measure.state import OwnGenerators, handles_before, handles_of_threads, held_in, not_picklable
 from feedline.tools.measure.threads import held_locks, try_threads
 
-_SHARES = {"samples": 0.35, "files": 0.2, "pickle": 0.1, "loader": 0.5, "threads": 0.6}
+_SHARES = {"samples": 0.35, "files": 0.4, "pickle": 0.1, "loader": 0.5, "threads": 0.6}
 """Share of the remaining time that each part may take."""
 _BATCH = 32
 _LARGEST_BATCH = 256

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,14 @@ import numpy as np
 import pytest
 
 from feedline.datasets.formats.lmdb.dataset import META_KEY, key_of
-from feedline.errors import CorruptSource
 from feedline.memory.sharing import records
-from feedline.tools.write.writers.lmdb import stored
-from tests.tools.write.writers.outputs import samples_in, written
+from tests.tools.write.stores import pack_as, read
 
 pytestmark = pytest.mark.sample(5)
 
 
 def test_lmdb_reads_the_output(tmp_path: Path) -> None:
-    path = written("lmdb", tmp_path, [{"x": np.arange(number), "n": number} for number in range(5)])
+    path = pack_as("lmdb", tmp_path, [{"x": np.arange(number), "n": number} for number in range(5)]).path
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as environment, environment.begin() as all_:
         entries = dict(all_.cursor())
     assert list(entries) == [*map(key_of, range(5)), META_KEY]
@@ -28,7 +25,7 @@ def test_lmdb_reads_the_output(tmp_path: Path) -> None:
 
 
 def test_the_file_is_no_larger_than_necessary(tmp_path: Path) -> None:
-    path = written("lmdb", tmp_path, [{"x": bytes(100)} for _ in range(10)])
+    path = pack_as("lmdb", tmp_path, [{"x": bytes(100)} for _ in range(10)]).path
     assert path.stat().st_size < 200_000, "not the space reserved while writing"
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as environment:
         assert environment.info()["map_size"] < 100 << 20
@@ -36,12 +33,4 @@ def test_the_file_is_no_larger_than_necessary(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [b"", bytes(5_000_000), "x" * 100_000, {"a": [1, None, {"b": b"x"}]}, None, 2**80])
 def test_values_of_all_kinds_can_be_stored(tmp_path: Path, value: Any) -> None:
-    assert samples_in("lmdb", written("lmdb", tmp_path, [{"x": value}]))[0]["x"] == value
-
-
-def test_a_truncated_file_is_rejected_without_reading_it(tmp_path: Path) -> None:
-    """Reading the missing part of a mapped file would kill the process."""
-    path = written("lmdb", tmp_path, [{"x": bytes(10_000)} for _ in range(50)])
-    os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(CorruptSource, match="is truncated"):
-        stored(path)
+    assert read(pack_as("lmdb", tmp_path, [{"x": value}]))[0]["x"] == value
