@@ -251,13 +251,9 @@ class LinesAgain(Rows):
 
     def __init__(self) -> None:
         self.path = Path.cwd() / "rows.jsonl"
-<<<<<<< HEAD
-        self.path.write_text("".join(f'{{"x": {[number / 7] * 10 * COLUMNS}, "y": {number}}}\n' for number in range(COUNT)))
-=======
         note = 3000 * "-"
         lines = [json.dumps({"x": [number / 7] * COLUMNS, "y": number, "note": note}) for number in range(COUNT)]
         self.path.write_text("\n".join(lines) + "\n")
->>>>>>> core
 
     def __getitem__(self, index: int) -> Any:
         with open(self.path) as file:
