@@ -19,7 +19,7 @@ from feedline.datasets import CachedDataset, TarDataset, open_dataset
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.tools.write.inspection import inspect
 from tests.datasets.stores import COUNT, MAKERS, hdf5, tar
-from tests.tools.write.lines import without_workers
+from tests.tools.write.stores import without_workers
 
 
 @pytest.mark.parametrize("is_deep", [False, True])

@@ -149,13 +149,6 @@ def test_a_running_loader_and_its_recording_get_the_same_findings(tmp_path: Path
     assert feedline.doctor(Recording.load(tmp_path / "run.json.gz")) == later
 
 
-def test_a_recorded_run_that_waits_gets_a_finding() -> None:
-    recording = recording_of(200, workers=2)
-    (finding,) = feedline.doctor(recording)
-    assert finding.name == "too-few-workers"
-    assert finding.name in str(feedline.doctor(recording))
-
-
 def test_a_memory_leak_is_found_in_a_recording() -> None:
     recording = recording_of(400, make_ms=10, step_ms=12)
     recording.system["worker_memory"] = [5e8 + 4e6 * place for place in range(50)]

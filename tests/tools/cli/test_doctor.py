@@ -114,15 +114,6 @@ def test_rejects_a_recording_that_is_cut_off(tmp_path: Path, capsys: pytest.Capt
         assert "was cut off" in capsys.readouterr().err
 
 
-def test_rejects_a_pickle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "model.pt"
-    path.write_bytes(b"PK\x03\x04rest")
-    assert main(["doctor", str(path)]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith(f"feedline: {path} is a pickle")
-
-
 # -- datasets ----------------------------------------------------------------------------------------------------------
 
 DATASETS = Path(__file__).parents[1] / "measure" / "broken.py"
@@ -134,12 +125,10 @@ def run_doctor(*arguments: object, cwd: Path | None = None) -> subprocess.Comple
 
 
 def test_findings_about_a_dataset() -> None:
-    done = run_doctor(f"{DATASETS}:Plain")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Plain: 100 samples" in done.stdout
-    assert "Found nothing to change" in done.stdout
     done = run_doctor(f"{DATASETS}:Serious")
     assert done.returncode == 3, "something serious was found"
+    assert done.stderr == ""
+    assert "Serious: 100 samples" in done.stdout
     assert "copied-random" in done.stdout
     assert "feedline.rng()" in done.stdout
 

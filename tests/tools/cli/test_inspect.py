@@ -74,34 +74,53 @@ def test_no_size_is_shown_for_remote_files(tmp_path: Path, capsys: pytest.Captur
     system.rm("/inspected", recursive=True)
 
 
-def test_an_hdf5_file_that_pack_did_not_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "foreign.hdf5"
+def hdf5(path: Path) -> None:
     with h5py.File(path, "w") as store:
         store.create_dataset("group/images", data=np.zeros((30, 8, 8), np.uint8), chunks=(5, 8, 8), compression="gzip")
         store["labels"] = np.arange(30)
-    details = inspect(capsys, path, "--verify")
-    assert details["samples"] == 30
-    assert types(details)["group/images"] == "uint8 arrays of shape (8, 8)"
-    assert details["verified"] == 30
-    with h5py.File(path, "a") as store:
-        store["other"] = np.arange(7)
-    message = fails(capsys, path)
-    assert "differ in length" in message
-    assert "with --fields (fields=)" in message
-    assert inspect(capsys, path, "--fields", "group/images,labels")["samples"] == 30
 
 
-@pytest.mark.parametrize("subdir", [True, False])
-def test_an_lmdb_database_that_pack_did_not_write(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], subdir: bool
-) -> None:
-    path = tmp_path / "foreign.lmdb"
-    with lmdb.open(str(path), subdir=subdir) as env, env.begin(write=True) as txn:
+def database(path: Path) -> None:
+    with lmdb.open(str(path), subdir=path.suffix == "") as env, env.begin(write=True) as txn:
         for number in range(10):
             txn.put(b"key-%d" % number, jpeg(number))
-    details = inspect(capsys, path)
-    assert details["samples"] == 10
-    assert types(details) == {"value": "jpg"}
+
+
+TABLE = pa.table({"x": [1.5, 2.5, None], "text": ["a", "b", "c"], "list": [[1], [], [2, 3]], "raw": [jpeg(1)] * 3})
+COLUMNS = {
+    "x": "float64 numbers or None",
+    "text": "strings",
+    "list": "int64 arrays of different shapes (1-dimensional)",
+    "raw": "jpg",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "count", "columns"),
+    [
+        ("a.hdf5", hdf5, 30, {"group/images": "uint8 arrays of shape (8, 8)", "labels": "int64 numbers"}),
+        ("a.lmdb", database, 10, {"value": "jpg"}),
+        ("folder", database, 10, {"value": "jpg"}),
+        ("a.parquet", lambda path: pq.write_table(TABLE, path, row_group_size=2), 3, COLUMNS),
+        ("a.feather", lambda path: pyarrow.feather.write_feather(TABLE, str(path)), 3, COLUMNS),
+    ],
+)
+def test_stores_that_pack_did_not_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, make: Any, count: int, columns: dict[str, str]
+) -> None:
+    make(tmp_path / name)
+    details = inspect(capsys, tmp_path / name, "--verify")
+    assert (details["samples"], details["verified"], types(details)) == (count, count, columns)
+
+
+def test_fields_of_different_lengths_have_to_be_selected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hdf5(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "a") as store:
+        store["other"] = np.arange(7)
+    message = fails(capsys, tmp_path / "a.h5")
+    assert "differ in length" in message
+    assert "with --fields (fields=)" in message
+    assert inspect(capsys, tmp_path / "a.h5", "--fields", "group/images,labels")["samples"] == 30
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.zst"])
@@ -127,21 +146,6 @@ def test_tar_files_that_pack_did_not_write(tmp_path: Path, capsys: pytest.Captur
     }
     assert ("shuffle" in details["line"]) == (ending == ".tar")
     assert inspect(capsys, path, "--verify")["samples"] == 5
-
-
-def test_parquet_and_arrow_files_that_pack_did_not_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = pa.table({"x": [1.5, 2.5, None], "text": ["a", "b", "c"], "list": [[1], [], [2, 3]], "raw": [jpeg(1)] * 3})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
-    details = inspect(capsys, tmp_path / "a.parquet")
-    assert types(details) == {
-        "x": "float64 numbers or None",
-        "text": "strings",
-        "list": "int64 arrays of different shapes (1-dimensional)",
-        "raw": "jpg",
-    }
-    pyarrow.feather.write_feather(table, str(tmp_path / "a.feather"), compression="uncompressed")
-    details = inspect(capsys, tmp_path / "a.feather")
-    assert (details["format"], details["samples"]) == ("arrow", 3)
 
 
 @pytest.mark.parametrize("format_", FORMATS)

@@ -14,8 +14,7 @@ from feedline.tools.screen import Screen
 from feedline.tools.write import Stage
 from tests.own_module import own_module
 from tests.tools.cli.packing import fails, run
-from tests.tools.write.lines import without_workers
-from tests.tools.write.stores import FORMATS, SINGLE, canonical, stored_in, taken
+from tests.tools.write.stores import FORMATS, SINGLE, canonical, read, stored_in, without_workers
 
 MODULE = """
 import numpy as np
@@ -55,7 +54,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_pictures_are_packed_unchanged(tmp_path: Path, pictures: Path, format_: str) -> None:
     out = tmp_path / SINGLE[format_]
     run(pictures, out)
-    samples = taken(out, 100)
+    samples = read(out)
     assert len(samples) == 12
     originals = sorted(path for path in pictures.rglob("*") if path.suffix in (".jpg", ".png") and path.name[0] != ".")
     for number, sample in enumerate(samples):
@@ -68,7 +67,7 @@ def test_pictures_are_packed_unchanged(tmp_path: Path, pictures: Path, format_: 
 @pytest.mark.parametrize("name", ["points", "make", "Points", "stream"])
 def test_packs_datasets_classes_and_functions_of_a_module(tmp_path: Path, module: str, name: str) -> None:
     run(f"{module}:{name}", tmp_path / "a.lmdb")
-    assert len(taken(tmp_path / "a.lmdb", 100)) == 40
+    assert len(read(tmp_path / "a.lmdb")) == 40
 
 
 def test_packs_files_that_are_not_pictures(tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_packs_files_that_are_not_pictures(tmp_path: Path) -> None:
     for number in range(3):
         (folder / "below" / f"{number}.bin").write_bytes(bytes([number]) * number)
     run(folder, tmp_path / "a.lmdb")
-    assert taken(tmp_path / "a.lmdb", 3)[2] == {"data": b"\2\2", "path": "below/2.bin"}
+    assert read(tmp_path / "a.lmdb")[2] == {"data": b"\2\2", "path": "below/2.bin"}
 
 
 @pytest.mark.sample(5)
@@ -86,7 +85,7 @@ def test_packs_files_that_are_not_pictures(tmp_path: Path) -> None:
 def test_repacks_from_one_format_to_another(tmp_path: Path, module: str, first: str, second: str) -> None:
     run(f"{module}:points", tmp_path / f"first-{SINGLE[first]}", "--format", first)
     run(tmp_path / f"first-{SINGLE[first]}", tmp_path / f"second-{SINGLE[second]}", "--fields", "x,name")
-    one, other = (taken(tmp_path / name, 40) for name in (f"first-{SINGLE[first]}", f"second-{SINGLE[second]}"))
+    one, other = (read(tmp_path / name) for name in (f"first-{SINGLE[first]}", f"second-{SINGLE[second]}"))
     assert canonical(one) == canonical(other)
 
 
@@ -136,7 +135,7 @@ def test_a_broken_picture_is_named_or_skipped(
     assert "2 samples were left out:" in captured.out
     assert re.search(r"  sample 0 \(.*cat/01.png\): a picture \(png, 200 bytes\) cannot be decoded", captured.out)
     assert captured.err == ""
-    assert len(taken(tmp_path / "a.lmdb", 100)) == 10
+    assert len(read(tmp_path / "a.lmdb")) == 10
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.write.stores import taken
+from tests.tools.write.stores import read
 
 pytestmark = pytest.mark.sample(7)
 
@@ -90,4 +90,4 @@ def test_ctrl_c_stops_packing_and_the_same_command_resumes_it(
     output, errors = second.communicate(timeout=100)
     assert second.returncode == 0, errors
     assert ("were written by the interrupted run" in output) == is_kept
-    assert [sample["index"] for sample in taken(tmp_path / "out", 200)] == list(range(200))
+    assert [sample["index"] for sample in read(tmp_path / "out")] == list(range(200))

@@ -12,20 +12,19 @@ from PIL import Image
 
 from feedline.tools.write.inspection import inspect
 from tests.tools.cli.packing import fails, run
-from tests.tools.write.lines import without_workers
-from tests.tools.write.stores import taken
+from tests.tools.write.stores import read, without_workers
 
 
 def test_pictures_are_resized_and_encoded(tmp_path: Path, pictures: Path) -> None:
     run(pictures, tmp_path / "a.lmdb", "--resize", "16", "--encode", "jpg", "--quality", "80")
-    for sample in taken(tmp_path / "a.lmdb", 12):
+    for sample in read(tmp_path / "a.lmdb"):
         with Image.open(io.BytesIO(sample["image"])) as image:
             assert image.format == "JPEG"
             assert min(image.size) == 16
     run(pictures, tmp_path / "out", "--format", "npy", "--resize", "24x20", "--encode", "raw")
     assert np.load(tmp_path / "out" / "image.npy").shape == (12, 20, 24, 3)
     run(pictures, tmp_path / "b.h5", "--resize", "16")
-    kinds = {Image.open(io.BytesIO(sample["image"])).format for sample in taken(tmp_path / "b.h5", 12)}
+    kinds = {Image.open(io.BytesIO(sample["image"])).format for sample in read(tmp_path / "b.h5")}
     assert kinds == {"JPEG", "PNG"}, "without --encode, formats stay as they are"
 
 
@@ -63,7 +62,7 @@ def test_jpeg_and_png_in_tar_files(
     assert kinds == ["jpg" if data.startswith(b"\xff\xd8") else "png" for data in originals]
     assert {sample[kind].shape[2] for sample, kind in zip(samples, kinds, strict=True)} == {3}
     run(out, tmp_path / "again.lmdb")
-    assert taken(tmp_path / "again.lmdb", 100) == taken(out, 100)
+    assert read(tmp_path / "again.lmdb") == read(out)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ def is_gone(pid: str) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_one_line_of_arguments_is_recommended(tmp_path: Path) -> None:
     done = run_quietly("tune", f"{OWN}:Sleeping", "--batch-size", 5, "--seconds", 100, "--plot", tmp_path / "tune.svg")
     assert (done.returncode, done.stderr) == (0, "")

@@ -115,6 +115,7 @@ def give(page: Any, control: str, value: str) -> None:
     page.press(f"#c-{control}", "Enter")
 
 
+@pytest.mark.slow
 def test_views_show_the_pictures_figures_and_texts_of_the_run(page: Any) -> None:
     for view in (samplers.VIEW, collate.VIEW):
         show(page, view.name)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 import tempfile
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.errors import BadOption, PackError, SourceError
-from feedline.tools.write.writers.contract import FORMATS as WRITERS
 from tests.sampling import examples
 from tests.tools.write.stores import (
     FORMATS,
@@ -26,12 +24,10 @@ from tests.tools.write.stores import (
     Stream,
     canonical,
     content,
-    files_of,
+    counts_in,
     in_child,
     mixed,
     read,
-    read_files,
-    stored_in,
 )
 
 pytestmark = pytest.mark.sample(5)
@@ -53,13 +49,10 @@ def test_packed_samples_are_read_back(tmp_path: Path, format_: str) -> None:
 def test_shards_respect_their_limits(tmp_path: Path, format_: str, limit: dict[str, Any]) -> None:
     packed = pack(Mixed(), tmp_path / "out", format=format_, **limit)
     assert canonical(read(packed)) == canonical(list(map(mixed, range(100))))
-    shards = files_of(packed)
     if "samples_per_shard" in limit:
-        counts = [len(read_files(format_, [shard], stored_in(packed.path))) for shard in shards]
-        assert counts == [25, 25, 25, 25], "of equal size, since the total is known"
-    assert (len(shards) > 1) == bool(limit)
-    meta = json.loads((packed.path / "feedline.json").read_text())
-    assert meta["count"] == 100
+        assert counts_in(packed) == [25, 25, 25, 25], "of equal size, since the total is known"
+    assert (len(counts_in(packed)) > 1) == bool(limit)
+    assert sum(counts_in(packed)) == 100
 
 
 @settings(max_examples=examples(60))
@@ -69,9 +62,8 @@ def test_shards_respect_their_limits(tmp_path: Path, format_: str, limit: dict[s
 def test_shards_are_balanced(sizes: list[int], most: int, by_samples: bool) -> None:
     limits: dict[str, Any] = {"samples_per_shard": most % 40 + 1} if by_samples else {"shard_bytes": most}
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out"
-        pack([{"x": bytes(size)} for size in sizes], out, format="tar", verify=False, **limits)
-        counts = [shard["samples"] for shard in json.loads((out / "feedline.json").read_bytes())["shards"]]
+        samples = [{"x": bytes(size)} for size in sizes]
+        counts = counts_in(pack(samples, Path(folder) / "out", format="tar", verify=False, **limits))
     assert sum(counts) == len(sizes)
     if by_samples:
         assert max(counts) <= limits["samples_per_shard"]
@@ -81,6 +73,11 @@ def test_shards_are_balanced(sizes: list[int], most: int, by_samples: bool) -> N
     sums = [sum(sizes[start:stop]) for start, stop in itertools.pairwise(ends.tolist())]
     # A shard may exceed the limit by its last sample, and by a remainder of less than half a shard.
     assert max(sums) <= 1.5 * most + 2 * max(sizes)
+
+
+@pytest.mark.parametrize("options", [{}, {"samples_per_shard": 400}])
+def test_samples_without_any_bytes_share_a_shard(tmp_path: Path, options: dict[str, Any]) -> None:
+    assert len(files_of(feedline.pack([""] * 400, tmp_path / "out", format="tar", workers=0, **options))) == 1
 
 
 @pytest.mark.parametrize(
@@ -102,22 +99,6 @@ def test_an_iterable_dataset_gives_the_same_output(tmp_path: Path) -> None:
     one = pack(Mixed(), tmp_path / "one.lmdb")
     other = feedline.pack(Stream(), tmp_path / "two.lmdb", workers=2)
     assert content(one.path) == content(other.path)
-
-
-@pytest.mark.parametrize(
-    ("samples", "form", "names"),
-    [
-        ([(1, "a"), (2, "b")], "tuple", ("0", "1")),
-        ([np.arange(3), np.arange(3)], "one", ("value",)),
-        ([{"a": 1}], "dict", ("a",)),
-    ],
-)
-def test_the_form_of_samples_is_kept(tmp_path: Path, samples: list[Any], form: str, names: tuple[str, ...]) -> None:
-    packed = pack(samples, tmp_path / "out.h5")
-    meta = WRITERS["hdf5"].module.stored(packed.path)
-    assert meta["form"] == form
-    assert tuple(field["name"] for field in meta["fields"]) == names
-    assert ("fields=" in packed.line) == (form != "dict")
 
 
 # -- where the output goes --------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
 
 import feedline
 from feedline.errors import BadOption
@@ -112,14 +111,45 @@ def test_a_source_that_the_run_would_delete_is_refused(
     assert everything(tmp_path) == before
 
 
-def test_links_in_a_work_folder_are_not_followed(tmp_path: Path, source: Path) -> None:
-    assert not in_child(lambda: pack(Mixed(), tmp_path / "data"), kill_at=9)
-    (tmp_path / "data.packing" / "linked").symlink_to(source)
-    (tmp_path / "data.packing" / "linked.txt").symlink_to(source / "a.txt")
-    before = everything(source)
-    pack(Mixed(), tmp_path / "data", restart=True)
-    assert everything(source) == before
-    assert sorted(os.listdir(tmp_path)) == ["data", "source"]
+@pytest.mark.parametrize("name", ["notes.txt", "output/notes.txt", "output/.index/notes.txt", "linked"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_files_of_the_user_in_a_work_folder_are_not_touched(
+    tmp_path: Path, source: Path, name: str, restart: bool
+) -> None:
+    assert not in_child(lambda: pack(Mixed(), tmp_path / "data", report=DieAt(90)))
+    if name == "linked":
+        (tmp_path / "data.packing" / name).symlink_to(source)
+    else:
+        (tmp_path / "data.packing" / name).write_text("precious")
+    before = everything(tmp_path)
+    with pytest.raises(BadOption, match=name):
+        pack(Mixed(), tmp_path / "data", restart=restart)
+    assert everything(tmp_path) == before
+
+
+def test_a_file_that_the_user_adds_during_a_run_is_kept(tmp_path: Path) -> None:
+    notes = tmp_path / "data.packing" / "notes.txt"
+    pack(Mixed(), tmp_path / "data", report=lambda _: notes.write_text("precious"))
+    assert everything(tmp_path / "data.packing") == {"notes.txt": b"precious"}
+
+
+@pytest.mark.parametrize("name", ["output/shard-000099.tar", "output/.index/shard-000099.tar"])
+def test_a_shard_that_the_job_file_does_not_name_is_not_delivered(tmp_path: Path, name: str) -> None:
+    act = partial(pack, source="mixed")
+    assert not in_child(lambda: act(Mixed(), tmp_path / "data", report=DieAt(90)))
+    (tmp_path / "data.packing" / name).write_bytes(b"of a run killed before it was noted")
+    assert act(Mixed(), tmp_path / "data").resumed
+    assert content(tmp_path / "data") == content(act(Mixed(), tmp_path / "whole").path)
+
+
+def test_an_older_output_is_back_even_if_its_run_is_not_resumed(tmp_path: Path) -> None:
+    older = content(pack(Mixed(10), tmp_path / "data").path)
+    assert not in_child(lambda: pack(Mixed(), tmp_path / "data", overwrite=True, report=DieAt(90)))
+    # As if it had been killed between its two renames.
+    os.rename(tmp_path / "data", tmp_path / "data.packing" / "replaced")
+    with pytest.raises(BadOption):
+        pack(Mixed(), tmp_path / "data", overwrite=True, samples_per_shard=50)
+    assert content(tmp_path / "data") == older
 
 
 # -- what is replaced -------------------------------------------------------------------------------------------------

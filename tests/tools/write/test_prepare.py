@@ -166,17 +166,6 @@ def test_samples_are_read_one_by_one_only_to_find_a_broken_one() -> None:
         numbered(source, skips=False).__getitems__([3, 4])
 
 
-def test_items_contain_the_sample_or_the_failure() -> None:
-    prepare = Prepare(Pictures(), None, skips=True)
-    good, failed, odd = prepare([(3, {"x": 1}, ""), (4, None, "ValueError: broken"), (5, {"x": object()}, "")])
-    assert (good.number, good.sample, good.size, good.form) == (3, {"x": 1}, 8, "dict")
-    assert (failed.sample, failed.failure) == (None, "ValueError: broken")
-    assert odd.sample is None
-    assert "no format holds" in odd.failure
-    with pytest.raises(PackError, match=r"Sample 5 \(a.jpg\) cannot be packed: its field 'x'"):
-        Prepare(Pictures(), None, skips=False)([(5, {"x": object(), "path": "a.jpg"}, "")])
-
-
 def test_a_field_called_image_has_to_be_an_image_if_pictures_are_processed() -> None:
     sample = {"image": b"<html>not found</html>"}
     assert Prepare(Pictures(), None, skips=False)([(0, sample, "")])[0].sample == sample

@@ -18,8 +18,7 @@ from feedline.tools.write import reading
 from feedline.tools.write.inspection import inspect
 from feedline.tools.write.reading import dataset_text
 from feedline.tools.write.schema import Schema
-from tests.tools.write.lines import without_workers
-from tests.tools.write.stores import FORMATS, SHARDED, SINGLE
+from tests.tools.write.stores import FORMATS, SHARDED, SINGLE, without_workers
 
 pytestmark = pytest.mark.sample(5)
 
@@ -32,35 +31,10 @@ def test_quotes_in_paths_are_escaped() -> None:
     )
 
 
-def run(line: str) -> list[Any]:
-    names: dict[str, Any] = {"feedline": feedline}
-    exec(without_workers(line).replace("shuffle=True, ", "").replace("batch_size=32", "batch_size=1"), names)
-    batches = list(names["loader"])
-    names["loader"].dataset.close()
-    return batches
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.parametrize(
-    "samples", [[{"b": 1.5, "a": "x"}] * 5, [(np.arange(2), 3)] * 5, [np.arange(3)] * 5], ids=["dict", "tuple", "one"]
-)
-def test_the_lines_of_pack_and_inspect_load_the_output(tmp_path: Path, format_: str, samples: list[Any]) -> None:
-    outs: list[tuple[Path, dict[str, Any]]] = [(tmp_path / SINGLE[format_], {})]
-    outs += [(tmp_path / "shards", {"samples_per_shard": 2})] if format_ in SHARDED else []
-    outs += [(tmp_path / "a.b", {"samples_per_shard": 2})] if format_ in SHARDED else []
-    outs += [(tmp_path / "bare", {})] if format_ == "lmdb" else []
-    for out, options in outs:
-        packed = feedline.pack(samples, out, format=format_, workers=0, **options)
-        for line in (packed.line, inspect(str(out))["line"]):
-            batches = run(line)
-            assert len(batches) == 5, line
-            assert type(batches[0]) in (type(samples[0]), list), line
-            if isinstance(samples[0], dict):
-                assert list(batches[0]) == ["b", "a"], line
-
-
 SHAPES: dict[str, list[Any]] = {
     "plain": [{"x": number, "s": "a", "b": b"x", "v": np.zeros(3)} for number in range(5)],
+    "tuples": [(np.arange(2), 3)] * 5,
+    "alone": [np.arange(3)] * 5,
     "lengths": [{"ids": np.arange(number + 1), "fixed": np.zeros(2), "y": number} for number in range(5)],
     "lengths in tuples": [(number, np.arange(number + 1)) for number in range(5)],
     "lengths alone": [np.arange(number + 1) for number in range(5)],
@@ -73,21 +47,37 @@ SHAPES: dict[str, list[Any]] = {
 }
 
 
+STACK = ("plain", "tuples", "alone", "dates")
+
+
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("format_", FORMATS)
-def test_every_printed_line_delivers_a_batch(tmp_path: Path, format_: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("format_", "out", "options"),
+    [
+        *((format_, SINGLE[format_], {}) for format_ in FORMATS),
+        *((format_, out, {"samples_per_shard": 2}) for format_ in SHARDED for out in ("shards", "a.b")),
+        ("lmdb", "bare", {}),
+    ],
+)
+def test_every_printed_line_delivers_all_samples(
+    tmp_path: Path, format_: str, out: str, options: dict[str, Any], name: str
+) -> None:
     try:
-        packed = feedline.pack(SHAPES[name], tmp_path / SINGLE[format_], format=format_, workers=0)
+        packed = feedline.pack(SHAPES[name], tmp_path / out, format=format_, workers=0, **options)
     except PackError:
-        assert name != "plain" or format_ == "npy"
+        assert name not in STACK or (format_, name) in {("npy", "plain"), ("hdf5", "dates")}
         return
     for line in (packed.line, inspect(str(packed.path))["line"]):
         names: dict[str, Any] = {"feedline": feedline}
-        exec(without_workers(line), names)
-        batch = next(iter(names["loader"]))
+        exec(without_workers(line).replace("batch_size=32", "batch_size=1"), names)
+        batches = list(names["loader"])
         names["loader"].dataset.close()
-        assert ("collate_fn=list" in line) == (name not in ("plain", "dates")), line
-        assert "collate_fn=list" not in line or len(batch) == 5
+        assert len(batches) == 5, line
+        assert ("collate_fn=list" in line) == (name not in STACK), line
+        sample = SHAPES[name][0]
+        assert name not in STACK or type(batches[0]) in (type(sample), list), line
+        if isinstance(sample, dict):
+            assert list(batches[0] if name in STACK else batches[0][0]) == list(sample), line
 
 
 def test_lines_for_files_that_pack_did_not_write(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
 
 import feedline
 from feedline.errors import BadOption, PackError

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
 
 import feedline
 from feedline.datasets import ParquetDataset, Remote, TarDataset, open_dataset

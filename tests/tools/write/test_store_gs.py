@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
 
 import feedline
 from feedline.datasets import Remote, TarDataset

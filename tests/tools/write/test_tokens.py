@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
 
 import feedline.datasets
 from feedline.errors import BadOption, CorruptSource, PackError, SourceError
 from feedline.text import TokenDataset, verify, write_tokens
 from feedline.tools.write import Stage
-from tests.tools.write.lines import without_workers
-from tests.tools.write.stores import content
+from tests.tools.write.stores import content, without_workers
 
 TEXTS = [f"text {number} ☃ " * (number % 7) for number in range(100)]
 

@@ -10,22 +10,32 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from feedline.datasets.framework.manifest import FACTS, INDEX_FOLDER, JOB, WORK_FOLDER
 from feedline.datasets.framework.store import read_stored, write_stored
 from feedline.errors import BadOption
 from feedline.system.failures import add_note
-from feedline.system.files import drop_abandoned, sync, write_durably
+from feedline.system.files import sync, write_durably
 from feedline.types import JsonObject
 
 LOCK = "lock"
 _OUTPUT, _REPLACED = "output", "replaced"
 """Complete shards; the older output, from the moment when it loses its name until the new one has it."""
+_PART = r"\..+\.part"
+"""The name of a file that is being written, by `replacing`."""
+_OWN = {
+    "": re.compile(rf"{LOCK}|{re.escape(JOB)}|{_OUTPUT}(\..+)?|{_REPLACED}|{_PART}", re.ASCII),
+    _OUTPUT: re.compile(rf"[a-z]+-\d{{6,}}\.\w+|{re.escape(FACTS)}|{re.escape(INDEX_FOLDER)}|{_PART}", re.ASCII),
+    f"{_OUTPUT}/{INDEX_FOLDER}": re.compile(rf"[a-z]+-\d{{6,}}\.\w+|{_PART}", re.ASCII),
+}
+"""The names that feedline gives in each folder of a work folder."""
 _OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIECE = 1 << 20
 
@@ -78,8 +88,8 @@ class Place(ABC):
 class LocalPlace(Place):
     """The folder OUT.packing.
 
-    Its first file is `lock`, which says that the folder was made for OUT. It is the last one to be deleted. A folder
-    without it, or of another name, belongs to somebody else: nothing in it is changed.
+    Its first file is `lock`, which says that the folder was made for OUT. It is the last one to be deleted. If the
+    folder lacks it, names another output or holds files of another program, nothing in it is changed.
 
     Raises BadOption: another process is working there, a different job left data there, or something else is there.
 
@@ -145,6 +155,11 @@ class LocalPlace(Place):
         others = [name for name in os.listdir(self.folder) if name != LOCK]
         if found != mark and (found or others):
             raise self._foreign(f"holds {min(others, default=LOCK)!r}")
+        for folder, own in _OWN.items():
+            place = self.folder / folder
+            strange = [name for name in (os.listdir(place) if place.is_dir() else ()) if not own.fullmatch(name)]
+            if strange:
+                raise self._foreign(f"holds {os.path.join(folder, min(strange))!r}")
         if not found:  # a new folder, or its run was killed before this
             os.pwrite(lock, mark, 0)
             os.fsync(lock)
@@ -156,17 +171,18 @@ class LocalPlace(Place):
         )
 
     def _begin(self, *, restart: bool, verify: bool) -> None:
+        self._restore()
         content = None if restart else read_stored(self.folder / JOB)
         left: JsonObject = {} if content is None else json.loads(content)
         if left.get("shards"):
             self._check_job(left, self._job)
             if all(self._has(entry, verify=verify) for entry in left["shards"]):
-                output = self.folder / _OUTPUT
-                for folder in filter(Path.is_dir, (output, output / INDEX_FOLDER)):
-                    drop_abandoned(folder, after_s=0.0)  # the lock says that nobody else is writing
                 self.left = left
+                listed = {INDEX_FOLDER, *(entry["name"] for entry in left["shards"])}
+                for path in [*(self.folder / _OUTPUT).glob("*"), *(self.folder / _OUTPUT / INDEX_FOLDER).glob("*")]:
+                    if path.name not in listed:  # its run was killed before the job file named it
+                        remove(path)
                 return
-        self._restore()
         self._check()
         self._empty()
 
@@ -184,7 +200,7 @@ class LocalPlace(Place):
     def _empty(self) -> None:
         (self.folder / JOB).unlink(missing_ok=True)  # the rest means nothing then
         for path in self.folder.iterdir():
-            if path.name != LOCK:
+            if path.name != LOCK and _OWN[""].fullmatch(path.name):
                 remove(path)
 
     def keep(self, shard: Path, entries: list[dict[str, object]], index_of: Indexing, note: JsonObject) -> None:
@@ -231,7 +247,8 @@ class LocalPlace(Place):
             self._restore()
             self._empty()
             (self.folder / LOCK).unlink()  # after everything else: without it, nothing here may be deleted
-            self.folder.rmdir()
+            with suppress(OSError):  # another program has put something there
+                self.folder.rmdir()
         os.close(self._lock)
         self._lock = -1
 

@@ -240,7 +240,7 @@ class Samples(Content):
 
 def _share(left: float, most: int) -> int:
     """Return the size of a shard if what is left is divided evenly into shards of at most `most`."""
-    return math.ceil(left / max(1, math.ceil(left / most)))
+    return max(1, math.ceil(left / max(1, math.ceil(left / most))))  # values may have no bytes at all
 
 
 # object: the value of a field.
