@@ -117,6 +117,8 @@ def _padding(measured: Measured, samples: Samples) -> Iterator[Finding]:
     waste, left = (1 - lengths[:count].sum() / whole for whole in (padded, bucketed))
     if waste < _PADDED or padded < 1.1 * bucketed:
         return
+    if measured.batch is not None and _is_not_padded(measured.batch, samples):
+        return
     field = field_in("dataset[index]", samples.length_field)
     collate = ", collate_fn=feedline.collate.pad(lengths=False)" if measured.loader is None else ""
     yield Finding(
@@ -130,3 +132,8 @@ def _padding(measured: Measured, samples: Samples) -> Iterator[Finding]:
         evidence=f"Samples have {lengths.min()} to {lengths.max()} elements. In batches of {size} samples of similar "
         f"length, {left:.0%} would be padding",
     )
+
+
+def _is_not_padded(batch: Batch, samples: Samples) -> bool:
+    """True if the arrays of a batch hold no more than its samples do, as those of lists of samples."""
+    return batch.bytes - batch.object_bytes <= batch.size * samples.sample_bytes
