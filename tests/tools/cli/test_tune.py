@@ -42,7 +42,7 @@ def test_the_recommendation_for_a_training_step_is_written_as_json() -> None:
     output = json.loads(done.stdout)
     assert set(output) == {"setting", "code", "reasons", "missing", "batch_size", "batch_bytes", "tried"}
     assert output["code"].startswith("DataLoader(dataset, batch_size=2, shuffle=True, num_workers=")
-    assert {one["workers"] for one in output["tried"]} == {0, 1, 2}, "no more than twice what the step needs"
+    assert {one["workers"] for one in output["tried"]} >= {0, 1}
     assert output["batch_bytes"] == 2 * 16 * 4
 
 
@@ -64,7 +64,12 @@ def test_nothing_is_recommended_if_the_time_was_too_short() -> None:
     swept = Swept({Setting("inline", 0): done, Setting("process", 1): Outcome({}, Side("feedline", "process"))})
     choice = recommend(swept, 0.0)
     assert choice.setting is None
-    assert "the time was up before 1 worker (process)" in choice.reasons[0]
+    assert "1 worker (process)" in choice.reasons[0]
+    assert "time was up" in choice.reasons[0]
+    swept.ended = "The dataset was killed by signal 9 (Killed)"
+    choice = recommend(swept, 0.0)
+    assert "killed by signal 9" in choice.reasons[0]
+    assert "time" not in choice.reasons[0]
     del swept.outcomes[Setting("process", 1)]
     assert recommend(swept, 0.0).setting == Setting("inline", 0)
 

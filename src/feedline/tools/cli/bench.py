@@ -159,8 +159,8 @@ def report_rest(swept: Swept, seconds: float) -> None:
     """Write to standard error what was not measured, and why."""
     text = swept.skipped()
     if missing := swept.missing():
-        within = f"within {seconds:g} s" if swept.ended is None else f"({swept.ended.rstrip('.')})"
-        text += f"Not measured {within}: {', '.join(map(str, missing))}. Give it more time with --seconds.\n"
+        why = f"Give it more than {seconds:g} s with --seconds" if swept.ended is None else swept.ended.rstrip(".")
+        text += f"Not measured: {', '.join(map(str, missing))}. {why}.\n"
     sys.stderr.write(printable(text))
 
 

@@ -79,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
 def recommend(swept: Swept, step_s: float) -> Choice:
     """Choose a setting; none if not all of them were measured, as any could have been the best."""
     if missing := swept.missing():
-        return Choice(None, [f"No recommendation: the time was up before {missing[0]} could be measured."])
+        why = "The time was up" if swept.ended is None else swept.ended.rstrip(".")
+        return Choice(None, [f"No recommendation: not all settings were measured, from {missing[0]} on. {why}."])
     return choose(swept.rates(), swept.limit, step_s=step_s)
 
 

@@ -32,7 +32,14 @@ class Server(uvicorn.Server):
         self._runs = Runs()
         app = _app_of(views, self._runs, token=token, port=port)
         super().__init__(
-            uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, server_header=False)
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=2,
+                server_header=False,
+                lifespan="off",  # its task would show a traceback if Ctrl-C came twice
+            )
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

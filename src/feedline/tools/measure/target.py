@@ -26,7 +26,6 @@ from feedline.tools.measure.samples import making_of
 BATCH_SIZE = 32
 ENDLESS = 1 << 40
 """The length of an epoch that does not end."""
-_LEAST_BATCHES = 2
 _KEPT = ("worker_init_fn", "multiprocessing_context", "timeout")
 """Arguments taken from a given loader, besides its samplers and its collate function."""
 
@@ -98,6 +97,8 @@ class Made:
 def make_some(target: Target, *, seconds: float) -> Made:
     """Make batches without workers for some seconds, at least two. If that fails, workers need not be tried.
 
+    The first batch is not timed: samples may open files or import modules then.
+
     Raises DatasetFailed: a sample or the collate function raises, or there are no samples.
     """
     until_s, sizes = time.monotonic() + seconds, list[int]()
@@ -106,7 +107,9 @@ def make_some(target: Target, *, seconds: float) -> Made:
     try:
         for batch in DataLoader(target.dataset, **target.options, num_workers=0):
             sizes.append(size_of(batch))
-            if len(sizes) >= _LEAST_BATCHES and time.monotonic() > until_s:
+            if len(sizes) == 1:
+                before = clock.now()
+            elif time.monotonic() > until_s:
                 break
         took_s, computed_s = clock.since(before)
     except (Exception, SystemExit) as exc:  # raised by user code, or by feedline because of it
@@ -114,7 +117,8 @@ def make_some(target: Target, *, seconds: float) -> Made:
         raise DatasetFailed(text, "raises", users_traceback(exc)) from exc
     if not sizes:
         raise DatasetFailed("The dataset is empty: it has no samples.", "empty")
-    return Made(took_s / len(sizes), min(computed_s, took_s) / len(sizes), max(sizes))
+    timed = max(len(sizes) - 1, 1)
+    return Made(took_s / timed, min(computed_s, took_s) / timed, max(sizes))
 
 
 class Repeated:
