@@ -77,7 +77,7 @@ def test_shards_are_balanced(sizes: list[int], most: int, by_samples: bool) -> N
 
 @pytest.mark.parametrize("options", [{}, {"samples_per_shard": 400}])
 def test_samples_without_any_bytes_share_a_shard(tmp_path: Path, options: dict[str, Any]) -> None:
-    assert len(files_of(feedline.pack([""] * 400, tmp_path / "out", format="tar", workers=0, **options))) == 1
+    assert len(counts_in(feedline.pack([""] * 400, tmp_path / "out", format="tar", workers=0, **options))) == 1
 
 
 @pytest.mark.parametrize(
