@@ -22,6 +22,7 @@ from tests.tools.advise.measurements import samples
 COUNT = 600
 COLUMNS = 20
 CHUNK = 50
+GROUP = 300
 
 # Any, throughout: samples, and objects of other libraries.
 
@@ -29,7 +30,7 @@ CHUNK = 50
 def write_csv() -> str:
     """Write a table into the current folder, and return its path."""
     path = Path.cwd() / "rows.csv"
-    values = np.random.default_rng(0).random((COUNT, COLUMNS))
+    values = np.random.default_rng(0).random((COUNT, COLUMNS)).round(6)  # pandas rounds the last of 17 digits
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*(f"x{column}" for column in range(COLUMNS)), "label"])
@@ -268,7 +269,7 @@ def write_parquet() -> str:
     path = Path.cwd() / "rows.parquet"
     values = np.random.default_rng(0).random((COUNT, COLUMNS))
     columns = {f"x{column}": values[:, column] for column in range(COLUMNS)}
-    pq.write_table(pa.table({**columns, "label": np.arange(COUNT)}), path, row_group_size=CHUNK)
+    pq.write_table(pa.table({**columns, "label": np.arange(COUNT)}), path, row_group_size=GROUP, compression="gzip")
     return str(path)
 
 
@@ -305,7 +306,7 @@ class RowGroups(Rows):
 
         if self.file is None:
             self.file = pq.ParquetFile(self.path)
-        (row,) = self.file.read_row_group(index // CHUNK).slice(index % CHUNK, 1).to_pylist()
+        (row,) = self.file.read_row_group(index // GROUP).slice(index % GROUP, 1).to_pylist()
         return row
 
     def close(self) -> None:

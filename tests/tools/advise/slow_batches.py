@@ -151,7 +151,7 @@ _LENGTHS = tuple(np.random.default_rng(0).integers(1, 1000, 640).tolist())
 @case(
     "padding",
     of=lambda: Lengths(320),
-    setup={"samples": samples(lengths=_LENGTHS)},
+    setup={"samples": samples(lengths=_LENGTHS), "batch": None},
     only_slow={"collate_fn": feedline.collate.pad(lengths=False), "sampler": range(640), "batch_size": 32},
     before=lambda dataset: sorted(len(dataset[index]) for index in range(len(dataset))),
     after=lambda code, one: (one != 0).sum(axis=1).tolist(),

@@ -166,6 +166,7 @@ def test_the_timeline_zooms_with_mouse_and_keyboard(page: Any) -> None:
     assert seen() == whole
 
 
+@pytest.mark.slow
 def test_slots_and_the_device_have_lanes(page: Any, tmp_path: Path) -> None:
     assert page.evaluate("timeline.upper") == ["training", "ready", "slots"]
     assert page.evaluate("Math.max(...timeline.slots.count)") == 8, "two batches for each of four workers"
@@ -180,6 +181,7 @@ def test_slots_and_the_device_have_lanes(page: Any, tmp_path: Path) -> None:
     assert "memory was free" in page.inner_text("#legend")
 
 
+@pytest.mark.slow
 def test_the_next_stall_is_shown_and_described(page: Any) -> None:
     page.click("[data-zoom=stall]")
     assert "Training waited" in page.inner_text("#under")
@@ -221,6 +223,7 @@ def test_a_chosen_prediction_is_compared_with_the_recorded_run(page: Any, record
     assert page.inner_text("#chosen").startswith("num_workers=0: ")
 
 
+@pytest.mark.slow
 def test_the_page_says_why_no_prediction_is_possible(page: Any, tmp_path: Path) -> None:
     (tmp_path / "short.html").write_text(page_of(contents(recording_of(12))), "utf-8")
     page.goto((tmp_path / "short.html").as_uri())
@@ -229,6 +232,7 @@ def test_the_page_says_why_no_prediction_is_possible(page: Any, tmp_path: Path) 
     assert not page.is_visible("#grid")
 
 
+@pytest.mark.slow
 def test_the_theme_can_be_switched(page: Any) -> None:
     def ground() -> str:
         shade: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -241,6 +245,7 @@ def test_the_theme_can_be_switched(page: Any) -> None:
     assert ground() == light
 
 
+@pytest.mark.slow
 def test_a_damaged_page_says_so(shared_window: Any, file: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
     whole = file.read_text("utf-8")

@@ -63,7 +63,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"batch": batch(not_picklable="a generator"), "loader": THREADS}, ""),
     # samples that are wrong together
     ({"samples": samples(reused="x")}, "reused-samples!"),
-    ({"samples": SORTED, "loader": loader(is_sequential=True)}, "sorted-labels!"),
+    ({"samples": SORTED, "loader": loader(is_sequential=True)}, "sorted-labels"),
     ({"samples": SORTED, "loader": loader(is_sequential=True, batch_size=1)}, ""),
     ({"samples": SORTED, "loader": PROCESSES}, ""),
     ({"samples": SORTED}, ""),
@@ -83,7 +83,9 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"threads": LOCKED, "samples": samples(seconds=(1e-5,) * 200)}, ""),
     ({"samples": LATE}, "stragglers"),
     ({"samples": replace(LATE, repeated=())}, ""),
-    ({"samples": LENGTHS}, "padding"),
+    ({"samples": LENGTHS, "batch": batch(bytes=64 * MIB)}, "padding"),
+    ({"samples": LENGTHS, "batch": None}, "padding"),
+    ({"samples": LENGTHS}, ""),  # the collate function pads nothing
     ({"samples": samples(lengths=(100,) * 320 + (101,) * 320)}, ""),
     ({"batch": batch(floats=(PIXELS,))}, "floats"),
     ({"batch": batch(floats=(replace(PIXELS, sample_bytes=1000),))}, ""),
@@ -148,6 +150,6 @@ def test_the_evidence_names_what_was_measured() -> None:
     late = found(measured(samples=LATE, loader=loader(moves=True)))["stragglers"]
     assert late.code == "DataLoader(dataset, in_order=False)"
     assert "Slow again when repeated: 1, 2." in late.evidence
-    pages = found(measured(samples=replace(LENGTHS, length_field="tokens"), loader=PROCESSES))["padding"]
+    pages = found(measured(samples=replace(LENGTHS, length_field="tokens"), batch=None, loader=PROCESSES))["padding"]
     assert 'len(dataset[index]["tokens"])' in str(pages.code)
     assert "pad(" not in str(pages.code), "the loader has a collate function already"

@@ -55,6 +55,7 @@ def test_a_user_dataset_is_measured_beside_torch(tmp_path: Path) -> None:
     }
     assert {row["case"]["prefetch"] for row in found} == {"-", 2, 4, 8}, "more prefetching with the best setting"
     assert all(row["figures"]["samples_per_s"]["median"] > 0 for row in found)
+    assert all(row["peak_pss_mb"] > 0 for row in found)
     texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
     assert {"torch", *engines, "workers", "Throughput, samples/s", "Memory of all processes, MB"} <= set(texts)
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests import program_server
 from tests.tools.advise.recordings import recording_of
 
 PROGRAM = """
+import subprocess
 import sys
 from feedline.tools.advise import what_if
 from feedline.tools.cli.main import main
@@ -108,6 +110,14 @@ def test_the_lab_starts(tmp_path: Path) -> None:
             assert lab.wait(60) in (0, 130)
         finally:
             lab.kill()
+
+
+def test_a_command_runs_with_closed_output(folder: Path) -> None:
+    command = [sys.executable, "-m", "feedline", "inspect", f"{FOREIGN}.npz"]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *command], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_closed_pipe_causes_no_traceback(folder: Path) -> None:

@@ -166,3 +166,9 @@ def test_the_time_of_a_stopped_machine_does_not_count(stops: list[float]) -> Non
     budget = TimeBudget(2.0)
     budget.begin()
     assert polls_until_over(budget, steps) is None
+
+
+def test_threads_that_are_given_kept_samples_say_nothing_about_making_them() -> None:
+    threads = probe(f"{HERE / 'broken.py'}:Keeping", seconds=5).threads
+    assert threads is not None
+    assert threads.rates == {}

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import gzip
 import random
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from feedline.tools.measure.state import OwnGenerators, held_in, not_picklable
+from feedline.tools.measure.state import OwnGenerators, handles_before, handles_of_threads, held_in, not_picklable
 
 
 class Made:
@@ -86,3 +88,29 @@ def test_objects_that_cannot_be_pickled_or_unpickled() -> None:
     assert "but not unpickled: ValueError: of another version" in why_not(_Unreadable())
     assert why_not({"rows": np.zeros(10**6)}) == ""
     assert why_not([str(number) for number in range(10**5)], -1.0) == "", "there was no time to find out"
+
+
+def test_a_handle_is_opened_again_as_it_was(tmp_path: Path) -> None:
+    packed, text = tmp_path / "a.gz", tmp_path / "a.txt"
+    packed.write_bytes(gzip.compress(b"abc"))
+    text.write_bytes("é".encode("latin-1"))
+    for handle in (gzip.open(packed), text.open(encoding="latin-1")):  # noqa: SIM115
+        (found,) = handles_of_threads(Made(file=handle))
+        with handle, eval(found.opening, {"gzip": gzip}) as again:
+            assert again.read() == handle.read()
+
+
+def test_an_hdf5_file_is_opened_again_for_a_single_writer(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    h5py.File(tmp_path / "a.h5", "w", libver="latest").close()
+    with h5py.File(tmp_path / "a.h5", "r", swmr=True) as file:
+        found = handles_before(Made(file=file))[0]
+    with eval(found.opening, {"h5py": h5py}) as again:
+        assert again.swmr_mode
+
+
+def test_an_lmdb_file_is_not_opened_as_a_folder(tmp_path: Path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False) as environment:
+        found = handles_before(Made(environment=environment))[0]
+    eval(found.opening, {"lmdb": lmdb}).close()

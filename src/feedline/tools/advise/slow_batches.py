@@ -66,7 +66,7 @@ def _carrying(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Fi
         code = code and code.format(field=field_in("sample", batch.objects.partition(" ")[0]))
     elif batch.is_custom:
         cause = f"{batch.collate} takes {shown(batch.collate_s)}"
-        fix = "Stack arrays in one call (np.stack, torch.stack) instead of value by value: docs/guide/collate.md."
+        fix = "Stack arrays in one call (np.stack, torch.stack) instead of value by value."
     elif batch.fields >= _MANY_FIELDS:
         cause = f"Samples have {batch.fields} fields, which are collated one by one"
         fix = "Return fewer and larger fields: one array of many numbers instead of many fields of one."
@@ -117,6 +117,8 @@ def _padding(measured: Measured, samples: Samples) -> Iterator[Finding]:
     waste, left = (1 - lengths[:count].sum() / whole for whole in (padded, bucketed))
     if waste < _PADDED or padded < 1.1 * bucketed:
         return
+    if measured.batch is not None and _is_not_padded(measured.batch, samples):
+        return
     field = field_in("dataset[index]", samples.length_field)
     collate = ", collate_fn=feedline.collate.pad(lengths=False)" if measured.loader is None else ""
     yield Finding(
@@ -130,3 +132,8 @@ def _padding(measured: Measured, samples: Samples) -> Iterator[Finding]:
         evidence=f"Samples have {lengths.min()} to {lengths.max()} elements. In batches of {size} samples of similar "
         f"length, {left:.0%} would be padding",
     )
+
+
+def _is_not_padded(batch: Batch, samples: Samples) -> bool:
+    """True if the arrays of a batch hold no more than its samples do, as those of lists of samples."""
+    return batch.bytes - batch.object_bytes <= batch.size * samples.sample_bytes

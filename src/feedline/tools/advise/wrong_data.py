@@ -177,7 +177,6 @@ def _sorted_labels(measured: Measured, samples: Samples) -> Iterator[Finding]:
             "Samples are sorted by class, and the loader does not shuffle them.",
             "Shuffle them if this loader is for training.",
             "DataLoader(dataset, shuffle=True)",
-            is_serious=True,
             evidence=f"By index, the samples of each class in {field_in('sample', samples.sorted_labels)} follow each "
             "other, so most batches hold one class. For evaluation that does no harm",
         )

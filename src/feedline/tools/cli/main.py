@@ -80,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     `feedline doctor` may also return `SERIOUS`, and commands that try datasets may return the codes in `FAILED`.
     """
     words = sys.argv[1:] if argv is None else argv
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # started with this stream closed, as by a service
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     arguments = argparse.Namespace()
     formatwarning = warnings.formatwarning
     warnings.formatwarning = lambda *warned, **more: printable(formatwarning(*warned, **more))

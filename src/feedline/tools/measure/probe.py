@@ -37,6 +37,9 @@ _THREADS = (1, 2)
 _WAITING_THREADS = (1, 2, 8)
 _LEAST_THREADS_S = 0.4
 """In less time, threads that alternate in holding the interpreter's lock get too few turns."""
+_KEPT = 2
+"""If a thread makes samples again this many times as fast as at first, the dataset has kept them: their rates say
+nothing about making samples."""
 _WORTH_THREADS_S = 5e-5
 """A sample that takes less is not worth handing to another thread."""
 
@@ -108,7 +111,10 @@ class _Probe:
         is_short = 2 * len(counts) * samples.mean_s < until_s - time.monotonic()
         if making.is_map and is_short and samples.usual_s >= _WORTH_THREADS_S and not state.thread_handles:
             indices = some_indices(dataset, making.length or 0)
-            self._send("part", "threads", try_threads(ask, indices, counts, samples.mean_s, until_s))
+            threads = try_threads(ask, indices, counts, samples.mean_s, until_s)
+            if threads.rates.get(1, 0.0) * samples.usual_s > _KEPT:
+                threads = replace(threads, rates={})
+            self._send("part", "threads", threads)
         self._send("part", "noise", self._calibration.noise())
 
     def _samples(

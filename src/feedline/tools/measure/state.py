@@ -54,14 +54,19 @@ def _opening(handle: Any) -> str:
     library = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
     try:
         if library == "h5py.File" and os.path.isfile(handle.filename):
-            return f"h5py.File({handle.filename!r}, 'r')"
+            return f"h5py.File({handle.filename!r}, 'r'{', swmr=True' if handle.swmr_mode else ''})"
         if library == "sqlite3.Connection":
             path = handle.execute("PRAGMA database_list").fetchone()[2]
             return f"sqlite3.connect({path!r})" if path else ""
         if library.endswith(".Environment") and isinstance(handle.path(), str):
-            return f"lmdb.open({handle.path()!r}, readonly=True, lock=False)"
-        if isinstance(handle, io.IOBase) and isinstance(path := getattr(handle, "name", None), str):
-            return f"open({os.path.abspath(path)!r}, {getattr(handle, 'mode', 'rb')!r})" if os.path.isfile(path) else ""
+            is_file = ", subdir=False" if os.path.isfile(handle.path()) else ""
+            return f"lmdb.open({handle.path()!r}, readonly=True, lock=False{is_file})"
+        if isinstance(path := getattr(handle, "name", None), str) and os.path.isfile(path):
+            if library == "gzip.GzipFile":
+                return f"gzip.open({os.path.abspath(path)!r}, 'rb')"
+            if isinstance(handle, io.IOBase):
+                text = f", encoding={handle.encoding!r}" if isinstance(handle, io.TextIOWrapper) else ""
+                return f"open({os.path.abspath(path)!r}, {getattr(handle, 'mode', 'rb')!r}{text})"
     except Exception:  # each library has its own error for a handle that was closed, or is used on another thread
         return ""
     return ""

@@ -58,11 +58,11 @@ class Agreement:
         ]
         if held and self.skips:
             return held[0]
-        text = f"{self.format.name} cannot hold {lacking}, as in the field {name!r}"
+        problem = f"{self.format.name} cannot hold {lacking}, as in the field {name!r}"
         if len(groups) > 1:
             (first, *_), (other, *_) = list(groups.values())[:2]
-            text += f": it is {describe(values[first])} in {self.called(first)}, and {describe(values[other])} in "
-            text += self.called(other)
+            problem += f": it is {describe(values[first])} in {self.called(first)}, and {describe(values[other])} in "
+            problem += self.called(other)
         others = " or ".join(name for name, one in FORMATS.items() if one.can_hold(column))
         advice = f" Use {others}, or change it in the dataset."
         if any(isinstance(value, np.ndarray) and is_picture(value) for value in values.values()):
@@ -70,7 +70,7 @@ class Agreement:
         elif column.extension not in ("", "bin"):
             advice += " Pictures can be decoded (--encode raw)."
         skip = " Or leave out the samples that differ from most: --on-error skip (on_error='skip')." if held else ""
-        raise PackError(f"{text}.{advice}{skip}")
+        raise PackError(f"{problem}.{advice}{skip}")
 
     def _of(self, name: str, values: Sequence[object]) -> Column:
         return Column.of(name, values, ragged=name in self.ragged)
