@@ -51,6 +51,7 @@ def test_pictures_of_a_folder_do_not_stack(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     Image.new("RGB", (10, 20)).save(tmp_path / "a" / "1.png")
     metadata = inspect(str(tmp_path))
+    assert metadata["path"] == str(tmp_path)
     assert [field["type"] for field in metadata["fields"]] == ["png", "int64 numbers", "strings"]
     assert "collate_fn=list" in metadata["line"]
 

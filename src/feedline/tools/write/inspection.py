@@ -12,7 +12,7 @@ import numpy as np
 from feedline.datasets.derived.formats import READABLE
 from feedline.datasets.derived.recognition import Recognised, recognise
 from feedline.datasets.framework.manifest import Manifest
-from feedline.datasets.storage.addresses import shown_url
+from feedline.datasets.storage.addresses import shown_address
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor
@@ -41,7 +41,7 @@ def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = Fa
         CorruptSource: the data is damaged.
     """
     found = recognise(path)
-    described = {"path": shown_url(path), "format": found.format, "left out": 0, "looked at": 0, "verified": None}
+    described = {"path": shown_address(path), "format": found.format, "left out": 0, "looked at": 0, "verified": None}
     if found.manifest is not None:
         described |= _by_manifest(found, found.manifest, fields)
         if verify:
@@ -75,7 +75,7 @@ def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = Fa
 
 def _by_manifest(found: Recognised, manifest: Manifest, fields: Sequence[str] | None) -> JsonObject:
     """Describe a folder in a store by its manifest."""
-    stored, folder = manifest.stored, shown_url(found.path)
+    stored, folder = manifest.stored, shown_address(found.path)
     try:
         schema = Schema.from_json(stored["fields"])
         line = loader_text(dataset_text(found.format, folder, schema, stored["form"]), schema)
