@@ -263,8 +263,8 @@ class LinesAgain(Rows):
 
 def write_parquet() -> str:
     """Write a table of several row groups into the current folder, and return its path."""
-    import pyarrow as pa  # type: ignore[import-untyped]  # it has no stubs
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     path = Path.cwd() / "rows.parquet"
     values = np.random.default_rng(0).random((COUNT, COLUMNS))
@@ -369,7 +369,8 @@ class PhotosByOpenCV(Photos):
     def __getitem__(self, index: int) -> NDArray[Any]:
         import cv2
 
-        return cv2.resize(cv2.imread(str(self.paths[index % 4])), (SIDE, SIDE))
+        image: NDArray[Any] = cv2.resize(cv2.imread(str(self.paths[index % 4])), (SIDE, SIDE))
+        return image
 
 
 class Crops(Photos):

@@ -17,9 +17,10 @@ import pytest
 
 from feedline.datasets import HDF5Dataset
 from feedline.system.timing import Clock
+from feedline.tools.measure.fields import image_size
 from feedline.tools.measure.measured import Samples, SlowRows
 from feedline.tools.measure.opened_files import OpenedFiles
-from feedline.tools.measure.our_source import FileReads, image_size
+from feedline.tools.measure.our_source import FileReads
 from feedline.tools.measure.samples import Sampling, asking, some_indices
 from tests.tools.advise import diseases, open_files
 

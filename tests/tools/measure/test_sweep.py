@@ -128,7 +128,7 @@ def test_the_recommended_setting_is_nearly_as_fast_as_any(
         setting = Setting(side.partition("/")[2], options["num_workers"], options.get("prefetch_factor", 2))
         return rate(setting) * next(noises)
 
-    monkeypatch.setattr(sweep.Limits, "of", lambda *_: Limits(12, 1000, ""))
+    monkeypatch.setattr(Limits, "of", lambda *_: Limits(12, 1000, ""))
     chosen = choose(swept(monkeypatch, Measured(measured)).rates(), "").setting
     every = [Setting(engine, n, depth) for engine in ("process", "thread") for n in range(13) for depth in (2, 4, 8)]
     assert chosen is not None

@@ -169,18 +169,17 @@ def test_fields_of_packed_stores_can_be_selected_and_renamed(tmp_path: Path, for
     def packed(name: str, samples: Any) -> Path:
         options: dict[str, Any] = {"samples_per_shard": 2} if is_sharded else {}
         out = tmp_path / (name if is_sharded else f"{name}{SINGLE[format_]}")
-        return feedline.pack(samples, out, format=format_, workers=0, **options).path
+        return Path(feedline.pack(samples, out, format=format_, workers=0, **options).path)
 
     dicts = packed("d", [{"image": np.zeros((2, 2), np.uint8), "label": number, "s": "a"} for number in range(5)])
     tuples = packed("t", [(np.zeros(2), number) for number in range(5)])
-    for number, (source, fields, expected) in enumerate(
-        (
-            (dicts, ["label"], {"label": 3}),
-            (dicts, {"n": "label", "s": "s"}, {"n": 3, "s": "a"}),
-            (tuples, ["1"], {"1": 3}),
-            (tuples, {"n": "1"}, {"n": 3}),
-        )
-    ):
+    cases: tuple[tuple[Path, Any, dict[str, object]], ...] = (
+        (dicts, ["label"], {"label": 3}),
+        (dicts, {"n": "label", "s": "s"}, {"n": 3, "s": "a"}),
+        (tuples, ["1"], {"1": 3}),
+        (tuples, {"n": "1"}, {"n": 3}),
+    )
+    for number, (source, fields, expected) in enumerate(cases):
         assert read(feedline.pack(source, tmp_path / f"{number}.lmdb", fields=fields, workers=0))[3] == expected
     with pytest.raises(BadOption, match=r"has no field 'nothing', only the fields 'image', 'label', 's'"):
         feedline.pack(dicts, tmp_path / "no.lmdb", fields=["nothing"], workers=0)

@@ -145,7 +145,7 @@ def test_a_colour_profile_for_another_mode_is_dropped_and_the_orientation_is_kep
 def test_pixels_equal_those_of_pillow() -> None:
     assert np.array_equal(Pictures(encode="raw").apply(encoded(PHOTO, "PNG")), np.asarray(PHOTO))
     grey = np.asarray(PHOTO.convert("L"))
-    for pixels, expected in ((np.asarray(PHOTO), PHOTO), (grey[..., None], grey)):
+    for pixels, expected in ((np.asarray(PHOTO), np.asarray(PHOTO)), (grey[..., None], grey)):
         assert np.array_equal(opened(Pictures(encode="png").apply(pixels)), expected)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -199,15 +200,16 @@ def test_a_changed_folder_is_not_resumed(tmp_path: Path, change: str) -> None:
     folder.mkdir()
     for number in range(60):
         (folder / f"{number:02d}.bin").write_bytes(b"%d" % number)
-    assert not in_child(lambda: act(report=DieAt(40)))
+    assert not in_child(partial(act, report=DieAt(40)))
     file = folder / "05.bin"
-    {
+    changes: dict[str, Callable[[], object]] = {
         "content": lambda: file.write_bytes(b"another"),
         "time": lambda: os.utime(file, ns=(1, 1)),
         "added": (folder / "60.bin").touch,
         "removed": file.unlink,
         "renamed": lambda: file.rename(folder / "61.bin"),
-    }[change]()
+    }
+    changes[change]()
     with pytest.raises(BadOption, match=r"was left by a run with (source|samples)=.*--restart"):
         act()
     assert act(restart=True).resumed == 0
