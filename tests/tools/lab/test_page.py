@@ -76,7 +76,7 @@ def page(window: Any, lab: tuple[str, Connections]) -> Iterator[Any]:
     window.goto(f"{address}/?token={TOKEN}")
     window.wait_for_selector("html[data-ready=yes]")
     yield window
-    window.goto("about:blank")
+    window.goto(f"{address}/left?token={TOKEN}")  # a missing page, shown by the same browser process
     connections.wait_until(lambda count: not count)
 
 
