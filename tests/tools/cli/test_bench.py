@@ -30,7 +30,7 @@ def test_the_quick_set_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     found = [row for row in rows if row["kind"] == "summary"]
     cases = [("tiny", 0), ("tiny", 2), ("38 MB", 2), ("JPEG", 2)]
     assert [(row["case"]["data"], row["case"]["workers"]) for row in found[::2]] == cases
-    assert [row["side"] for row in found] == ["torch", "feedline"] * 4
+    assert [row["side"] for row in found] == ["torch", "feedline/inline", *["torch", "feedline/auto"] * 3]
     assert all(row["figures"]["samples_per_s"]["median"] > 0 for row in found)
 
 
