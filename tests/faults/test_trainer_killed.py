@@ -11,9 +11,6 @@ import pytest
 from tests.contracts.gate import Gate
 from tests.faults.programs import running
 
-pytestmark = pytest.mark.sample(7)
-
-
 STUCK = """
 import threading
 from tests.contracts.gate import Gate
@@ -36,8 +33,14 @@ else:
 """
 
 
-@pytest.mark.parametrize("thread", ["main", "another"])
-@pytest.mark.parametrize("start_method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("start_method", "thread"),
+    [
+        ("fork", "another"),
+        pytest.param("forkserver", "main", marks=pytest.mark.slow),
+        pytest.param("spawn", "another", marks=pytest.mark.slow),
+    ],
+)
 def test_stuck_workers_end_at_once(start_method: str, thread: str, tmp_path: Path) -> None:
     """The gate that they wait at is never opened."""
     with Gate(tmp_path / "gate") as gate, running(STUCK, start_method, thread, tmp_path / "gate") as program:

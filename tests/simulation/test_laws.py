@@ -29,14 +29,12 @@ def events_until_found(bug: PlantedBug) -> int:
     raise AssertionError
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("bug", PLANTED_BUGS, ids=lambda bug: bug.what)
 def test_a_one_line_bug_is_found(bug: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug.install(monkeypatch)
     assert events_until_found(bug) < 10_000
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("bug", PLANTED_BUGS, ids=lambda bug: bug.what)
 def test_the_unchanged_core_passes_in_the_same_world(bug: PlantedBug) -> None:
     assert simulate(draw_scenario(bug.seed, **bug.drawn), events=EVENTS).events >= EVENTS

@@ -26,8 +26,6 @@ from feedline.workers.failure import UNPICKLABLE
 from feedline.workers.processes.payload import Payload
 from feedline.workers.unpicklable import explain
 
-pytestmark = pytest.mark.sample(5)
-
 
 class Holding:
     """A dataset with whatever attributes it is given."""

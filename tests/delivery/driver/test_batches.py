@@ -21,8 +21,6 @@ from feedline.types import DatasetKind, EngineName, Position
 from tests.delivery.stepping import Clock, SteppingEngine, driver_of
 from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, resources_with, spec_of
 
-pytestmark = pytest.mark.sample(2)
-
 
 def start(**engine_options: Any) -> tuple[Driver, SteppingEngine]:
     engine = SteppingEngine(2, Clock(), lambda _: 0.0)

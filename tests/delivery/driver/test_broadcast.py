@@ -20,8 +20,6 @@ from feedline.errors import BadOption, NotPicklable
 from feedline.types import Call, EngineName
 from tests.delivery.stepping import Clock, SteppingEngine, driver_of
 
-pytestmark = pytest.mark.sample(3)
-
 
 class Scaled:
     """Samples depend on the last `set_scale` and `set_epoch`."""

@@ -22,8 +22,6 @@ from feedline.loader.torch_config import TorchConfig
 from feedline.randomness.scope import rng
 from feedline.types import EngineName
 
-pytestmark = pytest.mark.sample(4)
-
 ENGINES: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process", 2)]
 
 

@@ -21,8 +21,6 @@ from feedline.system.ranks import Tail
 from tests.datasets.formats.tar.writing import write_shards
 from tests.rank_processes import run_ranks
 
-pytestmark = pytest.mark.sample(3)
-
 SIZES = (40, 3, 17, 2, 31, 9, 22, 1)
 COUNT = sum(SIZES)
 WORLDS = [2, pytest.param(4, marks=pytest.mark.slow)]

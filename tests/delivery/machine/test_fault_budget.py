@@ -16,9 +16,6 @@ from feedline.faults import Failure, Fault, Policy
 from feedline.types import IndexBlock, Notes, Result, ResultKind
 from tests.faults.loaders import Numbers, batches_of, make
 
-pytestmark = pytest.mark.sample(2)
-
-
 THREE = Policy(otherwise="skip", max_failures=3)
 
 

@@ -11,8 +11,6 @@ from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadState
 from tests.delivery.state.rank_worlds import BATCH, COUNT, Make, World, flat, sources_in
 
-pytestmark = pytest.mark.sample(4)
-
 # Any, throughout: states.
 
 

@@ -19,8 +19,6 @@ from feedline.types import EngineName
 from tests.delivery.state.rank_worlds import BATCH, COUNT, Make, Place, World, flat, sources_in
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(5)
-
 WORLDS = [1, 2, 3, 4, 8]
 """The number of ranks, and of workers per rank."""
 

@@ -9,8 +9,6 @@ import pytest
 
 import feedline
 
-pytestmark = pytest.mark.sample(3)
-
 
 class Lengths:
     def __init__(self, paths: Any, labels: Any) -> None:

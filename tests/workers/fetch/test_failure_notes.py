@@ -15,8 +15,6 @@ from torch.utils.data import DataLoader as TorchLoader
 import feedline
 from feedline.datasets import CachedDataset, mix
 
-pytestmark = pytest.mark.sample(6)
-
 
 class Odd(Dataset[Any]):
     """Makes samples with a function."""

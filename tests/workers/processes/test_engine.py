@@ -29,8 +29,6 @@ from tests.contracts.engine.workload import refuse_to_start
 from tests.contracts.gate import Gate
 from tests.faults.limits import descriptors_left
 
-pytestmark = pytest.mark.sample(5)
-
 SLOTS = 300
 
 

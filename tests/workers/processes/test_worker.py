@@ -33,8 +33,6 @@ from feedline.workers.processes.messages import Kind, Message, task_message
 from feedline.workers.processes.worker import init_worker, serve
 from tests.parity.children import in_a_child
 
-pytestmark = pytest.mark.sample(4)
-
 
 class Cached(Dataset[torch.Tensor]):
     """Collates by itself and caches the results."""
