@@ -177,7 +177,7 @@ def train(name: str, seed: int, folder: Path) -> None:
         if state is not None:
             loader.load_state_dict(state)
         with contextlib.closing(loader), Saboteur() as saboteur:
-            batches, done = iter(loader), 0
+            batches, batch, done = iter(loader), None, 0
             while done < steps and not stopped:
                 batch = next(batches, None)
                 if batch is None:
@@ -310,7 +310,9 @@ def run(name: str, seed: int, folder: Path, seconds: float, resumes: int) -> dic
         ):
             assert child.stdout is not None
             first_s, is_ending, last = None, False, ""
-            for line in child.stdout:
+            for line in child.stdout:  # also what it had written when it was killed
+                if not line.endswith(b"\n"):
+                    break
                 message = json.loads(line)
                 last = message.get("kind", "")
                 if "resumed" in message:
@@ -328,8 +330,8 @@ def run(name: str, seed: int, folder: Path, seconds: float, resumes: int) -> dic
                     continue
                 if problems or (not is_last and now_s - first_s >= kill_after_s):
                     child.kill()
-                    break
-                if is_last and is_over:
+                    is_ending = True
+                elif is_last and is_over:
                     child.terminate()
                     is_ending = True
             child.stdout.close()

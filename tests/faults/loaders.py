@@ -19,7 +19,6 @@ import feedline
 from tests.faults.deaths import Once, die
 
 LOADERS = ("Loader", "DataLoader")
-ENGINES = ("inline", "thread", "process")
 
 everywhere = pytest.mark.parametrize(
     ("loader_kind", "engine"),

@@ -54,9 +54,6 @@ class Held(Numbers):
         self.gate.pass_through()
 
 
-KINDS = ("map", "stream", "shared stream")
-
-
 def options_for(kind: str) -> dict[str, Any]:
     return {} if kind == "map" else {"shard": kind == "shared stream"}
 

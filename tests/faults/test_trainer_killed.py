@@ -16,9 +16,13 @@ import threading
 from tests.contracts.gate import Gate
 from tests.contracts.engine import Numbers  # under a name that a worker can import
 
+if sys.argv[1] == "portable":
+    from feedline.workers import abilities
+    abilities.can_share_arenas = lambda: False
+
 def train():
     held = Numbers(gate=Gate.at(sys.argv[3]), held=tuple(range(4, 64)))
-    batches = iter(Loader(held, 1, workers=2, start_method=sys.argv[1]))
+    batches = iter(Loader(held, 1, workers=2, start_method="fork" if sys.argv[1] == "portable" else sys.argv[1]))
     for _ in range(4):
         next(batches)
     say(*batches.worker_pids)
@@ -37,6 +41,7 @@ else:
     ("start_method", "thread"),
     [
         ("fork", "another"),
+        ("portable", "main"),
         pytest.param("forkserver", "main", marks=pytest.mark.slow),
         pytest.param("spawn", "another", marks=pytest.mark.slow),
     ],

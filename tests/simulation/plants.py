@@ -71,12 +71,8 @@ PLANTED_BUGS = [
         "pass",
         drawn=STOPPED,
     ),
-    PlantedBug(
-        "the slot of a dead worker's task is lost", Crew, "_give_again", "self._flights.drop(flight)", "pass", 48
-    ),
-    PlantedBug(
-        "samples that failed count twice", FaultBudget, "write", "self._lost += fault", "self._lost += 2 * fault", 54
-    ),
+    PlantedBug("a dead worker loses its slot", Crew, "_give_again", "self._flights.drop(flight)", "pass", 48),
+    PlantedBug("bad samples count twice", FaultBudget, "write", "self._lost += fault", "self._lost += 2 * fault", 54),
     PlantedBug("the window is too large", Machine, "fill", "epoch.done < self.window", "epoch.done <= self.window"),
     PlantedBug(
         "a new worker continues one sample too late",
