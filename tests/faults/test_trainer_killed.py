@@ -16,13 +16,9 @@ import threading
 from tests.contracts.gate import Gate
 from tests.contracts.engine import Numbers  # under a name that a worker can import
 
-if sys.argv[1] == "portable":
-    from feedline.workers import abilities
-    abilities.can_share_arenas = lambda: False
-
 def train():
     held = Numbers(gate=Gate.at(sys.argv[3]), held=tuple(range(4, 64)))
-    batches = iter(Loader(held, 1, workers=2, start_method="fork" if sys.argv[1] == "portable" else sys.argv[1]))
+    batches = iter(Loader(held, 1, workers=2, start_method=sys.argv[1]))
     for _ in range(4):
         next(batches)
     say(*batches.worker_pids)
@@ -41,7 +37,6 @@ else:
     ("start_method", "thread"),
     [
         ("fork", "another"),
-        ("portable", "main"),
         pytest.param("forkserver", "main", marks=pytest.mark.slow),
         pytest.param("spawn", "another", marks=pytest.mark.slow),
     ],
@@ -53,6 +48,24 @@ def test_stuck_workers_end_at_once(start_method: str, thread: str, tmp_path: Pat
         gate.wait_until_reached(2)
         program.kill()
         assert program.end() == -signal.SIGKILL
+        assert program.watched_are_gone()
+
+
+PORTABLE = """
+from feedline.workers import abilities
+
+abilities.can_share_arenas = lambda: False
+batches = iter(Loader(Numbers(), 4, workers=2, start_method="fork"))
+next(batches)
+say(*batches.worker_pids)
+hear()
+"""
+
+
+def test_workers_with_portable_means_end_too() -> None:
+    with running(PORTABLE) as program:
+        program.watch(program.line())
+        program.kill()
         assert program.watched_are_gone()
 
 
