@@ -66,4 +66,6 @@ def test_a_setting_that_raises_is_skipped_and_the_others_are_measured() -> None:
     assert done.returncode == 0
     sides = {row["side"] for row in map(json.loads, done.stdout.splitlines()) if row["kind"] == "summary"}
     assert sides == {"torch", "feedline/inline", "feedline/thread"}
-    assert "Skipped 1 worker (torch), 1 worker (process): OSError: the file is locked" in done.stderr
+    skipped, _, error = done.stderr.partition(": ")  # the best setting, with which more prefetching is tried, differs
+    assert skipped.startswith("Skipped 1 worker (torch), 1 worker (process)")
+    assert error == "OSError: the file is locked\n"
