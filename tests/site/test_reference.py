@@ -55,14 +55,6 @@ def test_every_command_is_described() -> None:
     assert commands == list(COMMANDS)
 
 
-def test_every_error_links_to_its_advice() -> None:
-    advice = "".join((DOCS / page).read_text("utf-8") for page in ("troubleshooting.md", "warnings.md"))
-    troubles = set(re.findall(r"^## (\w+)$", advice, re.MULTILINE))
-    linked = set(re.findall(r"\| \[what to do\]\(\.\./\w+\.md#(\w+)\)", PAGES["errors.md"]))
-    named = {name.rpartition(".")[2] for name in NAMES if name.startswith("feedline.errors.")}
-    assert linked == {name.lower() for name in named & troubles}
-
-
 def test_every_extra_for_users_is_on_the_install_page() -> None:
     text = (DOCS / "start/install.md").read_text("utf-8")
     project = (DOCS.parent / "pyproject.toml").read_text("utf-8")
