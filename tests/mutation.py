@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import json
 import os
 import random
@@ -28,11 +29,48 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src/feedline"
-CORE = ("abc", "collate", "delivery", "faults", "insight", "loader", "memory", "order", "randomness", "samplers", "types", "workers")
-USERS_OF_CORE = ("loader", "delivery", "workers", "order", "faults", "states", "memory", "parity", "simulation", "insight", "frameworks")
+CORE = (
+    "abc",
+    "collate",
+    "delivery",
+    "faults",
+    "insight",
+    "loader",
+    "memory",
+    "order",
+    "randomness",
+    "samplers",
+    "types",
+    "workers",
+)
+USERS_OF_CORE = (
+    "loader",
+    "delivery",
+    "workers",
+    "order",
+    "faults",
+    "states",
+    "memory",
+    "parity",
+    "simulation",
+    "insight",
+    "frameworks",
+)
 USERS_OF_SOURCES = ("datasets", "sources", "pipes")
 LIMIT_S = 600
 """A mutant whose tests take longer is taken for a hang."""
+PYTEST = [
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-m",
+    "not slow and not ray and not gpu",
+    "-o",
+    "timeout=120",
+    "--processes",
+    "2",
+]
 OPPOSITES = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -51,6 +89,9 @@ class Mutant:
     end_line: int
     end_column: int
 
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.before!r:.50} -> {self.after!r:.50}"
+
     def applied(self, source: str) -> str:
         """Return the text of the file with the mistake in it."""
         lines = source.encode().splitlines(keepends=True)
@@ -68,7 +109,8 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
         if after is None or not isinstance(node, (ast.expr, ast.stmt)):
             continue
         before = ast.get_source_segment(source, node) or ""
-        assert node.end_lineno is not None and node.end_col_offset is not None
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
         yield Mutant(name, node.lineno, before, after, node.col_offset, node.end_lineno, node.end_col_offset)
 
 
@@ -76,7 +118,9 @@ def _mistake(node: ast.AST) -> str | None:
     if isinstance(node, ast.Compare) and type(node.ops[0]) in OPPOSITES:
         node.ops[0] = OPPOSITES[type(node.ops[0])]()
         return f"({ast.unparse(node)})"
-    if isinstance(node, (ast.AugAssign, ast.Raise)) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+    if isinstance(node, (ast.AugAssign, ast.Raise)) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    ):
         return "pass"
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return str(node.value + 1)
@@ -100,38 +144,61 @@ def tests_of(mutant: Mutant) -> list[str]:
     inner = Path(mutant.file).relative_to("src/feedline")
     folder = inner.parts[0]
     users = USERS_OF_SOURCES if folder == "datasets" else USERS_OF_CORE
-    own = [Path("tests", *inner.parts[:-1], f"test_{inner.name}"), Path("tests", *inner.parts[:-1]), Path("tests", folder)]
+    own = [
+        Path("tests", *inner.parts[:-1], f"test_{inner.name}"),
+        Path("tests", *inner.parts[:-1]),
+        Path("tests", folder),
+    ]
     wanted = [*own, *(Path("tests", name) for name in users)]
     return list(dict.fromkeys(str(path) for path in wanted if (ROOT / path).exists()))
 
 
-def is_killed(mutant: Mutant) -> bool:
+def failing_now(folders: set[str], jobs: int) -> list[str]:
+    """Return the tests that fail without any mistake, because this machine lacks what they need."""
+    command = [*PYTEST, "--tb=no", "--processes", str(jobs), *sorted(folders)]
+    output = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+    return [line.split()[1] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+
+
+def is_killed(mutant: Mutant, left_out: list[str]) -> bool:
     """Run the tests on a copy of the checkout with the mistake in it."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy = Path(folder, "checkout")
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "site", "build", "__pycache__"), symlinks=True)
         file = copy / mutant.file
         file.write_text(mutant.applied(file.read_text()))
-        environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "TMPDIR": folder}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{copy / 'src'}:{os.environ.get('PYTHONPATH', '')}",
+            "TMPDIR": folder,
+        }
+        options = ["-x", *(part for test in left_out for part in ("--deselect", test))]
         for tests in tests_of(mutant):
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow and not ray and not gpu", "-o", "timeout=120", tests]
             process = subprocess.Popen(
-                command, cwd=copy, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                [*PYTEST, *options, tests],
+                cwd=copy,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             try:
                 code = process.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
                 return True
             finally:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
                 process.wait()
             if code not in (0, 5):  # 5: no test is selected
                 return True
     return False
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
@@ -140,12 +207,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--list", action="store_true", help="show the mutants, and run nothing")
-    parser.add_argument("--out", type=Path, help="append a JSON line per mutant to this file; those in it are not run again")
+    parser.add_argument(
+        "--out", type=Path, help="append a JSON line per mutant to this file; those in it are not run again"
+    )
     arguments = parser.parse_args()
     mutants = drawn(arguments.count, arguments.seed)
     if arguments.list:
         for mutant in mutants:
-            print(f"{mutant.file}:{mutant.line}: {mutant.before!r:.60} -> {mutant.after!r:.60}")
+            say(str(mutant))
         return
     known: dict[Mutant, bool] = {}
     if arguments.out is not None and arguments.out.exists():
@@ -153,17 +222,21 @@ def main() -> None:
             killed = row.pop("killed")
             known[Mutant(**row)] = killed
 
+    folders = {str(Path(*Path(tests).parts[:2])) for mutant in mutants for tests in tests_of(mutant)}
+    left_out = failing_now(folders, arguments.jobs)
+    say(f"{len(left_out)} tests fail without any mistake, and are left out")
+
     def tried(mutant: Mutant) -> bool:
-        killed = is_killed(mutant)
+        killed = is_killed(mutant, left_out)
         if arguments.out is not None:
             with arguments.out.open("a") as file:
                 file.write(json.dumps({**asdict(mutant), "killed": killed}) + "\n")
-        print(f"{'killed' if killed else 'SURVIVED'} {mutant.file}:{mutant.line}: {mutant.before!r:.50} -> {mutant.after!r:.50}", flush=True)
+        say(f"{'killed  ' if killed else 'SURVIVED'} {mutant}")
         return killed
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
         killed = sum(known.values()) + sum(pool.map(tried, [one for one in mutants if one not in known]))
-    print(f"{killed} of {len(mutants)} mutants killed")
+    say(f"{killed} of {len(mutants)} mutants killed")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from feedline.tools.measure.harness import Side
 
 pytestmark = pytest.mark.sample(6)
 
-BRIEF = ["--rounds", "1", "--repeats", "0"]
+BRIEF = ["--rounds", "1"]
 STEADY = [*BRIEF, "--seconds", "0.01", "--warmup", "2"]
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 

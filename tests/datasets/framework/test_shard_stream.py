@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 import torch
-import torchdata.stateful_dataloader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import JSONLines, Remote, TarDataset, TFRecordDataset
-from feedline.datasets.framework.shard_stream import ShardStream
 from feedline.datasets.framework.shares import shares_of
-from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError, WorkerWarning
+from feedline.datasets.storage.ahead import Ahead
+from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError
 from feedline.types import EngineName
 from tests.datasets.formats.tar.writing import numbered, tar_bytes
 from tests.datasets.formats.tfrecord.records import file_of
@@ -98,17 +97,12 @@ def test_each_epoch_has_its_own_order_that_follows_from_the_seed(kind: str, path
         assert sorted(found[-1]) == list(range(COUNT))
         assert tuple(dataset) == found[-1]
     assert len(set(found)) == 4
-    assert "shuffle=True, buffer=10, seed=1" in repr(dataset)
-
-
-@pytest.mark.parametrize("kind", OWN)
-def test_a_buffer_of_size_0_shuffles_only_shards(kind: str, paths: list[str]) -> None:
-    found = list(stream(kind, paths, shuffle=True, buffer=0))
-    assert found != list(range(COUNT))
+    found_in_shards = list(stream(kind, paths, shuffle=True, buffer=0))
+    assert found_in_shards != list(range(COUNT))
     for start, size in zip(itertools.accumulate(SIZES, initial=0), SIZES, strict=False):
         if size:
-            place = found.index(start)
-            assert found[place : place + size] == list(range(start, start + size))
+            place = found_in_shards.index(start)
+            assert found_in_shards[place : place + size] == list(range(start, start + size))
 
 
 def test_shards_are_shuffled_before_they_are_split() -> None:
@@ -123,43 +117,37 @@ def test_shards_are_shuffled_before_they_are_split() -> None:
 # -- workers and ranks ---
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3, 10])
+@pytest.mark.parametrize("workers", [0, 3, 10])
 def test_each_sample_comes_once_with_any_number_of_workers(kind: str, paths: list[str], workers: int) -> None:
     engine: EngineName = "thread" if workers else "inline"
     dataset = stream(kind, paths, **({} if kind == "jsonl" else {"shuffle": True, "buffer": 10, "seed": 3}))
-    for loader in (
-        feedline.Loader(dataset, 4, workers=workers, engine=engine),
-        feedline.DataLoader(dataset, 4, num_workers=workers, engine=engine),
-    ):
+    for shard in (None, True, False) if kind in OWN else (None,):
+        loader = feedline.DataLoader(dataset, 4, num_workers=workers, engine=engine, shard=shard)
         assert sorted(listed(loader)) == list(range(COUNT))
-    assert isinstance(dataset, torch.utils.data.IterableDataset)
+    if kind in OWN:
+        with pytest.raises(BadOption, match="shard"):
+            feedline.Loader(dataset, 4, shard="exact")
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_worker_processes(kind: str, tmp_path: Path, packed: bool) -> None:
-    dataset = stream(kind, write(tmp_path, kind, packed=packed))
+def test_worker_processes(kind: str, tmp_path: Path) -> None:
+    dataset = stream(kind, write(tmp_path, kind, packed=True))
     assert next(iter(dataset)) == 0  # files that are open now belong to the parent
-    for workers in (2, 9):
-        expected = listed(feedline.Loader(dataset, 4, workers=workers, engine="thread"))
-        assert sorted(expected) == list(range(COUNT))
-        assert listed(feedline.Loader(dataset, 4, workers=workers)) == expected
-        assert listed(feedline.DataLoader(dataset, 4, num_workers=workers)) == expected
-        torchs = listed(torch.utils.data.DataLoader(dataset, 4, num_workers=workers))
-        assert sorted(torchs) == list(range(COUNT))
+    expected = listed(feedline.Loader(dataset, 4, workers=2, engine="thread"))
+    assert listed(feedline.Loader(dataset, 4, workers=2)) == expected
+    torchs = listed(torch.utils.data.DataLoader(dataset, 4, num_workers=2))
+    assert sorted(torchs) == sorted(expected) == list(range(COUNT))
 
 
 @pytest.mark.parametrize("kind", OWN)
 def test_ranks_and_workers_split_without_overlap(kind: str, paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for ranks, workers in ((2, 0), (4, 3)):
-        found = []
-        for rank in range(ranks):
-            monkeypatch.setenv("RANK", str(rank))
-            monkeypatch.setenv("WORLD_SIZE", str(ranks))
-            dataset = stream(kind, paths, shuffle=True, buffer=5)
-            own = listed(feedline.Loader(dataset, 4, workers=workers, engine="thread" if workers else "inline"))
-            assert own
-            found += own
-        assert sorted(found) == list(range(COUNT))
+    found = []
+    for rank in range(4):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        dataset = stream(kind, paths, shuffle=True, buffer=5)
+        found += (own := listed(feedline.Loader(dataset, 4, workers=3, engine="thread")))
+        assert own
+    assert sorted(found) == list(range(COUNT))
     expected, text = list(dataset), pickle.dumps(dataset)
     monkeypatch.delenv("RANK")
     monkeypatch.delenv("WORLD_SIZE")
@@ -167,17 +155,8 @@ def test_ranks_and_workers_split_without_overlap(kind: str, paths: list[str], mo
     monkeypatch.setenv("RANK", "2")
     for size in ("2", "x", ""):
         monkeypatch.setenv("WORLD_SIZE", size)
-        with pytest.raises(BadOption, match=r"environment.*WORLD_SIZE"):
+        with pytest.raises(BadOption, match="WORLD_SIZE"):
             iter(stream(kind, paths))
-
-
-@pytest.mark.parametrize("kind", OWN)
-def test_the_loader_does_not_split_it_again(kind: str, paths: list[str]) -> None:
-    for shard in (None, True, False):
-        loader = feedline.DataLoader(stream(kind, paths), 4, num_workers=2, engine="thread", shard=shard)
-        assert sorted(listed(loader)) == list(range(COUNT))
-    with pytest.raises(BadOption, match="splits itself"):
-        feedline.Loader(stream(kind, paths), 4, shard="exact")
 
 
 # -- positions ---
@@ -274,65 +253,22 @@ def test_resuming_reads_only_the_rest(kind: str, paths: list[str], monkeypatch: 
     assert {*read} == {"shard-002"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
-def test_loaders_resume_at_every_step(kind: str, paths: list[str], workers: int, loader_kind: str) -> None:
-    def make() -> Any:
-        dataset = stream(kind, paths, **({} if kind == "jsonl" else {"shuffle": True, "buffer": 12, "seed": 4}))
-        engine: EngineName = "thread" if workers else "inline"
-        if loader_kind == "Loader":
-            return feedline.Loader(dataset, 4, workers=workers, engine=engine)
-        return feedline.DataLoader(dataset, 4, num_workers=workers, engine=engine)
-
-    loader = make()
-    epochs = [[[int(n) for n in batch] for batch in loader] for _ in range(2)]
-    for steps in range(len(epochs[0]) + 1):
-        first = make()
-        iterator = iter(first)
-        for _ in range(steps):
-            next(iterator)
-        state = json.loads(json.dumps(first.state_dict()))
-        second = make()
-        second.load_state_dict(state)
-        assert [[int(n) for n in batch] for batch in second] == epochs[0][steps:]
-        assert [[int(n) for n in batch] for batch in second] == epochs[1]
-        del iterator
-
-
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
-def test_torchdatas_loader_resumes_it(kind: str, paths: list[str]) -> None:
-    def make() -> Any:
-        return torchdata.stateful_dataloader.StatefulDataLoader(stream(kind, paths), 4, num_workers=0)
-
-    expected = [batch.tolist() for batch in make()]
-    first = make()
-    iterator = iter(first)
-    for _ in range(5):
-        next(iterator)
-    second = make()
-    second.load_state_dict(first.state_dict())
-    assert [batch.tolist() for batch in second] == expected[5:]
-
-
 @pytest.mark.parametrize("kind", OWN)
 def test_states_of_other_options_files_and_parts_are_rejected(kind: str, paths: list[str]) -> None:
     state = iter(stream(kind, paths, shuffle=True)).state_dict()
-    for options, word in (
-        ({"shuffle": True, "seed": 1}, "seed"),
-        ({"shuffle": True, "buffer": 5}, "buffer"),
-        ({}, "shuffle"),
+    for names, options, word in (
+        (paths, {"shuffle": True, "seed": 1}, "seed"),
+        (paths, {"shuffle": True, "buffer": 5}, "buffer"),
+        (paths, {}, "shuffle"),
+        (paths[1:], {"shuffle": True}, f"{len(SIZES)} files"),
+        (paths[::-1], {"shuffle": True}, "names"),
     ):
         with pytest.raises(BadState, match=word):
-            iter(stream(kind, paths, **options)).load_state_dict(state)
-    with pytest.raises(BadState, match=f"{len(SIZES)} files, and now there are {len(SIZES) - 1}"):
-        iter(stream(kind, paths[1:], shuffle=True)).load_state_dict(state)
-    with pytest.raises(BadState, match="files of other names"):
-        iter(stream(kind, paths[::-1], shuffle=True)).load_state_dict(state)
+            iter(stream(kind, names, **options)).load_state_dict(state)
     with pytest.raises(BadState, match="part"):
         type(iter(stream(kind, paths)))(stream(kind, paths, shuffle=True), (0, 2)).load_state_dict(state)
     for wrong in (None, {}, {"epoch": 1}, [1]):
-        with pytest.raises(BadState, match="not the state of a pass"):
+        with pytest.raises(BadState):
             iter(stream(kind, paths)).load_state_dict(wrong)
 
 
@@ -385,14 +321,11 @@ def test_a_file_that_was_cut_off_raises_after_its_complete_samples(kind: str, tm
         found.extend(samples)
     assert found == list(range(len(found)))
     assert len(found) > 100
-    state = samples.state_dict()
-    assert list(samples) == [403, 404, 405]
     again = iter(stream(kind, paths))
-    again.load_state_dict(json.loads(json.dumps(state)))
-    assert list(again) == [403, 404, 405]
-    for workers in (0, 2):
-        loader = feedline.Loader(stream(kind, paths), 4, workers=workers, on_error="skip")
-        assert sorted(listed(loader)) == [*found, 403, 404, 405]
+    again.load_state_dict(json.loads(json.dumps(samples.state_dict())))
+    assert list(samples) == list(again) == [403, 404, 405]
+    loader = feedline.Loader(stream(kind, paths), 4, workers=2, engine="thread", on_error="skip")
+    assert sorted(listed(loader)) == [*found, 403, 404, 405]
 
 
 @pytest.mark.parametrize("kind", OWN)
@@ -401,29 +334,25 @@ def test_a_missing_file_is_named_and_the_others_are_read(kind: str, paths: list[
     Path(paths[2]).unlink()
     iterator = iter(dataset)
     assert list(itertools.islice(iterator, 14)) == list(range(14))
-    with pytest.raises(SourceError, match=r"shard-002\.\w+ cannot be opened"):
+    with pytest.raises(SourceError, match="shard-002"):
         next(iterator)
     assert list(iterator) == list(range(34, COUNT))
-    skips = feedline.faults.Retry(2, wait_s=0, then="skip")
-    for policy in ("skip", skips):
-        loader = feedline.Loader(dataset, 4, on_error=policy)
-        assert listed(loader) == [*range(14), *range(34, COUNT)]
-        assert loader.stats()["faults"]["retry"] == 0, "the exception is not about one sample"
+    loader = feedline.Loader(dataset, 4, on_error=feedline.faults.Retry(2, wait_s=0, then="skip"))
+    assert listed(loader) == [*range(14), *range(34, COUNT)]
+    assert loader.stats()["faults"]["retry"] == 0, "the exception is not about one sample"
 
 
-@pytest.mark.parametrize("taken", [5, 20, 40])
 @pytest.mark.parametrize("kind", OWN)
-def test_a_shard_that_comes_back_before_a_resume_repeats_nothing(kind: str, tmp_path: Path, taken: int) -> None:
+def test_a_shard_that_comes_back_before_a_resume_repeats_nothing(kind: str, tmp_path: Path) -> None:
     paths = write(tmp_path, kind, sizes=(20, 20, 20, 20))
     dataset = stream(kind, paths, shuffle=True, buffer=30, seed=3)
     gone = dataset.order(0)[1]
     away = Path(paths[gone]).rename(tmp_path / "away")
     loader = feedline.Loader(dataset, 1, on_error="skip")
-    found = [int(batch[0]) for batch in itertools.islice(loader, taken)]
-    state = loader.state_dict()
+    found = [int(batch[0]) for batch in itertools.islice(loader, 20)]
     away.rename(paths[gone])
     again = feedline.Loader(stream(kind, paths, shuffle=True, buffer=30, seed=3), 1, on_error="skip")
-    again.load_state_dict(state)
+    again.load_state_dict(loader.state_dict())
     found += listed(again)
     assert len(found) == len(set(found))
     assert set(range(80)) - set(range(20 * gone, 20 * gone + 20)) <= set(found)
@@ -431,11 +360,8 @@ def test_a_shard_that_comes_back_before_a_resume_repeats_nothing(kind: str, tmp_
 
 def test_a_common_stream_ends_if_a_file_is_missing(tmp_path: Path) -> None:
     paths = write(tmp_path, "jsonl")
-    dataset = stream("jsonl", paths)
+    iterator = iter(stream("jsonl", paths))
     away = Path(paths[2]).rename(tmp_path / "away")
-    with pytest.raises(SourceError, match=r"shard-002\.jsonl cannot be opened"):
-        listed(feedline.Loader(dataset, 4, on_error="skip"))
-    iterator = iter(dataset)
     assert list(itertools.islice(iterator, 14)) == list(range(14))
     with pytest.raises(SourceError, match="shard-002"):
         next(iterator)
@@ -444,52 +370,37 @@ def test_a_common_stream_ends_if_a_file_is_missing(tmp_path: Path) -> None:
     assert list(iterator) == list(range(14, COUNT))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_all_workers_of_a_common_stream_read_the_same_version(tmp_path: Path, workers: int) -> None:
+def test_all_workers_of_a_common_stream_read_the_same_version(tmp_path: Path) -> None:
     paths = write(tmp_path, "jsonl")
-    loader = feedline.Loader(stream("jsonl", paths), 4, workers=workers, engine="thread" if workers else "inline")
+    loader = feedline.Loader(stream("jsonl", paths), 4, workers=2, engine="thread")
     Path(paths[2]).write_bytes(b"1\n" * 50)
     with pytest.raises(SourceChanged, match="shard-002"):
         listed(loader)
 
 
-@pytest.mark.parametrize("buffer", [0, 1000])
-def test_damage_after_a_state_was_saved_is_an_error(tmp_path: Path, buffer: int) -> None:
+@pytest.mark.parametrize("kind", OWN)
+def test_damage_after_a_state_was_saved_is_an_error(kind: str, tmp_path: Path) -> None:
     """The samples that follow it were not returned yet, even if some with higher numbers were."""
-    for kind in OWN:
-        paths = write(tmp_path / kind, kind, sizes=[200, 20])
-        first = iter(stream(kind, paths, shuffle=True, buffer=buffer, seed=1))
-        found = list(itertools.islice(first, 60))
-        state, whole = first.state_dict(), Path(paths[0]).read_bytes()
-        Path(paths[0]).write_bytes(whole[: len(whole) // 2] + b"\xff" * (len(whole) - len(whole) // 2))
-        second = iter(stream(kind, paths, shuffle=True, buffer=buffer, seed=1))
-        second.load_state_dict(state)
-        with pytest.raises(CorruptSource, match="shard-000"):
-            found.extend(second)
+    paths = write(tmp_path / kind, kind, sizes=[200, 20])
+    first = iter(stream(kind, paths, shuffle=True, buffer=1000, seed=1))
+    found = list(itertools.islice(first, 60))
+    whole = Path(paths[0]).read_bytes()
+    Path(paths[0]).write_bytes(whole[: len(whole) // 2] + b"\xff" * (len(whole) - len(whole) // 2))
+    second = iter(stream(kind, paths, shuffle=True, buffer=1000, seed=1))
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(CorruptSource, match="shard-000"):
         found.extend(second)
-        assert len({*found}) == len(found) >= 60
+    found.extend(second)
+    assert len({*found}) == len(found) >= 60
 
 
 def test_a_closed_pass_goes_on_where_it_was(kind: str, tmp_path: Path) -> None:
-    for packed in (False, True):
-        paths = write(tmp_path / str(packed), kind, sizes=[3000, 5], packed=packed)
-        samples = iter(stream(kind, paths))
-        found = list(itertools.islice(samples, 10))
-        samples.close()
-        assert not [file for file in Path("/proc/self/fd").iterdir() if str(tmp_path) in os.path.realpath(file)]
-        found += samples
-        assert found == list(range(3005))
-
-
-@pytest.mark.parametrize("kind", ["tar", "jsonl"])
-def test_a_forked_process_goes_on_with_a_pass_that_reads_ahead(kind: str, paths: list[str]) -> None:
-    samples = iter(stream(kind, paths, remote=Remote(read_ahead=2)))
-    assert next(samples) == 0
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if list(samples) == list(range(1, COUNT)) else 1)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert list(samples) == list(range(1, COUNT))
+    samples = iter(stream(kind, write(tmp_path, kind, sizes=[3000, 5], packed=True)))
+    found = list(itertools.islice(samples, 10))
+    samples.close()
+    assert not [file for file in Path("/proc/self/fd").iterdir() if str(tmp_path) in os.path.realpath(file)]
+    found += samples
+    assert found == list(range(3005))
 
 
 def test_stop_iteration_of_a_transform_is_an_error(kind: str, paths: list[str]) -> None:
@@ -510,11 +421,10 @@ def test_a_file_that_changes_while_it_is_read_is_detected(kind: str, tmp_path: P
         list(iterator)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_retried_sample_is_not_lost(kind: str, paths: list[str], workers: int, shuffle: bool) -> None:
+def test_a_retried_sample_is_not_lost(kind: str, paths: list[str], shuffle: bool) -> None:
     dataset = stream(kind, paths, FailsOnce({0, 11, 33}), shuffle=shuffle)
-    loader = feedline.Loader(dataset, 4, workers=workers, on_error=feedline.faults.Retry(1, wait_s=0))
+    loader = feedline.Loader(dataset, 4, on_error=feedline.faults.Retry(1, wait_s=0))
     assert sorted(listed(loader)) == list(range(COUNT))
 
 
@@ -551,13 +461,8 @@ def test_an_interrupt_loses_nothing(kind: str, paths: list[str]) -> None:
             assert sorted(found) == list(range(COUNT))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_an_interrupt_while_reading_loses_nothing(
-    kind: str, tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from feedline.datasets.storage.ahead import Ahead
-
-    dataset = stream(kind, write(tmp_path, kind, packed=packed), **({} if kind == "jsonl" else {"shuffle": True}))
+def test_an_interrupt_while_reading_loses_nothing(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = stream(kind, write(tmp_path, kind, packed=True), **({} if kind == "jsonl" else {"shuffle": True}))
     whole, found, original, calls = list(dataset), list[int](), Ahead.next_chunk, itertools.count(1)
 
     def interrupted(self: Ahead) -> bytes:
@@ -576,34 +481,6 @@ def test_an_interrupt_while_reading_loses_nothing(
     assert interrupts == 4
 
 
-class KillsItsWorkerOnce:
-    """A transform that kills its process the first time it sees a certain sample."""
-
-    def __init__(self, marker: Path, number: int) -> None:
-        self.marker = marker
-        self.number = number
-
-    def __call__(self, sample: Any) -> Any:
-        if sample == self.number and not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return sample
-
-
-@pytest.mark.parametrize("number", [0, 30])
-def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_repeated(
-    kind: str, paths: list[str], tmp_path: Path, number: int
-) -> None:
-    order = {} if kind == "jsonl" else {"shuffle": True, "buffer": 12}
-    plain = feedline.Loader(stream(kind, paths, **order), 4, workers=2, engine="thread")
-    expected = [[int(n) for n in batch] for batch in plain]
-    deadly = stream(kind, paths, KillsItsWorkerOnce(tmp_path / "killed", number), **order)
-    loader = feedline.Loader(deadly, 4, workers=2)
-    with pytest.warns(WorkerWarning):
-        assert [[int(n) for n in batch] for batch in loader] == expected
-    assert (tmp_path / "killed").exists()
-
-
 # -- reading ahead ---
 
 
@@ -614,7 +491,3 @@ def test_reading_ahead_with_threads_gives_the_same_samples(kind: str, paths: lis
     half = iter(stream(kind, paths, remote=Remote(read_ahead=4)))
     next(half)
     del half  # its threads end with it
-
-
-def test_the_kinds_of_streams(kind: str, paths: list[str]) -> None:
-    assert isinstance(stream(kind, paths), ShardStream) == (kind in OWN)

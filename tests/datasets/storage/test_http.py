@@ -32,25 +32,16 @@ def storage() -> Iterator[Storage]:
     storage.close()
 
 
-def test_ranges_of_a_file(server: WebServer, storage: Storage) -> None:
+def test_ranges_of_a_file(server: WebServer, storage: Storage, tmp_path: Path) -> None:
     blob = storage.open(f"{server.address}/a.bin")
     assert blob.size == len(DATA)
     assert blob.tag
     for start, stop in ((0, 1), (5, 70_000), (65_535, 65_537), (299_999, 300_000), (0, 300_000), (7, 7)):
         assert blob.read(start, stop) == DATA[start:stop]
-
-
-def test_an_empty_file(server: WebServer, storage: Storage) -> None:
-    blob = storage.open(f"{server.address}/empty")
-    assert blob.size == 0
-    assert blob.read(0, 0) == b""
-
-
-def test_connections_are_reused(server: WebServer, storage: Storage) -> None:
-    blob = storage.open(f"{server.address}/a.bin")
-    for start in range(0, 250_000, 10_000):
-        assert blob.read(start, start + 9) == DATA[start : start + 9]
     assert server.connections == 1
+    assert storage.open(f"{server.address}/empty").read(0, 0) == b""
+    (tmp_path / "a b.bin").write_bytes(b"hello")
+    assert storage.open(f"{server.address}/a b.bin").read(1, 3) == b"el"
 
 
 def test_a_dropped_connection_is_resumed_at_the_next_byte(server: WebServer, storage: Storage) -> None:
@@ -81,33 +72,13 @@ def test_retries_are_limited(server: WebServer, storage: Storage, fault: str) ->
     assert len(server.requests) - before in (4, 5)
 
 
-def test_a_missing_or_forbidden_file_is_not_retried(server: WebServer, storage: Storage) -> None:
-    with pytest.raises(SourceError, match=r"none\.bin: the server answers 404.*no such file"):
-        storage.open(f"{server.address}/none.bin")
-    server.fault = lambda request: "403"
-    with pytest.raises(SourceError, match="access is refused"):
-        storage.open(f"{server.address}/a.bin")
-    assert len(server.requests) == 1
-
-
-def test_rejects_a_server_without_support_for_ranges(server: WebServer, storage: Storage) -> None:
-    server.fault = lambda request: "whole"
-    with pytest.raises(SourceError, match="knows ranges"):
-        storage.open(f"{server.address}/a.bin")
-
-
-def test_rejects_another_range_than_requested(server: WebServer, storage: Storage) -> None:
-    blob = storage.open(f"{server.address}/a.bin")
-    server.fault = lambda request: "lie"
-    with pytest.raises(SourceError, match="not the range asked for"):
-        blob.read(100_000, 100_010)
-
-
-def test_a_server_that_is_down(storage: Storage, tmp_path: Path) -> None:
-    with web_server(tmp_path) as server:
-        address = server.address
-    with pytest.raises(SourceError, match="tried 4 times"):
-        storage.open(f"{address}/a.bin")
+@pytest.mark.parametrize(("name", "fault"), [("none.bin", None), ("a.bin", "403"), ("a.bin", "whole")])
+def test_a_refused_file_is_not_retried(server: WebServer, storage: Storage, name: str, fault: str | None) -> None:
+    """It is missing, forbidden, or on a server without support for ranges."""
+    server.fault = lambda request: fault
+    with pytest.raises(SourceError, match=name):
+        storage.open(f"{server.address}/{name}")
+    assert len(server.requests) <= 1
 
 
 def test_redirects_are_followed_up_to_a_limit(server: WebServer, storage: Storage) -> None:
@@ -146,28 +117,16 @@ def test_an_expired_signed_address_is_requested_again(server: WebServer, storage
     assert len(server.requests) == 9  # the original address is requested once more
 
 
-@pytest.mark.parametrize("how", ["size", "tag"])
+@pytest.mark.parametrize("how", ["larger", "smaller", "tag"])
 def test_a_changed_file_is_detected(server: WebServer, storage: Storage, how: str, tmp_path: Path) -> None:
     server.tags["a.bin"] = '"1"'
     blob = storage.open(f"{server.address}/a.bin")
-    if how == "size":
-        (tmp_path / "a.bin").write_bytes(DATA + b"x")
-    else:
+    if how == "tag":
         server.tags["a.bin"] = '"2"'
-    with pytest.raises(SourceChanged, match=r"a\.bin was changed while it was read"):
+    else:
+        (tmp_path / "a.bin").write_bytes(DATA + b"x" if how == "larger" else DATA[:90_000])
+    with pytest.raises(SourceChanged, match=r"a\.bin"):
         blob.read(100_000, 100_010)
-
-
-def test_a_truncated_file_is_detected(server: WebServer, storage: Storage, tmp_path: Path) -> None:
-    blob = storage.open(f"{server.address}/a.bin")
-    (tmp_path / "a.bin").write_bytes(DATA[:90_000])
-    with pytest.raises(SourceChanged):
-        blob.read(100_000, 100_010)
-
-
-def test_names_with_spaces_and_non_ascii_letters(server: WebServer, storage: Storage, tmp_path: Path) -> None:
-    (tmp_path / "a b.bin").write_bytes(b"hello")
-    assert storage.open(f"{server.address}/a b.bin").read(1, 3) == b"el"
 
 
 def test_pauses_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,22 +181,13 @@ def test_bytes_beyond_the_range_are_not_read(server: WebServer, storage: Storage
 
 @pytest.mark.parametrize(
     "content_range",
-    ["beyond", "bytes 100000-x/300000", f"bytes 100000-100009/{'9' * 5000}", "bytes 100000-99999/300000"],
+    ["lie", "beyond", "bytes 100000-x/300000", f"bytes 100000-100009/{'9' * 5000}", "bytes 100000-99999/300000"],
 )
 def test_rejects_malformed_ranges(server: WebServer, storage: Storage, content_range: str) -> None:
     blob = storage.open(f"{server.address}/a.bin")
     server.fault = lambda request: content_range
-    with pytest.raises(SourceError, match=r"a\.bin: the answer 'bytes .{1,100}' is not the range asked for"):
-        blob.read(100_000, 200_000)
-
-
-@pytest.mark.parametrize(
-    "target", ["http://[::1/", "http://127.0.0.1:port/", f"http://{'a' * 70}.invalid/", "http://a\u2100.invalid/"]
-)
-def test_rejects_redirects_to_malformed_addresses(server: WebServer, storage: Storage, target: str) -> None:
-    server.fault = lambda request: target.encode().decode("latin-1")
     with pytest.raises(SourceError, match=r"a\.bin"):
-        storage.open(f"{server.address}/a.bin")
+        blob.read(100_000, 200_000)
 
 
 class TestRedirects:
@@ -267,9 +217,16 @@ class TestRedirects:
         inside.fault = lambda request: f"{inside.address}/a.bin" if request.path == "empty" else None
         assert storage.open(f"{inside.address}/empty").read(200_000, 200_005) == DATA[200_000:200_005]
 
-    @pytest.mark.parametrize("target", ["http://[", "http://host:port/", "http://a..b/", "//", ""])
+    @pytest.mark.parametrize(
+        "target",
+        [
+            *("http://[", "http://host:port/", "http://a..b/", "//", ""),
+            f"http://{'a' * 70}.invalid/",
+            "http://a\u2100.b/",
+        ],
+    )
     def test_to_malformed_addresses(self, server: WebServer, target: str) -> None:
-        server.fault = lambda request: f"http://x@{target.removeprefix('http://')}"
+        server.fault = lambda request: f"http://x@{target.removeprefix('http://')}".encode().decode("latin-1")
         storage = Storage(Remote(retries=0))
         with pytest.raises(SourceError, match=r"a\.bin"):
             storage.open(f"{server.address}/a.bin")

@@ -1,21 +1,17 @@
 """Web servers with certificates, and behind proxies that the environment configures."""
 
 import datetime
-import io
 import ipaddress
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import feedline
-from feedline.datasets import Remote, TarDataset
+from feedline.datasets import Remote
 from feedline.datasets.storage.blob import RetryPolicy
 from feedline.datasets.storage.storage import Storage
 from feedline.errors import SourceError
-from tests.datasets.storage.servers import Proxy, WebServer, proxy_for, web_server
+from tests.datasets.storage.servers import WebServer, proxy_for, web_server
 
 pytestmark = pytest.mark.sample(4)
 
@@ -74,17 +70,9 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder of files, including shards."""
     folder = tmp_path / "files"
     folder.mkdir()
     (folder / "a.bin").write_bytes(DATA)
-    for shard in range(3):
-        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
-            for number in range(shard, COUNT, 3):
-                member = tarfile.TarInfo(f"{number:04d}.cls")
-                text = str(number).encode()
-                member.size = len(text)
-                tar.addfile(member, io.BytesIO(text))
     return folder
 
 
@@ -107,19 +95,6 @@ def test_a_certificate_that_the_environment_trusts(secure: WebServer, monkeypatc
     monkeypatch.setenv("SSL_CERT_FILE", str(secure.certificate))
     assert read_all(f"{secure.address}/a.bin", Storage(SLOW)) == DATA
     assert secure.connections == 1
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("mode", ["stream", "random"])
-def test_shards_over_https(
-    secure: WebServer, workers: int, mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(secure.certificate))
-    table = TarDataset(f"{secure.address}/{{0..2}}.tar", "cls", cache=tmp_path / "indices")
-    dataset: Any = table.stream() if mode == "stream" else table
-    found = [number for batch in feedline.Loader(dataset, 4, workers=workers) for number in batch.tolist()]
-    assert sorted(found) == list(range(COUNT))
-    dataset.close()
 
 
 @pytest.mark.parametrize("trusted", ["nobody", "another", "another host"])
@@ -183,17 +158,6 @@ def test_a_proxy_that_cannot_reach_the_host(folder: Path, monkeypatch: pytest.Mo
         for scheme in ("http", "https"):
             with pytest.raises(SourceError, match="502"):
                 read_all(f"{scheme}://shards.example/a.bin", Storage(Remote(retries=1)))
-
-
-def test_shards_through_a_proxy_with_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with web_server(folder) as server, proxy_for({"shards.example": server}) as proxy:
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
-        dataset = TarDataset("http://shards.example/{0..2}.tar", fields="cls").stream()
-        found = [number for batch in feedline.Loader(dataset, 4, workers=2) for number in batch.tolist()]
-        dataset.close()
-        assert isinstance(proxy, Proxy)
-        assert proxy.asked
-    assert sorted(found) == list(range(COUNT))
 
 
 def test_rejects_a_redirect_to_http(secure: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,9 +210,7 @@ def test_a_batch_requests_data_of_several_files_at_once(kind: str, server: WebSe
     dataset.close()
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("engine", ["thread", "process"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "engine"), [("parquet", "process"), ("lines", "thread")])
 def test_workers_share_the_cache(kind: str, engine: Any, server: WebServer, tmp_path: Path) -> None:
     size = size_of(kind, server)
     dataset = opened(kind, server, tmp_path, remote=Remote(cache=tmp_path / "cache", cache_bytes=2 * size))

@@ -14,30 +14,20 @@ from feedline.datasets.storage import systems
 from feedline.datasets.storage.blob import Version
 from feedline.datasets.storage.storage import Storage, local_path, protocol_of
 from feedline.datasets.storage.systems import close_system
-from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
+from feedline.errors import BadOption, SourceChanged, SourceError
 from tests.datasets.storage.servers import S3_OPTIONS, s3_bucket
 
 
 @pytest.mark.parametrize(
     ("address", "protocol"),
     [
-        ("a.tar", ""),
-        ("/data/a.tar", ""),
-        ("file:///data/a.tar", ""),
-        ("C:/data", ""),
-        ("HTTP://host/a", "http"),
-        ("s3://b/a", "s3"),
-        ("x+y://b", "x+y"),
-        ("://a", ""),
+        *((address, "") for address in ("a.tar", "/data/a.tar", "file:///data/a.tar", "C:/data", "://a")),
+        *(("HTTP://host/a", "http"), ("s3://b/a", "s3"), ("x+y://b", "x+y")),
     ],
 )
 def test_protocols(address: str, protocol: str) -> None:
     assert protocol_of(address) == protocol
-
-
-def test_local_paths() -> None:
-    assert local_path("file:///a/b.tar") == "/a/b.tar"
-    assert local_path("/a/b.tar") == "/a/b.tar"
+    assert local_path("file:///a/b.tar") == local_path("/a/b.tar") == "/a/b.tar"
 
 
 def test_a_storage_can_be_closed_twice_and_used_again(tmp_path: Path) -> None:
@@ -72,17 +62,6 @@ def storage(s3: Any) -> Iterator[Storage]:
     storage.close()
 
 
-@pytest.mark.slow
-def test_ranges_of_an_object(storage: Storage) -> None:
-    blob = storage.open("s3://bucket/some/a ä.bin")
-    assert blob.size == len(DATA)
-    assert blob.tag
-    for start, stop in ((0, 1), (5, 70_000), (99_999, 100_000), (0, 100_000)):
-        assert blob.read(start, stop) == DATA[start:stop]
-    blob.check()
-    blob.close()
-
-
 def test_missing_objects_and_folders(storage: Storage) -> None:
     for address in ("s3://bucket/none.tar", "s3://none/a.tar"):
         with pytest.raises(SourceError, match=f"{address}: there is no such object"):
@@ -107,31 +86,6 @@ def test_another_version_than_the_known_one_is_detected(storage: Storage, s3: An
     s3.put_object(Bucket="bucket", Key="b", Body=b"9876543210")
     with pytest.raises(SourceChanged, match="s3://bucket/b"):
         storage.open("s3://bucket/b", known).read(2, 4)
-
-
-@pytest.mark.slow
-def test_a_forked_process_reads_after_its_parent_did(storage: Storage, s3: Any) -> None:
-    assert storage.open("s3://bucket/some/a ä.bin").read(0, 3) == DATA[:3]
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            own = quick(**S3_OPTIONS, endpoint_url=s3.meta.endpoint_url)
-            status = int(own.open("s3://bucket/some/a ä.bin").read(5, 9) != DATA[5:9])
-            own.close()
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert storage.open("s3://bucket/some/a ä.bin").read(0, 3) == DATA[:3]
-
-
-@pytest.mark.slow
-def test_a_store_that_is_down(s3: Any) -> None:
-    options = {"endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
-    storage = Storage(Remote(retries=1, storage_options={**S3_OPTIONS, **options}))
-    with pytest.raises(SourceError, match="s3://bucket/a cannot be read"):
-        storage.open("s3://bucket/a")
-    storage.close()
 
 
 def test_any_fsspec_protocol_is_supported(s3: Any) -> None:
@@ -177,12 +131,6 @@ def test_unknown_protocols_and_options(s3: Any) -> None:
         pytest.raises(SourceError, match=r"'endpoint'. Are the names in storage_options= right"),
     ):
         storage.open("s3://bucket/a.tar")
-
-
-def test_the_error_names_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
-    with pytest.raises(MissingExtra, match=r"gs://.*'gcsfs'.*feedline\[gs\]"):
-        Storage().open("gs://bucket/a.tar")
 
 
 SECRETS = {"secret": "hunter2", "key": "AKIA1234", "client_kwargs": {"aws_session_token": b"t0ken"}}

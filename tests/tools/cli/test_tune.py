@@ -81,7 +81,7 @@ def test_the_recommended_setting_is_nearly_as_fast_as_any(name: str) -> None:
     """Every number of workers up to the limit is measured again, beside the recommended setting."""
 
     def check() -> None:
-        rounds = Settings(rounds=3, repeats=0, max_other_cores=torch.get_num_threads())
+        rounds = Settings(rounds=3, max_other_cores=torch.get_num_threads())
         swept = Sweep(f"{OWN}:{name}", 100.0, rounds).run(lambda _: None)
         chosen = recommend(swept, 0.0).setting
         assert chosen is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from feedline.tools.cli.main import main
-from feedline.tools.lab.guard import HEADER
+from feedline.tools.lab.server import HEADER
 from tests import program_server
 from tests.conftest import _children
 from tests.tools.lab.served import client, has_ended

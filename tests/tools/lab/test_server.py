@@ -12,9 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from feedline.tools.lab import runs
-from feedline.tools.lab.guard import HEADER
-from feedline.tools.lab.runs import MOST, Run
+from feedline.tools.lab import server
+from feedline.tools.lab.server import HEADER, MOST, Run
 from tests.tools.lab.served import TOKEN, Connections, client, has_ended, serving
 from tests.tools.lab.views import COUNTING, FORKING, WAITING
 
@@ -23,7 +22,7 @@ from tests.tools.lab.views import COUNTING, FORKING, WAITING
 def without_torch() -> Iterator[None]:
     """Do not preload torch: these runs do not use it, and Python's fork server takes seconds to import it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "_PRELOADED", ())
+        patch.setattr(server, "_PRELOADED", ())
         yield
 
 
@@ -47,20 +46,15 @@ def events_of(address: str, **values: object) -> list[dict[str, Any]]:
 # -- who may start them -----------------------------------------------------------------------------------------------
 
 
-def test_the_address_with_the_token_sets_a_cookie_and_shows_the_page(address: str) -> None:
-    with httpx.Client(base_url=address, trust_env=False) as browser:
-        answer = browser.get("/", params={"token": TOKEN})
-        assert (answer.status_code, answer.headers["location"]) == (303, "/")
-        assert "HttpOnly" in answer.headers["set-cookie"]
-        assert "SameSite=strict" in answer.headers["set-cookie"]
-        pages = [browser.get("/") for _ in range(2)]
-        # Another site's form would send the cookie of an older browser; it cannot send the header.
-        assert browser.post("/runs", json={"view": "counting"}).status_code == 403
-    assert "feedline lab" in pages[0].text
+def test_only_the_address_with_the_token_shows_the_page(address: str) -> None:
+    pages = [httpx.get(address, params={"token": TOKEN}, trust_env=False) for _ in range(2)]
+    assert all("feedline lab" in page.text for page in pages)
     policies = [page.headers["content-security-policy"] for page in pages]
     assert policies[0] != policies[1]
     assert "default-src 'none'" in policies[0]
     assert "unsafe" not in policies[0]
+    # A form of another site could send the token in the address if it knew it, but no header.
+    assert httpx.post(f"{address}/runs", params={"token": TOKEN}, json={}, trust_env=False).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -116,7 +110,6 @@ def test_a_failing_view_sends_the_error_and_its_traceback(address: str, ends: st
         ("/runs", b"{", "not JSON"),
         ("/runs", b"[]", "not a JSON object"),
         ("/runs", b"[" * 90_000, "not JSON"),
-        ("/runs", b'"' + b"x" * 200_000 + b'"', "at most"),
         ("/runs", b'{"view": "none"}', "no view 'none'"),
         ("/runs", b'{"view": "counting", "values": 3}', "must be an object"),
         ("/runs", b'{"view": "counting", "values": {"events": 1000000000}}', "0 to 100000"),

@@ -55,7 +55,7 @@ def swept(monkeypatch: pytest.MonkeyPatch, measured: Measured, **options: Any) -
         if kind == "part":
             setattr(found, name, value)
 
-    Sweep(PLAIN, 100.0, Settings(rounds=3, repeats=0), **options).measure(send)
+    Sweep(PLAIN, 100.0, Settings(rounds=3), **options).measure(send)
     return found
 
 

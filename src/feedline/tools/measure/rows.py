@@ -114,7 +114,7 @@ def measure(
 
     With `quiet`, there is no bar: the entries show what they do.
     """
-    settings = Settings(arguments.rounds, arguments.repeats, arguments.max_other_cores)
+    settings = Settings(arguments.rounds, arguments.max_other_cores)
     with nullcontext(lambda _: None) if quiet else progress(len(entries) * (settings.rounds + 1)) as step:
         outcomes = run_rounds(entries, settings, step=step, until_s=until_s, least=1)
     complete = min((len(outcome.rounds) for outcome in outcomes), default=0)

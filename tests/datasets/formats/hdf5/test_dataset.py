@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,12 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-import torch
 
 import feedline
 from feedline.datasets import HDF5Dataset
 from feedline.datasets.formats.hdf5 import dataset as dataset_module
-from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.samplers import BlockSampler
-from feedline.testing.asserting import apart, assert_same
 from feedline.tools.write.inspection import inspect
 from tests.datasets.contract import SourceContract
 
@@ -82,29 +79,6 @@ class TestSeveralFiles(TestOneFile):
     parts = ((0, 10), (10, 0), (10, 1), (11, 20))
 
 
-class TestPacked(SourceContract):
-    """With checksums."""
-
-    takes_fields = True
-    has_checksums = True
-
-    @pytest.fixture(autouse=True)
-    def _files(self, tmp_path: Path) -> None:
-        self.path = feedline.pack(self.samples(), tmp_path / "data.h5", workers=0).path
-
-    def make_source(self, **options: Any) -> HDF5Dataset:
-        return HDF5Dataset(self.path, **options)
-
-    def samples(self) -> list[Any]:
-        return [
-            {"x": np.arange(number, number + 9), "name": f"sämple {number}", "ids": np.arange(number % 5)}
-            for number in range(COUNT)
-        ]
-
-    def files(self) -> list[Path]:
-        return [Path(self.path)]
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return write(tmp_path / "data.h5")
@@ -120,18 +94,6 @@ def test_repr_files_and_fields(path: Path, tmp_path: Path) -> None:
     assert repr(both) == "HDF5Dataset(62 samples of str, in 2 files)"
     assert [Path(file).name for file in both.files] == ["data.h5", "more.h5"]
     assert both.fields == ("name",)
-
-
-def test_batches_equal_those_of_torch_s_loader(path: Path) -> None:
-    source: Any = HDF5Dataset(path, ["image", "meta/label", "name", "packed"])
-    parts = feedline.split(source, [0.7, 0.3], seed=1)
-    several: list[Any] = [source, parts[1], torch.utils.data.Subset(source, [3, 1, 2])]
-    whole: Any = torch.utils.data.ConcatDataset(several)
-    for dataset in (source, *parts, whole):
-        theirs = torch.utils.data.DataLoader(dataset, batch_size=5)
-        for found, expected in zip(feedline.DataLoader(dataset, batch_size=5), theirs, strict=True):
-            assert_same(found, expected)
-    source.close()
 
 
 def test_files_are_sorted_in_natural_order(tmp_path: Path) -> None:
@@ -162,29 +124,6 @@ def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert [one["name"] for one in found] == [f"näme {number}" for number in expected]
     source.close()
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-@pytest.mark.slow
-def test_closing_and_forking_while_threads_read(path: Path) -> None:
-    source = HDF5Dataset(path)
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            assert source[5]["name"] == "näme 5"
-            assert source.read_columns(np.array([3, 4]))["packed"].tolist() == [[3, 6], [4, 8]]
-
-    with ThreadPoolExecutor(3) as threads:
-        reading = [threads.submit(read) for _ in range(3)]
-        try:
-            for _ in range(10):
-                assert apart(lambda: source[9]["name"]) == "näme 9"
-                source.close()
-        finally:
-            done.set()
-        for one in reading:
-            one.result()
-    source.close()
 
 
 def test_chunk_sizes_serve_as_blocks_of_a_sampler(tmp_path: Path) -> None:
@@ -234,11 +173,6 @@ class TestInvalidArguments:
             with pytest.raises(BadOption, match=r"'image'.* in .*b\.h5|b\.h5 has 'image'"):
                 HDF5Dataset([first, tmp_path / "b.h5"], fields)
 
-    def test_without_h5py(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "h5py", None)
-        with pytest.raises(MissingExtra, match=r"pip install 'feedline\[hdf5\]'"):
-            HDF5Dataset(path)
-
 
 class TestDamage:
     def test_a_compressed_chunk_that_cannot_be_decompressed(self, path: Path) -> None:
@@ -255,31 +189,6 @@ class TestDamage:
         assert sorted(int(row[0]) for batch in loader for row in batch) == [*range(8), *range(12, 31)]
         loader.close()
         source.close()
-
-    @pytest.mark.slow
-    def test_damaged_files_never_crash_the_process(self, path: Path) -> None:
-        """Only for data that feedline reads itself: some damage to values of variable length crashes HDF5."""
-        script = (
-            "import random, sys\nfrom feedline.datasets import HDF5Dataset\nfrom feedline.errors import FeedlineError\n"
-            "path = sys.argv[1]\nwhole = open(path, 'rb').read()\nbad = 0\n"
-            "for seed in range(80):\n"
-            "    dice = random.Random(seed)\n"
-            "    data = bytearray(whole)\n"
-            "    for _ in range(20): data[dice.randrange(len(data))] = dice.randrange(256)\n"
-            "    other = path + '.bad'\n"
-            "    open(other, 'wb').write(data)\n"
-            "    try:\n"
-            "        source = HDF5Dataset(other, ('image', 'meta/label', 'packed'))\n"
-            "        source.__getitems__(range(len(source)))\n"
-            "        source.close()\n"
-            "    except (FeedlineError, MemoryError) as exc: bad += 1\n"
-            "print(bad)\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False, timeout=100
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        assert int(done.stdout) > 10
 
     @pytest.mark.slow
     def test_a_file_that_is_being_written(self, tmp_path: Path) -> None:

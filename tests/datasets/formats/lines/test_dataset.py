@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import pickle
 import random
 import tempfile
@@ -15,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.datasets import JSONLines, TextLines, open_dataset
-from feedline.datasets.formats.lines import dataset as dataset_module
+from feedline.datasets import JSONLines, TextLines
 from feedline.datasets.formats.lines import index
 from feedline.datasets.formats.lines import source as source_module
 from feedline.datasets.storage import content
@@ -145,118 +143,73 @@ def check_all_ways(dataset: Any, expected: list[Any], seed: int) -> None:
     dataset.close()
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize(("ending", "is_split"), FORMS)
-def test_batches_of_a_loader(tmp_path: Path, ending: str, is_split: bool) -> None:
-    path = write(tmp_path / f"a.jsonl{ending}", lines_of(rows(COUNT)), is_split=is_split)
-    dataset = JSONLines(path, "number")
-    for workers in (0, 2):
-        for source in (dataset, dataset.stream(), dataset.stream(shuffle=True)):
-            found = [n for batch in feedline.Loader(source, 7, workers=workers) for n in batch.tolist()]
-            assert (sorted(found) if source is not dataset else found) == list(range(COUNT))
-    found = [n for batch in feedline.Loader(dataset.stream(), 7, workers=2) for n in batch.tolist()]
-    assert found == list(range(COUNT)), "a stream must keep the order"
-
-
 # -- fields, options and names ---
 
 
 def test_fields(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", lines_of(rows(3)))
-    assert JSONLines(path, "number")[1] == 1
-    assert JSONLines(path, ("text", "number"))[1] == ("ä1", 1)
-    assert JSONLines(path, ("number",))[1] == (1,)
-    assert JSONLines(path, ["number"])[1] == {"number": 1}
-    assert JSONLines(path, {"n": "number", "m": "number"})[2] == {"n": 2, "m": 2}
-    assert JSONLines(path)[1] == rows(3)[1]
+    for fields, expected in (
+        ("number", 1),
+        (("text", "number"), ("ä1", 1)),
+        (("number",), (1,)),
+        (["number"], {"number": 1}),
+        ({"n": "number", "m": "number"}, {"n": 1, "m": 1}),
+        (None, rows(3)[1]),
+    ):
+        assert JSONLines(path, fields)[1] == expected  # type: ignore[arg-type]
     assert list(JSONLines(path, {"n": "number"}, transform=lambda row: row["n"] * 2).stream()) == [0, 2, 4]
     for wrong in (["a", "a"], 3, (), {"x": ["a", "b"]}):
         with pytest.raises(BadOption, match="fields="):
             JSONLines(path, wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("is_streamed", [False, True])
-def test_the_error_names_a_line_that_lacks_a_field(tmp_path: Path, is_streamed: bool) -> None:
+def test_the_error_names_a_line_that_lacks_a_field(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n\n{"b": 2}\n[3]\n')
     dataset = JSONLines(path, "a")
-    stream, places = iter(dataset.stream()), iter(range(3))
-
-    def one() -> Any:
-        return next(stream) if is_streamed else dataset[next(places)]
-
-    assert one() == 1
-    with pytest.raises(SourceError, match=r"a\.jsonl, line 3: it has no field 'a', but 'b'\.") as caught:
-        one()
-    assert not isinstance(caught.value, CorruptSource)
-    with pytest.raises(SourceError, match=r"line 4: it holds a JSON array, and fields= selects"):
-        one()
+    stream = iter(dataset.stream())
+    assert dataset[0] == next(stream) == 1
+    for place, line in ((1, 3), (2, 4)):
+        for read in (lambda: next(stream), lambda place=place: dataset[place]):
+            with pytest.raises(SourceError, match=rf"a\.jsonl, line {line}") as caught:
+                read()
+            assert not isinstance(caught.value, CorruptSource)
 
 
-def test_bad_options_are_rejected(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", b"1\n")
-    wrong: list[dict[str, Any]] = [
-        {"cache": 3},
-        {"cache": 3},
-        {"part_bytes": 0},
-        {"max_line_bytes": "many"},
-        {"transform": 3},
-        {"remote": []},
-    ]
-    for options in wrong:
-        with pytest.raises(BadOption, match=next(iter(options))):
-            JSONLines(path, **options)
+@pytest.mark.parametrize(
+    "options", [{"cache": 3}, {"part_bytes": 0}, {"max_line_bytes": "many"}, {"transform": 3}, {"remote": []}]
+)
+def test_bad_options_are_rejected(options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption, match=next(iter(options))):
+        JSONLines("a.jsonl", **options)
+
+
+def test_bad_paths_and_options_of_streams_are_rejected(tmp_path: Path) -> None:
     for paths in ([], 3, [3], b"a.jsonl"):
-        with pytest.raises(BadOption, match="paths= names no files"):
+        with pytest.raises(BadOption, match="paths="):
             JSONLines(paths)  # type: ignore[arg-type]
-    stream: Any = JSONLines(path).stream
+    stream: Any = JSONLines(write(tmp_path / "a.jsonl", b"1\n")).stream
     for options in ({"shuffle": 1}, {"shuffle": True, "window": 0}, {"window": 0}):
         with pytest.raises(BadOption):
             stream(**options)
 
 
 def test_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="cannot be opened"):
-        len(JSONLines(tmp_path / "none.jsonl"))
-    with pytest.raises(SourceError, match="No file matches the pattern"):
-        len(JSONLines(f"{tmp_path}/*.jsonl"))
-    with pytest.raises(SourceError, match=r"has no files that end in \.jsonl or"):
-        list(JSONLines(tmp_path).stream())
-    dataset = JSONLines(write(tmp_path / "a.jsonl", b"1\n2\n"))
-    stream = dataset.stream()
+    for missing in (tmp_path / "none.jsonl", f"{tmp_path}/*.jsonl", tmp_path):
+        with pytest.raises(SourceError, match=str(tmp_path)):
+            len(JSONLines(missing))
+    stream = JSONLines(write(tmp_path / "a.jsonl", b"1\n2\n")).stream()
     (tmp_path / "a.jsonl").unlink()
-    with pytest.raises(SourceError, match="cannot be opened"):
+    with pytest.raises(SourceError, match=r"a\.jsonl"):
         list(stream)
 
 
-def test_open_dataset(tmp_path: Path) -> None:
-    dataset: Any
-    for name, kind, expected in (
-        *((f"a.jsonl{ending}", JSONLines, 1) for ending in PACKS),
-        ("a.ndjson", JSONLines, 1),
-        *((f"a.txt{ending}", TextLines, "1") for ending in PACKS),
-    ):
-        dataset = open_dataset(write(tmp_path / name, b"1\n"))
-        assert type(dataset).__name__ == kind.__name__
-        assert list(dataset) == [expected]
-        dataset.close()
-    folder = tmp_path / "shards"
-    folder.mkdir()
-    for number in range(3):
-        write(folder / f"{number}.jsonl.gz", b"%d\n" % number)
-    (folder / "README.md").write_text("what this is")
-    assert list(open_dataset(folder)) == [0, 1, 2]
-    assert list(open_dataset(f"{folder}/*.jsonl.gz")) == [0, 1, 2]
-
-
 def test_reprs(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", lines_of(rows(3)))
-    dataset = JSONLines(path, ["number", "text"])
-    assert repr(dataset) == f"JSONLines({str(path)!r}, each sample {{'number': number, 'text': text}}, not read yet)"
-    assert repr(dataset.stream()) == "CommonShardStream(1 files of lines, each sample {'number': number, 'text': text})"
+    dataset = JSONLines(write(tmp_path / "a.jsonl", lines_of(rows(3))), ["number", "text"])
+    assert "a.jsonl" in repr(dataset)
+    assert "{'number': number, 'text': text}" in repr(dataset.stream())
     assert len(dataset) == 3
     assert repr(dataset) == "JSONLines(3 samples of {'number': number, 'text': text})"
-    assert repr(TextLines([path, path])) == "TextLines(2 paths, each sample text, not read yet)"
     assert repr(dataset.stream(shuffle=True)).startswith("BlockStream(JSONLines(3 samples")
 
 
@@ -282,38 +235,29 @@ def ways(dataset: Any, place: int, stream: Iterator[Any], take: Callable[[], Any
 def test_the_error_names_a_bad_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"a": 1}\n\n{"a": \n"\xff"\n1 2\n"a\tb"\n' + b"[" * 5000 + b'\n{"a": 2}')
-    messages = [
-        r"line 3: it is not valid JSON: Expecting value.* The line begins with '\{\"a\": '\.",
-        r"line 4: byte 2 of the line \(0xff\) is not UTF-8",
-        r"line 5: it is not valid JSON: Extra data",
-        r"line 6: it is not valid JSON: Invalid control character",
-        r"line 7: it is not valid JSON: .* and more\.",
-    ]
     dataset = JSONLines(path)
     assert len(dataset) == 7
-    stream = iter(dataset.stream())
-    shuffled = iter(dataset.stream())
+    stream, several = iter(dataset.stream()), iter(dataset.stream())
     assert dataset[0] == next(stream) == {"a": 1}
-    assert shuffled.take(5) == [{"a": 1}]
-    for place, message in enumerate(messages, 1):
-        for read in ways(dataset, place, stream, lambda: shuffled.take(5)):
-            with pytest.raises(CorruptSource, match=message):
+    assert several.take(5) == [{"a": 1}]
+    for place, line in enumerate(range(3, 8), 1):
+        for read in ways(dataset, place, stream, lambda: several.take(5)):
+            with pytest.raises(CorruptSource, match=rf"line {line}"):
                 read()
     assert dataset[6] == next(stream) == {"a": 2}
-    assert shuffled.take(5) == [{"a": 2}]
-    assert shuffled.take(5) == []
+    assert several.take(5) == [{"a": 2}]
+    assert several.take(5) == []
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("way", ["map", "stream", "shuffled"])
-def test_a_bad_line_costs_one_sample(tmp_path: Path, way: str, workers: int) -> None:
+def test_a_bad_line_costs_one_sample(tmp_path: Path, way: str) -> None:
     lines = [b"%d\n" % number for number in range(50)]
     lines[17] = b"1-7\n"
     lines[40] = b"\xff\n"
     path = write(tmp_path / "a.jsonl.gz", b"".join(lines), is_split=True)
     dataset = JSONLines(path)
     source: Any = {"map": dataset, "stream": dataset.stream(), "shuffled": dataset.stream(shuffle=True)}[way]
-    loader = feedline.Loader(source, 8, workers=workers, on_error="skip")
+    loader = feedline.Loader(source, 8, workers=2, engine="thread", on_error="skip")
     found = sorted(n for batch in loader for n in batch.tolist())
     assert found == [number for number in range(50) if number not in (17, 40)]
 
@@ -359,32 +303,17 @@ def test_damage_gives_an_error_or_a_different_line(form: tuple[str, bool], place
 
 
 def test_lines_before_the_damage_are_delivered(tmp_path: Path) -> None:
-    content = lines_of(range(3000))
-    whole = gzip.compress(content)
+    whole = gzip.compress(lines_of(range(3000)))
     first, second = tmp_path / "a.jsonl.gz", tmp_path / "b.jsonl"
     first.write_bytes(whole[: len(whole) // 2])
     second.write_text("-1\n-2\n")
     stream = JSONLines([first, second]).stream()
     found, iterator = list[int](), iter(stream)
-    with pytest.raises(CorruptSource, match=r"a\.jsonl\.gz cannot be unpacked: it ends within a compressed stream"):
+    with pytest.raises(CorruptSource, match=r"a\.jsonl\.gz"):
         found.extend(iterator)
     assert found == list(range(len(found)))
     assert len(found) > 1000
     assert iterator.take(50) == [-1, -2], "the next file follows"
-    for workers in (0, 2):
-        loader = feedline.Loader(stream, 16, workers=workers, on_error="skip")
-        assert [n for batch in loader for n in batch.tolist()] == [*found, -1, -2]
-
-
-def test_bytes_after_compressed_content(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(gzip.compress(b"1\n") + b"\0" * 100)
-    assert list(JSONLines(path, cache=False).stream()) == [1]
-    path.write_bytes(gzip.compress(b"1\n") + b"rest")
-    stream = iter(JSONLines(path, cache=False).stream())
-    assert next(stream) == 1
-    with pytest.raises(CorruptSource, match="something follows what was compressed"):
-        next(stream)
 
 
 def test_empty_frames_are_skipped(tmp_path: Path) -> None:
@@ -398,15 +327,6 @@ def test_empty_frames_are_skipped(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(CorruptSource, match="ends within a compressed stream"):
         len(JSONLines(path, cache=False))
-
-
-def test_utf_16_is_rejected(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("hello\n", encoding="utf-16")
-    with pytest.raises(CorruptSource, match=r"a\.txt is in UTF-16"):
-        len(TextLines(path))
-    with pytest.raises(CorruptSource, match="iconv"):
-        list(TextLines(path).stream())
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -424,11 +344,6 @@ def test_lines_that_are_too_long_are_rejected(tmp_path: Path, ending: str) -> No
                 with pytest.raises(CorruptSource, match=rf"line {place + 1}: it is longer than 100 bytes"):
                     read()
     assert list(stream) == batches.take(3) == []
-
-
-def test_zero_bytes_are_text(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", b"a\0b\n\0\n")
-    check_all_ways(TextLines(path), ["a\0b", "\0"], 1)
 
 
 # -- files that change, the index, copies ---
@@ -481,66 +396,24 @@ def test_a_stream_in_order_needs_no_index(tmp_path: Path, monkeypatch: pytest.Mo
     assert [n for batch in feedline.Loader(stream, 8) for n in batch.tolist()] == list(range(COUNT))
 
 
-def test_nothing_is_opened_before_the_first_use(tmp_path: Path) -> None:
-    for dataset in (JSONLines(tmp_path / "none.jsonl"), TextLines("s3://bucket/none.txt")):
-        pickle.loads(pickle.dumps(dataset)).close()
-        assert "none" in repr(dataset)
-
-
 # -- processes and threads ---
 
 
-@pytest.fixture
-def many(tmp_path: Path) -> Iterator[JSONLines]:
+def test_pickling_keeps_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, (ending, is_split) in enumerate(FORMS):
         values = [{"number": number * 20 + i} for i in range(20)]
         write(tmp_path / f"{number}.jsonl{ending}", lines_of(values), is_split=is_split)
-    dataset = JSONLines(tmp_path, "number")
-    yield dataset
+    dataset, count = JSONLines(tmp_path, "number"), 20 * len(FORMS)
+    assert len(dataset) == count
+    copy = pickle.loads(pickle.dumps(dataset))
+    monkeypatch.setattr(index, "scan", lambda blob: pytest.fail("an index was made"))
+    assert list(copy) == list(range(count))
+    assert list(pickle.loads(pickle.dumps(dataset.stream()))) == list(range(count))
+    copy.close()
     dataset.close()
 
 
-def test_a_forked_process_reads_after_its_parent_did(many: JSONLines) -> None:
-    count = 20 * len(FORMS)
-    assert many.__getitems__(range(0, count, 3)) == list(range(0, count, 3))
-    pid = os.fork()
-    if pid == 0:
-        try:
-            is_same = many.__getitems__(range(1, count, 3)) == list(range(1, count, 3))
-            is_same = is_same and list(many.stream()) == list(range(count))
-            os._exit(0 if is_same else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert many.__getitems__(range(2, count, 3)) == list(range(2, count, 3))
-
-
-def test_pickling_keeps_the_index(many: JSONLines, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(many) == 20 * len(FORMS)
-    copy = pickle.loads(pickle.dumps(many))
-    monkeypatch.setattr(index, "scan", lambda blob: pytest.fail("an index was made"))
-    assert list(copy) == list(range(20 * len(FORMS)))
-    stream = pickle.loads(pickle.dumps(many.stream()))
-    assert list(stream) == list(range(20 * len(FORMS)))
-    copy.close()
-
-
-def test_options_are_documented() -> None:
-    for kind in (dataset_module.JSONLines, dataset_module.TextLines):
-        names = [name for name in kind.__init__.__annotations__ if name != "return"]
-        assert [name for name in names if f"\n        {name}: " not in str(kind.__doc__)] == []
-
-
-def test_a_long_line_of_spaces_is_an_error_of_its_own(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", b"0\n" + b" " * 500 + b"1\n2\n")
-    dataset = JSONLines(path, max_line_bytes=100, cache=False)
-    for source in (dataset, dataset.stream()):
-        loader = feedline.Loader(source, 1, on_error="skip")
-        assert [int(batch[0]) for batch in loader] == [0, 2]
-        assert "longer than 100 bytes" in str(loader.faults[0].message)
-
-
-@pytest.mark.parametrize("size", [500, 200_000, 2_500_000])
+@pytest.mark.parametrize("size", [500, 200_000])
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_a_long_blank_line_is_no_sample(tmp_path: Path, ending: str, size: int) -> None:
     path = write(tmp_path / f"a.jsonl{ending}", b"0\n" + b" " * size + b"\n2\n" + b" " * size)

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import feedline
-from feedline.datasets import JSONLines, ParquetDataset, Remote, TextLines, open_dataset
+from feedline.datasets import JSONLines, Remote, TextLines
 from feedline.datasets.formats.lines import index
 from feedline.datasets.formats.lines import source as source_module
 from feedline.datasets.storage.blob import RetryPolicy
@@ -95,16 +93,13 @@ def test_streams_and_random_access_share_a_compressed_file(
     dataset.close()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_workers_read_from_a_server_that_drops_connections(server: WebServer, workers: int) -> None:
+def test_workers_read_from_a_server_that_drops_connections(server: WebServer) -> None:
     write(server.folder / "a.jsonl.gz", lines_of(range(COUNT)), is_split=True)
     dataset = JSONLines(f"{server.address}/a.jsonl.gz")
     len(dataset)
     server.fault = lambda request: "drop" if request.number % 3 == 0 else None
     for source in (dataset, dataset.stream()):
-        assert [n for batch in feedline.Loader(source, 8, workers=workers) for n in batch.tolist()] == list(
-            range(COUNT)
-        )
+        assert [n for batch in feedline.Loader(source, 8, workers=2) for n in batch.tolist()] == list(range(COUNT))
     dataset.close()
 
 
@@ -143,16 +138,6 @@ def test_a_server_that_goes_down_for_good(server: WebServer) -> None:
     stream.close()
 
 
-def test_a_file_replaced_on_the_server_is_detected(server: WebServer) -> None:
-    write(server.folder / "a.jsonl", lines_of(range(COUNT)))
-    dataset = JSONLines(f"{server.address}/a.jsonl", cache=False)
-    assert dataset[3] == 3
-    server.tags["a.jsonl"] = '"another"'
-    with pytest.raises(SourceChanged, match=r"a\.jsonl was changed"):
-        dataset[COUNT - 1]
-    dataset.close()
-
-
 def test_passwords_are_not_shown(server: WebServer) -> None:
     write(server.folder / "a.jsonl", b"1\n?\n")
     dataset = JSONLines(server.address.replace("//", "//ada:hunter2@") + "/a.jsonl?token=t0ken", cache=False)
@@ -185,15 +170,11 @@ def test_files_in_a_store(memory: Any, tmp_path: Path) -> None:
         memory.pipe(f"/bucket/train/part-{number}.jsonl{ending}", path.read_bytes())
     memory.pipe("/bucket/train/_SUCCESS.jsonl", b"?")
     memory.pipe("/bucket/train/notes.txt", b"hello\n")
-    memory.pipe("/bucket/other/a.jsonl", b"1\n")
     expected = list(range(40 * len(FORMS)))
     check(JSONLines("memory://bucket/train/"), expected)
-    check(JSONLines("memory://bucket/train/part-*"), expected)
-    check(JSONLines([f"memory://bucket/train/part-{n}.jsonl{ending}" for n, (ending, _) in enumerate(FORMS)]), expected)
     check(TextLines(["memory://bucket/train", tmp_path / "x.xz"]), ["hello", *map(str, expected[-40:])])
-    assert len(open_dataset("memory://bucket/train/part-1.jsonl.gz")) == 40
-    with pytest.raises(SourceError, match=r"has no files that end in \.txt"):
-        len(TextLines("memory://bucket/other/"))
+    with pytest.raises(SourceError, match=r"memory://bucket/none"):
+        len(TextLines("memory://bucket/none/"))
 
 
 def test_an_object_that_changes_is_detected(memory: Any) -> None:
@@ -258,17 +239,6 @@ def test_lines_on_the_hub(hub: Path, tmp_path: Path) -> None:
     write(hub / "part-0.jsonl.gz", lines_of(range(41)))
     with pytest.raises(SourceChanged, match=r"hf://datasets/ada/poems/part-0\.jsonl\.gz was changed"):
         dataset[39]
-
-
-def test_parquet_files_on_the_hub(hub: Path) -> None:
-    for number in range(2):
-        table = pa.table({"x": list(range(number * 50, number * 50 + 50))})
-        pq.write_table(table, hub / f"{number}.parquet", row_group_size=20)
-    for paths in ("hf://datasets/ada/poems/*.parquet", "hf://datasets/ada/poems"):
-        dataset = ParquetDataset(paths, "x")
-        assert list(map(int, dataset)) == list(range(100))
-        assert [int(x) for x in dataset.stream()] == list(range(100))
-        dataset.close()
 
 
 def test_the_hub_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

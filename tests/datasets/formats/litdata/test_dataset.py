@@ -19,7 +19,7 @@ from PIL import Image
 import feedline
 from feedline.datasets import LitDataDataset, MDSDataset, open_dataset
 from feedline.datasets.formats.litdata.leaves import decoding_of
-from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged, SourceError
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.litdata.chunks import LEAF, NUMPY, write
@@ -42,6 +42,8 @@ ROWS = [{"text": f"näme {number}", "id": number, "tags": ["a"] * (number % 3)} 
 
 
 class TestTrees(SourceContract):
+    takes_fields = True
+
     @pytest.fixture(autouse=True)
     def store(self, tmp_path: Path) -> None:
         self.path = write(tmp_path / "x", CHUNKS)
@@ -82,13 +84,11 @@ class TestRows(SourceContract):
         return ROWS[:29]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_batches_of_tokens(tmp_path: Path, workers: int, compression: str | None) -> None:
+def test_batches_of_tokens(tmp_path: Path, compression: str | None) -> None:
     path = write(tmp_path / "x", [TOKENS[:15], TOKENS[15:]], tokens=True, compression=compression)
     dataset = open_dataset(path, block_size=8)
-    batches = list(feedline.Loader(dataset, batch_size=4, workers=workers))
-    assert_same(np.concatenate(batches), np.stack(list(dataset)))
+    assert_same(np.concatenate(list(feedline.Loader(dataset, batch_size=4))), np.stack(list(dataset)))
     assert repr(dataset) == "LitDataDataset(19 samples of uint16[8])"
     dataset.close()
     with contextlib.closing(LitDataDataset(path)) as whole:
@@ -140,24 +140,6 @@ def _is_hollow(tree: Any) -> bool:
     if not isinstance(tree, (dict, list, tuple)):
         return False
     return all(map(_is_hollow, tree.values() if isinstance(tree, dict) else tree))
-
-
-def test_fields(tmp_path: Path) -> None:
-    path = write(tmp_path / "x", CHUNKS)
-    for fields, expected in (
-        ("label", -1),
-        (("more", "label"), (SAMPLES[4]["more"], -1)),
-        (["label"], {"label": -1}),
-        ({"y": "tokens"}, {"y": SAMPLES[4]["tokens"]}),
-    ):
-        with contextlib.closing(LitDataDataset(path, fields)) as dataset:
-            assert_same(dataset[4], expected)
-    with contextlib.closing(LitDataDataset(path, ("more", "label"))) as dataset:
-        assert repr(dataset) == "LitDataDataset(30 samples of ((str, [float, bool], {'raw': bytes}), int))"
-    with pytest.raises(BadOption, match=r"'nope'.*'label'"):
-        LitDataDataset(path, "nope")
-    with pytest.raises(BadOption, match="not dicts"):
-        LitDataDataset(write(tmp_path / "y", [[1, 2]]), "label")
 
 
 def test_rows_of_arrow_tables(tmp_path: Path) -> None:
@@ -278,22 +260,6 @@ def test_truncation_at_any_byte_is_detected(tmp_path: Path, tokens: bool) -> Non
         (path / name).write_bytes(whole)
 
 
-@given(data=st.data())
-def test_damage_raises_a_feedline_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    kind = data.draw(st.sampled_from(["plain", "zstd", "arrow"]))
-    samples = ROWS[:3] if kind == "arrow" else SAMPLES[:3]
-    odd: dict[str, Any] = {"compression": "zstd"} if kind == "zstd" else {}
-    samples = [{"text": one["text"], "id": one["id"]} for one in samples] if kind == "arrow" else samples
-    path = write(tmp_path_factory.mktemp("x"), [samples], arrow=kind == "arrow", **odd)
-    file = next(file for file in path.glob("chunk*"))
-    whole = bytearray(file.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    file.write_bytes(whole)
-    with contextlib.closing(LitDataDataset(path)) as dataset, contextlib.suppress(FeedlineError):
-        assert len(list(dataset)) == 3
-
-
 def write_with_litdata(folder: Path, samples: list[Any], **options: Any) -> Path:
     writer = pytest.importorskip("litdata.streaming.writer", exc_type=ImportError)
     folder.mkdir()
@@ -335,26 +301,3 @@ def test_reads_tokens_that_litdata_wrote(tmp_path: Path) -> None:
         peer = streaming.StreamingDataset(str(theirs), item_loader=loaders.TokensLoader(block_size=5), shuffle=False)
         assert len(dataset) == len(peer)
         assert_same(list(dataset), [np.array(peer[index]) for index in range(len(peer))])
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("compression", [None, "zstd"])
-def test_reads_rows_that_litdata_wrote(tmp_path: Path, compression: str | None) -> None:
-    theirs = write_with_litdata(tmp_path / "theirs", ROWS, chunk_size=280, compression=compression)
-    with contextlib.closing(LitDataDataset(theirs)) as dataset:
-        assert_same(list(dataset), ROWS)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_reads_tensors_and_compressed_chunks_that_litdata_wrote(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    samples = [{"a": torch.arange(6).reshape(2, 3) + number, "b": torch.ones(number)} for number in range(9)]
-    expected = [{name: value.numpy() for name, value in one.items()} for one in samples]
-    theirs = write_with_litdata(
-        tmp_path / "theirs", samples, chunk_size=4, compression="zstd:2", compression_level="chunk"
-    )
-    with contextlib.closing(LitDataDataset(theirs)) as dataset:
-        assert_same(list(dataset), expected)
-    framed = write_with_litdata(tmp_path / "framed", samples, chunk_size=4, compression="zstd")
-    with pytest.raises(BadOption, match='compression_level="chunk"'):
-        LitDataDataset(framed)

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import gc
 import io
 import itertools
 import json
-import os
 import pickle
-import shutil
-import signal
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import feedline
 from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.formats.lmdb import environment
-from feedline.errors import BadOption, CorruptSource, DataWarning, MissingExtra, SourceChanged, SourceError
+from feedline.errors import BadOption, CorruptSource, DataWarning, SourceChanged, SourceError
 from feedline.memory.sharing import records
 from feedline.testing.asserting import apart, assert_same
 from tests.datasets.contract import SourceContract
@@ -109,27 +102,12 @@ class TestRecords(SourceContract):
 def test_feedline_records_are_decoded_by_default(tmp_path: Path) -> None:
     path = write_records(tmp_path / "x.lmdb")
     dataset = LMDBDataset(path)
-    assert len(dataset) == COUNT
-    assert_same(dataset[3], SAMPLES[3])
     dataset[3]["image"][:] = 0  # it is a copy
     assert_same(dataset[3], SAMPLES[3])
-    assert "image" in repr(dataset)
     dataset.close()
-    assert LMDBDataset(path, fields="label")[4] == 4
-    assert LMDBDataset(path, fields=("label", "name"))[4] == (4, "näme 4")
-    assert LMDBDataset(path, fields={"y": "label"})[4] == {"y": 4}
     assert LMDBDataset(path, decode="bytes")[0] == records.encode(SAMPLES[0])
-    with pytest.raises(BadOption, match=r"'nope'.*'image'"):
-        len(LMDBDataset(path, fields="nope"))
     gc.collect()
     assert not environment._open
-
-
-def test_columns_of_records_equal_collated_samples(tmp_path: Path) -> None:
-    dataset = LMDBDataset(write_records(tmp_path / "x.lmdb"))
-    columns = dataset.read_columns(np.array([3, 1]))
-    assert_same(columns, feedline.collate.default([SAMPLES[3], SAMPLES[1]]))
-    dataset.close()
 
 
 @pytest.mark.parametrize("value", [None, [1, 2], {"a": 1}, 2**70, np.str_("a")], ids=repr)
@@ -199,52 +177,23 @@ def _read_both(one: LMDBDataset, other: LMDBDataset) -> None:
     assert_same(other[0], ARRAYS[3])
 
 
-@pytest.mark.slow
-def test_closing_and_forking_while_threads_read(tmp_path: Path) -> None:
-    dataset, is_over = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW), threading.Event()
-
-    def read(seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        while not is_over.is_set():
-            indices = rng.integers(COUNT, size=8)
-            assert_same(dataset.read_columns(indices), np.stack([ARRAYS[index] for index in indices]))
-
-    def read_or_end() -> None:
-        signal.alarm(20)  # ends the process if it waits for threads that do not exist
-        assert_same(dataset[4], ARRAYS[4])
-
-    with ThreadPoolExecutor(3) as threads:
-        reading = [threads.submit(read, seed) for seed in range(3)]
-        try:
-            for _ in range(20):
-                apart(read_or_end)
-                dataset.close()
-        finally:
-            is_over.set()
-        for one in reading:
-            one.result()
-    dataset.close()
-    assert not environment._open
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"keys": []}, "keys= is empty"),
+        ({"keys": []}, "keys="),
         ({"keys": "abc"}, "keys='abc'"),
-        ({"keys": lambda index: b"a"}, "keys=<function"),
-        ({"keys": [1, 2]}, "1 in keys= cannot be a key"),
+        ({"keys": lambda index: b"a"}, "keys="),
+        ({"keys": [1, 2]}, "keys="),
         ({"decode": "jpeg"}, "decode='jpeg'"),
         ({"decode": {"dtype": "float32", "form": 3}}, "form"),
         ({"decode": {"dtype": "nonsense"}}, "nonsense"),
-        ({"decode": {"dtype": object, "shape": (2,)}}, "no value can"),
-        ({"decode": {"dtype": "f4", "shape": (2, 0)}}, "no value can"),
+        ({"decode": {"dtype": object, "shape": (2,)}}, "decode="),
+        ({"decode": {"dtype": "f4", "shape": (2, 0)}}, "decode="),
         ({"decode": "bytes", "fields": "x"}, "fields='x'"),
-        ({"transform": 3}, "transform=3"),
     ],
 )
-def test_bad_options_are_rejected(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadOption, match=message):
+def test_bad_options_are_rejected(tmp_path: Path, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(BadOption, match=named):
         LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]), **options)
 
 
@@ -359,43 +308,6 @@ def test_a_database_that_is_written_to_while_its_keys_are_read(tmp_path: Path, m
     assert next(looks) == 3  # not all keys were read
 
 
-def test_a_database_that_outgrows_its_map(tmp_path: Path) -> None:
-    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]))
-    assert dataset[0] == b"1"
-    write_elsewhere(tmp_path / "x", b"b", 12 << 20)  # LMDB maps 10 MB, or what there is
-    with pytest.raises(SourceChanged, match="written to while it was open"):
-        dataset[0]
-    dataset.close()
-
-
-def test_a_database_that_grows_while_lmdb_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def grow(*given: Any, **more: Any) -> None:
-        raise lmdb.MapResizedError("mdb_txn_begin")
-
-    path = write(tmp_path / "x", [(b"a", b"1")])
-    monkeypatch.setattr(lmdb, "open", grow)
-    with pytest.raises(SourceChanged, match="grew while it was being opened"):
-        len(LMDBDataset(path))
-
-
-def test_a_database_without_read_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str, **options: Any) -> None:
-        raise lmdb.Error(f"{path}: {os.strerror(errno.EACCES)}")
-
-    path = write(tmp_path / "x", [(b"a", b"1")])
-    monkeypatch.setattr(lmdb, "open", refuse)  # root may read everything
-    with pytest.raises(SourceError, match=r"cannot be read: Permission denied"):
-        len(LMDBDataset(path))
-
-
-def test_a_database_that_is_removed_can_still_be_read(tmp_path: Path) -> None:
-    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]))
-    assert dataset[0] == b"1"
-    shutil.rmtree(tmp_path / "x")
-    assert dataset[0] == b"1"
-    dataset.close()
-
-
 def test_missing_keys_are_detected_as_damage(tmp_path: Path) -> None:
     """A leaf page whose pointer table ends early looks intact, but has fewer keys."""
     path = write(tmp_path / "a.mdb", ((b"key%05d" % number, b"value") for number in range(50)), subdir=False)
@@ -444,61 +356,29 @@ def test_keys_are_kept_in_the_cache_until_the_database_changes(tmp_path: Path, m
     assert list(cache.glob("*.keys")) == [file]
 
 
-def test_the_error_names_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_raw(tmp_path / "x")
-    monkeypatch.setitem(sys.modules, "lmdb", None)
-    with pytest.raises((MissingExtra, ImportError), match="lmdb"):
-        len(LMDBDataset(path))
-
-
-def test_batches_through_torch(tmp_path: Path) -> None:
-    from torch.utils.data import DataLoader
-
-    dataset: Any = LMDBDataset(write_records(tmp_path / "x.lmdb"), fields=("image", "label"))
-    expected = [np.stack(ARRAYS[first : first + 7]) for first in range(0, COUNT, 7)]
-    for loader in (
-        DataLoader(dataset, 7),
-        feedline.DataLoader(dataset, 7),
-        feedline.DataLoader(dataset, 7, num_workers=2),
-        feedline.DataLoader(dataset, 7, num_workers=2, engine="thread"),
-    ):
-        for (image, label), array in zip(loader, expected, strict=True):
-            assert image.numpy().tobytes() == array.tobytes()
-            assert label.dtype is torch.int64
-    dataset.close()
-
-
 def picture(number: int, kind: str = "PNG") -> bytes:
     image = Image.fromarray(np.full((4, 3, 3), number, np.uint8))
     image.save(file := io.BytesIO(), kind)
     return file.getvalue()
 
 
-def test_packed_images_are_decoded_as_from_tar(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["rgb8", "torchrgb", "pil"])
+def test_packed_images_are_decoded_as_from_tar(tmp_path: Path, way: str) -> None:
     samples = [{"image": picture(number), "label": number, "raw": b"no picture"} for number in range(6)]
     feedline.pack(samples, tmp_path / "a.lmdb", workers=0)
     feedline.pack(samples, tmp_path / "a.tar", workers=0)
     fields = {"image": "png", "label": "cls", "raw": "raw.bin"}
-    for way in ("rgb8", "l", "torchrgb", "pil"):
-        dataset = LMDBDataset(tmp_path / "a.lmdb", decode=way)
-        table = TarDataset(tmp_path / "a.tar", fields=fields, decode=way, cache=False)
-        for copy in (dataset, pickle.loads(pickle.dumps(dataset))):
-            for index, expected in enumerate(table):
-                found = copy[index]
-                assert np.array_equal(np.asarray(found["image"]), np.asarray(expected["image"]))
-                assert type(found["image"]) is type(expected["image"])
-                assert (found["label"], found["raw"]) == (index, b"no picture")
-            copy.close()
-        table.close()
-    batch = next(iter(feedline.Loader(LMDBDataset(tmp_path / "a.lmdb", decode="rgb8", fields=("label", "image")), 4)))
-    assert batch[1].shape == (4, 4, 3, 3)
-    assert "'image': picture" in repr(LMDBDataset(tmp_path / "a.lmdb", decode="rgb8"))
-
-
-def test_images_in_databases_without_feedline_metadata(tmp_path: Path) -> None:
-    path = write(tmp_path / "x", [(b"a", picture(1)), (b"b", b"no picture")])
-    dataset = LMDBDataset(path, decode="rgb8")
-    assert dataset[0].shape == (4, 3, 3)
-    with pytest.raises(CorruptSource, match=r"b'b'.*Pillow cannot decode it"):
-        dataset[1]
+    dataset = LMDBDataset(tmp_path / "a.lmdb", decode=way)
+    table = TarDataset(tmp_path / "a.tar", fields=fields, decode=way, cache=False)
+    for index, (found, expected) in enumerate(zip(dataset, table, strict=True)):
+        assert np.array_equal(np.asarray(found["image"]), np.asarray(expected["image"]))
+        assert type(found["image"]) is type(expected["image"])
+        assert (found["label"], found["raw"]) == (index, b"no picture")
+    assert "'image': picture" in repr(dataset)
+    table.close()
     dataset.close()
+    plain = LMDBDataset(write(tmp_path / "x", [(b"a", picture(1)), (b"b", b"no picture")]), decode=way)
+    assert np.asarray(plain[0]).size == 4 * 3 * 3
+    with pytest.raises(CorruptSource, match="b'b'"):
+        plain[1]
+    plain.close()

@@ -15,17 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
-import feedline
 from feedline.datasets import MDSDataset, open_dataset
-from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged, SourceError
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.mds.shards import PACK, write
-from tests.datasets.storage.servers import web_server
 
 COLUMNS = {
     "any": "ndarray",
@@ -68,6 +64,8 @@ FLAT_COLUMNS = {"label": "int", "vector": "ndarray:float32:4", "name": "str"}
 
 
 class TestAll(SourceContract):
+    takes_fields = True
+
     @pytest.fixture(autouse=True)
     def store(self, tmp_path: Path) -> None:
         self.path = write(tmp_path / "x", COLUMNS, SHARDS)
@@ -89,15 +87,6 @@ class TestColumns(SourceContract):
 
     def samples(self) -> list[Any]:
         return [(one["vector"], one["label"], one["name"]) for one in FLAT]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_batches(tmp_path: Path, workers: int) -> None:
-    dataset = open_dataset(write(tmp_path / "x", FLAT_COLUMNS, [FLAT[:11], FLAT[11:]]), fields=["label", "vector"])
-    assert dataset.read_columns(np.array([3, 12]))["label"].tolist() == [3, 12]
-    batches = list(feedline.Loader(dataset, batch_size=8, workers=workers))
-    assert np.concatenate([batch["label"] for batch in batches]).tolist() == list(range(30))
-    dataset.close()
 
 
 @pytest.mark.parametrize("compression", [*PACK, "zstd:7"])
@@ -132,22 +121,6 @@ def test_other_compressions(tmp_path: Path, compression: str) -> None:
     (path / "index.json").write_text(text.replace('"compression": "zstd"', f'"compression": "{compression}"'))
     with pytest.raises(BadOption, match="zstd, gz, bz2"):
         MDSDataset(path)
-
-
-def test_fields(tmp_path: Path) -> None:
-    path = write(tmp_path / "x", COLUMNS, SHARDS)
-    for fields, expected in (
-        ("label", -1),
-        (("text", "label"), ("", -1)),
-        (["label"], {"label": -1}),
-        ({"y": "label"}, {"y": -1}),
-    ):
-        with contextlib.closing(MDSDataset(path, fields)) as dataset:
-            assert_same(dataset[4], expected)
-    with pytest.raises(BadOption, match=r"'nope'.*'label'"):
-        MDSDataset(path, "nope")
-    with contextlib.closing(MDSDataset(path, ("label", "text"))) as dataset:
-        assert repr(dataset) == "MDSDataset(30 samples of (int, str))"
 
 
 def picture(kind: str) -> tuple[Any, bytes]:
@@ -219,28 +192,23 @@ def test_shards_in_subfolders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("odd", "kind", "message"),
+    ("odd", "kind"),
     [
-        ({"version": 1}, BadOption, "version 2"),
-        ({"format": "json"}, BadOption, "MDS shards"),
-        ({"samples": -1}, CorruptSource, "cannot be right"),
-        ({"samples": 1 << 40}, CorruptSource, "cannot be right"),
-        ({"samples": None}, CorruptSource, "cannot be right"),
-        ({"samples": 29}, CorruptSource, "30 samples"),
-        ({"raw_data": None}, CorruptSource, "name the files"),
-        ({"column_names": ["a"]}, CorruptSource, "columns"),
-        ({"column_names": []}, CorruptSource, "columns"),
-        ({"column_names": [["a"], "b", "c"]}, CorruptSource, "columns"),
-        ({"column_sizes": [8, None, 1]}, CorruptSource, "their encoding"),
-        ({"column_encodings": ["int", "str", "magic"]}, CorruptSource, "their encoding"),
-        ({"column_encodings": ["int", "magic", "ndarray:float32:4"]}, BadOption, "magic"),
-        ({"column_encodings": ["int", "str", "ndarray:float32:4,-1"]}, BadOption, "not valid"),
-        ({"column_encodings": ["int", "str", "ndarray:object"]}, BadOption, "not valid"),
+        ({"version": 1}, BadOption),
+        ({"format": "json"}, BadOption),
+        *(({"samples": count}, CorruptSource) for count in (-1, 1 << 40, None, 29)),
+        ({"raw_data": None}, CorruptSource),
+        *(({"column_names": names}, CorruptSource) for names in (["a"], [], [["a"], "b", "c"])),
+        ({"column_sizes": [8, None, 1]}, CorruptSource),
+        ({"column_encodings": ["int", "str", "magic"]}, CorruptSource),
+        ({"column_encodings": ["int", "magic", "ndarray:float32:4"]}, BadOption),
+        ({"column_encodings": ["int", "str", "ndarray:float32:4,-1"]}, BadOption),
+        ({"column_encodings": ["int", "str", "ndarray:object"]}, BadOption),
     ],
 )
-def test_invalid_index_files(tmp_path: Path, odd: dict[str, Any], kind: type[Exception], message: str) -> None:
+def test_invalid_index_files(tmp_path: Path, odd: dict[str, Any], kind: type[Exception]) -> None:
     path = write(tmp_path / "x", FLAT_COLUMNS, [FLAT], **odd)
-    with pytest.raises(kind, match=message), contextlib.closing(MDSDataset(path)) as dataset:
+    with pytest.raises(kind, match=r"index\.json|shard\.00000"), contextlib.closing(MDSDataset(path)) as dataset:
         dataset[0]
 
 
@@ -284,27 +252,6 @@ def test_truncation_at_any_byte_is_detected(tmp_path: Path) -> None:
         (path / name).write_bytes(whole)
 
 
-@given(data=st.data())
-def test_damage_raises_a_feedline_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    path = write(tmp_path_factory.mktemp("x"), COLUMNS, [SAMPLES[:3]], data.draw(st.sampled_from([None, "zstd", "gz"])))
-    file = next(file for file in path.glob("shard*"))
-    whole = bytearray(file.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    file.write_bytes(whole)
-    with contextlib.closing(MDSDataset(path)) as dataset, contextlib.suppress(FeedlineError):
-        assert len(list(dataset)) == 3
-
-
-@pytest.mark.parametrize("compression", [None, "zstd"])
-def test_a_folder_on_a_web_server(tmp_path: Path, compression: str | None) -> None:
-    write(tmp_path / "x", FLAT_COLUMNS, [FLAT[:11], FLAT[11:]], compression)
-    with web_server(tmp_path) as server, contextlib.closing(MDSDataset(f"{server.address}/x", "label")) as dataset:
-        assert dataset.__getitems__([29, 3, 11]) == [29, 3, 11]
-        with pytest.raises(SourceError, match=r"nothing/index\.json"):
-            MDSDataset(f"{server.address}/nothing")
-
-
 def peer() -> Any:
     """Return MosaicML Streaming. It imports torchvision, which only loads with the torch that it was compiled for."""
     pytest.importorskip("streaming", exc_type=ImportError)
@@ -335,20 +282,3 @@ def test_mosaicml_writes_and_reads_the_same_samples(tmp_path: Path, compression:
     ours = write(tmp_path / "ours", COLUMNS, [SAMPLES])
     assert (ours / "shard.00000.mds").read_bytes() == (whole / "shard.00000.mds").read_bytes()
     assert json.loads((ours / "index.json").read_text()) == json.loads((whole / "index.json").read_text())
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_reads_images_that_mosaicml_wrote(tmp_path: Path) -> None:
-    streaming = peer()
-    image, _ = picture("PNG")
-    columns = {"png": "png", "jpeg": "jpeg", "pil": "pil", "list": "list[png]", "raws": "list[pil]"}
-    one = {"png": image, "jpeg": image, "pil": image, "list": [image, image], "raws": [image]}
-    with streaming.MDSWriter(columns=columns, out=str(tmp_path / "x")) as out:
-        out.write(one)
-    theirs = streaming.LocalDataset(str(tmp_path / "x"))[0]
-    with contextlib.closing(MDSDataset(tmp_path / "x", decode="pil")) as dataset:
-        ours = dataset[0]
-    for name in ("png", "jpeg", "pil"):
-        assert ours[name].tobytes() == theirs[name].tobytes()
-    for name in ("list", "raws"):
-        assert [each.tobytes() for each in ours[name]] == [each.tobytes() for each in theirs[name]]

@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import feedline
 from feedline.datasets import SQLDataset
 from feedline.datasets.formats.sql.address import Address
 from feedline.datasets.formats.sql.database import Sqlite
@@ -118,24 +115,6 @@ def test_queries_cannot_write(kind: str, address: str) -> None:
     dataset.close()
 
 
-def test_column_names_that_need_quotes(address: str) -> None:
-    dataset = SQLDataset(address, 'SELECT id AS "the ""id""", name AS "größe; --" FROM people', key='the "id"')
-    assert dataset[0] == {'the "id"': -10, "größe; --": samples()[0]["name"]}
-    dataset.close()
-
-
-def test_batches_equal_those_of_torch(address: str) -> None:
-    dataset: Any = SQLDataset(address, QUERY, key="id", fields=["id", "height", "name", "photo"])
-    assert_same(dataset.read_columns(np.array([2, 1]))["id"], np.array([-6, -8]))
-    expected = torch.utils.data.DataLoader(dataset, 7)
-    for found, batch in zip(feedline.DataLoader(dataset, 7, num_workers=2), expected, strict=True):
-        assert torch.equal(found["id"], batch["id"])
-        assert torch.equal(found["height"], batch["height"])
-        assert (found["name"], found["photo"]) == (batch["name"], batch["photo"])
-        assert (found["id"].dtype, found["height"].dtype) == (batch["id"].dtype, batch["height"].dtype)
-    dataset.close()
-
-
 def test_a_batch_takes_one_query(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = SQLDataset(address, QUERY, key="id")
     assert len(dataset) == COUNT
@@ -164,19 +143,17 @@ def test_a_deleted_row_is_detected(sqlite: str) -> None:
     dataset.close()
 
 
-def test_keys_must_be_unique_and_not_null(address: str) -> None:
-    dataset = SQLDataset(address, "SELECT id / id AS one, id FROM people WHERE id > 0", key="one")
-    with pytest.raises(BadOption, match="several rows have the key 1"):
+@pytest.mark.parametrize(
+    ("query", "key", "named"),
+    [
+        ("SELECT id / id AS one, id FROM people WHERE id > 0", "one", "key 1"),
+        (QUERY, "note", "32 of 40 rows"),
+        (QUERY, "colour", "'colour'.*'name'"),
+    ],
+)
+def test_keys_must_be_unique_and_not_null(address: str, query: str, key: str, named: str) -> None:
+    with contextlib.closing(SQLDataset(address, query, key=key)) as dataset, pytest.raises(BadOption, match=named):
         len(dataset)
-    dataset.close()
-    dataset = SQLDataset(address, QUERY, key="note")
-    with pytest.raises(BadOption, match=r"32 of 40 rows have no key.*'note' is null"):
-        len(dataset)
-    dataset.close()
-    dataset = SQLDataset(address, QUERY, key="colour")
-    with pytest.raises(BadOption, match=r"'colour' is not a column.*'name'"):
-        len(dataset)
-    dataset.close()
 
 
 def test_rejects_several_columns_of_the_same_name(postgres: Any) -> None:
@@ -258,14 +235,6 @@ def test_addresses_that_are_refused(text: Any) -> None:
     with pytest.raises(BadOption) as caught:
         SQLDataset(text, QUERY, key="id")
     assert "s3cret" not in str(caught.value)
-
-
-def test_options_that_are_refused() -> None:
-    with pytest.raises(BadOption) as caught:
-        SQLDataset("sqlite:///a.db", QUERY, key="id", parameters="s3cret")
-    assert "s3cret" not in str(caught.value)
-    with pytest.raises(BadOption, match="external=True"):
-        SQLDataset("sqlite:///a.db", QUERY, key="id", external=True)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from webdataset import tenbin as theirs
 
 from feedline.datasets.formats.tar.arrays import decode_npy, decode_ten
 from feedline.datasets.formats.tar.form import Decoder
-from feedline.errors import BadOption, CorruptSource, MissingExtra
+from feedline.errors import BadOption, CorruptSource
 from feedline.testing.asserting import assert_same
 from tests.sampling import examples
 
@@ -62,44 +62,55 @@ def test_damaged_arrays_give_arrays_or_errors(place: int, value: int) -> None:
         assert isinstance(decode("npy", bytes(data)), np.ndarray)
 
 
-def test_rejects_arrays_that_declare_more_or_fewer_bytes_than_there_are() -> None:
-    data = npy(np.zeros(10))
-    huge = data.replace(b"(10,), }        ", b"(9999999999999,)}")
-    assert huge != data
-    with pytest.raises(CorruptSource, match="declares 79999999999992 bytes, but only 81 are there"):
-        decode("npy", huge)
-    with pytest.raises(CorruptSource):
-        decode("npy", data[:-1])
-    with pytest.raises(CorruptSource, match=r"behind an array of shape \(10,\).* more bytes"):
-        decode("npy", data + b"x")
-    with pytest.raises(CorruptSource, match="pickle"):
-        decode("npy", npy(np.array([{}], object)))
+def changed_header(head: bytes, version: int = 1) -> bytes:
+    length = len(head).to_bytes(2 if version == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes([version, 0]) + length + head
 
 
-def test_rejects_npy_fields_that_are_not_arrays() -> None:
+def zipped() -> bytes:
     file = io.BytesIO()
     np.savez(file, a=np.zeros(3))
-    for data in (file.getvalue(), b"\x93NUMPY\x09", b"x" * 100):
-        with pytest.raises(CorruptSource, match="npy"):
-            decode("npy", data)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        npy(np.zeros(10)).replace(b"(10,), }        ", b"(9999999999999,)}"),
+        npy(np.zeros(10))[:-1],
+        npy(np.zeros(10)) + b"x",
+        npy(np.array([{}], object)),
+        changed_header(b"{'descr': '<f8', 'shape': (3,"),  # NumPy raises a TokenError for it
+        *(b"\x93NUMPY\x09", b"x" * 100, zipped()),
+        *(
+            changed_header(
+                f"{{'descr': '{descr}', 'fortran_order': False, 'shape': (3000000000,), }}\n".encode(), version
+            )
+            for descr, version in (("|S0", 1), ("|V0", 3), ("<U0", 3))
+        ),
+    ],
+)
+def test_rejects_npy_fields_that_are_no_whole_array(data: bytes) -> None:
+    with pytest.raises(CorruptSource, match="field 'npy' of sample 'k'"):
+        decode("npy", data)
 
 
 def test_the_size_of_compressed_fields_is_limited() -> None:
     bomb = gzip.compress(bytes(1 << 22))
-    with pytest.raises(CorruptSource, match=r"field 'bin\.gz' of sample 'k'.*at most 1048576 are.*max_field_bytes="):
+    with pytest.raises(CorruptSource, match=r"field 'bin\.gz' of sample 'k'.*max_field_bytes="):
         decode("bin.gz", bomb)
     assert len(decode("bin.gz", bomb, limit=1 << 22)) == 1 << 22
     assert decode("txt.gz", gzip.compress(b"a") + gzip.compress(b"b")) == "ab"
-    with pytest.raises(CorruptSource, match="cut off"):
-        decode("txt.gz", gzip.compress(b"hello")[:-4])
-    with pytest.raises(CorruptSource):
-        decode("txt.gz", b"hello")
     file = io.BytesIO()
     np.savez_compressed(file, a=np.zeros(1 << 20))
-    with pytest.raises(CorruptSource, match="takes 8388"):
-        decode("npz", file.getvalue())
-    with pytest.raises(CorruptSource):
-        decode("npz", b"PK nonsense")
+    for field, data in (
+        ("txt.gz", gzip.compress(b"hello")[:-4]),
+        ("txt.gz", b"hello"),
+        ("npz", file.getvalue()),
+        ("npz", b"PK nonsense"),
+    ):
+        with pytest.raises(CorruptSource, match=field):
+            decode(field, data)
 
 
 def test_an_npz_that_lies_about_its_size() -> None:
@@ -137,30 +148,22 @@ def test_damaged_ten_fields_give_arrays_or_errors(place: int, value: int) -> Non
         decode_ten(bytes(data))
 
 
-def test_other_packages() -> None:
-    assert decode("mp", msgpack.packb({"a": [1]})) == decode("msg", msgpack.packb({"a": [1]})) == {"a": [1]}
-    assert decode("cbor", cbor2.dumps({"a": [1]})) == {"a": [1]}
-
-
 @pytest.mark.parametrize(
     ("field", "data"),
     [("cls", b"x"), ("json", b"{"), ("txt", b"\xff"), ("ten", b"no"), ("mp", b"\xc1"), ("cbor", b"\xff"), ("npy", b"")],
 )
 def test_the_error_names_a_field_that_does_not_match_its_suffix(field: str, data: bytes) -> None:
-    with pytest.raises(CorruptSource, match=rf"a\.tar: field '{field}' of sample 'k' cannot be decoded.*decode=False"):
+    with pytest.raises(CorruptSource, match=rf"a\.tar: field '{field}' of sample 'k'"):
         decode(field, data)
     assert decode(field, data, False) == data
+    for suffix, packed in (("mp", msgpack.packb({"a": [1]})), ("cbor", cbor2.dumps({"a": [1]}))):
+        assert decode(suffix, packed) == {"a": [1]}
 
 
 def test_fields_of_unknown_types_stay_bytes() -> None:
     assert decode("bin", b"x") == decode("", b"x") == decode("jpg", b"x") == b"x"
     assert decode("__note__", "ä".encode()) == "ä"
     assert decode("__note__", b"\xff") == b"\xff"
-
-
-def test_rejects_an_invalid_image() -> None:
-    with pytest.raises(CorruptSource, match="jpg"):
-        decode("jpg", b"no image", "rgb8")
 
 
 def test_exceptions_of_user_functions_are_passed_through() -> None:
@@ -190,20 +193,6 @@ def test_unknown_decoders_are_rejected(how: Any) -> None:
         Decoder(how, trusts_pickle=False, limit=1)
 
 
-def test_the_error_names_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "msgpack", None)
-    with pytest.raises(MissingExtra, match=r"decoding \.mp.*msgpack.*feedline\[tar\]"):
-        decode("mp", b"x")
-
-
-@pytest.mark.filterwarnings("ignore:Stored array in format:UserWarning")
-def test_rejects_bytes_after_an_array_with_field_names_beyond_latin_1() -> None:
-    data = npy(np.zeros(3, [("\u4e2d", "i4")]))
-    assert len(decode("npy", data)) == 3
-    with pytest.raises(CorruptSource, match=r"behind an array of shape \(3,\).* more bytes"):
-        decode("npy", data + b"x")
-
-
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_damaged_members_of_a_zip(save: Any) -> None:
     """Each byte belongs to an array, to a checksum, or to something that is never read."""
@@ -227,21 +216,6 @@ def test_damaged_members_of_a_zip(save: Any) -> None:
         archive.writestr("a.npy", npy(np.arange(40)).replace(b"(40,)", b"(30,)"))
     with pytest.raises(CorruptSource, match="more bytes than it has"):
         decode("npz", shorter.getvalue())
-
-
-@pytest.mark.parametrize("descr", ["|S0", "|V0", "<U0"])
-@pytest.mark.parametrize("version", [1, 3])
-def test_rejects_arrays_of_zero_size_values(descr: str, version: int) -> None:
-    head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': (3000000000,), }}\n".encode()
-    length = len(head).to_bytes(2 if version == 1 else 4, "little")
-    with pytest.raises(CorruptSource, match=r"field 'npy' of sample 'k'.*have no bytes"):
-        decode("npy", b"\x93NUMPY" + bytes([version, 0]) + length + head)
-
-
-def test_headers_that_are_not_valid_python_count_as_damaged() -> None:
-    head = b"{'descr': '<f8', 'shape': (3,"  # NumPy raises a TokenError for it
-    with pytest.raises(CorruptSource, match=r"a\.tar: field 'npy'.*header is damaged"):
-        decode("npy", b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head)
 
 
 def test_the_size_of_a_pth_field_is_limited_too() -> None:

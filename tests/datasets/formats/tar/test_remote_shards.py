@@ -19,10 +19,8 @@ from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.formats.tar.writing import numbered, tar_bytes, write_shards
 from tests.datasets.storage.servers import (
-    S3_OPTIONS,
     Request,
     WebServer,
-    s3_bucket,
     web_server,
 )
 
@@ -50,15 +48,6 @@ def server(tmp_path: Path) -> Iterator[WebServer]:
 # Any, throughout: options as the user gives them.
 def numbers(dataset: Any) -> list[int]:
     return [int(sample) for sample in dataset]
-
-
-def test_streams_over_http(server: WebServer, tmp_path: Path) -> None:
-    pattern = f"{server.address}/shard-{{000..002}}.tar"
-    dataset = TarDataset(pattern, fields="cls").stream()
-    assert numbers(dataset) == list(range(COUNT))
-    sample = next(iter(TarDataset(pattern).stream()))
-    assert sample["__url__"] == f"{server.address}/shard-000.tar"
-    dataset.close()
 
 
 def test_the_requests_of_a_random_batch_run_at_once(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,13 +96,6 @@ def test_the_error_for_a_server_that_stays_down_names_the_shard(server: WebServe
     dataset.close()
 
 
-def test_a_missing_shard(server: WebServer) -> None:
-    dataset = TarDataset([f"{server.address}/none.tar"]).stream()
-    with pytest.raises(SourceError, match=r"none\.tar: the server answers 404"):
-        list(dataset)
-    dataset.close()
-
-
 def test_resuming_requests_only_the_rest(server: WebServer) -> None:
     dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls").stream()
     first = iter(dataset)
@@ -131,13 +113,10 @@ def test_resuming_requests_only_the_rest(server: WebServer) -> None:
     dataset.close()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_random_access_over_http(server: WebServer, tmp_path: Path, workers: int) -> None:
+def test_random_access_over_http(server: WebServer, tmp_path: Path) -> None:
     table = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=tmp_path / "index")
-    loader = feedline.Loader(table, 16, shuffle=True, seed=1, workers=workers)
-    found = [int(number) for batch in loader for number in batch]
-    assert sorted(found) == list(range(COUNT))
-    assert found != sorted(found)
+    loader = feedline.Loader(table, 16, shuffle=True, seed=1, workers=2)
+    assert sorted(int(number) for batch in loader for number in batch) == list(range(COUNT))
     table.close()
     server.requests.clear()
     again = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=tmp_path / "index")
@@ -160,44 +139,6 @@ def test_a_shard_replaced_on_the_server_is_detected(server: WebServer, tmp_path:
     again = TarDataset(address, fields="cls", cache=folder)
     assert again[20] == 520
     again.close()
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    with s3_bucket() as client:
-        first = 0
-        for place, count in enumerate(SIZES):
-            client.put_object(Bucket="bucket", Key=f"x/{place}.tar", Body=tar_bytes(numbered(count, first)))
-            first += count
-        yield client.meta.endpoint_url
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
-def test_s3_with_workers_after_the_parent_has_read(s3: str, tmp_path: Path, workers: int) -> None:
-    remote = Remote(storage_options={**S3_OPTIONS, "endpoint_url": s3})
-    options: dict[str, Any] = {"remote": remote, "fields": "cls"}
-    stream = TarDataset("s3://bucket/x/{0..2}.tar", **options).stream(shuffle=True, buffer=20)
-    table = TarDataset("s3://bucket/x/{0..2}.tar", cache=tmp_path, **options)
-    assert next(iter(stream)) is not None
-    assert table[64] == 64
-    for loader in (
-        feedline.Loader(stream, 16, workers=workers),
-        feedline.Loader(table, 16, shuffle=True, seed=1, workers=workers),
-    ):
-        assert sorted(int(number) for batch in loader for number in batch) == list(range(COUNT))
-    stream.close()
-    table.close()
-
-
-@pytest.mark.slow
-def test_a_missing_object(s3: str) -> None:
-    dataset = TarDataset(
-        "s3://bucket/x/7.tar", remote=Remote(storage_options={**S3_OPTIONS, "endpoint_url": s3})
-    ).stream()
-    with pytest.raises(SourceError, match=r"s3://bucket/x/7\.tar: there is no such object"):
-        list(dataset)
-    dataset.close()
 
 
 def covered(server: WebServer, dataset: TarDataset, index: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
-import json
 import pickle
 import tempfile
 from collections.abc import Iterator
@@ -230,30 +229,6 @@ def test_functions_come_before_names_and_after_gz(tmp_path: Path) -> None:
 
     compare(ours(path, decode=handler), theirs(path, handler))
     assert (".txt", b"packed") in seen
-
-
-def test_the_package_reads_what_feedline_packs(tmp_path: Path) -> None:
-    """It understands the names and values that `feedline pack` writes."""
-    array = np.arange(12.0).reshape(3, 4)
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    files = [
-        ("000000000.npy", buffer.getvalue()),
-        ("000000000.cls", b"7"),
-        ("000000000.txt", "ä".encode()),
-        ("000000000.json", json.dumps({"a": 1}).encode()),
-    ]
-    path = tmp_path / "a.tar"
-    path.write_bytes(tar_bytes(files))
-    compare(ours(str(path)), theirs(str(path), True))
-
-
-def test_compressed_shards(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.tar.gz")
-    with webdataset.TarWriter(path, compress=True) as writer:
-        for number in range(50):
-            writer.write({"__key__": str(number), "txt": "x" * number, "cls": number})
-    compare(list(TarDataset(path).stream()), theirs(path, True))
 
 
 def test_patterns_expand_like_in_the_package(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import feedline
 from feedline.datasets import TFRecordDataset, open_dataset
 from feedline.datasets.formats.tfrecord import framing
 from feedline.datasets.storage.blob import LocalBlob
@@ -56,6 +55,8 @@ def write(folder: Path, *parts: list[bytes]) -> Path:
 
 
 class TestExamples(SourceContract):
+    takes_fields = True
+
     @pytest.fixture(autouse=True)
     def store(self, tmp_path: Path) -> None:
         self.path = write(tmp_path / "x", RECORDS[:7], [], RECORDS[7:])
@@ -67,31 +68,13 @@ class TestExamples(SourceContract):
         return SAMPLES
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_batches(tmp_path: Path, workers: int) -> None:
-    dataset = open_dataset(write(tmp_path / "x", RECORDS[:7], RECORDS[7:]), fields=("label",))
-    assert isinstance(dataset, TFRecordDataset)
-    batches = list(feedline.Loader(dataset, batch_size=8, workers=workers))
-    assert np.concatenate([batch[0] for batch in batches]).reshape(-1).tolist() == list(range(-5, 25))
-    dataset.close()
-
-
-def test_fields_and_parse(tmp_path: Path) -> None:
+def test_parse(tmp_path: Path) -> None:
     path = write(tmp_path / "x", RECORDS) / "x.tfrecord-00000-of-00001"
-    good: list[tuple[dict[str, Any], Any]] = [
-        ({"fields": "image"}, SAMPLES[3]["image"]),
-        ({"fields": ("image", "label")}, (SAMPLES[3]["image"], SAMPLES[3]["label"])),
-        ({"fields": {"y": "label"}}, {"y": SAMPLES[3]["label"]}),
-        ({"parse": bytes}, RECORDS[3]),
-        ({"parse": len}, len(RECORDS[3])),
-    ]
-    for options, expected in good:
-        with contextlib.closing(TFRecordDataset(path, **options)) as dataset:
-            assert_same(dataset[3], expected)
+    for parse, expected in ((bytes, RECORDS[3]), (len, len(RECORDS[3]))):
+        with contextlib.closing(TFRecordDataset(path, parse=parse)) as dataset:  # type: ignore[arg-type]
+            assert dataset[3] == expected
             assert "30 samples" in repr(dataset)
-    with contextlib.closing(TFRecordDataset(path, "nope")) as dataset, pytest.raises(BadOption, match=r"'nope'.*label"):
-        dataset[3]
-    bad: list[dict[str, Any]] = [{"parse": 3}, {"parse": bytes, "fields": "image"}, {"checksums": 1}, {"fields": ()}]
+    bad: list[dict[str, Any]] = [{"parse": 3}, {"parse": bytes, "fields": "image"}, {"checksums": 1}]
     for options in bad:
         with pytest.raises(BadOption):
             TFRecordDataset(path, **options)
@@ -152,10 +135,9 @@ def test_truncation_at_any_byte_is_detected(tmp_path: Path) -> None:
         if size in ends:  # nothing says how many records there were
             assert len(dataset) == ends.index(size)
             continue
-        with pytest.raises(CorruptSource, match=r"x\.tfrecord"):
-            len(dataset)
-        with pytest.raises(CorruptSource, match=r"x\.tfrecord"):
-            list(dataset.stream())
+        for read in (len, lambda dataset: list(dataset.stream())):
+            with pytest.raises(CorruptSource, match=r"x\.tfrecord"):
+                read(dataset)
 
 
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
@@ -165,23 +147,20 @@ def test_every_flipped_bit_is_detected(tmp_path_factory: pytest.TempPathFactory,
     data[place % len(data)] ^= 1 << bit
     path.write_bytes(data)
     with contextlib.closing(TFRecordDataset(path, checksums=True)) as dataset:
-        with pytest.raises(CorruptSource, match=r"x\.tfrecord"):
-            list(dataset)
-        with pytest.raises(CorruptSource, match=r"x\.tfrecord"):
-            list(dataset.stream())
+        for source in (dataset, dataset.stream()):
+            with pytest.raises(CorruptSource, match=r"x\.tfrecord"):
+                list(source)
     with contextlib.closing(TFRecordDataset(path, checksums=False)) as dataset, contextlib.suppress(FeedlineError):
         assert len(list(dataset)) == 5
 
 
-def test_rejects_an_impossible_length(tmp_path: Path) -> None:
-    path = tmp_path / "x.tfrecord"
-    for size in (1 << 62, (1 << 64) - 1, 10**6):
-        length = struct.pack("<Q", size)
-        path.write_bytes(length + struct.pack("<I", framing.sum_of(length)) + bytes(100))
+@pytest.mark.parametrize("size", [1 << 62, (1 << 64) - 1, 10**6])
+def test_rejects_an_impossible_length(tmp_path: Path, size: int) -> None:
+    path, length = tmp_path / "x.tfrecord", struct.pack("<Q", size)
+    path.write_bytes(length + struct.pack("<I", framing.sum_of(length)) + bytes(100))
+    for read in (len, lambda dataset: list(dataset.stream())):
         with pytest.raises(CorruptSource, match=str(size)[:5]):
-            len(TFRecordDataset(path))
-        with pytest.raises(CorruptSource, match=str(size)[:5]):
-            list(TFRecordDataset(path).stream())
+            read(TFRecordDataset(path))
 
 
 def test_without_the_package_for_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,16 +181,13 @@ def test_changed_files_are_detected(tmp_path: Path) -> None:
     path = write(tmp_path / "x", RECORDS) / "x.tfrecord-00000-of-00001"
     dataset = TFRecordDataset(path)
     assert_same(dataset[0], SAMPLES[0])
-    text = pickle.dumps(dataset)
+    other = pickle.loads(pickle.dumps(dataset))
     with open(path, "ab") as file:
         file.write(framed(RECORDS[0]))
-    with pytest.raises(SourceChanged, match=r"x\.tfrecord"):
-        dataset[0]
-    dataset.close()
-    other = pickle.loads(text)
-    with pytest.raises(SourceChanged, match="has changed"):
-        other[0]
-    other.close()
+    for one in (dataset, other):
+        with pytest.raises(SourceChanged, match=r"x\.tfrecord"):
+            one[0]
+        one.close()
 
 
 def test_files_on_a_web_server_and_here_are_one_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
