@@ -32,7 +32,6 @@ def parser(
     made = described(doc)
     add = made.add_argument
     add("--rounds", type=int, default=rounds, help="timed rounds over all configurations (%(default)s)")
-    add("--repeats", type=int, default=3, help="repeats of a measurement that others disturbed (3)")
     add("--max-other-cores", type=float, default=0.1, help="load of other programs that disturbs, in cores (0.1)")
     add("--json", nargs="?", const="-", metavar="FILE", help="write rows as JSON lines to FILE, or to standard output")
     if engine:

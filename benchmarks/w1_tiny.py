@@ -36,9 +36,11 @@ import torch
 from torch.utils.data import default_collate
 
 from benchmarks import flags, workloads
-from benchmarks.peers import Loading, Opened, Peer, entries
+from benchmarks.peers import Peer
 from feedline.faults import Policy, Retry
 from feedline.tools.measure import harness, rows
+from feedline.tools.measure.harness import Loading
+from feedline.tools.measure.rows import Opened, entries
 from feedline.tools.measure.workloads import TinyMap, tiny_tensors
 
 # Any: datasets of several kinds, and arguments of a loader.
@@ -95,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             figures["worker_cpu_us"] = all_us - (figures["parent_cpu_us"] or 0.0)
         if outcome.side.library == harness.FEEDLINE:
             plain = next(o for o in outcomes if o.case == outcome.case and o.side.library == harness.FEEDLINE)
-            harness.add_share(outcome, plain, "samples_per_s", "of_plain")
+            for ours, theirs in zip(outcome.rounds, plain.rounds, strict=True):
+                ours["of_plain"] = (ours["samples_per_s"] or 0.0) / (theirs["samples_per_s"] or 1.0)
     rows.publish("w1_tiny", outcomes, arguments, columns=COLUMNS)
     return 0
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from feedline.tools.lab.guard import HEADER
-from feedline.tools.lab.server import Server
+from feedline.tools.lab.server import HEADER, Server
 from feedline.tools.lab.view import View
 
 TOKEN = "a-token-of-a-test"

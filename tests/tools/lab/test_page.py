@@ -2,20 +2,18 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from feedline.tools.lab.page import exported, page_of
+from feedline.tools.lab.server import exported, page_of
 from feedline.tools.lab.view import View
 from feedline.tools.lab.views import VIEWS, batching, collate, samplers, transfer, your_dataset
 from tests.browsing import NARROW, WIDTH
 from tests.tools.lab.served import TOKEN, Connections, has_ended, served, serving
 from tests.tools.lab.test_views import events_of, figures_of
-from tests.tools.lab.views import COUNTING, DRAWING, WAITING
+from tests.tools.lab.views import COUNTING, WAITING
 
 QUICK = (batching.VIEW, samplers.VIEW, collate.VIEW)
 # The background colour of the page, and the contrast of every text against its background, as WCAG defines it.
@@ -34,27 +32,8 @@ LOOK = """() => {
   return { ground: getComputedStyle(document.body).backgroundColor, contrasts };
 }"""  # noqa: E501
 
-# How far content has shifted without a click since the page was opened.
-NOTE_SHIFTS = """(() => {
-  window.shifted = 0;
-  const note = (records) => { for (const { value, hadRecentInput } of records) window.shifted += hadRecentInput ? 0 : value; };
-  const observer = new PerformanceObserver((list) => note(list.getEntries()));
-  observer.observe({ type: "layout-shift" });
-  window.shifts = () => { note(observer.takeRecords()); return window.shifted; };
-})()"""  # noqa: E501
 # Two frames: until the page's next change is drawn, and everything queued before it has run.
 DRAWN = "() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))"
-
-
-# All drawn elements that are not within the card, with a tolerance of one pixel.
-OUTSIDE = """() => {
-  const card = document.querySelector(".stage").getBoundingClientRect();
-  return [...document.querySelectorAll("#pictures *:not(title)")].filter((one) => {
-    const box = one.getBoundingClientRect();
-    return box.left < card.left - 1 || box.right > card.right + 1;
-  }).map((one) => one.outerHTML);
-}"""
-BOXES = "(all) => all.map((one) => one.getBoundingClientRect().toJSON())"
 
 
 def test_the_page_is_self_contained_and_smaller_than_400_kilobytes() -> None:
@@ -81,23 +60,11 @@ def lab() -> Iterator[tuple[str, Connections]]:
 def page(window: Any, lab: tuple[str, Connections]) -> Iterator[Any]:
     """The lab, opened in a window."""
     address, connections = lab
-    window.add_init_script(NOTE_SHIFTS)
     window.goto(f"{address}/?token={TOKEN}")
     window.wait_for_selector("html[data-ready=yes]")
     yield window
-    window.goto(f"{address}/left")  # a missing page, shown by the same browser process
+    window.goto(f"{address}/left?token={TOKEN}")  # a missing page, shown by the same browser process
     connections.wait_until(lambda count: not count)
-
-
-@contextmanager
-def opened_at(window: Any, width: int, *views: View) -> Iterator[Any]:
-    """Open views in a window of this width, and wait for the end of the first view's run."""
-    with served(*views) as at:
-        window.set_viewport_size({"width": width, "height": 844})
-        window.goto(f"{at}/?token={TOKEN}")
-        wait_for_end(window)
-        yield window
-        window.goto("about:blank")
 
 
 def show(page: Any, view: str) -> None:
@@ -127,23 +94,6 @@ def test_views_show_the_pictures_figures_and_texts_of_the_run(page: Any) -> None
         assert page.inner_text("#said") == [event["text"] for event in events if event["kind"] == "say"][-1]
         assert page.inner_text("#code") == next(event["text"] for event in events if event["kind"] == "code")
         assert page.inner_text("#notice") == view.notice
-        assert not page.is_visible("#more p")
-        page.click(".more summary")
-        assert [one.inner_text() for one in page.query_selector_all("#more p")] == [
-            " ".join(text.split()) for text in view.more.split("\n\n")
-        ]
-        page.click(".more summary")
-        for width in (NARROW, WIDTH):
-            page.set_viewport_size({"width": width, "height": 900})
-            assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.slow
-def test_the_layout_is_stable_during_a_run(page: Any) -> None:
-    for view in QUICK:
-        show(page, view.name)
-    page.evaluate(DRAWN)
-    assert page.evaluate("() => window.shifts()") < 0.1  # "good" by the browsers' layout-shift score
 
 
 @pytest.mark.slow
@@ -203,14 +153,6 @@ def test_views_work_with_the_keyboard_and_are_readable_in_both_themes(page: Any)
 
 
 @pytest.mark.slow
-def test_a_failing_view_shows_its_traceback(page: Any) -> None:
-    show(page, "counting")
-    page.select_option("#c-ends", "raises")
-    page.wait_for_selector("#trouble:has-text('this view fails')")
-    assert "Traceback" in page.inner_text("#trouble pre")
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
 def test_every_view_and_every_control_runs_at_both_widths(browser: Any, view: View) -> None:
@@ -247,67 +189,6 @@ def test_every_view_and_every_control_runs_at_both_widths(browser: Any, view: Vi
 # -- the layout -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [NARROW, 700, WIDTH])
-def test_drawings_are_within_their_card_and_arrows_lead_from_each_station_to_the_next(window: Any, width: int) -> None:
-    with opened_at(window, width, DRAWING) as page:
-        assert page.evaluate(OUTSIDE) == []
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-        stations, arrows = (page.eval_on_selector_all(name, BOXES) for name in (".stations li", ".stations .arrow"))
-    assert len(arrows) == len(stations) - 1
-    for arrow, (one, other) in zip(arrows, pairwise(stations), strict=True):
-        for low, high in (("left", "right"), ("top", "bottom")):
-            middle = (arrow[low] + arrow[high]) / 2
-            gap = sorted((one[low], one[high], other[low], other[high]))
-            assert gap[1] - 1 <= middle <= gap[2] + 1  # between the two stations, or along both
-
-
-@pytest.mark.slow
-def test_axes_of_whole_numbers_have_whole_number_ticks(window: Any) -> None:
-    def ticks(picture: str, anchor: str) -> list[str]:
-        found: list[str] = window.eval_on_selector_all(
-            f"[data-picture={picture}] text[text-anchor={anchor}]", "(all) => all.map((one) => one.textContent)"
-        )
-        return found
-
-    with opened_at(window, WIDTH, DRAWING):
-        assert ticks("curve", "middle") == ["0", "1", "2", "workers"]
-        assert ticks("slots", "end") == ["0", "1", "2"]
-        assert set(ticks("noise", "middle")) <= {*(str(2**power) for power in range(10)), "batch size"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [NARROW, 1024, WIDTH])
-def test_navigation_entries_are_in_one_row(window: Any, width: int) -> None:
-    with served(*VIEWS) as at:
-        window.set_viewport_size({"width": width, "height": 844})
-        window.goto(f"{at}/?token={TOKEN}#batching")
-        assert len({box["top"] for box in window.eval_on_selector_all("nav button", BOXES)}) == 1
-        if width == WIDTH:
-            assert window.evaluate("() => views.scrollWidth <= views.clientWidth")
-        window.focus("[data-view=transfer]")
-        window.keyboard.press("Enter")
-        nav, entry = (window.eval_on_selector_all(name, BOXES)[0] for name in ("nav", "[aria-current=page]"))
-        assert nav["left"] <= entry["left"]
-        assert entry["right"] <= nav["right"]
-        wait_for_end(window)
-        window.goto("about:blank")
-
-
-@pytest.mark.slow
-def test_results_and_settings_are_both_visible_on_a_narrow_page(window: Any) -> None:
-    with opened_at(window, NARROW, batching.VIEW) as page:
-        assert page.eval_on_selector_all("#figures", BOXES)[0]["bottom"] < 844 / 2
-        page.click("#settings summary")
-        give(page, "batch_size", "25")
-        page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
-        results, settings = (page.eval_on_selector_all(name, BOXES)[0] for name in ("#figures", "#settings"))
-        assert results["top"] >= 0
-        assert results["bottom"] <= settings["top"]
-        assert settings["bottom"] <= 844
-        wait_for_end(page)
-
-
 # -- runs that go on --------------------------------------------------------------------------------------------------
 
 
@@ -330,17 +211,6 @@ def test_tabs_show_what_their_runs_do_and_a_button_reaches_its_own_run(browser: 
         process = int(tabs[1].inner_text("#said"))
         context.close()
         assert has_ended(process)
-
-
-@pytest.mark.slow
-def test_the_page_reports_a_stopped_server(shared_window: Any) -> None:
-    with served(WAITING) as at:
-        shared_window.goto(f"{at}/?token={TOKEN}")
-        shared_window.wait_for_selector("[data-action=go]:not([disabled])")
-    for _ in range(2):  # during a run, and when another run is started
-        shared_window.wait_for_selector("#trouble:has-text('Start it again with `feedline lab`')")
-        assert shared_window.get_attribute("#view", "data-state") == "stopped"
-        shared_window.click("#again")
 
 
 @pytest.mark.slow

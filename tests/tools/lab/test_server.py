@@ -1,20 +1,16 @@
 """Runs of views over HTTP: who may start them, what they send, and that they leave nothing behind, however they end."""
 
 import json
-import multiprocessing
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from feedline.tools.lab import runs
-from feedline.tools.lab.guard import HEADER
-from feedline.tools.lab.runs import MOST, Run
+from feedline.tools.lab import server
+from feedline.tools.lab.server import HEADER, MOST, Run
 from tests.tools.lab.served import TOKEN, Connections, client, has_ended, serving
 from tests.tools.lab.views import COUNTING, FORKING, WAITING
 
@@ -23,7 +19,7 @@ from tests.tools.lab.views import COUNTING, FORKING, WAITING
 def without_torch() -> Iterator[None]:
     """Do not preload torch: these runs do not use it, and Python's fork server takes seconds to import it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "_PRELOADED", ())
+        patch.setattr(server, "_PRELOADED", ())
         yield
 
 
@@ -47,20 +43,15 @@ def events_of(address: str, **values: object) -> list[dict[str, Any]]:
 # -- who may start them -----------------------------------------------------------------------------------------------
 
 
-def test_the_address_with_the_token_sets_a_cookie_and_shows_the_page(address: str) -> None:
-    with httpx.Client(base_url=address, trust_env=False) as browser:
-        answer = browser.get("/", params={"token": TOKEN})
-        assert (answer.status_code, answer.headers["location"]) == (303, "/")
-        assert "HttpOnly" in answer.headers["set-cookie"]
-        assert "SameSite=strict" in answer.headers["set-cookie"]
-        pages = [browser.get("/") for _ in range(2)]
-        # Another site's form would send the cookie of an older browser; it cannot send the header.
-        assert browser.post("/runs", json={"view": "counting"}).status_code == 403
-    assert "feedline lab" in pages[0].text
+def test_only_the_address_with_the_token_shows_the_page(address: str) -> None:
+    pages = [httpx.get(address, params={"token": TOKEN}, trust_env=False) for _ in range(2)]
+    assert all("feedline lab" in page.text for page in pages)
     policies = [page.headers["content-security-policy"] for page in pages]
     assert policies[0] != policies[1]
     assert "default-src 'none'" in policies[0]
     assert "unsafe" not in policies[0]
+    # A form of another site could send the token in the address if it knew it, but no header.
+    assert httpx.post(f"{address}/runs", params={"token": TOKEN}, json={}, trust_env=False).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -116,7 +107,6 @@ def test_a_failing_view_sends_the_error_and_its_traceback(address: str, ends: st
         ("/runs", b"{", "not JSON"),
         ("/runs", b"[]", "not a JSON object"),
         ("/runs", b"[" * 90_000, "not JSON"),
-        ("/runs", b'"' + b"x" * 200_000 + b'"', "at most"),
         ("/runs", b'{"view": "none"}', "no view 'none'"),
         ("/runs", b'{"view": "counting", "values": 3}', "must be an object"),
         ("/runs", b'{"view": "counting", "values": {"events": 1000000000}}', "0 to 100000"),
@@ -163,20 +153,6 @@ def test_the_number_of_concurrent_runs_is_limited_and_a_run_ends_when_its_reader
     assert all(map(has_ended, processes))
 
 
-def test_a_connection_closed_in_the_middle_of_a_request_is_not_an_error(
-    lab: tuple[str, Connections], capfd: pytest.CaptureFixture[str]
-) -> None:
-    address, connections = lab
-    connections.wait_until(lambda count: not count)
-    host, port = "127.0.0.1", int(address.rpartition(":")[2])
-    with socket.create_connection((host, port)) as asking:
-        head = f"POST /runs HTTP/1.1\r\nHost: {host}:{port}\r\n{HEADER}: {TOKEN}\r\nContent-Length: 9\r\n\r\n"
-        asking.sendall(head.encode())
-        connections.wait_until(bool)
-    connections.wait_until(lambda count: not count)
-    assert "Traceback" not in capfd.readouterr().err
-
-
 # -- what they leave behind -------------------------------------------------------------------------------------------
 
 
@@ -195,23 +171,4 @@ def test_a_run_that_dies_or_is_closed_leaves_nothing_behind(dies: bool) -> None:
         assert "ended unexpectedly" in [event for event in events if event][-1]["text"]
     else:
         events.close()
-    _check_nothing_is_left(report)
-
-
-def _as_lab(sender: Connection) -> None:
-    """Start a run, send what it reports, and wait to be killed."""
-    for event in Run(FORKING, {"dies": False}).events():
-        if event and event["kind"] == "say":
-            sender.send(event["text"])
-
-
-@pytest.mark.slow
-def test_a_run_leaves_nothing_behind_when_the_lab_is_killed() -> None:
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    lab = context.Process(target=_as_lab, args=(sender,))
-    lab.start()
-    report = receiver.recv()
-    lab.kill()
-    lab.join()
     _check_nothing_is_left(report)

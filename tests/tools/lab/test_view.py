@@ -6,8 +6,7 @@ from typing import Annotated
 import pytest
 
 from feedline.errors import BadOption
-from feedline.tools.lab.pictures import Event
-from feedline.tools.lab.view import Control, View
+from feedline.tools.lab.view import Control, Event, View
 from tests.tools.lab.views import COUNTING, WAITING
 
 

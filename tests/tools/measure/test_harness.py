@@ -14,8 +14,6 @@ def test_ratios_are_taken_round_by_round() -> None:
     ours, theirs = outcome("feedline", 2.0, 4.0), outcome("torch", 4.0, 16.0)
     assert harness.ratio(ours, theirs, "ms", lower_is_better=True) == Spread(3.0, 2.0, 4.0)
     assert harness.ratio(ours, theirs, "ms") == Spread(0.375, 0.25, 0.5)
-    harness.add_share(ours, theirs, "ms", "share")
-    assert [figures["share"] for figures in ours.rounds] == [0.5, 0.25]
 
 
 def test_disturbed_rounds_are_ignored_while_there_are_quiet_ones() -> None:
@@ -41,14 +39,11 @@ def test_entries_take_turns_and_every_other_round_goes_backwards() -> None:
     assert order == ["warm a", "warm b", "a", "b", "b", "a", "a", "b"]
 
 
-def test_disturbed_measurements_are_repeated_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.tools.measure.load.wait_for_quiet", lambda *_, **__: None)
-    loads = iter([0.5, 0.3, 0.05])
-    quiet = harness.undisturbed(lambda: {"other_cores": next(loads)}, Settings(repeats=3))
-    assert (quiet["other_cores"], quiet["disturbed"], quiet["repeats"]) == (0.05, 0.0, 2.0)
-    loads = iter([0.5, 0.3])
-    noisy = harness.undisturbed(lambda: {"other_cores": next(loads)}, Settings(repeats=1))
-    assert (noisy["other_cores"], noisy["disturbed"]) == (0.3, 1.0)
+def test_measurements_that_others_disturb_are_marked() -> None:
+    loads = iter([0.5, 0.05, None])
+    entry = Entry({}, Side("a"), lambda: {"other_cores": next(loads)})
+    (outcome,) = harness.run_rounds([entry], Settings(rounds=3, max_other_cores=0.1))
+    assert [figures["disturbed"] for figures in outcome.rounds] == [1.0, 0.0, 0.0]
 
 
 def test_load_is_read_before_and_after_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_rounds_that_do_not_finish_in_time_are_left_out(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("time.monotonic", lambda: now_s)
     entries = [Entry({"data": name, "workers": 0}, Side("torch"), measured) for name in "abc"]
-    asked = Namespace(rounds=5, repeats=0, max_other_cores=1.0)
+    asked = Namespace(rounds=5, max_other_cores=1.0)
     for until_s, rounds in ((0.5, 1), (8.5, 2), (100.0, 5)):
         now_s = 0.0
         outcomes = rows.measure(entries, asked, until_s=until_s)

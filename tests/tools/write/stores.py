@@ -16,7 +16,7 @@ import torch  # noqa: F401  it keeps files open from its import on, which a test
 
 import feedline
 from feedline.tools.write import Packed, Stage
-from feedline.tools.write.opening import open_path
+from feedline.tools.write.opening import open_source
 
 FORMATS = ("lmdb", "hdf5", "tar", "parquet", "npy")
 SINGLE = {"lmdb": "out.lmdb", "hdf5": "out.h5", "tar": "out.tar", "parquet": "out.parquet", "npy": "out"}
@@ -116,7 +116,7 @@ def pack_as(format_: str, folder: Path, samples: Any, **options: Any) -> Packed:
 
 def read(packed: Packed | Path) -> list[dict[str, Any]]:
     """Return all samples of an output, by the names of their fields."""
-    with open_path(str(packed if isinstance(packed, Path) else packed.path)) as opened:
+    with open_source(str(packed if isinstance(packed, Path) else packed.path)) as opened:
         assert opened.stored is not None
         names = [field["name"] for field in opened.stored["fields"]]
         return [named(sample, names) for sample in (opened.dataset[place] for place in range(len(opened.dataset)))]
@@ -141,7 +141,7 @@ def without_workers(line: str) -> str:
 
 def stored_in(path: Path) -> dict[str, Any]:
     """Return what `pack` stored with the samples."""
-    with open_path(str(path)) as opened:
+    with open_source(str(path)) as opened:
         assert opened.stored is not None
         return opened.stored
 

@@ -1,3 +1,5 @@
+"""Datasets that are named by a path: which fields are read, which files count, what is not a source."""
+
 from __future__ import annotations
 
 import gzip
@@ -19,60 +21,38 @@ import feedline
 from feedline.datasets import ImageFolder
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.tools.write.inspection import inspect
-from feedline.tools.write.opening import open_path, open_source
+from feedline.tools.write.opening import open_source
 from tests.tools.write.stores import FORMATS, SHARDED, SINGLE, read
 
 pytestmark = pytest.mark.sample(5)
 
+ARRAYS: dict[str, Any] = {"x": np.arange(20).reshape(10, 2), "y": np.arange(10), "mean": np.zeros(3)}
+
 
 def foreign_hdf5(path: Path) -> None:
     with h5py.File(path, "w") as file:
-        file["x"] = np.arange(20).reshape(10, 2)
-        file["y"] = np.arange(10)
-        file["mean"] = np.zeros(3)
-        file["group/z"] = np.arange(10.0)
-        file["scalar"] = 3.0
-        file["compound"] = np.zeros(10, [("a", "i4"), ("b", "f4")])
-
-
-def foreign_npz(path: Path) -> None:
-    np.savez(
-        path,
-        x=np.arange(20).reshape(10, 2),
-        y=np.arange(10),
-        mean=np.zeros(3),
-        objects=np.array([1, None], object),
-        scalar=np.float32(3),
-        big=np.arange(10, dtype=">i4"),
-    )
+        for name, value in {**ARRAYS, "group/z": np.arange(10.0), "odd": np.zeros(10, [("a", "i4")])}.items():
+            file[name] = value
 
 
 def foreign_folder(path: Path) -> None:
     path.mkdir()
-    np.save(path / "x.npy", np.arange(20).reshape(10, 2))
-    np.save(path / "y.npy", np.arange(10))
-    np.save(path / "mean.npy", np.zeros(3))
+    for name, value in ARRAYS.items():
+        np.save(path / f"{name}.npy", value)
     (path / "broken.npy").write_bytes(b"not at all")
 
 
 def foreign_table() -> pa.Table:
-    return pa.table(
-        {
-            "x": pa.array([[number, number] for number in range(10)], pa.list_(pa.int64(), 2)),
-            "y": np.arange(10),
-            "when": pa.array([None] * 10, pa.duration("ns")),
-            "map": pa.array([[("a", 1)]] * 10, pa.map_(pa.string(), pa.int64())),
-        }
-    )
+    x = pa.array(ARRAYS["x"].tolist(), pa.list_(pa.int64(), 2))
+    return pa.table({"x": x, "y": ARRAYS["y"], "when": pa.array([None] * 10, pa.duration("ns"))})
 
 
 def foreign_tar(path: Path) -> None:
     with tarfile.open(path, "w") as archive:
         for number in range(10):
-            members = {"y.cls": b"%d" % number, "broken.npy": b"not at all"}
             out = io.BytesIO()
-            np.save(out, np.array([number, number]))
-            members["x.npy"] = out.getvalue()
+            np.save(out, ARRAYS["x"][number])
+            members = {"y.cls": b"%d" % number, "broken.npy": b"not at all", "x.npy": out.getvalue()}
             if number % 2:
                 members["sometimes.txt"] = b"a"
             for name, data in members.items():
@@ -83,7 +63,7 @@ def foreign_tar(path: Path) -> None:
 
 MAKERS: dict[str, Any] = {
     "a.h5": foreign_hdf5,
-    "a.npz": foreign_npz,
+    "a.npz": lambda path: np.savez(path, **ARRAYS, objects=np.array([1, None], object)),
     "folder": foreign_folder,
     "a.parquet": lambda path: pq.write_table(foreign_table(), path),
     "a.arrow": lambda path: feather.write_feather(foreign_table(), str(path)),
@@ -96,27 +76,22 @@ def test_fields_that_are_not_selected_may_be_unreadable(tmp_path: Path, name: st
     MAKERS[name](tmp_path / name)
     fields = {"x": "x.npy", "y": "y.cls"} if name == "a.tar" else ["y", "x"]
     packed = feedline.pack(tmp_path / name, tmp_path / "out.lmdb", fields=fields, workers=0)
-    assert packed.count == 10
-    with open_source(str(packed.path)) as opened:
-        sample = opened.dataset[7]
-        assert list(sample) == list(fields)
-        assert (int(sample["y"]), np.asarray(sample["x"]).reshape(-1)[0]) == (7, 7 if name in (
-            "a.parquet", "a.arrow", "a.tar"
-        ) else 14)  # fmt: skip
-    with pytest.raises(FeedlineError):
-        feedline.pack(tmp_path / name, tmp_path / "all.h5", workers=0)
+    samples = read(packed)
+    assert [list(sample) for sample in samples] == [list(fields)] * 10
+    assert [int(sample["y"]) for sample in samples] == list(range(10))
+    assert np.array_equal([sample["x"] for sample in samples], ARRAYS["x"])
+    for wrong in (None, ["nothing"]):
+        with pytest.raises(FeedlineError, match="nothing" if wrong else None):
+            feedline.pack(tmp_path / name, tmp_path / "all.h5", fields=wrong, workers=0)
+    assert not (tmp_path / "all.h5").exists()
 
 
 def test_compressed_arrays_are_read_into_memory(tmp_path: Path) -> None:
     """They cannot be memory-mapped, which is a reason to pack them."""
     path = tmp_path / "a.npz"
-    np.savez_compressed(path, x=np.arange(20).reshape(10, 2), y=np.arange(10), objects=np.array([1, None], object))
+    np.savez_compressed(path, **ARRAYS)
     packed = feedline.pack(path, tmp_path / "out.h5", fields={"z": "x", "y": "y"}, workers=2)
-    with h5py.File(packed.path) as file:
-        assert file["z"][:].tolist() == np.arange(20).reshape(10, 2).tolist()
-    for fields, message in ((None, r"'objects' of .*a\.npz"), (["x", "none"], "none")):
-        with pytest.raises(FeedlineError, match=message):
-            feedline.pack(path, tmp_path / "no.h5", fields=fields, workers=0)
+    assert np.array_equal([sample["z"] for sample in read(packed)], ARRAYS["x"])
     data = bytearray(path.read_bytes())
     data[60:70] = bytes(10)
     path.write_bytes(data)
@@ -124,31 +99,16 @@ def test_compressed_arrays_are_read_into_memory(tmp_path: Path) -> None:
         feedline.pack(path, tmp_path / "no.h5", fields=["x"], workers=0)
 
 
-def test_a_field_in_a_group_has_to_be_renamed(tmp_path: Path) -> None:
+def test_fields_with_names_that_cannot_be_kept_are_renamed(tmp_path: Path) -> None:
     foreign_hdf5(tmp_path / "a.h5")
     packed = feedline.pack(tmp_path / "a.h5", tmp_path / "b.h5", fields={"z": "group/z", "y": "y"}, workers=0)
-    with h5py.File(packed.path) as file:
-        assert list(file) == ["z", "y"]
-        assert file["z"][:].tolist() == list(range(10))
+    assert [list(sample.values()) for sample in read(packed)] == [[number, number] for number in range(10)]
     with pytest.raises(BadOption, match="--fields x=group/z"):
         feedline.pack(tmp_path / "a.h5", tmp_path / "c.h5", fields=["group/z"], workers=0)
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_rejects_a_missing_field(tmp_path: Path, name: str) -> None:
-    MAKERS[name](tmp_path / name)
-    with pytest.raises(FeedlineError, match="nothing"):
-        feedline.pack(tmp_path / name, tmp_path / "out.lmdb", fields=["nothing"], workers=0)
-    assert not (tmp_path / "out.lmdb").exists()
-
-
-def test_the_key_of_tar_samples_can_be_selected(tmp_path: Path) -> None:
     foreign_tar(tmp_path / "a.tar")
     fields = {"key": "__key__", "text": "sometimes.txt;y.cls"}
-    packed = feedline.pack(tmp_path / "a.tar", tmp_path / "out.lmdb", fields=fields, workers=0)
-    with open_source(str(packed.path)) as opened:
-        assert opened.dataset[3] == {"key": "003", "text": "a"}
-        assert opened.dataset[4] == {"key": "004", "text": 4}
+    samples = read(feedline.pack(tmp_path / "a.tar", tmp_path / "out.lmdb", fields=fields, workers=0))
+    assert samples[3:5] == [{"key": "003", "text": "a"}, {"key": "004", "text": 4}]
 
 
 def test_the_only_field_of_a_source_can_be_named(tmp_path: Path) -> None:
@@ -158,8 +118,7 @@ def test_the_only_field_of_a_source_can_be_named(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(3))
     for source in ("a.lmdb", "a.npy"):
         packed = feedline.pack(tmp_path / source, tmp_path / f"{source}.h5", fields=["thing"], workers=0)
-        with h5py.File(packed.path) as file:
-            assert list(file) == ["thing"]
+        assert list(read(packed)[0]) == ["thing"]
 
 
 @pytest.mark.parametrize(
@@ -188,9 +147,9 @@ def test_fields_of_packed_stores_can_be_selected_and_renamed(tmp_path: Path, for
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz"])
 @pytest.mark.parametrize("pattern", ["s-{0..1}", "s-*"])
 def test_shards_of_a_pattern_are_part_of_the_fingerprint(tmp_path: Path, ending: str, pattern: str) -> None:
+    foreign_tar(tmp_path / "plain.tar")
+    data = (tmp_path / "plain.tar").read_bytes()
     for number in range(2):
-        foreign_tar(tmp_path / "plain.tar")
-        data = (tmp_path / "plain.tar").read_bytes()
         (tmp_path / f"s-{number}{ending}").write_bytes(gzip.compress(data) if ending == ".tar.gz" else data)
     source = f"{tmp_path}/{pattern}{ending}"
     with open_source(source) as before:
@@ -213,52 +172,29 @@ def test_rejects_paths_that_are_not_sources(tmp_path: Path) -> None:
 # -- folders of files -------------------------------------------------------------------------------------------------
 
 
-def open_folder(root: Path) -> tuple[Any, tuple[str, ...] | None, dict[str, Any]]:
-    opened = open_path(str(root))
-    return opened.dataset, opened.fields, opened.metadata
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    for name in ("cat/1.jpg", "cat/deep/2.PNG", "dög/3.jpeg", "dög/notes.txt"):
-        path = tmp_path / "photos" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(name.encode())
-    return tmp_path / "photos"
-
-
-def test_pictures_in_folders_have_labels(photos: Path) -> None:
-    files, fields, metadata = open_folder(photos)
-    assert (fields, metadata) == (("image", "label"), {"classes": ["cat", "dög"]})
-    expected = ImageFolder(photos, decode="bytes", cache=False)
-    assert [(sample["image"], sample["label"]) for sample in files] == list(expected)
-    assert [sample["path"] for sample in files] == ["cat/1.jpg", "cat/deep/2.PNG", "dög/3.jpeg"]
-
-
-def test_pictures_in_one_folder_have_no_labels(photos: Path) -> None:
-    files, fields, metadata = open_folder(photos / "cat" / "deep")
-    assert (fields, metadata) == (("image", "path"), {})
-    assert [dict(sample) for sample in files] == [{"image": b"cat/deep/2.PNG", "path": "2.PNG"}]
-
-
-def test_files_left_out_of_a_folder_of_pictures_are_counted(photos: Path) -> None:
-    (photos / "beside.png").touch()
-    packed = feedline.pack(photos, photos.parent / "out.lmdb", workers=0)
-    assert (packed.count, packed.left_out) == (3, 2)
-    assert inspect(str(photos))["left out"] == 2
+def test_folders_of_files(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    for name in ("cat/1.jpg", "cat/deep/2.PNG", "dög/3.jpeg", "dög/notes.txt", "beside.png"):
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        (photos / name).write_bytes(name.encode())
+    with open_source(str(photos)) as opened:
+        assert (opened.fields, opened.metadata) == (("image", "label"), {"classes": ["cat", "dög"]})
+        pairs = [(sample["image"], sample["label"]) for sample in opened.dataset]
+        assert pairs == list(ImageFolder(photos, decode="bytes", cache=False))
+        assert [sample["path"] for sample in opened.dataset] == ["cat/1.jpg", "cat/deep/2.PNG", "dög/3.jpeg"]
+    packed = feedline.pack(photos, tmp_path / "out.lmdb", workers=0)
+    assert (packed.count, packed.left_out, inspect(str(photos))["left out"]) == (3, 2, 2)
+    with open_source(str(photos / "cat" / "deep")) as opened:
+        assert (opened.fields, opened.metadata) == (("image", "path"), {})
+        assert list(opened.dataset) == [{"image": b"cat/deep/2.PNG", "path": "2.PNG"}]
+    (photos / "empty").mkdir()
+    with pytest.raises(SourceError, match=r"of 3 classes in .* 'empty'"):
+        feedline.pack(photos, tmp_path / "no.lmdb", workers=0)
 
 
 def test_files_left_out_of_a_folder_without_classes_are_counted(tmp_path: Path) -> None:
-    folder = tmp_path / "flat"
-    folder.mkdir()
     for name in ("a.png", "b.x", "c.x", "d.x", "e.y"):
-        (folder / name).write_bytes(b"1")
-    assert inspect(str(folder))["left out"] == 4
-    (folder / "a.png").unlink()
-    assert inspect(str(folder))["left out"] == 0, "all files are samples"
-
-
-def test_rejects_classes_without_pictures(photos: Path) -> None:
-    (photos / "empty").mkdir()
-    with pytest.raises(SourceError, match=r"of 3 classes in .* 'empty'"):
-        feedline.pack(photos, photos.parent / "out.lmdb", workers=0)
+        (tmp_path / name).write_bytes(b"1")
+    assert inspect(str(tmp_path))["left out"] == 4
+    (tmp_path / "a.png").unlink()
+    assert inspect(str(tmp_path))["left out"] == 0, "all files are samples"

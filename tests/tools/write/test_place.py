@@ -16,10 +16,10 @@ import feedline
 from feedline.errors import BadOption, PackError
 from feedline.text import write_tokens
 from feedline.tools.write import Stage
-from tests.tools.cli.packing import fails, run
 from tests.tools.write.stores import DieAt, Mixed, content, in_child
 
-pack: Any = partial(feedline.pack, workers=0, format="tar", samples_per_shard=37)
+pack: Any = partial(feedline.pack, workers=0, format="tar", samples_per_shard=37, source="mixed")
+tokens: Any = partial(write_tokens, ["a", "b"], tokenizer=lambda text: [1], workers=0)
 
 
 def everything(folder: Path) -> dict[str, bytes | str]:
@@ -34,24 +34,12 @@ def everything(folder: Path) -> dict[str, bytes | str]:
     }
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    (tmp_path / "source").mkdir()
-    for name in "abc":
-        (tmp_path / "source" / f"{name}.txt").write_text(name)
-    return tmp_path / "source"
-
-
-FOREIGN: dict[str, Any] = {
-    "folder": {"a.txt": "a"},
-    "lock": {"lock": "mine"},
-    "files beside an empty lock": {"lock": "", "a.txt": "a"},
-    "file": "precious",
-    "link": "-> others",
-    "linked lock": {"lock": "-> ../elsewhere", "a.txt": "a"},
-    "folder named lock": {"lock": {}},
-    "work of another output": {"lock": json.dumps({"feedline": "pack", "out": "another"}), "job.json": "{}"},
-}
+def refused(folder: Path, match: str, act: Callable[[], object]) -> None:
+    """Check that a call is refused, and changes nothing."""
+    before = everything(folder)
+    with pytest.raises(BadOption, match=match):
+        act()
+    assert everything(folder) == before
 
 
 def make(place: Path, what: dict[str, Any] | str) -> None:
@@ -66,68 +54,64 @@ def make(place: Path, what: dict[str, Any] | str) -> None:
         place.write_text(what)
 
 
+FOREIGN: dict[str, Any] = {
+    "folder": {"a.txt": "a"},
+    "lock": {"lock": "mine"},
+    "files beside an empty lock": {"lock": "", "a.txt": "a"},
+    "file": "precious",
+    "link": "-> others",
+    "linked lock": {"lock": "-> ../elsewhere", "a.txt": "a"},
+    "folder named lock": {"lock": {}},
+    "work of another output": {"lock": json.dumps({"feedline": "pack", "out": "another"}), "job.json": "{}"},
+}
+
+
 @pytest.mark.parametrize("foreign", FOREIGN)
-@pytest.mark.parametrize("options", [(), ("--restart", "--overwrite")])
-def test_nothing_is_changed_in_a_work_folder_that_pack_did_not_make(
-    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], foreign: str, options: tuple[str]
-) -> None:
+def test_nothing_is_changed_in_a_work_folder_that_pack_did_not_make(tmp_path: Path, foreign: str) -> None:
     make(tmp_path / "others", {"a.txt": "a"})
     make(tmp_path / "data.packing", FOREIGN[foreign])
-    before = everything(tmp_path)
-    assert "data.packing" in fails(capsys, source, tmp_path / "data", "--format", "tar", *options)
-    assert everything(tmp_path) == before
-    with pytest.raises(BadOption, match=r"data\.packing"):
-        write_tokens(["a"], tmp_path / "data", lambda text: [1], workers=0, restart=bool(options))
-    assert everything(tmp_path) == before
-
-
-def test_an_empty_work_folder_is_used(tmp_path: Path, source: Path) -> None:
-    (tmp_path / "data.packing").mkdir()
-    run(source, tmp_path / "data", "--format", "tar")
-    assert sorted(os.listdir(tmp_path)) == ["data", "source"]
+    for act in (pack, tokens):
+        source = [Mixed()] if act is pack else []
+        for options in ({}, {"restart": True, "overwrite": True}):
+            refused(tmp_path, r"data\.packing", partial(act, *source, out=tmp_path / "data", **options))
 
 
 @pytest.mark.parametrize(
-    ("name", "out"),
+    ("source", "out"),
     [
         ("data.packing", "data"),
         ("data.packing/output", "data"),
         ("data.packing/output/*.txt", "data"),
         ("data/inside", "data"),
         ("data.tar", "data.tar"),
+        ("data", "data/inside/out"),
+        ("linked", "data/out"),
+        ("data/../data", "data/out"),
     ],
 )
-def test_a_source_that_the_run_would_delete_is_refused(
-    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], name: str, out: str
-) -> None:
-    place = tmp_path / name
-    folder = place.parent if "." in place.name and "packing" not in place.name else place
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "a.txt").write_text("a")
-    (folder / "data.tar").write_text("a")
-    before = everything(tmp_path)
-    message = fails(capsys, place, tmp_path / out, "--format", "tar", "--overwrite", "--restart")
-    assert str(place) in message
-    assert everything(tmp_path) == before
+def test_a_source_that_shares_files_with_the_output_is_refused(tmp_path: Path, source: str, out: str) -> None:
+    for name in ("data", "data.packing", "data.packing/output", "data/inside"):
+        make(tmp_path / name, {"a.txt": "a", "b.txt": "b"})
+    make(tmp_path / "data.tar", "a")
+    make(tmp_path / "linked", "-> data")
+    refused(
+        tmp_path,
+        str(tmp_path / source).replace("*", r"\*"),
+        lambda: feedline.pack(tmp_path / source, tmp_path / out, format="tar", overwrite=True, restart=True),
+    )
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "output/notes.txt", "output/.index/notes.txt", "linked"])
 @pytest.mark.parametrize("restart", [False, True])
-def test_files_of_the_user_in_a_work_folder_are_not_touched(
-    tmp_path: Path, source: Path, name: str, restart: bool
-) -> None:
+def test_files_of_the_user_in_a_work_folder_are_not_touched(tmp_path: Path, name: str, restart: bool) -> None:
     assert not in_child(lambda: pack(Mixed(), tmp_path / "data", report=DieAt(90)))
-    if name == "linked":
-        (tmp_path / "data.packing" / name).symlink_to(source)
-    else:
-        (tmp_path / "data.packing" / name).write_text("precious")
-    before = everything(tmp_path)
-    with pytest.raises(BadOption, match=name):
-        pack(Mixed(), tmp_path / "data", restart=restart)
-    assert everything(tmp_path) == before
+    make(tmp_path / "others", {"a.txt": "a"})
+    make(tmp_path / "data.packing" / name, "-> ../others" if name == "linked" else "precious")
+    refused(tmp_path, name, lambda: pack(Mixed(), tmp_path / "data", restart=restart))
 
 
 def test_a_file_that_the_user_adds_during_a_run_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "data.packing").mkdir()  # empty, so it may be used
     notes = tmp_path / "data.packing" / "notes.txt"
     pack(Mixed(), tmp_path / "data", report=lambda _: notes.write_text("precious"))
     assert everything(tmp_path / "data.packing") == {"notes.txt": b"precious"}
@@ -145,16 +129,6 @@ def test_a_run_whose_work_folder_was_replaced_delivers_nothing_of_the_other(tmp_
         pack(Mixed(), out, report=replace, verify=False)
     assert not out.exists()
     assert pack(Mixed(90), out).resumed
-    assert content(out) == content(pack(Mixed(90), tmp_path / "whole").path)
-
-
-@pytest.mark.parametrize("name", ["output/shard-000099.tar", "output/.index/shard-000099.tar"])
-def test_a_shard_that_the_job_file_does_not_name_is_not_delivered(tmp_path: Path, name: str) -> None:
-    act = partial(pack, source="mixed")
-    assert not in_child(lambda: act(Mixed(), tmp_path / "data", report=DieAt(90)))
-    (tmp_path / "data.packing" / name).write_bytes(b"of a run killed before it was noted")
-    assert act(Mixed(), tmp_path / "data").resumed
-    assert content(tmp_path / "data") == content(act(Mixed(), tmp_path / "whole").path)
 
 
 def test_an_older_output_is_back_even_if_its_run_is_not_resumed(tmp_path: Path) -> None:
@@ -167,46 +141,29 @@ def test_an_older_output_is_back_even_if_its_run_is_not_resumed(tmp_path: Path) 
     assert content(tmp_path / "data") == older
 
 
-# -- what is replaced -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["notes.txt", "more", "feedline.json", ".index/notes.txt", "shard-099999.tar", "-"])
+@pytest.mark.parametrize("name", ["notes.txt", "more/", "feedline.json", ".index/notes.txt", "shard-099999.tar", "-"])
 @pytest.mark.parametrize("format_", ["tar", "npy"])
-def test_a_folder_with_files_of_the_user_is_not_replaced(
-    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], name: str, format_: str
-) -> None:
+def test_a_folder_with_files_of_the_user_is_not_replaced(tmp_path: Path, name: str, format_: str) -> None:
     out = tmp_path / "out"
-    feedline.pack(Mixed(), out, workers=0, format=format_)
-    (out / name).parent.mkdir(exist_ok=True)
+    act = partial(feedline.pack, Mixed(10), out, workers=0, format=format_, overwrite=True)
+    out.mkdir()  # an empty folder may be replaced
+    act()
     if name == "-":  # a folder of the user with the name of a file of ours
         file = next(path for path in out.iterdir() if path.suffix in (".tar", ".npy"))
         file.unlink()
         file.mkdir()
-    elif name == "more":
-        (out / name).mkdir()
     else:
-        (out / name).write_text('{"workers": 4}')
-    before = everything(tmp_path)
-    assert str(out) in fails(capsys, source, out, "--format", format_, "--overwrite")
-    assert everything(tmp_path) == before
-
-
-def test_an_empty_folder_may_be_replaced(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "out").mkdir()
-    assert "--overwrite" in fails(capsys, source, tmp_path / "out", "--format", "tar")
-    run(source, tmp_path / "out", "--format", "tar", "--overwrite")
-    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+        (out / name).parent.mkdir(exist_ok=True)
+        make(out / name, {} if name.endswith("/") else '{"workers": 4}')
+    refused(tmp_path, str(out), act)
 
 
 def test_a_folder_of_tokens_with_files_of_the_user_is_not_replaced(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    write = partial(write_tokens, ["a", "b"], out, lambda text: [1], workers=0, overwrite=True)
-    write()
+    tokens(out=out)
+    tokens(out=out, overwrite=True)
     (out / "tokens-old.bin").write_bytes(bytes(100))  # bare tokens, not written by feedline
-    before = everything(tmp_path)
-    with pytest.raises(BadOption, match=r"tokens-old\.bin"):
-        write()
-    assert everything(tmp_path) == before
+    refused(tmp_path, r"tokens-old\.bin", lambda: tokens(out=out, overwrite=True))
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -215,8 +172,7 @@ def test_what_appears_at_the_output_meanwhile_is_not_replaced(tmp_path: Path, ov
 
     def report(stage: Stage) -> None:
         if not out.exists():
-            out.mkdir()
-            (out / "notes.txt").write_text("precious")
+            make(out, {"notes.txt": "precious"})
 
     with pytest.raises(BadOption) as caught:
         feedline.pack(Mixed(), out, workers=0, format="npy", overwrite=overwrite, report=report)
@@ -226,45 +182,6 @@ def test_what_appears_at_the_output_meanwhile_is_not_replaced(tmp_path: Path, ov
     shutil.rmtree(out)
     assert pack(Mixed(), out).count == 100
     assert os.listdir(tmp_path) == ["out"]
-
-
-def crashes(act: Callable[[Path], object], base: Path, check: Callable[[Path], None], *, least: int) -> None:
-    """Kill a run at each step, on a copy of `base` each time, and check what is left."""
-    tried = 0
-    while True:
-        folder = base.with_name(f"{base.name}-{tried}")
-        shutil.copytree(base, folder)
-        if in_child(partial(act, folder), kill_at=tried + 1):
-            break
-        check(folder)
-        tried += 1
-    assert tried >= least
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("format_", ["tar", "npy"])
-def test_the_older_output_is_not_lost_at_any_step(tmp_path: Path, format_: str) -> None:
-    base = tmp_path / "base"
-    base.mkdir()
-    options: Any = {"samples_per_shard": 37} if format_ == "tar" else {}
-    act: Any = partial(feedline.pack, format=format_, workers=0, **options)
-    act(Mixed(10), base / "out")
-    older = content(base / "out")
-    newer = content(act(Mixed(), tmp_path / "newer").path)
-
-    def check(folder: Path) -> None:
-        out = folder / "out"
-        if out.exists():
-            assert content(out) in (older, newer)
-        else:  # a run that may replace nothing gives the older output its name again, and then finds that it exists
-            with pytest.raises(BadOption, match="exists already"):
-                act(Mixed(), out, restart=True)
-            assert content(out) == older
-        act(Mixed(), out, overwrite=True)
-        assert content(out) == newer
-        assert os.listdir(folder) == ["out"]
-
-    crashes(lambda folder: act(Mixed(), folder / "out", overwrite=True), base, check, least=15)
 
 
 def cut(path: Path) -> None:
@@ -281,28 +198,19 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize("name", ["job.json", "output/shard-000001.tar"])
 def test_a_run_whose_work_is_damaged_starts_over(tmp_path: Path, name: str, change: Callable[[Path], None]) -> None:
     """Nothing of the interrupted run is left, even if the new one writes fewer shards."""
-    act = partial(feedline.pack, workers=0, format="tar", source="mixed", samples_per_shard=16)
-    assert not in_child(lambda: act(Mixed(), tmp_path / "out", report=DieAt(90)))
+    assert not in_child(lambda: pack(Mixed(), tmp_path / "out", samples_per_shard=16, report=DieAt(90)))
     change(tmp_path / "out.packing" / name)
-    packed = act(Mixed(), tmp_path / "out")
-    assert (packed.count, packed.resumed) == (100, 0)
-    assert content(packed.path) == content(act(Mixed(), tmp_path / "whole").path)
+    assert pack(Mixed(), tmp_path / "out", samples_per_shard=16).resumed == 0
+    assert content(tmp_path / "out") == content(pack(Mixed(), tmp_path / "whole", samples_per_shard=16).path)
     assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
 
 
-@pytest.mark.slow
-def test_a_run_that_starts_over_can_be_killed_at_any_step(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    base.mkdir()
-    assert not in_child(lambda: pack(Mixed(), base / "out"), kill_at=20)
-    whole = content(pack(Mixed(), tmp_path / "whole").path)
-
-    def check(folder: Path) -> None:
-        pack(Mixed(), folder / "out", overwrite=True)
-        assert content(folder / "out") == whole
-        assert os.listdir(folder) == ["out"]
-
-    crashes(lambda folder: pack(Mixed(), folder / "out", restart=True), base, check, least=15)
+@pytest.mark.parametrize("name", ["output/shard-000099.tar", "output/.index/shard-000099.tar"])
+def test_a_shard_that_the_job_file_does_not_name_is_not_delivered(tmp_path: Path, name: str) -> None:
+    assert not in_child(lambda: pack(Mixed(), tmp_path / "data", report=DieAt(90)))
+    (tmp_path / "data.packing" / name).write_bytes(b"of a run killed before it was noted")
+    assert pack(Mixed(), tmp_path / "data").resumed
+    assert content(tmp_path / "data") == content(pack(Mixed(), tmp_path / "whole").path)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -320,17 +228,14 @@ def test_the_older_output_is_restored_if_the_new_one_cannot_be_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = content(pack(Mixed(10), tmp_path / "out").path)
-
-    def fail(stage: Stage) -> None:
-        if stage.done == 100:
-            monkeypatch.setattr(os, "replace", refuse)
+    replace = os.replace
 
     def refuse(source: Path, target: Path) -> None:
         if target == tmp_path / "out":
             raise OSError("cannot be renamed")
-        rename(source, target)
+        replace(source, target)
 
-    rename = os.rename
+    monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(OSError, match="cannot be renamed"):
-        pack(Mixed(), tmp_path / "out", overwrite=True, report=fail)
+        pack(Mixed(), tmp_path / "out", overwrite=True)
     assert content(tmp_path / "out") == old

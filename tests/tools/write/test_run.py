@@ -1,9 +1,11 @@
+"""Runs that are interrupted anywhere are resumed with the same bytes, and the final check finds damage."""
+
 from __future__ import annotations
 
 import itertools
 import os
 import random
-from collections.abc import Callable
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,20 +25,13 @@ from tests.tools.write.stores import (
     DieAt,
     Mixed,
     Stream,
-    canonical,
     content,
     in_child,
     mixed,
-    read,
 )
 
-pytestmark = pytest.mark.sample(5)
-
 pack = partial(feedline.pack, workers=0)
-
-# -- interruption -----------------------------------------------------------------------------------------------------
-
-shards = partial(pack, samples_per_shard=16)
+shards = partial(pack, format="tar", samples_per_shard=16)
 
 
 def texts(source: Any, out: Path, **options: Any) -> Any:
@@ -44,47 +39,57 @@ def texts(source: Any, out: Path, **options: Any) -> Any:
     return write_tokens(lines, out, lambda text: list(text.encode()), workers=0, batch=5, append_eos=0, **options)
 
 
-SHARDS: dict[str, Any] = {one: partial(pack, format=one, samples_per_shard=37) for one in SHARDED}
-SHARDS["tokens"] = partial(texts, shard_tokens=400)
-FILES: dict[str, Any] = {one: partial(pack, format=one) for one in FORMATS}
-FILES["tokens"] = texts
-ENDINGS = {**SINGLE, "tokens": "out.bin"}
+CASES: dict[str, tuple[str, Any]] = {
+    **{f"{one} shards": ("out", partial(pack, format=one, samples_per_shard=22)) for one in SHARDED},
+    **{one: (SINGLE[one], partial(pack, format=one)) for one in FORMATS},
+    "token shards": ("out", partial(texts, shard_tokens=300)),
+    "tokens": ("out.bin", texts),
+}
+FAST = ("tar shards", "replaces")
 
 
-@pytest.mark.slow
+# What the folder holds at the beginning: nothing, an older output, or the work of an interrupted run.
 @pytest.mark.parametrize(
-    ("format_", "is_sharded"), [*((one, False) for one in FILES), *((one, True) for one in SHARDS)]
+    ("case", "begin", "step"),
+    [
+        (*FAST, 5),
+        *(
+            pytest.param(case, begin, 1, marks=pytest.mark.slow)
+            for case in CASES
+            for begin in ("new", "replaces", "restarts")
+        ),
+    ],
 )
-def test_a_run_killed_at_any_point_is_resumed(tmp_path: Path, format_: str, is_sharded: bool) -> None:
-    """The result has the same bytes as that of an uninterrupted run, and there is never half an output."""
-    act, name = (SHARDS[format_], "out") if is_sharded else (FILES[format_], ENDINGS[format_])
-    expected = content(act(Mixed(), tmp_path / name).path)
+def test_a_run_killed_at_any_call_that_touches_the_disk_is_resumed(
+    tmp_path: Path, case: str, begin: str, step: int
+) -> None:
+    """The result has the bytes of an uninterrupted run. Until then, there is the older output, or none."""
+    name, act = CASES[case]
+    whole, base = content(act(Mixed(60), tmp_path / name).path), tmp_path / "base"
+    base.mkdir()
+    older = content(act(Mixed(10), base / name).path) if begin == "replaces" else {}
+    if begin == "restarts":
+        in_child(lambda: act(Mixed(60), base / name), kill_at=20)
     resumed = set()
-    for point in itertools.count(1):
-        base = tmp_path / f"at-{point}"
-        base.mkdir()
-        out = base / name
-        if in_child(lambda out=out: act(Mixed(), out), kill_at=point):  # type: ignore[misc]
+    for point in itertools.count(1, step):
+        folder = tmp_path / f"at-{point}"
+        shutil.copytree(base, folder)
+        run: Any = partial(act, Mixed(60), folder / name, restart=begin == "restarts")
+        if in_child(partial(run, overwrite=begin == "replaces"), kill_at=point):
             break
-        if out.exists():
-            assert content(out) == expected, "an output with its final name is complete"
-        resumed.add(act(Mixed(), out, overwrite=True).resumed)
-        assert content(out) == expected, f"killed at {point}"
-        assert os.listdir(base) == [out.name]
-    assert point > (10 if is_sharded else 3)
-    assert len(resumed) > 2 if is_sharded else resumed == {0}
-
-
-def test_a_run_killed_repeatedly_finishes(tmp_path: Path) -> None:
-    whole = shards(Mixed(), tmp_path / "whole", format="tar")
-    (tmp_path / "again").mkdir()
-    out = tmp_path / "again" / "out"
-    kills = 0
-    while not in_child(lambda: shards(Mixed(), out, format="tar", overwrite=True), kill_at=12 + kills):
-        kills += 1
-        assert kills < 100, "it makes no progress"
-    assert kills > 2
-    assert content(out) == content(whole.path)
+        in_child(partial(run, overwrite=True), kill_at=point)  # the run that resumes it is killed, too
+        if not (folder / name).exists() and older:  # a run that may replace nothing gives it its name again
+            with pytest.raises(BadOption, match="exists already"):
+                act(Mixed(60), folder / name, restart=True)
+        if (folder / name).exists():
+            assert content(folder / name) in (older, whole), "an output with its final name is complete"
+        else:
+            assert not older
+        resumed.add(act(Mixed(60), folder / name, overwrite=True).resumed)
+        assert content(folder / name) == whole, f"killed at {point}"
+        assert os.listdir(folder) == [name]
+    assert point > 3
+    assert len(resumed) > 1 if "shards" in case else resumed == {0}
 
 
 PROGRAM = """
@@ -101,6 +106,7 @@ sys.stdout.write(f"resumed {packed.resumed}\\n")
 """
 
 
+@pytest.mark.slow
 def test_a_run_with_workers_is_resumed_after_sigkill(tmp_path: Path) -> None:
     out = tmp_path / "out"
     root = Path(__file__).resolve().parents[3]
@@ -110,18 +116,8 @@ def test_a_run_with_workers_is_resumed_after_sigkill(tmp_path: Path) -> None:
     assert (tmp_path / "out.packing").is_dir()
     done = program_server.run(PROGRAM, out, cwd=root)
     assert done.returncode == 0, done.stderr
-    resumed = int(done.stdout.rpartition("resumed ")[2])
-    assert 16 <= resumed < 100, "it was resumed, not restarted"
+    assert 16 <= int(done.stdout.rpartition("resumed ")[2]) < 100, "it was resumed, not restarted"
     assert content(out) == content(shards(Mixed(), tmp_path / "whole", format="hdf5").path)
-
-
-def test_random_samples_are_the_same_after_an_interruption(tmp_path: Path) -> None:
-    act = partial(shards, format="tar")
-    whole = act(Noise(), tmp_path / "whole")
-    out = tmp_path / "out"
-    assert not in_child(lambda: act(Noise(), out, report=DieAt(40)))
-    act(Noise(), out, workers=2)
-    assert content(out) == content(whole.path)
 
 
 class Noise:
@@ -132,27 +128,35 @@ class Noise:
         return {"x": feedline.rng().random(3), "y": np.random.random(2), "z": random.random()}
 
 
-@pytest.mark.parametrize("size", [7, 16, 33])
-def test_an_iterable_dataset_is_resumed(tmp_path: Path, size: int) -> None:
-    """Even if a shard ends in the middle of one of the loader's batches."""
-    act = partial(pack, format="parquet", samples_per_shard=size)
-    whole = act(Stream(), tmp_path / "whole")
-    out = tmp_path / "out"
-    assert not in_child(lambda: act(Stream(), out, report=DieAt(40)))
-    resumed = act(Stream(), out)
-    assert resumed.resumed == max(count for count in range(0, 49, size))
+class MixedPictures(Mixed):
+    """JPEG and PNG in one field; the first PNG comes late, and a sample that is neither later still."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        data = b"?" if index == 90 else b"\x89PNG\r\n\x1a\n" if index % 7 == 5 and index > 20 else b"\xff\xd8\xff"
+        return {"image": data + bytes([index]), "label": index}
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "again"),
+    [
+        (Noise, {"samples_per_shard": 16}, {"workers": 2}),
+        (Stream, {"samples_per_shard": 33, "format": "parquet"}, {}),  # a shard ends in the middle of a batch
+        (MixedPictures, {"samples_per_shard": 9}, {}),
+    ],
+)
+@pytest.mark.parametrize(
+    "point", [40, pytest.param(70, marks=pytest.mark.slow), pytest.param(95, marks=pytest.mark.slow)]
+)
+def test_random_numbers_streams_and_types_of_pictures_are_the_same_after_an_interruption(
+    tmp_path: Path, source: Any, options: dict[str, Any], again: dict[str, Any], point: int
+) -> None:
+    act: Any = partial(shards, source(), **options)
+    whole, out = act(tmp_path / "whole"), tmp_path / "out"
+    assert not in_child(lambda: act(out, report=DieAt(point)))
+    packed = act(out, **again)
+    assert packed.resumed > 0
     assert content(out) == content(whole.path)
-
-
-def test_a_run_with_other_options_does_not_resume(tmp_path: Path) -> None:
-    out, act = tmp_path / "out", partial(shards, format="tar")
-    assert not in_child(lambda: act(Mixed(), out, report=DieAt(40)))
-    with pytest.raises(BadOption, match=r"samples=100, but now it is 99.*--restart"):
-        act(Mixed(99), out)
-    with pytest.raises(BadOption, match="source="):
-        act(Mixed(), out, source="another")
-    packed = act(Mixed(99), out, restart=True)
-    assert (packed.count, packed.resumed) == (99, 0)
+    assert packed.line.partition("fields=")[2] == whole.line.partition("fields=")[2]
 
 
 def stop_at(done: int) -> Any:
@@ -163,101 +167,76 @@ def stop_at(done: int) -> Any:
     return stop
 
 
-def test_a_single_file_is_started_over(tmp_path: Path) -> None:
-    out = tmp_path / "out.h5"
-    with pytest.raises(KeyboardInterrupt):
-        pack(Mixed(), out, report=stop_at(50))
-    assert os.listdir(tmp_path) == [], "there is nothing to resume"
-    assert pack(Mixed(), out).resumed == 0
+class Numbers(Mixed):
+    """Fails at one sample while `fails_at` is given: not part of what the fingerprint covers."""
 
-
-class MixedPictures(Mixed):
-    """JPEG and PNG in one field; the first PNG comes late, and a sample that is neither later still."""
+    def __init__(self, factor: int, fails_at: int | None = None) -> None:
+        super().__init__()
+        self.factor = factor
+        self._fails_at = fails_at
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        data = b"?" if index == 90 else b"\x89PNG\r\n\x1a\n" if index % 7 == 5 and index > 20 else b"\xff\xd8\xff"
-        return {"image": data + bytes([index]), "label": index}
+        if index == self._fails_at:
+            raise ValueError(index)
+        return {"x": self.factor * 1000 + index}
 
 
-@pytest.mark.slow
-def test_image_formats_are_known_after_an_interruption(tmp_path: Path) -> None:
-    act = partial(pack, format="tar", samples_per_shard=9)
-    whole = act(MixedPictures(), tmp_path / "whole")
-    assert "'jpg;png;image.bin'" in whole.line
-    for point in (40, 70, 95):
-        out = tmp_path / f"at-{point}"
-        assert not in_child(lambda out=out, point=point: act(MixedPictures(), out, report=DieAt(point)))  # type: ignore[misc]
-        packed = act(MixedPictures(), out)
-        assert packed.resumed > 0
-        assert content(out) == content(whole.path)
-        assert packed.line.partition("fields=")[2] == whole.line.partition("fields=")[2]
+def test_only_the_same_job_is_resumed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for source in (None, "the first"):
+        with pytest.raises(ValueError, match="80"):
+            shards(Numbers(1, 80), out, source=source, restart=True)
+        with pytest.raises(BadOption, match=r"left by a run with (another dataset|source='the first').*--restart"):
+            shards(Numbers(2), out)
+    with pytest.raises(BadOption, match=r"samples=100, but now it is 99.*--restart"):
+        shards(Mixed(99), out, source="the first")
+    assert shards(Numbers(1), out, source="the first").resumed == 72, "only its name has to be the same"
 
 
-@pytest.mark.parametrize("change", ["content", "time", "added", "removed", "renamed"])
+@pytest.mark.parametrize("change", ["content", "removed", "renamed"])
 def test_a_changed_folder_is_not_resumed(tmp_path: Path, change: str) -> None:
     folder, out = tmp_path / "files", tmp_path / "out"
-    act = partial(shards, folder, out, format="tar")
     folder.mkdir()
     for number in range(60):
         (folder / f"{number:02d}.bin").write_bytes(b"%d" % number)
-    assert not in_child(partial(act, report=DieAt(40)))
-    file = folder / "05.bin"
-    changes: dict[str, Callable[[], object]] = {
-        "content": lambda: file.write_bytes(b"another"),
-        "time": lambda: os.utime(file, ns=(1, 1)),
-        "added": (folder / "60.bin").touch,
-        "removed": file.unlink,
-        "renamed": lambda: file.rename(folder / "61.bin"),
-    }
-    changes[change]()
-    with pytest.raises(BadOption, match=r"was left by a run with (source|samples)=.*--restart"):
-        act()
-    assert act(restart=True).resumed == 0
-
-
-def test_a_run_killed_before_its_first_shard_is_started_over(tmp_path: Path) -> None:
-    """Its leftovers do not make a later run claim that it can be resumed."""
-    out, act = tmp_path / "out", partial(pack, format="tar", samples_per_shard=1000)
-    assert not in_child(lambda: act(Mixed(300), out, report=DieAt(280)))
     with pytest.raises(KeyboardInterrupt):
-        act(Mixed(300), out, report=stop_at(0))
+        shards(folder, out, report=stop_at(40))
+    file = folder / "05.bin"
+    if change == "content":
+        file.write_bytes(b"another")
+    else:
+        file.rename(folder / "61.bin" if change == "renamed" else tmp_path / "05.bin")
+    with pytest.raises(BadOption, match=r"was left by a run with (source|samples)=.*--restart"):
+        shards(folder, out)
+    assert shards(folder, out, restart=True).resumed == 0
+
+
+@pytest.mark.parametrize(("name", "options"), [("out.h5", {}), ("out", {"format": "tar", "samples_per_shard": 1000})])
+def test_nothing_is_left_if_there_is_nothing_to_resume(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+    """A single file is started over; so is a run that was killed before its first shard was complete."""
+    assert not in_child(lambda: pack(Mixed(), tmp_path / name, report=DieAt(50), **options))
+    with pytest.raises(KeyboardInterrupt):
+        pack(Mixed(), tmp_path / name, report=stop_at(50), **options)
     assert os.listdir(tmp_path) == []
 
 
-# -- the check at the end ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("format_", FORMATS)
-def test_the_final_check_finds_a_flipped_bit(tmp_path: Path, format_: str) -> None:
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_the_final_check_finds_damage(tmp_path: Path, format_: str, damage: str) -> None:
     out = tmp_path / SINGLE[format_]
 
-    def flip(stage: Stage) -> None:
+    def spoil(stage: Stage) -> None:
         if (stage.name, stage.done) != ("checking", 0):
             return
         (built,) = (path for path in (tmp_path / f"{out.name}.packing").iterdir() if path.stem == "output")
         path = built / "vector.npy" if built.is_dir() else built
-        data = bytearray(path.read_bytes())
-        searched = mixed(7)["vector"].tobytes()
+        data, searched = path.read_bytes(), mixed(7)["vector"].tobytes()
         assert searched in data
-        for place in range(len(data)):
-            if data.startswith(searched, place):  # LMDB also has old pages that are never read
-                data[place + 11] ^= 1
-        path.write_bytes(data)
+        changed = searched[:11] + bytes([searched[11] ^ 1]) + searched[12:]
+        path.write_bytes(data.replace(searched, changed) if damage == "flip" else data[: len(data) // 2])
 
     # Uncompressed, so that the bytes can be found.
     options: dict[str, Any] = {"compression": "none"} if format_ == "parquet" else {}
-    with pytest.raises(PackError, match="not what was written"):
-        pack(Mixed(), out, format=format_, report=flip, **options)
-    assert not out.exists()
-    packed = pack(Mixed(), out, format=format_, restart=True, **options)
-    assert canonical(read(packed)) == canonical(list(map(mixed, range(100))))
-
-
-def test_the_final_check_finds_a_missing_sample(tmp_path: Path) -> None:
-    def cut(stage: Stage) -> None:
-        if (stage.name, stage.done) == ("checking", 0):
-            path = tmp_path / "out.tar.packing" / "output.tar"
-            os.truncate(path, path.stat().st_size - 5 * 1024)
-
-    with pytest.raises(PackError, match="not what was written"):
-        pack(Mixed(), tmp_path / "out.tar", report=cut)
+    with pytest.raises(PackError, match=r"not what was written"):
+        pack(Mixed(), out, format=format_, report=spoil, **options)
+    assert os.listdir(tmp_path) == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from feedline.errors import PackError
-from feedline.tools.write.agreement import Agreement
+from feedline.tools.write.samples import Agreement
 from feedline.tools.write.schema import Column, Schema, Unfit
 from feedline.tools.write.writers.contract import FORMATS
 

@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rounds", type=options.at_least(1), default=5, help="rounds per loader and case (5)")
     parser.add_argument("--seconds", type=options.positive, help="seconds timed in each round (0.5)")
-    parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)
+    parser.set_defaults(max_other_cores=0.1, warmup=8)
     own = parser.add_argument_group("with your own dataset or loader (--seconds then limits the total time: 60)")
     options.add_batch_size(own)
     own.add_argument(
@@ -107,8 +107,8 @@ def both_loaders(
 ) -> Iterator[harness.Entry]:
     """Yield both loaders with one dataset, after a check that their batches are equal."""
     check_equal_batches(name, dataset, size)
-    options = argparse.Namespace(**{**vars(arguments), "workers": [workers], "engine": ["auto"]})
-    return rows.loaders(options, {"data": name}, rows.same(dataset), batch_size=size, shuffle=True)
+    options = argparse.Namespace(**{**vars(arguments), "workers": [workers], "engine": ["auto"], "batch_size": size})
+    return rows.entries(options, {"data": name}, rows.both(dataset, dataset, shuffle=True))
 
 
 # object: a dataset that has a length.
@@ -132,7 +132,7 @@ def check_equal_batches(name: str, dataset: object, size: int) -> None:
 
 def measure_own(arguments: argparse.Namespace) -> None:
     """Measure torch's loader and feedline's on the user's dataset, and publish the results."""
-    rounds = harness.Settings(arguments.rounds, arguments.repeats, arguments.max_other_cores)
+    rounds = harness.Settings(arguments.rounds, arguments.max_other_cores)
     sweep = Sweep(
         arguments.what,
         arguments.seconds or OWN_S,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import multiprocessing
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from multiprocessing import util
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from feedline import record
-from feedline.errors import BadOption
+from feedline.errors import BadOption, InternalError, WorkerWarning
 from feedline.insight.recording import Recording
 from feedline.system.failures import words
 from feedline.system.files import make_folder_for
@@ -23,19 +27,26 @@ from feedline.system.shown import counted, percent
 from feedline.tools.advise.page import contents, page_of
 from feedline.tools.cli import options
 from feedline.tools.cli.bench import WORKER_COUNT, both_loaders
-from feedline.tools.cli.demo_training import Training, peak_mb
-from feedline.tools.cli.demo_trials import Open, kill_worker, resumed
-from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
+from feedline.tools.cli.demo_training import (
+    PATTERNS,
+    Training,
+    UsualPictures,
+    peak_mb,
+    picture_folder,
+    write_pictures,
+)
 from feedline.tools.measure import harness, rows
-from feedline.tools.measure.harness import FEEDLINE, TORCH, LoaderLike, Outcome, Side
+from feedline.tools.measure.harness import FEEDLINE, TORCH, Entry, Figures, LoaderLike, Outcome, Side, close
 from feedline.tools.measure.workloads import ReadySamples, TinyMap
 from feedline.tools.screen import Screen, Table
 
 SIDES = (Side(TORCH), Side(FEEDLINE))
 BATCH_SIZE = 16  # 9.6 MB: five batches fit into the 64 MB of shared memory that a container has by default
-ROUNDS = argparse.Namespace(rounds=5, seconds=0.5, repeats=0, max_other_cores=0.2, warmup=8)
+ROUNDS = argparse.Namespace(rounds=5, seconds=0.5, max_other_cores=0.2, warmup=8)
 TRAINED_S, BUDGET_S = 17.0, 28.0
 """Seconds after the start by which training and the other measurements should end: a slow machine runs fewer rounds."""
+Open = Callable[..., Any]
+"""Opens the loader of a side, with further arguments. Any: torch's loader or feedline's."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
     make_folder_for(out)  # fail before a minute is lost
     screen, began_s = Screen(), time.monotonic()
     torch.set_num_threads(1)  # the workers need the other cores
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         stack.enter_context(harness.expected_warnings())
         with _writing("The images", "Set TMPDIR to a folder with 100 MB of free space."):
             util.get_temp_dir()  # for sockets; created here, it is deleted although a worker of torch is killed
@@ -66,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
     screen.line("Report of this run: ", (out.as_uri(), f"link {out.as_uri()}"), wraps=False)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _writing(what: str, advice: str) -> Iterator[None]:
     try:
         yield
@@ -105,7 +116,7 @@ def compare(folder: Path, screen: Screen, began_s: float) -> Table:
     ]
     entries = [*(replace(entry, warm_up=harness.nothing) for entry in ready), *resumed(opened, done)]
     outcomes = rows.measure(entries, ROUNDS, until_s=began_s + BUDGET_S)
-    tiny, large, resuming = _pairs(outcomes)
+    tiny, large, resuming = zip(outcomes[::2], outcomes[1::2], strict=True)
     resumption = row(f"resume at image {done * BATCH_SIZE}", "seconds", "{:.2f} s", *resuming)
     resumption[1:3] = f"{resumption[1]}, {done * BATCH_SIZE} again", f"{resumption[2]}, 0 again"
     table = Table(
@@ -128,30 +139,26 @@ def compare(folder: Path, screen: Screen, began_s: float) -> Table:
     return table
 
 
-def _pairs(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, Outcome]]:
-    return list(zip(outcomes[::2], outcomes[1::2], strict=True))
-
-
-def train(opened: Open, screen: Screen, file: Path, *, until_s: float) -> tuple[Outcome, Outcome]:
+def train(opened: Open, screen: Screen, file: Path, *, until_s: float) -> list[Outcome]:
     """Train with both loaders alternately, epoch by epoch, showing every batch; record feedline's."""
+
+    def epoch_of(training: Training, name: str) -> Figures:
+        with screen.bar(stays=True) as bar:
+            bar.begin(f"epoch {training.epochs + 1}  {name:8}", len(training.loader))
+            epoch = training.epoch(lambda epoch: bar.update(advance=1, note=str(epoch)))
+            bar.update(note=str(epoch))
+        return {"images_per_s": epoch.images_per_s, "stall": epoch.stall}
+
     trainings = {side: Training(opened(side)) for side in SIDES}
     entries = [
-        harness.Entry({}, side, partial(_epoch, training, side.name, screen), partial(peak_mb, partial(opened, side)))
+        Entry({}, side, partial(epoch_of, training, side.name), partial(peak_mb, partial(opened, side)))
         for side, training in trainings.items()
     ]
     with record(trainings[Side(FEEDLINE)].loader, file):
-        (outcomes,) = _pairs(rows.measure(entries, ROUNDS, until_s=until_s, quiet=True))
+        outcomes = rows.measure(entries, ROUNDS, until_s=until_s, quiet=True)
     for training in trainings.values():
-        harness.close(training.loader)
+        close(training.loader)
     return outcomes
-
-
-def _epoch(training: Training, name: str, screen: Screen) -> harness.Figures:
-    with screen.bar(stays=True) as bar:
-        bar.begin(f"epoch {training.epochs + 1}  {name:8}", len(training.loader))
-        epoch = training.epoch(lambda epoch: bar.update(advance=1, note=str(epoch)))
-        bar.update(note=str(epoch))
-    return {"images_per_s": epoch.images_per_s, "stall": epoch.stall}
 
 
 def row(what: str, figure: str, form: str, torchs: Outcome, ours: Outcome) -> list[str]:
@@ -168,3 +175,61 @@ def costs(torchs: Outcome, ours: Outcome) -> Iterator[list[str]]:
     if torchs.peak_pss_mb and ours.peak_pss_mb:
         sizes = [f"{found.peak_pss_mb:,.0f} MB" for found in (torchs, ours)]
         yield ["  peak memory", *sizes, f"{torchs.peak_pss_mb / ours.peak_pss_mb:.2f}"]
+
+
+# -- interrupted epochs ------------------------------------------------------------------------------------------------
+
+
+def resumed(opened: Open, done: int) -> list[Entry]:
+    """Interrupt an epoch after `done` batches; return what to measure: the time from opening a loader to the next.
+
+    Torch's loader saves no state: a program has to read these batches again and throw them away.
+    """
+    loader = opened(Side(FEEDLINE), seed=0)
+    batches = iter(loader)
+    for _ in islice(batches, done):
+        pass
+    state, expected = loader.state_dict(), next(batches)
+    close(loader)
+
+    def measure(side: Side) -> Figures:
+        began = time.perf_counter()
+        if side.library == TORCH:
+            loader = opened(side, generator=torch.Generator().manual_seed(0))
+            batch = next(islice(loader, done, None))
+        else:
+            loader = opened(side, seed=0)
+            loader.load_state_dict(state)
+            batch = next(iter(loader))
+        seconds = time.perf_counter() - began
+        close(loader)
+        if side.library == FEEDLINE and not all(map(torch.equal, batch, expected)):
+            raise InternalError("The first batch after resuming differs from the one without an interruption.")
+        return {"seconds": seconds}
+
+    return [Entry({}, side, partial(measure, side)) for side in SIDES]
+
+
+def kill_worker(opened: Open, side: Side) -> str:
+    """Kill a worker in the middle of an epoch; return how the epoch ended."""
+    others, labels = multiprocessing.active_children(), list[int]()
+    loader = opened(side, shuffle=False)
+    images = len(loader.dataset)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", WorkerWarning)  # it reports the death
+            for number, (_, some) in enumerate(loader):
+                labels += some.tolist()
+                if number == 1:
+                    victim = next(child for child in multiprocessing.active_children() if child not in others)
+                    victim.kill()
+    except (RuntimeError, EOFError, OSError) as exc:  # the last two come from a batch in transit
+        # Otherwise torch's signal handler raises once more when the other worker ends. If the exception was that of a
+        # batch in transit, the handler may come only now, and interrupt the first call.
+        for _ in range(2):
+            with contextlib.suppress(RuntimeError):
+                victim.join()
+        return f"{type(exc).__name__} at {len(labels)}"
+    finally:
+        close(loader)
+    return f"all {images} images" if len(labels) == images else f"{len(labels)} of {images} images"

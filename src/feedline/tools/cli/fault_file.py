@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,31 +55,20 @@ def read(file: Path) -> FaultFile:
             "existing checkpoint: torch.load(path, weights_only=True), then json.dump the loader's part of it."
         )
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as exc:
-        raise BadState(f"{file} is not JSON: {words(exc)}. {_WANTED}") from exc
-    try:
-        found = json.loads(text)
+        found = json.loads(data)
     except (ValueError, RecursionError) as exc:
         raise BadState(f"{file} is not JSON: {words(exc)}. {_WANTED}") from exc
-    state = _state_in(found)
-    if state is None:
+    parts = [found, *found.values()] if isinstance(found, dict) else []  # of a checkpoint
+    states = [part for part in parts if isinstance(part, dict) and "feedline" in part]
+    if not states:
         raise BadState(f"{file} contains no state of a feedline loader: nothing in it has a key 'feedline'. {_WANTED}")
     log = FaultLog()
     try:
-        snapshot = Snapshot.from_dict(state)
-        log.restore(state.get("faults", {}))
+        snapshot = Snapshot.from_dict(states[0])
+        log.restore(states[0].get("faults", {}))
     except BadState as exc:
         raise BadState(f"{file}: {words(exc)}.") from exc
     return FaultFile(log, snapshot)
-
-
-# object: the content of any JSON file.
-def _state_in(found: object) -> dict[str, object] | None:
-    """Return the state itself, or the first state in a checkpoint of several parts."""
-    if not isinstance(found, dict):
-        return None
-    return next((part for part in (found, *found.values()) if isinstance(part, dict) and "feedline" in part), None)
 
 
 # object: JSON-compatible values.
@@ -108,7 +97,11 @@ def find(file: FaultFile) -> list[Finding]:
     older = f"{log.dropped} older ones are only counted" if log.dropped else ""
     findings.append(Finding("faults", f"{total}: {counts}", _common_cause(log), evidence=older))
     findings += [Finding(one_line(error), f"{count} {action}") for (error, action), count in _kinds(log)]
-    findings += _killers(log)
+    killers = [fault.index for fault in log if fault.stage == "worker"]
+    if killers:
+        found = f"{counted(len(killers), 'sample')} killed or blocked every worker."
+        advice = "Load each of them alone, in a separate process: python -X faulthandler, then dataset[index]."
+        findings.append(Finding("killed workers", found, advice, evidence=_listed(killers)))
     lost = log.quarantined
     if lost:
         advice = "The loader does not load them again. Once fixed: loader.faults.release(index), or clear() for all."
@@ -134,17 +127,6 @@ def _common_cause(log: FaultLog) -> str | None:
         f"{count} of {len(log)} are {one_line(error)}. Look first at what they have in common, such as a path, a "
         "mount, a quota or the version of a library, and then at the samples."
     )
-
-
-def _killers(log: FaultLog) -> Iterator[Finding]:
-    killers = [fault.index for fault in log if fault.stage == "worker"]
-    if killers:
-        yield Finding(
-            "killed workers",
-            f"{counted(len(killers), 'sample')} killed or blocked every worker.",
-            "Load each of them alone, in a separate process: python -X faulthandler, then dataset[index].",
-            evidence=_listed(killers),
-        )
 
 
 def _listed(indices: Sequence[object]) -> str:

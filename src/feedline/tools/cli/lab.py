@@ -10,8 +10,7 @@ from urllib.parse import urlencode
 from feedline.datasets.derived.objects import check_name
 from feedline.errors import BadOption
 from feedline.system.files import make_folder_for
-from feedline.tools.lab.page import exported
-from feedline.tools.lab.server import serve
+from feedline.tools.lab.server import exported, serve
 from feedline.tools.lab.views import VIEWS, your_dataset
 from feedline.tools.measure import rows
 

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     If the time was up before all were measured, or the machine was busy, recommend nothing, and return `UNDECIDED`.
     """
     step_s = arguments.step_ms / 1e3
-    rounds = Settings(ROUNDS, repeats=0, max_other_cores=BUSY * usable_cores())
+    rounds = Settings(ROUNDS, max_other_cores=BUSY * usable_cores())
     sweep = Sweep(
         arguments.what,
         arguments.seconds,

@@ -4,8 +4,8 @@ A benchmark describes `Entry` objects (one configuration of one side each) and h
 
 1. warms every entry up, untimed: files, allocators, clock rates;
 2. then goes round by round over all entries (A B A B ...), opening a fresh loader or program each time;
-3. repeats a measurement during which other programs used more than `max_other_cores`, up to `repeats` times,
-   and marks it when none was quiet. Marked rounds stay out of medians and ratios while there are quiet ones.
+3. marks a measurement during which other programs used more than `max_other_cores`. Marked rounds stay out of medians
+   and ratios while there are quiet ones.
 """
 
 from __future__ import annotations
@@ -83,14 +83,33 @@ def worker_arguments(
     worker_count: int, *, start_method: str | None = None, prefetch: int | None = None
 ) -> dict[str, object]:
     """Return the arguments for the workers of both loaders; workers stay for all epochs of one measurement."""
-    if worker_count == 0:
-        return {"num_workers": 0}
-    arguments: dict[str, object] = {"num_workers": worker_count, "persistent_workers": True}
-    if start_method is not None:
-        arguments["multiprocessing_context"] = start_method
-    if prefetch is not None:
-        arguments["prefetch_factor"] = prefetch
-    return arguments
+    arguments = {"persistent_workers": True, "multiprocessing_context": start_method, "prefetch_factor": prefetch}
+    given = {name: value for name, value in arguments.items() if value is not None and worker_count}
+    return {"num_workers": worker_count, **given}
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How one of the loaders is to be opened."""
+
+    workers: int
+    batch_size: int
+    engine: str | None = None
+    """feedline's engine; None for other loaders."""
+    start_method: str | None = None
+    prefetch: int | None = None
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The arguments that torch's loader and feedline's have in common."""
+        workers = worker_arguments(self.workers, start_method=self.start_method, prefetch=self.prefetch)
+        return {"batch_size": self.batch_size, **workers}
+
+    # object: a dataset, and arguments of torch's DataLoader.
+    def open(self, dataset: object, **arguments: object) -> LoaderLike:
+        """Open feedline's loader if there is an engine, and otherwise torch's."""
+        side = Side(TORCH if self.engine is None else FEEDLINE, self.engine)
+        return side.open(dataset, **{**self.options, **arguments})
 
 
 @dataclass(frozen=True)
@@ -99,8 +118,6 @@ class Settings:
 
     rounds: int = 5
     """Timed rounds over all entries."""
-    repeats: int = 3
-    """How often to repeat a measurement that other programs disturbed."""
     max_other_cores: float = 0.1
     """Load of other programs, in cores, above which a measurement counts as disturbed."""
 
@@ -140,7 +157,7 @@ class Outcome:
 
     @property
     def disturbed_count(self) -> int:
-        """The number of rounds that other programs disturbed in every repeat, as far as is known."""
+        """The number of rounds that other programs disturbed, as far as is known."""
         return sum(_disturbed(figures) for figures in self.rounds)
 
     def spread(self, figure: str) -> Spread | None:
@@ -175,12 +192,6 @@ def ratio(outcome: Outcome, base: Outcome, figure: str, *, lower_is_better: bool
     if lower_is_better:
         pairs = [(theirs, ours) for ours, theirs in pairs]
     return Spread.of(over / under for over, under in pairs if over is not None and under)
-
-
-def add_share(outcome: Outcome, base: Outcome, figure: str, name: str) -> None:
-    """Add a figure to every round: this outcome's value as a share of the base's value in the same round."""
-    for ours, theirs in zip(outcome.rounds, base.rounds, strict=True):
-        ours[name] = (ours[figure] or 0.0) / (theirs[figure] or 1.0)
 
 
 def run_rounds(
@@ -222,25 +233,13 @@ def run_rounds(
                 if number >= least and began_s + longest_s > until_s:
                     return outcomes
                 step(f"round {len(outcome.rounds) + 1}: {entry.title}")
-                outcome.rounds.append(undisturbed(entry.measure, settings))
+                figures = entry.measure()
+                others = figures.get("other_cores")
+                is_disturbed = others is not None and others > settings.max_other_cores
+                outcome.rounds.append({**figures, "disturbed": float(is_disturbed)})
                 outcome.longest_s = max(outcome.longest_s, time.monotonic() - began_s)
                 keep()
     return outcomes
-
-
-def undisturbed(measure: Callable[[], Figures], settings: Settings) -> Figures:
-    """Repeat a measurement while others disturb it; return the first quiet one, or the quietest with a mark."""
-    tries: list[Figures] = []
-    for attempt in range(settings.repeats + 1):
-        if attempt:
-            load.wait_for_quiet(settings.max_other_cores, timeout_s=5.0)
-        figures = measure()
-        others = figures.get("other_cores")
-        if others is None or others <= settings.max_other_cores:
-            return {**figures, "disturbed": 0.0, "repeats": float(attempt)}
-        tries.append(figures)
-    quietest = min(tries, key=lambda figures: figures["other_cores"] or 0.0)
-    return {**quietest, "disturbed": 1.0, "repeats": float(settings.repeats)}
 
 
 def watched(measure: Callable[[], Figures]) -> Figures:

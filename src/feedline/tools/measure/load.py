@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from feedline.system.process import rolled_up
 
@@ -66,29 +67,34 @@ def busy_seconds() -> float | None:
     return (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
 
 
-def other_cores(busy_s: float | None, own_cpu_s: float, elapsed_s: float) -> float | None:
-    """Return how many cores others kept busy; None if the span was too short or the system does not report it."""
-    if busy_s is None or elapsed_s < SHORTEST_LOAD_SPAN_S:
-        return None
-    return max(0.0, (busy_s - own_cpu_s) / elapsed_s)
+class Reading(NamedTuple):
+    """The CPU seconds used so far, and when they were read."""
+
+    own: dict[int, float]
+    """By each of this program's processes."""
+    busy_s: float | None
+    """By all programs; None if the system does not report it."""
+    at_s: float
+
+    @classmethod
+    def now(cls, pids: Iterable[int]) -> Reading:
+        """Read those of the processes with these ids."""
+        return cls(cpu_seconds(pids), busy_seconds(), time.perf_counter())
+
+    def other_cores(self, later: Reading) -> float | None:
+        """Return how many cores others kept busy since; None if the span was too short or this is not reported."""
+        elapsed_s = later.at_s - self.at_s
+        if self.busy_s is None or later.busy_s is None or elapsed_s < SHORTEST_LOAD_SPAN_S:
+            return None
+        return max(0.0, (later.busy_s - self.busy_s - cpu_used(self.own, later.own)) / elapsed_s)
 
 
 def load_of_others() -> float | None:
     """Measure for half a second how many cores other programs keep busy; None if the system does not report it."""
-    busy, cpu, began = busy_seconds(), cpu_seconds(process_tree()), time.perf_counter()
+    pids = process_tree()
+    before = Reading.now(pids)
     time.sleep(SHORTEST_LOAD_SPAN_S)
-    now = busy_seconds()
-    if busy is None or now is None:
-        return None
-    own = cpu_used(cpu, cpu_seconds(process_tree()))
-    return other_cores(now - busy, own, time.perf_counter() - began)
-
-
-def wait_for_quiet(limit_cores: float, *, timeout_s: float) -> None:
-    """Wait until others use at most `limit_cores`, but no longer than `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while (load_of_others() or 0.0) > limit_cores and time.monotonic() < deadline:
-        pass
+    return before.other_cores(Reading.now(pids))
 
 
 def _stat_fields(pid: int) -> list[str] | None:

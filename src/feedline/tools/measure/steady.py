@@ -182,13 +182,9 @@ class Meter:
     """A stopwatch that also reads the CPU time of this program's processes; may be started many times."""
 
     def __init__(self) -> None:
-        self.elapsed_s = 0.0
-        self.cpu_s = 0.0
-        self.parent_cpu_s = 0.0
-        self.consumer_cpu_s = 0.0
+        self.elapsed_s = self.cpu_s = self.parent_cpu_s = self.consumer_cpu_s = 0.0
         self._pids: list[int] = []
-        self._began: tuple[float | None, dict[int, float], float] | None = None
-        self._ended: tuple[float | None, dict[int, float], float] | None = None
+        self._readings: list[load.Reading] = []
 
     def find_processes(self) -> None:
         """List the processes to watch; slow, so do it well before `start`."""
@@ -196,26 +192,19 @@ class Meter:
 
     def start(self) -> None:
         """Start the clock."""
-        self._cpu_before = load.cpu_seconds(self._pids)
-        self._parent_before = time.process_time()
-        self._consumer_before = time.thread_time()
-        self._before = time.perf_counter()
-        if self._began is None:
-            self._began = load.busy_seconds(), self._cpu_before, self._before
+        self._readings.append(load.Reading.now(self._pids))
+        self._before = time.process_time(), time.thread_time(), time.perf_counter()
 
     def stop(self) -> None:
         """Stop the clock and update the totals."""
-        now = time.perf_counter()
-        self.consumer_cpu_s += time.thread_time() - self._consumer_before
-        self.parent_cpu_s += time.process_time() - self._parent_before
-        cpu = load.cpu_seconds(self._pids)
-        self._ended = load.busy_seconds(), cpu, now
-        self.elapsed_s += now - self._before
-        self.cpu_s += load.cpu_used(self._cpu_before, cpu)
+        parent_s, consumer_s, began_s = self._before
+        now_s = time.perf_counter()
+        self.elapsed_s += now_s - began_s
+        self.consumer_cpu_s += time.thread_time() - consumer_s
+        self.parent_cpu_s += time.process_time() - parent_s
+        self._readings.append(load.Reading.now(self._pids))
+        self.cpu_s += load.cpu_used(self._readings[-2].own, self._readings[-1].own)
 
     def other_cores(self) -> float | None:
         """Return the load of other programs between the first start and the last stop."""
-        if self._began is None or self._ended is None or self._began[0] is None or self._ended[0] is None:
-            return None
-        own = load.cpu_used(self._began[1], self._ended[1])
-        return load.other_cores(self._ended[0] - self._began[0], own, self._ended[2] - self._began[2])
+        return self._readings[0].other_cores(self._readings[-1])

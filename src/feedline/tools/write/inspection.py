@@ -13,13 +13,19 @@ from feedline.datasets.derived.formats import READABLE
 from feedline.datasets.derived.recognition import Recognised, recognise
 from feedline.datasets.framework.manifest import Manifest
 from feedline.datasets.storage.addresses import shown_address
-from feedline.errors import BadOption, CorruptSource, FeedlineError
+from feedline.errors import CorruptSource, FeedlineError
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor
-from feedline.tools.write.opening import Opened, open_recognised
+from feedline.tools.write.opening import (
+    Opened,
+    count_samples,
+    dataset_text,
+    loader_text,
+    open_recognised,
+    size_on_disk,
+)
 from feedline.tools.write.pictures import extension_of
-from feedline.tools.write.reading import count_samples, dataset_text, loader_text, size_on_disk
-from feedline.tools.write.schema import Column, Sample, Schema, listed
+from feedline.tools.write.schema import Column, Sample, Schema
 from feedline.types import JsonObject
 
 _SAMPLES_READ = 100
@@ -48,7 +54,7 @@ def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = Fa
             with open_recognised(found) as opened:
                 described["verified"] = _verified(opened)
         return described
-    with open_recognised(found, fields=None if fields is None else tuple(zip(fields, fields, strict=True))) as opened:
+    with open_recognised(found, None if fields is None else list(fields)) as opened:
         samples, examples = _read_some(opened.dataset)
         names = dict.fromkeys(name for sample in samples for name in sample)
         schema = Schema(tuple(Column.of(name, [sample.get(name) for sample in samples]) for name in names))
@@ -81,9 +87,7 @@ def _by_manifest(found: Recognised, manifest: Manifest, fields: Sequence[str] | 
         line = loader_text(dataset_text(found.format, folder, schema, stored["form"]), schema)
     except (LookupError, TypeError, ValueError) as exc:
         raise CorruptSource(f"The manifest of {folder} does not describe its fields: {words(exc)}.") from exc
-    missing = next((one for one in fields or () if one not in schema.names), None)
-    if missing is not None:
-        raise BadOption(f"{folder} has no field {missing!r}, only {listed(schema.names)}.")
+    shown = schema if fields is None else schema.chosen(fields, folder)
     return {
         "form": "map-style",
         "source": READABLE[found.format].source.__name__,
@@ -92,11 +96,7 @@ def _by_manifest(found: Recognised, manifest: Manifest, fields: Sequence[str] | 
         "files": len(manifest.shards),
         "skipped": stored.get("skipped", 0),
         "metadata": stored.get("metadata", {}),
-        "fields": [
-            {"name": column.name, "type": type_text(column), "example": ""}
-            for column in schema.columns
-            if fields is None or column.name in fields
-        ],
+        "fields": [{"name": one.name, "type": type_text(one), "example": ""} for one in shown.columns],
         "line": line,
     }
 

@@ -1,4 +1,4 @@
-"""Open a dataset that the user named as a path or as `module:object`; used by `pack` and `inspect`.
+"""Open a dataset that the user named, or an output; read all of it, and print the line that reads it.
 
 A folder of files is a dataset of the files' contents. The contents are not decoded: they are packed unchanged, unless
 pictures are to be encoded again.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.datasets.derived.cache.fingerprint import fingerprint as fingerprint_of
+from feedline.datasets.derived.formats import READABLE
 from feedline.datasets.derived.objects import open_object
 from feedline.datasets.derived.opening import open_found
 from feedline.datasets.derived.recognition import Recognised, recognise
@@ -26,22 +27,18 @@ from feedline.datasets.storage.remote import Remote
 from feedline.datasets.storage.storage import local_path, protocol_of
 from feedline.errors import BadOption, SourceError
 from feedline.system.failures import words
+from feedline.system.process import core_count
 from feedline.tools.write.options import Renamed, check_apart
-from feedline.tools.write.reading import dataset_text, fields_for
-from feedline.tools.write.schema import Sample, Schema, listed
+from feedline.tools.write.schema import Sample, Schema
 from feedline.tools.write.writers.contract import FORMATS
 from feedline.tools.write.writers.npy import stored as stored_in_folder
+from feedline.tools.write.writers.tar import member_names
 from feedline.types import JsonObject
 
-
-def called(dataset: object, number: int) -> str:
-    """Return a sample's name for messages, with its file if the dataset knows it (torchvision's datasets do, too)."""
-    path = None
-    if callable(path_of := getattr(dataset, "path_of", None)):
-        path = path_of(number)
-    elif isinstance(pairs := getattr(dataset, "samples", None), list) and number < len(pairs):
-        path = pairs[number][0] if isinstance(pairs[number], tuple) and pairs[number] else None
-    return f"sample {number} ({path})" if isinstance(path, (str, os.PathLike)) else f"sample {number}"
+_READ_SAMPLES, _READ_BYTES = 256, 1 << 24
+"""Limits on the samples and (approximate) bytes read in one step."""
+_WORKERS = 4
+"""Workers of the loader in a line for people, on a machine with at least as many cores."""
 
 
 @dataclass(frozen=True)
@@ -115,19 +112,12 @@ def open_source(source: str, *, fields: Renamed | None = None, remote: Remote | 
     if not os.path.exists(source) and ":" in source and "://" not in source:
         dataset = open_object(source)
         return Opened(source, dataset, f"{source} {dataset_fingerprint(dataset)}".rstrip())
-    return open_path(source, fields=fields, remote=remote)
+    return open_recognised(recognise(source, remote), None if fields is None else [old for _, old in fields], remote)
 
 
-def open_path(source: str, *, fields: Renamed | None = None, remote: Remote | None = None) -> Opened:
-    """Open a path as `open_source` does, without importing or running anything."""
-    return open_recognised(recognise(source, remote), fields=fields, remote=remote)
-
-
-def open_recognised(found: Recognised, *, fields: Renamed | None = None, remote: Remote | None = None) -> Opened:
-    """Open what `recognise` found."""
-    if found.format in ("pictures", "files"):
-        return _open_folder(found)
-    return _open_store(found, None if fields is None else [old for _, old in fields], remote)
+def open_recognised(found: Recognised, wanted: list[str] | None = None, remote: Remote | None = None) -> Opened:
+    """Open what `recognise` found, without importing or running anything."""
+    return _open_folder(found) if found.format in ("pictures", "files") else _open_store(found, wanted, remote)
 
 
 def _open_folder(found: Recognised) -> Opened:
@@ -192,12 +182,8 @@ def _fields(found: Recognised, stored: JsonObject | None, wanted: list[str] | No
     schema, form = Schema.from_json(stored["fields"]), stored["form"]
     if wanted is None or (form != "dict" and not set(wanted) <= set(schema.names)):
         return fields_for(found.format, schema, form)  # for tuples, `wanted` may also contain new names
-    missing = next((one for one in wanted if one not in schema.names), None)
-    if missing is not None:
-        raise BadOption(f"{found.path} has no field {missing!r}, only {listed(schema.names)}.")
-    columns = {column.name: column for column in schema.columns}
-    chosen = fields_for(found.format, Schema(tuple(columns[one] for one in wanted)), form)
-    return list(wanted) if chosen is None else chosen
+    chosen = fields_for(found.format, schema.chosen(wanted, found.path), form)
+    return wanted if chosen is None else chosen
 
 
 def _stored(found: Recognised) -> JsonObject | None:
@@ -235,3 +221,88 @@ def dataset_fingerprint(dataset: object) -> str:
         return fingerprint_of(dataset).hex()[:32]
     except Exception:  # inspecting a user's objects can raise anything
         return ""
+
+
+def called(dataset: object, number: int) -> str:
+    """Return a sample's name for messages, with its file if the dataset knows it (torchvision's datasets do, too)."""
+    path = None
+    if callable(path_of := getattr(dataset, "path_of", None)):
+        path = path_of(number)
+    elif isinstance(pairs := getattr(dataset, "samples", None), list) and number < len(pairs):
+        path = pairs[number][0] if isinstance(pairs[number], tuple) and pairs[number] else None
+    return f"sample {number} ({path})" if isinstance(path, (str, os.PathLike)) else f"sample {number}"
+
+
+# object: whatever type the `fields=` option of a source takes.
+def fields_for(format_name: str, schema: Schema, form: str) -> object:
+    """Return the `fields=` option with which a source returns samples in their original form; None if not needed."""
+    names = schema.names
+    if format_name == "tar":
+        members = member_names(schema)
+        if form == "dict":
+            return members
+        names = tuple(members[name] for name in names)
+    return {"dict": None, "tuple": names, "one": names[0] if names else None}[form]
+
+
+def dataset_text(format_name: str, place: str, schema: Schema, form: str) -> str:
+    """Return the `feedline.datasets` call that opens an output."""
+    fields = fields_for(format_name, schema, form)
+    return f"{READABLE[format_name].source.__name__}({place!r}{'' if fields is None else f', fields={fields!r}'})"
+
+
+def loader_text(dataset: str, schema: Schema, *, is_stream: bool = False) -> str:
+    """Return the line of Python that loads the dataset which the call `dataset` opens.
+
+    Example:
+        >>> loader_text("HDF5Dataset('a.h5')", Schema.of([{"x": 1}])).partition(", workers=")[0]
+        "loader = feedline.Loader(feedline.datasets.HDF5Dataset('a.h5'), batch_size=32, shuffle=True"
+    """
+    call = f"loader = feedline.Loader(feedline.datasets.{dataset}, {loader_options(is_stream=is_stream)}"
+    if all(column.stacks for column in schema.columns):
+        return f"{call})"
+    return f"{call}, collate_fn=list)  # its samples do not stack: put a function there, such as feedline.collate.pad()"
+
+
+def loader_options(*, is_stream: bool = False) -> str:
+    """Return the options of the loader in a line for people, with no more workers than this machine has cores."""
+    return f"batch_size=32, {'' if is_stream else 'shuffle=True, '}workers={min(_WORKERS, core_count())}"
+
+
+# Any, from here on: a dataset of any class.
+def open_packed(format_name: str, files: Path | list[Path], schema: Schema, form: str) -> Any:
+    """Open an output, or shards of one, with the source that reads it."""
+    options: dict[str, object] = {"fields": fields_for(format_name, schema, form)}
+    if format_name == "tar":
+        options["cache"] = False
+    # A path, not a string: the file's name may look like a pattern.
+    return READABLE[format_name].source(files, **options)
+
+
+def count_samples(dataset: object, size: int, report: Callable[[int], object]) -> int:
+    """Read all samples of a dataset of about `size` bytes, so that the source compares all checksums.
+
+    Calls `report` with the number of samples from time to time, and at the end.
+    """
+    count = 0
+    for count, _ in enumerate(_all_of(dataset, size), 1):
+        if count % _READ_SAMPLES == 0:
+            report(count)
+    report(count)
+    return count
+
+
+def _all_of(dataset: Any, size: int) -> Iterator[object]:
+    if not hasattr(dataset, "__getitems__"):
+        yield from (dataset[index] for index in range(len(dataset))) if hasattr(dataset, "__getitem__") else dataset
+        return
+    count = len(dataset)
+    step = max(1, min(_READ_SAMPLES, _READ_BYTES * count // max(1, size)))
+    for first in range(0, count, step):
+        yield from dataset.__getitems__(range(first, min(first + step, count)))
+
+
+def size_on_disk(paths: Iterable[Path]) -> int:
+    """Return the total size of files, including all files in folders."""
+    files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -92,11 +92,9 @@ def check_replaceable(
             f"{out} is not replaced, because feedline did not write {stranger!r} there. Remove it, or give another "
             "name."
         )
-    kinds = ("file", "folder")
     if out.exists() and out.is_dir() != is_folder:
-        raise BadOption(
-            f"{out} is a {kinds[out.is_dir()]}, but would become a {kinds[is_folder]}. Remove it, or give another name."
-        )
+        kinds = ("folder", "file") if out.is_dir() else ("file", "folder")
+        raise BadOption(f"{out} is a {kinds[0]}, but would become a {kinds[1]}. Remove it, or give another name.")
     make_folder_for(out)
 
 
@@ -190,9 +188,7 @@ def is_name(name: str) -> bool:
 
 def as_names(names: object, option: str) -> tuple[str, ...]:
     """Return field names as a tuple. Raises BadOption: `names` is not a list of names."""
-    if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
-        raise BadOption(f"{option}={names!r} is not a list of names.")
-    found = tuple(names)
+    found = tuple(names) if isinstance(names, Iterable) and not isinstance(names, (str, bytes)) else (None,)
     if not all(isinstance(one, str) for one in found):
         raise BadOption(f"{option}={names!r} is not a list of names.")
     return found

@@ -16,7 +16,7 @@ from feedline.datasets.storage.remote import Remote, checked_remote
 from feedline.datasets.storage.storage import protocol_of
 from feedline.errors import BadOption, PackError
 from feedline.system.sizes import byte_count
-from feedline.tools.write.opening import called, dataset_fingerprint, open_given
+from feedline.tools.write.opening import called, dataset_fingerprint, dataset_text, loader_text, open_given
 from feedline.tools.write.options import (
     Options,
     as_fields,
@@ -28,7 +28,6 @@ from feedline.tools.write.options import (
 from feedline.tools.write.pictures import Pictures
 from feedline.tools.write.place import LocalPlace, Place
 from feedline.tools.write.prepare import Prepare, numbered
-from feedline.tools.write.reading import dataset_text, loader_text
 from feedline.tools.write.run import Run, Stage, loader_of
 from feedline.tools.write.samples import Samples
 from feedline.tools.write.store import StorePlace
@@ -180,14 +179,8 @@ def pack(
         if not (source or opened.text):
             job["dataset"] = dataset_fingerprint(dataset)
         prepare = Prepare(options.pictures, options.fields, skips=options.skips)
-        loader = loader_of(
-            numbered(dataset, skips=options.skips),
-            BATCH,
-            prepare,
-            workers=workers,
-            engine=engine,
-            start_method=start_method,
-        )
+        samples_in_order = numbered(dataset, skips=options.skips)
+        loader = loader_of(samples_in_order, BATCH, prepare, workers, engine=engine, start_method=start_method)
         place: Place
         if address:
             store = checked_remote(remote)

@@ -6,7 +6,6 @@ position after the last of them. A run that finds the file continues from there,
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -18,9 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from feedline.datasets.framework.manifest import FACTS, INDEX_FOLDER, JOB, WORK_FOLDER
-from feedline.datasets.framework.store import read_stored, write_stored
-from feedline.errors import BadOption, PackError
+from feedline.datasets.framework.checksums import check_seal, sealed
+from feedline.datasets.framework.manifest import FACTS, INDEX_FOLDER, JOB, UNFINISHED, WORK_FOLDER
+from feedline.errors import BadOption, CorruptSource, PackError
 from feedline.system.failures import add_note
 from feedline.system.files import sync, write_durably
 from feedline.types import JsonObject
@@ -41,10 +40,17 @@ _PIECE = 1 << 20
 
 Indexing = Callable[[Path, int], bytes]
 """Returns the index of a shard, given its file and checksum; no bytes if it needs none."""
+# object: JSON-compatible values.
+Entry = dict[str, object]
+"""What the job file and the manifest say of a shard."""
 
 
 class Place(ABC):
-    """Where an output is built. It outlives the process if there is something to resume."""
+    """Where an output is built. It outlives the process if there is something to resume.
+
+    Args:
+        job: description of the job, in JSON-compatible values. Only the same job can be resumed.
+    """
 
     folder: Path
     """The local folder in which the next shard is written."""
@@ -55,9 +61,11 @@ class Place(ABC):
     version = ""
     """Part of the names of shards that replace others in a store."""
 
-    # object: JSON-compatible values.
+    def __init__(self, job: JsonObject) -> None:
+        self._job: JsonObject = json.loads(json.dumps(job))
+
     @abstractmethod
-    def keep(self, shard: Path, entries: list[dict[str, object]], index_of: Indexing, note: JsonObject) -> None:
+    def keep(self, shard: Path, entries: list[Entry], index_of: Indexing, note: JsonObject) -> None:
         """Take a complete shard, complete its entry, which is the last one, and record the position after it."""
 
     @abstractmethod
@@ -68,17 +76,45 @@ class Place(ABC):
     def close(self) -> None:
         """Release everything, and remove what is not needed to resume. May be called twice."""
 
-    def _check_job(self, left: JsonObject, job: JsonObject) -> None:
+    @abstractmethod
+    def _put(self, name: str, data: bytes) -> None:
+        """Write or replace a small file: an index, the job file or the manifest."""
+
+    @abstractmethod
+    def _take(self, shard: Path, entry: Entry) -> None:
+        """Move a complete shard to its name."""
+
+    def _keep_shard(self, shard: Path, entry: Entry, index_of: Indexing) -> None:
+        entry["crc32"] = crc32 = crc32_of(shard)
+        if index := index_of(shard, crc32):
+            self._put(f"{INDEX_FOLDER}/{entry['name']}", index)
+        self._take(shard, entry)
+
+    def _note(self, note: JsonObject, entries: list[Entry]) -> None:
+        """Write the job file."""
+        self._put(UNFINISHED, json.dumps(sealed({**note, "job": self._job, "shards": entries})).encode())
+
+    def _left_in(self, content: bytes | None) -> JsonObject | None:
+        """Return what a job file says; None if there is no shard to resume after, or if it is damaged."""
+        try:
+            check_seal(UNFINISHED, content or b"{}", is_own=True)
+        except CorruptSource:
+            return None
+        left: JsonObject = json.loads(content or b"{}")
+        return left if left.get("shards") else None
+
+    def _check_job(self, left: JsonObject) -> None:
         """Refuse to resume a different job. Raises BadOption."""
-        before = left["job"]
+        before, job = left["job"], self._job
         name = next((name for name in {**before, **job} if before.get(name) != job.get(name)), None)
-        if name == "dataset":  # the value is a fingerprint, which means nothing to a reader
-            what = "another dataset: its contents, or the code that makes its samples, have changed. (In Python, you "
-            what += "can name the dataset with source=; then only the name has to stay the same.)"
-        elif name is not None:
-            what = f"{name}={before.get(name)!r}, but now it is {job.get(name)!r}."
-        else:
+        if name is None:
             return
+        what = f"{name}={before.get(name)!r}, but now it is {job.get(name)!r}."
+        if name == "dataset":  # the value is a fingerprint, which means nothing to a reader
+            what = (
+                "another dataset: its contents, or the code that makes its samples, have changed. (In Python, you can "
+                "name the dataset with source=; then only the name has to stay the same.)"
+            )
         raise BadOption(
             f"{self.name} was left by a run with {what} Run with --restart (restart=True) to start over, or with "
             "everything as it was to resume."
@@ -96,17 +132,19 @@ class LocalPlace(Place):
 
     Args:
         out: the output.
-        job: description of the job, in JSON-compatible values. Only the same job can be resumed.
+        job: as for `Place`.
         restart: True to start over, discarding what an earlier run left.
         verify: True to compare the checksums of the shards that an earlier run left.
         check: raises an error if what is at `out` may not be replaced.
     """
 
     def __init__(self, out: Path, job: JsonObject, *, restart: bool, verify: bool, check: Callable[[], object]) -> None:
+        super().__init__(job)
         self.folder = out.with_name(out.name + WORK_FOLDER)
         self.name = str(self.folder)
         self._out = out
-        self._job = json.loads(json.dumps(job))
+        self._output = self.folder / _OUTPUT
+        self._replaced = self.folder / _REPLACED
         self._check = check
         self._is_undelivered = False
         self._lock = self._locked()
@@ -126,27 +164,23 @@ class LocalPlace(Place):
         if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
             raise self._foreign("is not a folder")
         self.folder.mkdir(parents=True, exist_ok=True)
-        names = os.listdir(self.folder)
-        if names and LOCK not in names:
-            raise self._foreign(f"holds {min(names)!r}")
-        lock = -1
+        names, path = os.listdir(self.folder), self.folder / LOCK
+        if names and (path.is_symlink() or not path.is_file()):
+            raise self._foreign(f"holds {LOCK if LOCK in names else min(names)!r}")
+        lock = os.open(path, _OPEN_LOCK, 0o666)
         try:
-            lock = os.open(self.folder / LOCK, _OPEN_LOCK, 0o666)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not self._is_here(lock):
-                raise FileNotFoundError
+                raise BlockingIOError  # another run has just removed it
             self._mark(lock)
         except BaseException as exc:
-            if lock >= 0:
-                os.close(lock)
-            if isinstance(exc, (BlockingIOError, FileNotFoundError)):  # the latter: another run has just removed it
-                raise BadOption(
-                    f"Another process is packing into {self._out}: {self.folder} is locked. Wait for it or give "
-                    "another name."
-                ) from exc
-            if isinstance(exc, OSError) and exc.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-                raise self._foreign(f"holds {LOCK!r}") from exc  # a link, a folder or a socket
-            raise
+            os.close(lock)
+            if not isinstance(exc, BlockingIOError):
+                raise
+            raise BadOption(
+                f"Another process is packing into {self._out}: {self.folder} is locked. Wait for it or give another "
+                "name."
+            ) from exc
         return lock
 
     def _is_here(self, lock: int) -> bool:
@@ -184,14 +218,14 @@ class LocalPlace(Place):
 
     def _begin(self, *, restart: bool, verify: bool) -> None:
         self._restore()
-        content = None if restart else read_stored(self.folder / JOB)
-        left: JsonObject = {} if content is None else json.loads(content)
-        if left.get("shards"):
-            self._check_job(left, self._job)
+        job = self.folder / JOB
+        left = self._left_in(job.read_bytes()) if job.is_file() and not restart else None
+        if left is not None:
+            self._check_job(left)
             if all(self._has(entry, verify=verify) for entry in left["shards"]):
                 self.left = left
                 listed = {INDEX_FOLDER, *(entry["name"] for entry in left["shards"])}
-                for path in [*(self.folder / _OUTPUT).glob("*"), *(self.folder / _OUTPUT / INDEX_FOLDER).glob("*")]:
+                for path in list(self._output.rglob("*")):
                     if path.name not in listed:  # its run was killed before the job file named it
                         remove(path)
                 return
@@ -200,14 +234,14 @@ class LocalPlace(Place):
 
     def _has(self, entry: JsonObject, *, verify: bool) -> bool:
         """True if a shard that the job file lists is there, unchanged."""
-        path = self.folder / _OUTPUT / entry["name"]
+        path = self._output / entry["name"]
         is_there = path.is_file() and path.stat().st_size == entry["bytes"]
         return is_there and (not verify or crc32_of(path) == entry["crc32"])
 
     def _restore(self) -> None:
         """Return its name to an older output, if its run was killed before the new one got the name."""
-        if (self.folder / _REPLACED).exists() and not self._out.exists():
-            os.rename(self.folder / _REPLACED, self._out)
+        if self._replaced.exists() and not self._out.exists():
+            os.rename(self._replaced, self._out)
 
     def _empty(self) -> None:
         (self.folder / JOB).unlink(missing_ok=True)  # the rest means nothing then
@@ -215,26 +249,27 @@ class LocalPlace(Place):
             if path.name != LOCK and _OWN[""].fullmatch(path.name):
                 remove(path)
 
-    def keep(self, shard: Path, entries: list[dict[str, object]], index_of: Indexing, note: JsonObject) -> None:
+    def keep(self, shard: Path, entries: list[Entry], index_of: Indexing, note: JsonObject) -> None:
         self._check_here()
-        entry, output = entries[-1], self.folder / _OUTPUT
-        entry["crc32"] = crc32 = crc32_of(shard)
-        index = index_of(shard, crc32)
-        output.mkdir(exist_ok=True)
-        if index:
-            (output / INDEX_FOLDER).mkdir(exist_ok=True)
-            write_durably(output / INDEX_FOLDER / str(entry["name"]), index)
-        os.replace(shard, output / str(entry["name"]))
-        sync(output)
-        write_stored(self.folder / JOB, [json.dumps({**note, "job": self._job, "shards": entries}).encode()])
+        self._output.mkdir(exist_ok=True)
+        self._keep_shard(shard, entries[-1], index_of)
+        self._note(note, entries)
+
+    def _put(self, name: str, data: bytes) -> None:
+        path = self.folder / JOB if name == UNFINISHED else self._output / name
+        path.parent.mkdir(exist_ok=True)
+        write_durably(path, data)
+
+    def _take(self, shard: Path, entry: Entry) -> None:
+        os.replace(shard, self._output / str(entry["name"]))
+        sync(self._output)
 
     def finish(self, built: Path | None, manifest: Callable[[], JsonObject | None]) -> None:
         self._check_here()
         if built is None:
-            built = self.folder / _OUTPUT
+            built = self._output
             if (facts := manifest()) is not None:
-                write_durably(built / FACTS, json.dumps(facts).encode())
-        replaced = self.folder / _REPLACED
+                self._put(FACTS, json.dumps(facts).encode())
         try:
             self._check()  # hours may have passed since the first time
         except BadOption as exc:
@@ -242,9 +277,9 @@ class LocalPlace(Place):
             add_note(exc, f"The new output is complete: {built}. Rename it before the next run starts over.")
             raise
         if self._out.is_dir():
-            remove(replaced)  # its run was killed after the new output had got its name
+            remove(self._replaced)  # its run was killed after the new output had got its name
             # A folder cannot be replaced in one step. In between, readers find no output, never a partial one.
-            os.rename(self._out, replaced)
+            os.rename(self._out, self._replaced)
         try:
             os.replace(built, self._out)
         except BaseException:

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from feedline.errors import CorruptSource, PackError
 from feedline.loader.base import session_of
@@ -25,9 +25,9 @@ from feedline.loader.loader import Loader
 from feedline.system.failures import words
 from feedline.system.files import sync
 from feedline.system.process import core_count
+from feedline.tools.write.opening import size_on_disk
 from feedline.tools.write.place import Place
-from feedline.tools.write.reading import size_on_disk
-from feedline.types import EngineName, JsonObject
+from feedline.types import JsonObject
 
 _FINISHED = "finished"
 """Takes the place of the loader's state after the last item."""
@@ -111,28 +111,13 @@ class Content(ABC):
         """Release everything, without completing the file. May be called twice."""
 
 
-# Any: a dataset of any class.
+# Any: a dataset of any class, and arguments of the loader.
 def loader_of(
-    dataset: Any,
-    batch: int,
-    collate: Callable[[Any], object],
-    *,
-    workers: int | None,
-    engine: EngineName,
-    start_method: str | None,
-    on_error: Literal["raise", "skip"] = "raise",
+    dataset: Any, batch: int, collate: Callable[[Any], object], workers: int | None, **options: Any
 ) -> Loader:
     """Return the loader of a run: all cores by default, and the same random numbers in each run."""
-    loader = Loader(
-        dataset,
-        batch,
-        collate_fn=collate,
-        workers=core_count() if workers is None else workers,
-        engine=engine,
-        start_method=start_method,
-        on_error=on_error,
-        seed=0,
-    )
+    count = core_count() if workers is None else workers
+    loader = Loader(dataset, batch, collate_fn=collate, workers=count, seed=0, **options)
     session_of(loader).rank_watch.is_over = True  # this process writes everything, whatever its rank
     return loader
 

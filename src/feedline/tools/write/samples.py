@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from feedline.datasets.framework.checksums import sealed
+import numpy as np
+
+from feedline.datasets.framework.checksums import KIND, sealed
 from feedline.errors import BadOption, PackError
 from feedline.system.failures import words
-from feedline.tools.write.agreement import Agreement
+from feedline.tools.write.opening import count_samples, open_packed, size_on_disk
 from feedline.tools.write.options import Options
 from feedline.tools.write.pictures import extension_of, is_picture
 from feedline.tools.write.place import remove
 from feedline.tools.write.prepare import Item
-from feedline.tools.write.reading import count_samples, open_packed, size_on_disk
 from feedline.tools.write.run import Content
-from feedline.tools.write.schema import Sample, Schema, Unfit
-from feedline.tools.write.writers.contract import Format, Summary, Writer
+from feedline.tools.write.schema import Column, Sample, Schema, Unfit, describe, listed
+from feedline.tools.write.writers.contract import FORMATS, VERSION, Format, Writer
 from feedline.types import JsonObject
 
 _BLOCK_SAMPLES, _BLOCK_BYTES = 256, 1 << 24
@@ -196,15 +198,15 @@ class Samples(Content):
             return 0
         count, self._shard_count, self._shard_bytes = self._shard_count, 0, 0
         try:
-            writer.finish(Summary(count, self.progress.form) if self._options.is_sharded else self._summary())
+            writer.finish(_summary(count, self.progress.form) if self._options.is_sharded else self._summary())
         finally:
             writer.close()
         self.schema = writer.schema  # the writer may have extended it
         return count
 
-    def _summary(self) -> Summary:
+    def _summary(self) -> JsonObject:
         progress = self.progress
-        return Summary(progress.count, progress.form, progress.skipped, self._options.metadata)
+        return _summary(progress.count, progress.form, progress.skipped, self._options.metadata)
 
     def read_back(self, path: Path, report: Callable[[int], object]) -> int:
         dataset = open_packed(self._format.name, path, self.schema, self.progress.form)
@@ -231,11 +233,80 @@ class Samples(Content):
     def manifest(self, shards: list[dict[str, object]]) -> JsonObject:
         facts = {"format": self._format.name, **self._format.writer.facts(self.schema)}
         place = {"place": self._place} if self._place else {}
-        return sealed({**self._summary().as_json(self.schema), **facts, **place, "shards": shards})
+        fields = {"fields": self.schema.as_json()}
+        return sealed({**self._summary(), **fields, **facts, **place, "shards": shards})
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Decides from the first samples what the fields hold."""
+
+    format: Format
+    called: Callable[[int], str]
+    """Returns the name of a sample for messages, given its position among the first."""
+    ragged: tuple[str, ...] = ()
+    """Array fields whose shapes differ, even if the first samples have equal shapes."""
+    skips: bool = False
+    """True if samples that do not fit are skipped, so that the most frequent kind of value decides."""
+
+    def schema(self, samples: Sequence[Sample]) -> Schema:
+        """Return the schema of the samples, ignoring samples with other fields.
+
+        Raises PackError: the format cannot hold a field, or a field in `ragged` does not exist.
+        """
+        sets = Counter(frozenset(sample) for sample in samples)
+        wanted = sets.most_common(1)[0][0] if self.skips else samples[0].keys()
+        places = [place for place, sample in enumerate(samples) if sample.keys() == wanted]
+        names = list(samples[places[0]])
+        unknown = sorted({*self.ragged} - {*names})
+        if unknown:
+            raise PackError(f"ragged={unknown[0]!r} is not a field: samples have {listed(names)}.")
+        return Schema(tuple(self._column(name, {place: samples[place][name] for place in places}) for name in names))
+
+    def _column(self, name: str, values: dict[int, object]) -> Column:
+        column = self._of(name, list(values.values()))
+        lacking = self.format.writer.cannot_hold(column)
+        if not lacking:
+            return column
+        groups: dict[object, list[int]] = {}  # by the properties in which values are alike
+        for place, value in values.items():
+            kind = self._of(name, [value])
+            alike = (kind.kind, kind.kind != "number" and kind.dtype, kind.shape, value is None)
+            groups.setdefault(alike, []).append(place)
+        by_size = sorted(groups.values(), key=len, reverse=True)
+        kinds = [[value for value in values.values() if value is not None]]
+        kinds += [[values[place] for place in group] for group in by_size]
+        held = [
+            one for one in (self._of(name, kind) for kind in kinds if kind) if not self.format.writer.cannot_hold(one)
+        ]
+        if held and self.skips:
+            return held[0]
+        problem = f"{self.format.name} cannot hold {lacking}, as in the field {name!r}"
+        if len(groups) > 1:
+            (first, *_), (other, *_) = list(groups.values())[:2]
+            problem += f": it is {describe(values[first])} in {self.called(first)}, and {describe(values[other])} in "
+            problem += self.called(other)
+        others = " or ".join(name for name, one in FORMATS.items() if one.can_hold(column))
+        advice = f" Use {others}, or change it in the dataset."
+        if any(isinstance(value, np.ndarray) and is_picture(value) for value in values.values()):
+            advice += " Pictures can be made equal (--resize 256x256) or encoded (--encode png)."
+        elif column.extension not in ("", "bin"):
+            advice += " Pictures can be decoded (--encode raw)."
+        skip = " Or leave out the samples that differ from most: --on-error skip (on_error='skip')." if held else ""
+        raise PackError(f"{problem}.{advice}{skip}")
+
+    def _of(self, name: str, values: Sequence[object]) -> Column:
+        return Column.of(name, values, ragged=name in self.ragged)
+
+
+def _summary(count: int, form: str, skipped: int = 0, metadata: JsonObject | None = None) -> JsonObject:
+    """Return what is stored with the samples, besides the fields."""
+    facts = {"count": count, "form": form, "skipped": skipped, "metadata": metadata or {}}
+    return {"feedline": VERSION, **facts, "checksum": KIND}
 
 
 def _share(left: float, most: int) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.errors import BadOption
 from feedline.tools.write.pictures import extension_of, is_picture
 from feedline.types import JsonObject
 
@@ -170,6 +171,14 @@ class Schema:
                 ) from exc
         return values
 
+    def chosen(self, names: Sequence[str], place: str) -> Schema:
+        """Return the schema of these fields only. Raises BadOption: one does not exist at `place`."""
+        columns = {column.name: column for column in self.columns}
+        missing = next((name for name in names if name not in columns), None)
+        if missing is not None:
+            raise BadOption(f"{place} has no field {missing!r}, only {listed(self.names)}.")
+        return Schema(tuple(columns[name] for name in names))
+
     def with_extension(self, name: str, extension: str) -> Schema:
         """Return the schema with one more extension for a field of bytes."""
         return Schema(
@@ -225,10 +234,11 @@ def describe(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def is_utf8(text: str) -> bool:
+def is_utf8(value: object) -> bool:
     """False for strings with unpaired surrogates, such as file names in other encodings."""
     try:
-        text.encode()
+        if isinstance(value, str):
+            value.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -20,7 +20,6 @@ The output is listed once, at the start. A shard takes a fixed number of request
 from __future__ import annotations
 
 import base64
-import functools
 import json
 import os
 import re
@@ -30,7 +29,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from hashlib import md5
 from inspect import signature
 from pathlib import Path
@@ -44,7 +43,7 @@ from feedline.datasets.storage.storage import Storage, protocol_of, version_of
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, PackError, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.system.shown import counted
-from feedline.tools.write.place import Indexing, Place, crc32_of
+from feedline.tools.write.place import Entry, Indexing, Place
 from feedline.types import JsonObject
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ _PART, _PARTS = 1 << 24, 10
 """Bytes per part of an upload to S3, and the most parts in memory at a time. Guesses."""
 _MOST_PARTS = 10_000
 """Parts that S3 allows."""
-_PIECE = 1 << 24
 _TRIES = 5
 """How often s3fs tries a single request: one that fails must not repeat the other parts of an upload."""
 
@@ -72,7 +70,7 @@ class StorePlace(Place):
 
     Args:
         address: the address of the output.
-        job: description of the job, in JSON-compatible values. Only the same job can be resumed.
+        job: as for `Place`.
         remote: how the store is reached.
         restart: True to start over, discarding what an earlier run left.
         overwrite: True to replace an older output, which can be read until the new one is complete.
@@ -82,13 +80,13 @@ class StorePlace(Place):
     def __init__(
         self, address: str, job: JsonObject, remote: Remote, *, restart: bool, overwrite: bool, verify: bool
     ) -> None:
+        super().__init__(job)
         self._address = address.rstrip("/")
         self.name = shown_url(self._address)
-        self._job = json.loads(json.dumps(job))
         self._verify = verify
         self._saved = 0
         """Complete shards in the job file."""
-        self._stale: list[str] = []
+        self._stale: set[str] = set()
         """Shards and indices of the output that is being replaced."""
         self._uploaded: set[str] = set()
         """Shards and indices that an interrupted run uploaded, perhaps also some that the job file does not name."""
@@ -107,16 +105,16 @@ class StorePlace(Place):
     def _begin(self, *, restart: bool, overwrite: bool) -> None:
         found = self._listed()
         packed = self._packed() if FACTS in found else None
-        output = set[str]() if packed is None else {FACTS, *packed, *(f"{INDEX_FOLDER}/{name}" for name in packed)}
+        output = set[str]() if packed is None else {FACTS, *_with_indices(packed)}
         # Shards that no manifest names are feedline's only beside the job file, which is written before them.
         is_left = UNFINISHED in found
-        others = [name for name in found if name not in output and not (is_left and _is_unfinished(name))]
+        others = found.keys() - output - ({UNFINISHED, *filter(_SHARD.fullmatch, found)} if is_left else set())
         if others:
             raise BadOption(
-                f"{self.name} holds objects that feedline did not write, or that are damaged, such as {others[0]!r}, "
+                f"{self.name} holds objects that feedline did not write, or that are damaged, such as {min(others)!r}, "
                 "and nothing is packed among them. Give another address, or remove them."
             )
-        left = self._left() if is_left and not restart else None
+        left = self._left_in(self._storage.contents(self._at(UNFINISHED))) if is_left and not restart else None
         names = [] if left is None else [str(one["name"]) for one in left["shards"]]
         is_delivered = names == packed  # its run was killed after the manifest, before it had deleted the rest
         if left is not None and is_delivered and left["job"] != self._job:
@@ -128,7 +126,7 @@ class StorePlace(Place):
                 "address."
             )
         if left is not None:
-            self._check_job(left, self._job)
+            self._check_job(left)
         if left is not None and all(found.get(one["name"]) == one["bytes"] for one in left["shards"]):
             self.left, self._saved, version = left, len(names), _version_of(names[0])
         else:
@@ -136,9 +134,8 @@ class StorePlace(Place):
             self._delete(found.keys() - output - {UNFINISHED})
             found = {name: size for name, size in found.items() if name in output}
             version = max((_version_of(name) + 1 for name in packed or ()), default=0)
-        shards = [name for name in found if _SHARD.fullmatch(name)]
-        self._stale = [name for name in shards if _version_of(name) != version]
-        self._uploaded = {*shards} - {*self._stale}
+        self._uploaded = {name for name in found if _SHARD.fullmatch(name) and _version_of(name) == version}
+        self._stale = {*filter(_SHARD.fullmatch, found)} - self._uploaded
         self.version = f"v{version}-" if version else ""
 
     def _packed(self) -> list[str] | None:
@@ -147,24 +144,13 @@ class StorePlace(Place):
             manifest = manifest_in(self._address, self._storage)
         except CorruptSource:
             return None
-        if manifest is None or SEAL not in manifest.stored:
-            return None
-        return [shard.name for shard in manifest.shards]
+        return None if manifest is None or SEAL not in manifest.stored else [shard.name for shard in manifest.shards]
 
-    def _left(self) -> JsonObject | None:
-        """Return the job file; None if there is no shard to resume after, or it is damaged."""
-        try:
-            left: JsonObject = json.loads(self._storage.contents(self._at(UNFINISHED)) or b"{}")
-        except ValueError:
-            return None
-        return left if left.get("shards") else None
-
-    # object: JSON-compatible values.
-    def _note(self, note: JsonObject, entries: list[dict[str, object]]) -> None:
-        self._put(UNFINISHED, json.dumps({**note, "job": self._job, "shards": entries}).encode())
+    def _note(self, note: JsonObject, entries: list[Entry]) -> None:
+        super()._note(note, entries)
         self._saved = len(entries)
 
-    def keep(self, shard: Path, entries: list[dict[str, object]], index_of: Indexing, note: JsonObject) -> None:
+    def keep(self, shard: Path, entries: list[Entry], index_of: Indexing, note: JsonObject) -> None:
         while len(self._pending) >= _UPLOADS:
             self._settle_one()
         entries = list(entries)  # further shards are added meanwhile
@@ -173,23 +159,12 @@ class StorePlace(Place):
         before = self._pending[-1] if self._pending else None
 
         def act() -> None:
-            self._upload_shard(uploading, entries[-1], index_of)
+            self._keep_shard(uploading, entries[-1], index_of)
             if before is not None:
                 before.result()  # raises what it raised: no job file names a shard that is not there
             self._note(note, entries)
 
         self._pending.append(self._pool.submit(act))
-
-    # object: JSON-compatible values.
-    def _upload_shard(self, path: Path, entry: dict[str, object], index_of: Indexing) -> None:
-        entry["crc32"] = crc32 = crc32_of(path)
-        tag = self._upload(path, str(entry["name"]), crc32)
-        if tag:
-            entry["tag"] = tag
-        index = index_of(path, crc32)
-        if index:
-            self._put(f"{INDEX_FOLDER}/{entry['name']}", index)
-        path.unlink()
 
     def _settle_one(self) -> None:
         with self._explained():
@@ -201,9 +176,8 @@ class StorePlace(Place):
         facts = manifest() or {}
         with self._explained():
             self._put(FACTS, json.dumps(facts).encode())
-        names = {str(entry["name"]) for entry in facts["shards"]}
         try:
-            self._delete([*self._stale, *self._uploaded - names - {f"{INDEX_FOLDER}/{name}" for name in names}])
+            self._delete(self._stale | self._uploaded - _with_indices(str(entry["name"]) for entry in facts["shards"]))
             self._delete([UNFINISHED])
         except SourceError as exc:
             warn_user(
@@ -265,16 +239,16 @@ class StorePlace(Place):
             # `put_file` and not `pipe_file`: it makes folders in systems that have some, but no buckets.
             self._ask(name, lambda system, target: system.put_file(file.name, target))
 
-    def _upload(self, path: Path, name: str, crc32: int) -> str:
-        """Upload a file, compare it with what the store says it has, and return the version that the store gave it."""
-        size = path.stat().st_size
+    def _take(self, shard: Path, entry: Entry) -> None:
+        """Upload a shard, compare it with what the store says it has, and note the version that the store gave it."""
+        name, size = str(entry["name"]), shard.stat().st_size
         part = max(_PART, -(-size // _MOST_PARTS))
         options = {"chunksize": part} if protocol_of(self._address) in ("s3", "s3a") else {}
 
         def put(system: AbstractFileSystem, target: str) -> dict[str, object]:
             if "max_concurrency" in signature(getattr(system, "_put_file", system.put_file)).parameters:
                 options["max_concurrency"] = _PARTS // _UPLOADS
-            system.put_file(str(path), target, **options)
+            system.put_file(str(shard), target, **options)
             system.invalidate_cache()
             found: dict[str, object] = system.info(target)
             return found
@@ -283,38 +257,35 @@ class StorePlace(Place):
         differs = f"{shown_url(self._at(name))} is not what was uploaded: "
         if found["size"] != size:
             raise PackError(f"{differs}it has {found['size']} bytes instead of {size}. Run the same command again.")
-        if self._verify and not _is_confirmed(found, path, part) and self._read_back(name, size) != crc32:
+        is_confirmed = not self._verify or _is_confirmed(found, shard, part)
+        if not is_confirmed and self._crc32_of(name, size) != entry["crc32"]:
             raise PackError(f"{differs}its checksum differs. Run the same command again.")
-        return version_of(found, protocol_of(self._address)).tag
+        if tag := version_of(found, protocol_of(self._address)).tag:
+            entry["tag"] = tag
+        shard.unlink()
 
-    def _read_back(self, name: str, size: int) -> int:
+    def _crc32_of(self, name: str, size: int) -> int:
         """Return the checksum of an object for which the store reports none that can be compared."""
         found = 0
-        for start in range(0, size, _PIECE):
-            stop = min(start + _PIECE, size)
-            piece = self._ask(name, functools.partial(_cat, start=start, stop=stop), "read")
-            found = zlib.crc32(piece, found)
+        with closing(self._storage.open(self._at(name))) as blob:
+            for start in range(0, size, _PART):
+                found = zlib.crc32(blob.read(start, min(start + _PART, size)), found)
         return found
 
     def _delete(self, names: Iterable[str]) -> None:
-        addresses = [self._at(name) for name in names]
+        addresses = list(map(self._at, names))
         if addresses:
             self._ask("", lambda system, _: system.rm(list(map(system._strip_protocol, addresses))), "deleted")
 
 
-def _is_unfinished(name: str) -> bool:
-    return name == UNFINISHED or _SHARD.fullmatch(name) is not None
+def _with_indices(shards: Iterable[str]) -> set[str]:
+    return {name for shard in shards for name in (shard, f"{INDEX_FOLDER}/{shard}")}
 
 
 def _version_of(name: str) -> int:
     """Return how many outputs had been replaced when a shard was written, from its name."""
     found = _SHARD.fullmatch(name)
     return int(found["version"] or 0) if found else 0
-
-
-def _cat(system: AbstractFileSystem, path: str, *, start: int, stop: int) -> bytes:
-    data: bytes = system.cat_file(path, start=start, end=stop)
-    return data
 
 
 def _is_confirmed(found: Mapping[str, object], path: Path, part: int) -> bool:

@@ -19,10 +19,9 @@ from feedline.system.options import checked_count
 from feedline.text.encoder import Encoder, EndOption, open_tokenizer, text_of, tokenizer_hash, tokenizer_name
 from feedline.text.token_file import ENDING, MAGIC, opened, verify
 from feedline.text.writing import TokenWriter
-from feedline.tools.write.opening import dataset_fingerprint, open_given
+from feedline.tools.write.opening import dataset_fingerprint, loader_options, open_given
 from feedline.tools.write.options import as_path, check_replaceable
 from feedline.tools.write.place import LocalPlace
-from feedline.tools.write.reading import loader_options
 from feedline.tools.write.run import Content, Run, Stage, loader_of
 from feedline.types import DatasetKind, EngineName, JsonObject
 
@@ -221,15 +220,7 @@ def write_tokens(
             "on_error": on_error,
         }
         joined = Joined(encoder, field, os.getpid())
-        loader = loader_of(
-            dataset,
-            batch,
-            joined,
-            workers=workers,
-            engine=engine,
-            start_method=start_method,
-            on_error=on_error,
-        )
+        loader = loader_of(dataset, batch, joined, workers, engine=engine, start_method=start_method, on_error=on_error)
         place = LocalPlace(path, job, restart=restart, verify=check, check=check_place)
         tokens = Tokens(place.folder, encoder, shard_tokens or SHARD_TOKENS)
         run = Run(loader, tokens, place, is_sharded, total, check, report or (lambda _: None))

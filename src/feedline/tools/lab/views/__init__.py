@@ -13,15 +13,8 @@ from feedline.tools.lab.views import (
     your_dataset,
 )
 
-VIEWS = (
-    pipeline.VIEW,
-    batching.VIEW,
-    samplers.VIEW,
-    collate.VIEW,
-    workers.VIEW,
-    memory.VIEW,
-    transfer.VIEW,
-    bottlenecks.VIEW,
-    faults.VIEW,
-    your_dataset.VIEW,
+_IN_ORDER = (
+    *(pipeline, batching, samplers, collate, workers),
+    *(memory, transfer, bottlenecks, faults, your_dataset),
 )
+VIEWS = tuple(module.VIEW for module in _IN_ORDER)

@@ -1,4 +1,4 @@
-"""From samples to a batch: shapes before and after, by collate function; how much of a batch is padding."""
+"""Collate functions: shapes before and after, and the share of padding with and without buckets."""
 
 from __future__ import annotations
 
@@ -7,33 +7,26 @@ from typing import Annotated
 
 import numpy as np
 
-from feedline.tools.lab.loaders import loader_of
-from feedline.tools.lab.pictures import Event, bars, cells, code, figures, say, table
-from feedline.tools.lab.view import Control, View
+from feedline.tools.lab import view as lab
 
 _SAMPLES = 64
 _LONGEST = 32
 _SHOWN = 8
 _LENGTHS = np.clip(np.random.default_rng(4).lognormal(2.2, 0.6, _SAMPLES), 2, _LONGEST).astype(np.int64)
 _MADE = {
-    "stack": "collate.default",
-    "pad": "collate.pad()",
-    "detection": "collate.detection()",
-    "filter": "collate.drop_none(collate.pad())",
+    "stack": ("collate.default", "All samples have the same shape, so their arrays are stacked."),
+    "pad": ("collate.pad()", "Every sample is padded to the longest in its batch."),
+    "detection": ("collate.detection()", "Images are stacked; boxes stay a list, one array per image."),
+    "filter": ("collate.drop_none(collate.pad())", "Samples that are None are dropped, so the batch is shorter."),
 }
-_RESULTS = {
-    "stack": "All samples have the same shape, so their arrays are stacked.",
-    "pad": "Every sample is padded to the longest in its batch.",
-    "detection": "Images are stacked; boxes stay a list, one array per image.",
-    "filter": "Samples that are None are dropped, so the batch is shorter.",
-}
+"""For each choice: the collate function as code, and the result in a sentence."""
 
 
 def collate(
-    function: Annotated[str, Control("Collate function", options=tuple(_MADE))] = "pad",
-    batch_size: Annotated[int, Control("Batch size", 1, 32)] = 8,
-    bucketed: Annotated[bool, Control("Bucket by length")] = False,
-) -> Iterator[Event]:
+    function: Annotated[str, lab.Control("Collate function", options=tuple(_MADE))] = "pad",
+    batch_size: Annotated[int, lab.Control("Batch size", 1, 32)] = 8,
+    bucketed: Annotated[bool, lab.Control("Bucket by length")] = False,
+) -> Iterator[lab.Event]:
     """See how a collate function turns many samples into one batch.
 
     Samples of the same shape are stacked. Sequences are padded to the longest in their batch, and training computes on
@@ -45,35 +38,34 @@ def collate(
     """
     has_lengths = function in ("pad", "filter")
     text = _code(function, batch_size, bucketed=bucketed and has_lengths)
-    yield code(text)
+    yield lab.code(text)
     dataset = _dataset(function)
-    batch = next(iter(loader_of(text, dataset=dataset, lengths=_LENGTHS)))
-    indices = next(iter(loader_of(text, dataset=range(_SAMPLES), lengths=_LENGTHS).batch_sampler))
+    batch = next(iter(lab.loader_of(text, dataset=dataset, lengths=_LENGTHS)))
+    indices = next(iter(lab.loader_of(text, dataset=range(_SAMPLES), lengths=_LENGTHS).batch_sampler))
     members = [[str(index), _shape(dataset[index])] for index in indices]
     more = [["…", f"{len(members) - _SHOWN} more"]] if len(members) > _SHOWN else []
-    yield table("before", f"Before: {len(members)} samples", ["index", "sample"], members[:_SHOWN] + more)
-    yield table("after", "After: one batch", ["field", "type and shape"], _fields(batch))
-    yield say(_RESULTS[function])
+    yield lab.table("before", f"Before: {len(members)} samples", ["index", "sample"], members[:_SHOWN] + more)
+    fields = batch.items() if isinstance(batch, Mapping) else enumerate(batch)
+    shapes = [[str(name), _shape(value)] for name, value in fields]
+    yield lab.table("after", "After: one batch", ["field", "type and shape"], shapes)
+    yield lab.say(_MADE[function][1])
     if not has_lengths:
-        yield figures({"samples in the batch": len(members)})
+        yield lab.figures({"samples in the batch": len(members)})
         return
     lengths = batch["ids_lengths"].tolist()
-    yield figures(
-        {
-            "samples in the batch": len(lengths),
-            "longest": batch["ids"].shape[1],
-            "padding in this batch": f"{1 - sum(lengths) / batch['ids'].numel():.0%}",
-        }
-    )
+    padding = f"{1 - sum(lengths) / batch['ids'].numel():.0%}"
+    figures = {"samples in the batch": len(lengths), "longest": batch["ids"].shape[1]}
+    yield lab.figures({**figures, "padding in this batch": padding})
     rows = [
         (f"row {row}", [(str(value), "accent" if at < length else "pad") for at, value in enumerate(ids)])
         for row, (ids, length) in enumerate(zip(batch["ids"].tolist()[:16], lengths, strict=False))
     ]
-    yield cells("padded", "The batch, one row per sample", rows, {"tokens of the sample": "accent", "padding": "pad"})
-    waste = {"random": _waste(batch_size, bucketed=False), "bucketed": _waste(batch_size, bucketed=True)}
-    shades = ("pad", "accent") if bucketed else ("accent", "pad")
-    drawn = [(name, share, f"{share:.0%}", shade) for (name, share), shade in zip(waste.items(), shades, strict=True)]
-    yield bars("waste", "Share of padding in all batches of the epoch", drawn)
+    legend = {"tokens of the sample": "accent", "padding": "pad"}
+    yield lab.cells("padded", "The batch, one row per sample", rows, legend)
+    waste = {name: _waste(batch_size, bucketed=name == "bucketed") for name in ("random", "bucketed")}
+    shown = "bucketed" if bucketed else "random"
+    drawn = [(name, share, f"{share:.0%}", "accent" if name == shown else "pad") for name, share in waste.items()]
+    yield lab.bars("waste", "Share of padding in all batches of the epoch", drawn)
 
 
 def _dataset(function: str) -> list[object]:
@@ -93,20 +85,13 @@ def _code(function: str, size: int, *, bucketed: bool) -> str:
         lines = ["from feedline import DataLoader, collate, samplers", ""]
         lines.append(f"batches = samplers.LengthBucketBatchSampler(lengths, batch_size={size})")
         order = "batch_sampler=batches"
-    return "\n".join([*lines, f"loader = DataLoader(dataset, {order}, collate_fn={_MADE[function]}, seed=0)"])
+    return "\n".join([*lines, f"loader = DataLoader(dataset, {order}, collate_fn={_MADE[function][0]}, seed=0)"])
 
 
 def _waste(size: int, *, bucketed: bool) -> float:
     """Run an epoch, and return the share of padding in its batches."""
-    loader = loader_of(_code("pad", size, bucketed=bucketed), dataset=_dataset("pad"), lengths=_LENGTHS)
+    loader = lab.loader_of(_code("pad", size, bucketed=bucketed), dataset=_dataset("pad"), lengths=_LENGTHS)
     return 1 - int(_LENGTHS.sum()) / sum(int(batch["ids"].numel()) for batch in loader)
-
-
-def _fields(batch: object) -> list[list[str]]:
-    fields = (
-        batch.items() if isinstance(batch, Mapping) else enumerate(batch) if isinstance(batch, (list, tuple)) else ()
-    )
-    return [[str(name), _shape(value)] for name, value in fields]
 
 
 def _shape(value: object) -> str:
@@ -121,10 +106,5 @@ def _shape(value: object) -> str:
     return "None" if value is None else f"{type(value).__name__} {value}"
 
 
-VIEW = View(
-    collate,
-    presets=[
-        *({"function": function} for function in ("stack", "detection", "filter")),
-        *({"batch_size": size, "bucketed": bucketed} for size in (4, 8, 16) for bucketed in (False, True)),
-    ],
-)
+_BUCKETED = [{"batch_size": size, "bucketed": bucketed} for size in (4, 8, 16) for bucketed in (False, True)]
+VIEW = lab.View(collate, presets=[*({"function": name} for name in _MADE if name != "pad"), *_BUCKETED])

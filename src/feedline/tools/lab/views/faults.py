@@ -18,9 +18,7 @@ import torch
 from torch.utils.data import Dataset
 
 from feedline.errors import WorkerWarning
-from feedline.tools.lab.loaders import loader_of
-from feedline.tools.lab.pictures import Event, buttons, cells, code, doing, figures, say, table
-from feedline.tools.lab.view import Clicks, Control, View
+from feedline.tools.lab import view as lab
 
 _BATCH = 4
 _SAMPLES = 288
@@ -63,10 +61,10 @@ class Fragile(Dataset[torch.Tensor]):
 
 
 def faults(
-    clicks: Clicks,
-    workers: Annotated[int, Control("Workers", 1, 4)] = 3,
-    happens: Annotated[str, Control("Happens by itself", options=("nothing", *_AT, "all of them"))] = "kill",
-) -> Iterator[Event]:
+    clicks: lab.Clicks,
+    workers: Annotated[int, lab.Control("Workers", 1, 4)] = 3,
+    happens: Annotated[str, lab.Control("Happens by itself", options=("nothing", *_AT, "all of them"))] = "kill",
+) -> Iterator[lab.Event]:
     """Kill workers, freeze them or break samples, and see that no other sample is lost.
 
     Each colour is one worker process. A worker that dies loses the batch that it was making; another worker makes that
@@ -77,26 +75,24 @@ def faults(
     counts at the end show that nothing was lost or delivered twice.
     """
     saved = "state = loader.state_dict()  # after any batch; another loader resumes with load_state_dict(state)"
-    yield code(f"{_code(workers)}\n{saved}")
-    yield doing("Delivering batches. Click a button to cause a fault.")
-    yield buttons(_BUTTONS)
+    yield lab.code(f"{_code(workers)}\n{saved}")
+    yield lab.doing("Delivering batches. Click a button to cause a fault.")
+    yield lab.buttons(_BUTTONS)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", WorkerWarning)
         epoch = _Epoch(workers, Path(folder), caught)
-        try:
-            while epoch.take():
-                yield from epoch.shown()
-                due = [fault for fault, at in _AT.items() if happens in (fault, "all of them") and at == epoch.count]
-                while not clicks.empty():
-                    due.append(clicks.get())
-                for fault in due:
-                    yield say(epoch.cause(fault))
-                time.sleep(_STEP_S)
-        finally:
-            epoch.loader.close()
+        while epoch.take():
+            yield from epoch.shown()
+            due = [fault for fault, at in _AT.items() if happens in (fault, "all of them") and at == epoch.count]
+            while not clicks.empty():
+                due.append(clicks.get())
+            for fault in due:
+                yield lab.say(epoch.cause(fault))
+            time.sleep(_STEP_S)
+        epoch.loader.close()
         yield from epoch.shown()
-        yield say(epoch.result())
+        yield lab.say(epoch.result())
 
 
 class _Epoch:
@@ -104,24 +100,19 @@ class _Epoch:
 
     def __init__(self, workers: int, folder: Path, caught: list[warnings.WarningMessage]) -> None:
         self.count = 0
-        self._workers = workers
-        self._folder = folder
-        self._caught = caught
-        self._open()
+        self._workers, self._folder, self._caught = workers, folder, caught
+        self._seen, self._replaced, self._log = Counter[int](), 0, list[list[str]]()
+        self._drawn: list[tuple[str, str]] = []
+        self._shades: dict[int, str] = {}
+        self._open(None)
         self._left: list[int] = list(self.loader.sampler)
         """Samples that may be broken, in the order of the epoch."""
-        self._seen: Counter[int] = Counter()
-        self._shades: dict[int, str] = {}
-        self._drawn: list[tuple[str, str]] = []
-        self._log: list[list[str]] = []
-        self._before: Counter[str] = Counter()
-        """Counts of the loaders before the current one."""
 
-    def _open(self, state: str = "") -> None:
-        # Any: torch's types.
-        self.loader: Any = loader_of(_code(self._workers), dataset=Fragile(self._folder))
+    # Any: torch's types.
+    def _open(self, state: dict[str, Any] | None) -> None:
+        self.loader: Any = lab.loader_of(_code(self._workers), dataset=Fragile(self._folder))
         if state:
-            self.loader.load_state_dict(json.loads(state))
+            self.loader.load_state_dict(state)
         self._batches = iter(self.loader)
 
     def take(self) -> bool:
@@ -145,44 +136,40 @@ class _Epoch:
         if fault == "break":
             victim = self._left.pop()
             (self._folder / f"broken.{victim}").touch()
-            text = f"Sample {victim} raises an exception from now on."
-        else:
-            state, self._before = json.dumps(self.loader.state_dict()), self._counts()
-            self.loader.close()
-            self._workers = 1 + self._workers % 4
-            self._open(state)
-            text = f"A new loader with {self._workers} workers resumes from a state of {len(state)} bytes."
-        self._note(text)
-        return text
+            return self._note(f"Sample {victim} raises an exception from now on.")
+        saved, self._replaced = json.dumps(self.loader.state_dict()), self._all_replaced()
+        self.loader.close()
+        self._workers = 1 + self._workers % 4
+        self._open(json.loads(saved))
+        return self._note(f"A new loader with {self._workers} workers resumes from a state of {len(saved)} bytes.")
 
-    def shown(self) -> Iterator[Event]:
+    def shown(self) -> Iterator[lab.Event]:
         """Yield the pictures and figures of what has happened so far."""
         rows = [(f"from {at}", self._drawn[at : at + _ROW]) for at in range(0, max(1, self.count), _ROW)]
         legend = {f"process {pid}": shade for pid, shade in self._shades.items()}
-        yield cells("delivered", "Batches in the order of delivery (! marks a shorter one)", rows, legend)
+        yield lab.cells("delivered", "Batches in the order of delivery (! marks a shorter one)", rows, legend)
         begun = (self._folder / "begun").read_text().split()
-        seen = {"batches": self.count, "samples": self._seen.total(), "repeated": self._repeated}
-        yield figures({**seen, "samples made again": len(begun) - len(set(begun)), **self._counts()})
+        seen = {"batches": self.count, "samples": self._seen.total(), "repeated": self._repeated()}
+        made = {"samples made again": len(begun) - len(set(begun)), "workers replaced": self._all_replaced()}
+        yield lab.figures({**seen, **made, "samples skipped": len(self.loader.faults.quarantined)})
         if self._log:
-            yield table("log", "What happened", ["after batch", "what"], self._log)
+            yield lab.table("log", "What happened", ["after batch", "what"], self._log)
 
     def result(self) -> str:
         """Return a sentence on the whole epoch."""
         missing = sorted(set(range(_SAMPLES)) - set(self._seen))
         named = f"{len(missing)} skipped by name ({', '.join(map(str, missing))})" if missing else "none missing"
-        return f"The epoch is over: {len(self._seen)} samples delivered, {self._repeated} repeated, {named}."
+        return f"The epoch is over: {len(self._seen)} samples delivered, {self._repeated()} repeated, {named}."
 
-    def _note(self, text: str) -> None:
+    def _note(self, text: str) -> str:
         self._log.append([str(self.count), text])
+        return text
 
-    @property
     def _repeated(self) -> int:
         return sum(count > 1 for count in self._seen.values())
 
-    def _counts(self) -> Counter[str]:
-        stats = self.loader.stats()
-        counts = {"workers replaced": stats["restarted_workers"], "samples skipped": stats["faults"]["skip"]}
-        return Counter({name: count + self._before[name] for name, count in counts.items()})
+    def _all_replaced(self) -> int:
+        return self._replaced + int(self.loader.stats()["restarted_workers"])
 
 
 def _code(workers: int) -> str:
@@ -200,4 +187,4 @@ loader = DataLoader(
 )"""
 
 
-VIEW = View(faults, presets=[{"happens": name} for name in ("nothing", *_AT, "all of them")])
+VIEW = lab.View(faults, presets=[{"happens": name} for name in ("nothing", *_AT, "all of them")])

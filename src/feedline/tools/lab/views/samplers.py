@@ -9,9 +9,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.tools.lab.loaders import loader_of
-from feedline.tools.lab.pictures import Event, Row, bars, cells, code, figures, say, table
-from feedline.tools.lab.view import Control, View
+from feedline.tools.lab import view as lab
 
 _SAMPLES = 96
 _CLASSES = 4
@@ -35,12 +33,14 @@ _RESULTS = {
 
 
 def samplers(
-    sampler: Annotated[str, Control("Sampler", options=tuple(_MADE))] = "random",
-    batch_size: Annotated[int, Control("Batch size", 1, 48)] = 12,
-    imbalance: Annotated[float, Control("Factor by which each class is rarer than the one before", 1, 4, 0.5)] = 2.0,
-    ranks: Annotated[int, Control("Ranks", 1, 4)] = 1,
-    forget: Annotated[bool, Control("torch's DistributedSampler without set_epoch")] = False,
-) -> Iterator[Event]:
+    sampler: Annotated[str, lab.Control("Sampler", options=tuple(_MADE))] = "random",
+    batch_size: Annotated[int, lab.Control("Batch size", 1, 48)] = 12,
+    imbalance: Annotated[
+        float, lab.Control("Factor by which each class is rarer than the one before", 1, 4, 0.5)
+    ] = 2.0,
+    ranks: Annotated[int, lab.Control("Ranks", 1, 4)] = 1,
+    forget: Annotated[bool, lab.Control("torch's DistributedSampler without set_epoch")] = False,
+) -> Iterator[lab.Event]:
     """See the order of samples that each sampler gives. Colours are classes.
 
     A random order leaves rare classes out of many batches. A weighted sampler draws them more often, with replacement:
@@ -54,38 +54,36 @@ def samplers(
     DistributedSampler, every epoch has the same order; feedline's loader sets the epoch itself.
     """
     text = _torchs(batch_size, ranks) if forget else _code(sampler, batch_size, ranks)
-    yield code(text)
+    yield lab.code(text)
     labels = _labels(imbalance)
     names = {"dataset": range(_SAMPLES), "labels": labels, "lengths": _LENGTHS}
-    loaders = [loader_of(text, **names, rank=rank) for rank in range(ranks)]
+    loaders = [lab.loader_of(text, **names, rank=rank) for rank in range(ranks)]
     epoch, following = ([[batch.tolist() for batch in loader] for loader in loaders] for _ in range(2))
-    seen = Counter(index for batches in epoch for batch in batches for index in batch)
-    yield figures(
-        {
-            "batches per rank": len(epoch[0]),
-            "different samples in the epoch": len(seen),
-            "seen more than once": sum(count > 1 for count in seen.values()),
-            "never seen": _SAMPLES - len(seen),
-        }
-    )
+    every = [batch for batches in epoch for batch in batches]
+    seen = Counter(index for batch in every for index in batch)
+    repeated = sum(count > 1 for count in seen.values())
+    counts = {"different samples in the epoch": len(seen), "seen more than once": repeated}
+    yield lab.figures({"batches per rank": len(epoch[0]), **counts, "never seen": _SAMPLES - len(seen)})
 
-    def row(name: str, batch: list[int]) -> Row:
+    def row(name: str, batch: list[int]) -> lab.Row:
         return name, [(str(index), f"class-{labels[index]}") for index in batch]
 
     for rank, batches in enumerate(epoch):
         whose = f", rank {rank} of {ranks}" if ranks > 1 else ""
         more = f", the first {_SHOWN} batches" if len(batches) > _SHOWN else ""
         rows = [row(f"batch {number}", batch) for number, batch in enumerate(batches[:_SHOWN])]
-        yield cells(f"rank {rank}", f"Epoch 0{whose}{more}: indices of samples", rows, _LEGEND)
+        yield lab.cells(f"rank {rank}", f"Epoch 0{whose}{more}: indices of samples", rows, _LEGEND)
     first = [row(f"epoch {number}", batches[0][0]) for number, batches in enumerate((epoch, following))]
-    yield cells("epochs", "The first batch of two epochs", first, _LEGEND)
-    yield _balance(labels, seen)
-    full = [batch for batches in epoch for batch in batches if len(batch) == batch_size]
-    yield _padding(full) if sampler == "bucketed" else _spread(labels, full)
-    if forget:
-        yield say("set_epoch was not called, so both epochs have the same order.")
-    else:
-        yield say(_RESULTS.get(sampler, "Each epoch has its own order: the loader sets the epoch itself."))
+    yield lab.cells("epochs", "The first batch of two epochs", first, _LEGEND)
+    yield lab.table(
+        "classes",
+        "Classes in the epoch, on all ranks, and in a full batch",
+        ["", "samples", "draws", "fewest in a batch", "on average", "most"],
+        list(_classes(labels, seen, [batch for batch in every if len(batch) == batch_size])),
+    )
+    usual = "Each epoch has its own order: the loader sets the epoch itself."
+    forgotten = "set_epoch was not called, so both epochs have the same order."
+    yield lab.say(forgotten if forget else _RESULTS.get(sampler, usual))
 
 
 def _labels(imbalance: float) -> NDArray[np.int64]:
@@ -115,34 +113,13 @@ loader = DataLoader(dataset, batch_size={size}, sampler=sampler)
 # sampler.set_epoch(epoch) is never called: every epoch has the same order"""
 
 
-def _balance(labels: NDArray[np.int64], seen: Counter[int]) -> Event:
-    rows: list[tuple[str, float, str, str]] = []
-    for name, shade in _LEGEND.items():
-        members = np.flatnonzero(labels == len(rows))
-        draws = sum(seen[index] for index in members.tolist())
-        rows.append((name, float(draws), f"{draws} draws from {len(members)} samples", shade))
-    return bars("balance", "How often each class was drawn in the epoch, on all ranks", rows)
-
-
-def _spread(labels: NDArray[np.int64], batches: list[list[int]]) -> Event:
-    rows = []
+def _classes(labels: NDArray[np.int64], seen: Counter[int], batches: list[list[int]]) -> Iterator[list[str]]:
     for label, name in enumerate(_LEGEND):
+        members = np.flatnonzero(labels == label).tolist()
         counts = [int((labels[batch] == label).sum()) for batch in batches] or [0]
-        rows.append([name, str(min(counts)), f"{np.mean(counts):.1f}", str(max(counts))])
-    return table("spread", "Samples of each class in a full batch", ["", "fewest", "on average", "most"], rows)
+        in_batch = [min(counts), f"{np.mean(counts):.1f}", max(counts)]
+        yield [name, *map(str, [len(members), sum(seen[index] for index in members), *in_batch])]
 
 
-def _padding(batches: list[list[int]]) -> Event:
-    padded = sum(len(batch) * int(_LENGTHS[batch].max()) for batch in batches)
-    share = 1 - sum(int(_LENGTHS[batch].sum()) for batch in batches) / max(1, padded)
-    rows = [["share of padding in a batch", f"{share:.0%}"]]
-    return table("spread", "Lengths of samples that share a batch", ["", "measured"], rows)
-
-
-VIEW = View(
-    samplers,
-    presets=[
-        *({"sampler": name, "ranks": ranks} for name in _MADE for ranks in (1, 2)),
-        {"ranks": 2, "forget": True},
-    ],
-)
+_PRESETS = [{"sampler": name, "ranks": ranks} for name in _MADE for ranks in (1, 2)]
+VIEW = lab.View(samplers, presets=[*_PRESETS, {"ranks": 2, "forget": True}])

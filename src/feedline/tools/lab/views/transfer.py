@@ -10,7 +10,8 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -18,25 +19,18 @@ from typing import Annotated
 import torch
 from torch.utils.data import Dataset
 
-from feedline.tools.lab.loaders import loader_code, loader_of
-from feedline.tools.lab.pictures import Event, Span, bars, code, doing, figures, lanes, path, say
-from feedline.tools.lab.view import Control, View
+from feedline.tools.lab import view as lab
 from feedline.types import JsonObject
 
 _STEPS_MS = (1, 3, 6, 12)
 _BATCH = 64
 _BATCH_BYTES = _BATCH * 3 * 224 * 224 * 4
-_BATCHES = 120
-_WARM_UP = 20
-_SHOWN = 12
+_BATCHES, _WARM_UP, _SHOWN = 120, 20, 12
+_PINNED: dict[str, object] = {"pin_memory": True}
 _WAYS: dict[str, tuple[str, str, dict[str, object]]] = {
     "pageable": ("bad", "copied from ordinary memory by the CPU", {}),
-    "pinned": ("queue", "copied from pinned memory while the training loop waits", {"pin_memory": True}),
-    "non_blocking": (
-        "transfer",
-        "the same, queued behind the last step: no waiting, but no overlap",
-        {"pin_memory": True},
-    ),
+    "pinned": ("queue", "copied from pinned memory while the training loop waits", _PINNED),
+    "non_blocking": ("transfer", "the same, queued behind the last step: no waiting, but no overlap", _PINNED),
     "device=": ("good", "copied ahead of time on a side stream, during the last step", {"device": "cuda"}),
 }
 """For each way to copy: its shade, what happens, and the arguments of the loader."""
@@ -56,9 +50,9 @@ class Ready(Dataset[torch.Tensor]):
 
 
 def transfer(
-    pin: Annotated[bool, Control("Pinned memory (pin_memory)")] = True,
-    step_ms: Annotated[int, Control("Training step", 1, 12, unit="ms")] = 6,
-) -> Iterator[Event]:
+    pin: Annotated[bool, lab.Control("Pinned memory (pin_memory)")] = True,
+    step_ms: Annotated[int, lab.Control("Training step", 1, 12, unit="ms")] = 6,
+) -> Iterator[lab.Event]:
     """See how batches get to the GPU: four ways to copy 64 images (38.5 MB).
 
     The system may move a page of ordinary, pageable memory at any time, so the GPU cannot fetch it: the CPU copies a
@@ -70,9 +64,8 @@ def transfer(
     gets tensors that are already on the GPU.
     """
     way, argument = ("pinned", ", non_blocking=True") if pin else ("pageable", "")
-    imported, _, ahead = _code("device=").partition("\n\n")
-    usual = _code(way).removeprefix(imported)
-    yield code(f"""{imported}{usual}
+    ahead = _code("device=").partition("\n\n")[2]
+    yield lab.code(f"""{_code(way)}
 for images in loader:
     loss = train_step(images.to("cuda"{argument}))
 
@@ -80,88 +73,70 @@ for images in loader:
 for images in loader:  # already on the GPU, copied during the last step
     loss = train_step(images)""")
     if torch.cuda.is_available():
-        yield doing("Measuring on this machine's GPU.")
+        yield lab.doing("Measuring on this machine's GPU.")
         measured = measure(step_ms)
         origin = f"measured just now on {measured['gpu']}"
     else:
         text = (resources.files("feedline.tools.lab") / "recorded" / "transfer.json").read_text("utf-8")
         measured = min(json.loads(text), key=lambda one: abs(one["step_ms"] - step_ms))
-        yield say("This machine has no GPU: the lab shows a recorded run.")
+        yield lab.say("This machine has no GPU: the lab shows a recorded run.")
         origin = f"recorded on {measured['gpu']} with steps of {measured['step_ms']:g} ms"
     rates = {name: measured["ways"][name]["samples_per_s"] for name in _WAYS}
     alone = measured["alone_per_s"]
     shares = {name: f"{rate / alone:.0%} of that" for name, rate in rates.items()}
-    yield figures({"steps alone": f"{alone:,.0f} samples/s", **shares})
+    yield lab.figures({"steps alone": f"{alone:,.0f} samples/s", **shares})
     copy_s = {name: _copy_s(measured["ways"][name]["spans"]) for name in ("pageable", "pinned")}
-    stations = _stations(way, copy_s[way])
-    yield path("path", f"The path of a batch from {way} memory, {origin}", stations, len(stations) - 1)
+    arrived = f"{copy_s[way] * 1000:.1f} ms: {_BATCH_BYTES / copy_s[way] / 1e9:.0f} GB/s"
+    written = f"{_BATCH_BYTES / 1e6:.1f} MB, written by a worker"
+    stations = [("Pinned CPU memory", f"{written}; its pages stay in place, so the GPU can fetch them")]
+    if not pin:
+        stations = [("Pageable CPU memory", f"{written}; the system may move its pages")]
+        stations += [("Staging buffer", "pinned memory of the driver: the CPU copies the batch into it, in pieces")]
+    stations += [("GPU memory", f"the batch is there after {arrived}")]
+    yield lab.path("path", f"The path of a batch from {way} memory, {origin}", stations, len(stations) - 1)
     drawn = [(name, rate, f"{rate:,.0f}", _WAYS[name][0]) for name, rate in rates.items()]
-    yield bars("rates", f"Samples per second in training, {origin}", drawn)
+    yield lab.bars("rates", f"Samples per second in training, {origin}", drawn)
     for name in (*(("pinned", "non_blocking") if pin else ("pageable",)), "device="):
-        yield lanes(name, f"{name}: {_WAYS[name][1]}", ["training loop", "GPU"], measured["ways"][name]["spans"])
+        spans = measured["ways"][name]["spans"]
+        yield lab.lanes(name, f"{name}: {_WAYS[name][1]}", ["training loop", "GPU"], spans)
     slow, fast = (f"{seconds * 1000:.1f} ms" for seconds in copy_s.values())
-    yield say(f"A copy takes {slow} from pageable memory, and {fast} from pinned memory.")
+    yield lab.say(f"A copy takes {slow} from pageable memory, and {fast} from pinned memory.")
 
 
 def _code(way: str) -> str:
-    return loader_code(batch_size=_BATCH, num_workers=4, engine="process", seed=0, **_WAYS[way][2])
+    return lab.loader_code(batch_size=_BATCH, num_workers=4, engine="process", seed=0, **_WAYS[way][2])
 
 
-def _copy_s(spans: list[Span]) -> float:
+def _copy_s(spans: list[lab.Span]) -> float:
     """Return how long the GPU waited for a batch to arrive, between two steps: the median."""
     return statistics.median(end - start for lane, start, end, shade, _ in spans if (lane, shade) == (1, "transfer"))
 
 
-def _stations(way: str, copy_s: float) -> list[tuple[str, str]]:
-    size = f"{_BATCH_BYTES / 1e6:.1f} MB"
-    arrived = f"the batch is there after {copy_s * 1000:.1f} ms: {_BATCH_BYTES / copy_s / 1e9:.0f} GB/s"
-    if way == "pinned":
-        text = f"{size}, written by a worker; its pages stay in place, so the GPU can fetch them"
-        return [("Pinned CPU memory", text), ("GPU memory", arrived)]
-    return [
-        ("Pageable CPU memory", f"{size}, written by a worker; the system may move its pages"),
-        ("Staging buffer", "pinned memory of the driver: the CPU copies the batch into it, piece by piece"),
-        ("GPU memory", f"the GPU fetches each piece; {arrived}"),
-    ]
-
-
 def measure(step_ms: float) -> JsonObject:
     """Train in each of the ways, with steps of `step_ms`; return rates and timelines."""
-    step = _Step(step_ms)
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "step_ms": step_ms,
-        "alone_per_s": _BATCH / step.seconds(),
-        "ways": {way: _trained(way, step) for way in _WAYS},
-    }
+    matrix = torch.rand(2048, 2048, device="cuda", dtype=torch.bfloat16)
 
+    def multiply(count: int) -> None:
+        for _ in range(count):
+            torch.mm(matrix, matrix)
 
-class _Step:
-    """Work for the GPU that takes some milliseconds."""
-
-    def __init__(self, step_ms: float) -> None:
-        self._matrix = torch.rand(2048, 2048, device="cuda", dtype=torch.bfloat16)
-        self._count = 1
-        self._count = max(1, round(step_ms / 1000 / self.seconds()))
-
-    def __call__(self) -> None:
-        for _ in range(self._count):
-            torch.mm(self._matrix, self._matrix)
-
-    def seconds(self) -> float:
-        """Return how long a step takes by itself."""
-        for number in range(70):
-            if number == 20:
-                torch.cuda.synchronize()
-                began = time.perf_counter()
-            self()
+    def seconds(count: int) -> float:
+        multiply(20 * count)
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        multiply(50 * count)
         torch.cuda.synchronize()
         return (time.perf_counter() - began) / 50
 
+    count = max(1, round(step_ms / 1000 / seconds(1)))
+    ways = {way: _trained(way, partial(multiply, count)) for way in _WAYS}
+    alone_per_s = _BATCH / seconds(count)
+    return {"gpu": torch.cuda.get_device_name(), "step_ms": step_ms, "alone_per_s": alone_per_s, "ways": ways}
 
-def _trained(way: str, step: _Step) -> JsonObject:
+
+def _trained(way: str, step: Callable[[], None]) -> JsonObject:
     """Train in one way; return its rate, and the spans of some steps on the lanes of the training loop and the GPU."""
-    loader = loader_of(_code(way), dataset=Ready())
+    loader = lab.loader_of(_code(way), dataset=Ready())
     origin = torch.cuda.Event(enable_timing=True)
     seen: list[tuple[float, float, float, list[torch.cuda.Event]]] = []
     batches, began_s = iter(loader), 0.0
@@ -190,7 +165,7 @@ def _trained(way: str, step: _Step) -> JsonObject:
     rate = (_BATCHES - _WARM_UP) * _BATCH / (time.perf_counter() - began_s)
     del batches
     loader.close()
-    spans: list[Span] = []
+    spans: list[lab.Span] = []
     for number, (asked, got, copied, marks) in enumerate(seen):
         arrives, computes, ends = (max(0.0, origin.elapsed_time(mark) / 1000) for mark in marks)
         spans.append((0, asked, got, "order", f"waits for batch {number}"))
@@ -202,7 +177,7 @@ def _trained(way: str, step: _Step) -> JsonObject:
     return {"samples_per_s": rate, "spans": spans}
 
 
-VIEW = View(transfer, presets=[{"step_ms": step_ms, "pin": pin} for step_ms in _STEPS_MS for pin in (True, False)])
+VIEW = lab.View(transfer, presets=[{"step_ms": step_ms, "pin": pin} for step_ms in _STEPS_MS for pin in (True, False)])
 
 if __name__ == "__main__":
     Path(sys.argv[1]).write_text(json.dumps([measure(step_ms) for step_ms in _STEPS_MS]) + "\n", "utf-8")

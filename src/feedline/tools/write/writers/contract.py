@@ -11,7 +11,7 @@ import importlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, ClassVar
@@ -19,30 +19,13 @@ from typing import IO, Any, ClassVar
 import numpy as np
 
 from feedline.datasets.derived.formats import COMPRESSED, READABLE
-from feedline.datasets.framework.checksums import KIND
+from feedline.datasets.framework.checksums import sealed
 from feedline.errors import BadOption
 from feedline.system.optional import require
 from feedline.tools.write.schema import Column, Sample, Schema, Unfit
 from feedline.types import JsonObject
 
 VERSION = 1
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Metadata about all samples, known after the last one; stored with them where the format has a place for it."""
-
-    count: int
-    form: str = "dict"
-    """Form of a sample in the dataset: "dict", "tuple" or "one"."""
-    skipped: int = 0
-    """Samples that could not be read, or did not fit, and were left out."""
-    metadata: JsonObject = field(default_factory=dict)
-    """Values about all samples, such as the names of classes."""
-
-    def as_json(self, schema: Schema) -> JsonObject:
-        """Return the summary in JSON-compatible values. Samples have checksums; `sealed` adds one for the summary."""
-        return {"feedline": VERSION, **asdict(self), "fields": schema.as_json(), "checksum": KIND}
 
 
 class Writer(ABC):
@@ -102,14 +85,13 @@ class Writer(ABC):
         Raises Unfit: the format cannot hold one of its values.
         """
         for column in schema.columns:
-            refusal = cls._refusal(column, sample[column.name])
-            if refusal is not None:
-                raise refusal
+            if refusal := cls._refusal(column, sample[column.name]):
+                raise unfit(cls, column, *refusal)
         return sample
 
     @classmethod
-    def _refusal(cls, column: Column, value: object) -> Unfit | None:
-        """Return the error for a value that the format cannot hold, although it can hold other values of the column."""
+    def _refusal(cls, column: Column, value: object) -> tuple[str, str] | None:
+        """Say what such a value of the column is that the format cannot hold, and which formats can; None if it can."""
         return None
 
     @abstractmethod
@@ -121,8 +103,12 @@ class Writer(ABC):
         """Append samples that `encoded` returned."""
 
     @abstractmethod
-    def finish(self, summary: Summary) -> None:
-        """Complete the output, and close everything."""
+    def finish(self, summary: JsonObject) -> None:
+        """Complete the output with this summary of all samples, and close everything."""
+
+    def sealed(self, summary: JsonObject, **more: object) -> JsonObject:
+        """Return a summary with the fields and a checksum, to be stored where the format has a place for it."""
+        return sealed({**summary, "fields": self.schema.as_json(), **more})
 
     @abstractmethod
     def close(self) -> None:

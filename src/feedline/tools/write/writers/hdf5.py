@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feedline.datasets.formats.hdf5.checked import SUMS, value_sum
-from feedline.datasets.framework.checksums import BlockSums, sealed
+from feedline.datasets.framework.checksums import BlockSums
 from feedline.system.optional import require
-from feedline.tools.write.schema import Column, Sample, Unfit, is_utf8
-from feedline.tools.write.writers.contract import Summary, Writer, unfit
+from feedline.tools.write.schema import Column, Sample, is_utf8
+from feedline.tools.write.writers.contract import Writer
 from feedline.types import JsonObject
 
 if TYPE_CHECKING:
@@ -80,14 +80,10 @@ class Hdf5Writer(Writer):
     holds_empty = False
 
     @classmethod
-    def _refusal(cls, column: Column, value: Any) -> Unfit | None:
-        if column.kind != "str":
-            return None
-        reason = "a NUL character" if "\0" in value else "" if is_utf8(value) else "an unpaired surrogate"
-        if reason:
-            what = f"is the string {value!r:.80} with {reason} in it"
-            return unfit(cls, column, what, "lmdb")
-        return None
+    def _refusal(cls, column: Column, value: Any) -> tuple[str, str] | None:
+        has_nul = column.kind == "str" and "\0" in value
+        reason = "a NUL character" if has_nul else "" if is_utf8(value) else "an unpaired surrogate"
+        return (f"is the string {value!r:.80} with {reason} in it", "lmdb") if reason else None
 
     def _open(self) -> None:
         h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
@@ -164,12 +160,12 @@ class Hdf5Writer(Writer):
         space.select_hyperslab((self._count,), (len(values),))
         dataset.id.write(h5py.h5s.create_simple((len(values),)), space, rows, h5py.h5t.py_create(dataset.dtype))
 
-    def finish(self, summary: Summary) -> None:
+    def finish(self, summary: JsonObject) -> None:
         for name, sums in self._blocks.items():
             found = sums.finish() if isinstance(sums, BlockSums) else np.array(sums, np.uint32)
             self._store[name].attrs[SUMS] = found
         # Of fixed length: strings of variable length lie in a heap, and damage there makes the HDF5 library loop.
-        self._store.attrs[META] = np.bytes_(json.dumps(sealed(summary.as_json(self.schema))))
+        self._store.attrs[META] = np.bytes_(json.dumps(self.sealed(summary)))
         self._store.close()
         self._file.check()
         self.close()

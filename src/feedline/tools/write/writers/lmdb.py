@@ -10,11 +10,10 @@ from typing import Any
 
 from feedline.datasets.formats.lmdb.dataset import META_KEY, SUM_BYTES, key_of, sum_of
 from feedline.datasets.formats.lmdb.environment import acquire, release
-from feedline.datasets.framework.checksums import sealed
 from feedline.memory.sharing import records
 from feedline.system.optional import require
 from feedline.tools.write.schema import Sample, Schema, Unfit
-from feedline.tools.write.writers.contract import Summary, Writer
+from feedline.tools.write.writers.contract import Writer
 from feedline.types import JsonObject
 
 _MAP_BYTES = 1 << 40
@@ -78,14 +77,14 @@ class LmdbWriter(Writer):
         except lmdb.Error as exc:
             raise OSError(errno.ENOSPC, f"{exc}") from exc
 
-    def finish(self, summary: Summary) -> None:
+    def finish(self, summary: JsonObject) -> None:
         self._commit()
         pages, page_bytes = self._environment.info()["last_pgno"] + 1, self._environment.stat()["psize"]
         self.close()
         # A program that opens the file without a map size uses the stored one, so store no more than needed.
         self._open_map(pages * page_bytes + 64 * _PAGE_BYTES)
-        meta = sealed({**summary.as_json(self.schema), "encoding": "record"})
-        self._transaction.put(META_KEY, json.dumps(meta).encode(), append=True)
+        meta = json.dumps(self.sealed(summary, encoding="record"))
+        self._transaction.put(META_KEY, meta.encode(), append=True)
         self._commit()
         self.close()
 

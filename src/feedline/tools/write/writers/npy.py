@@ -11,10 +11,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from feedline.datasets.framework.checksums import BlockSums, as_text, sealed
+from feedline.datasets.framework.checksums import BlockSums, as_text
 from feedline.datasets.framework.manifest import FACTS
-from feedline.tools.write.schema import Column, Sample, Unfit
-from feedline.tools.write.writers.contract import Summary, Writer, let_go, unfit
+from feedline.tools.write.schema import Column, Sample
+from feedline.tools.write.writers.contract import Writer, let_go
 from feedline.types import JsonObject
 
 _COPY_ROWS = 4096
@@ -36,14 +36,11 @@ class NpyWriter(Writer):
     kinds = ("array", "number", "str")  # not bytes: NumPy drops zeros at their end
 
     @classmethod
-    def _refusal(cls, column: Column, value: Any) -> Unfit | None:
-        if column.kind != "str":
-            return None
-        if value.endswith("\0"):
-            what = f"is the string {value!r:.80} with a NUL character at the end"
-            return unfit(cls, column, what, "lmdb")
-        if len(value) > _MOST_CHARACTERS:
-            return unfit(cls, column, f"is a string of {len(value):,} characters", "lmdb, hdf5 or tar")
+    def _refusal(cls, column: Column, value: Any) -> tuple[str, str] | None:
+        if column.kind == "str" and value.endswith("\0"):
+            return f"is the string {value!r:.80} with a NUL character at the end", "lmdb"
+        if column.kind == "str" and len(value) > _MOST_CHARACTERS:
+            return f"is a string of {len(value):,} characters", "lmdb, hdf5 or tar"
         return None
 
     def _open(self) -> None:
@@ -88,7 +85,7 @@ class NpyWriter(Writer):
         lengths = [(len(data), len(text)) for data, text in zip(encoded, texts, strict=True)]
         self._files[f"{name}.lengths"].write(np.array(lengths, np.int64).tobytes())
 
-    def finish(self, summary: Summary) -> None:
+    def finish(self, summary: JsonObject) -> None:
         for column in self.schema.columns:
             if column.kind == "str":
                 self._write_strings(column)
@@ -103,7 +100,7 @@ class NpyWriter(Writer):
             name: {"header": self._headers[name], "bytes": one.block_bytes, "blocks": as_text(one.finish())}
             for name, one in self._sums.items()
         }
-        (self.path / FACTS).write_text(json.dumps(sealed({**summary.as_json(self.schema), "sums": sums})))
+        (self.path / FACTS).write_text(json.dumps(self.sealed(summary, sums=sums)))
 
     def _write_strings(self, column: Column) -> None:
         texts, lengths = self._files[f"{column.name}.text"], self._files[f"{column.name}.lengths"]

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feedline.datasets.framework.checksums import sealed
 from feedline.errors import MissingExtra
 from feedline.system.optional import require
 from feedline.tools.write.prepare import size_of
-from feedline.tools.write.schema import Column, Sample, Schema, Unfit, describe, is_utf8
-from feedline.tools.write.writers.contract import Summary, Writer, let_go, unfit
+from feedline.tools.write.schema import Column, Sample, Schema, describe, is_utf8
+from feedline.tools.write.writers.contract import Writer, let_go
 from feedline.types import JsonObject
 
 if TYPE_CHECKING:
@@ -67,16 +66,13 @@ class ParquetWriter(Writer):
         return super().cannot_hold(column)
 
     @classmethod
-    def _refusal(cls, column: Column, value: Any) -> Unfit | None:
-        if isinstance(value, str) and not is_utf8(value):
-            what = f"is the string {value!r:.80} with an unpaired surrogate in it"
-            return unfit(cls, column, what, "lmdb")
+    def _refusal(cls, column: Column, value: Any) -> tuple[str, str] | None:
+        if not is_utf8(value):
+            return f"is the string {value!r:.80} with an unpaired surrogate in it", "lmdb"
         if _is_time(column) and value is not None and np.isnat(value):
-            return unfit(cls, column, "is NaT, which would come back as None", "lmdb")
+            return "is NaT, which would come back as None", "lmdb"
         size = size_of(value) if column.kind in ("str", "bytes", "ragged") else 0
-        if size > cls.most_bytes:
-            return unfit(cls, column, f"is {describe(value)} of {size:,} bytes", "lmdb, hdf5 or tar")
-        return None
+        return (f"is {describe(value)} of {size:,} bytes", "lmdb, hdf5 or tar") if size > cls.most_bytes else None
 
     def _open(self) -> None:
         parquet = require("pyarrow.parquet", extra="parquet", purpose="Writing Parquet")
@@ -108,9 +104,9 @@ class ParquetWriter(Writer):
         columns = [array_of(column, [row[column.name] for row in rows]) for column in self.schema.columns]
         self._sink.write_table(pa.Table.from_arrays(columns, schema=self._arrow), row_group_size=_MOST_ROWS)
 
-    def finish(self, summary: Summary) -> None:
+    def finish(self, summary: JsonObject) -> None:
         self._write_group()
-        self._sink.add_key_value_metadata({META: json.dumps(sealed(summary.as_json(self.schema)))})
+        self._sink.add_key_value_metadata({META: json.dumps(self.sealed(summary))})
         self._sink.close()
         self._file.close()
 

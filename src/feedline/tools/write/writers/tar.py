@@ -18,11 +18,10 @@ import numpy as np
 
 from feedline.datasets.formats.tar.index import encode, scan
 from feedline.datasets.formats.tar.members import SUM_AT, sum_field
-from feedline.datasets.framework.checksums import sealed
 from feedline.datasets.storage.blob import LocalBlob
 from feedline.tools.write.pictures import extension_of
 from feedline.tools.write.schema import Column, Sample, Schema, is_utf8
-from feedline.tools.write.writers.contract import VERSION, Summary, Writer, let_go, unfit
+from feedline.tools.write.writers.contract import VERSION, Writer, let_go, unfit
 from feedline.types import JsonObject
 
 _BLOCK = 512
@@ -78,10 +77,10 @@ class TarWriter(Writer):
             self.schema = self.schema.with_extension(column.name, extension)
         return ending_of(column, extension, self.schema)
 
-    def finish(self, summary: Summary) -> None:
-        metadata = sealed(summary.as_json(self.schema))
+    def finish(self, summary: JsonObject) -> None:
+        metadata = self.sealed(summary)
         if len(json.dumps(metadata)) > self._comment_bytes:
-            metadata = sealed({**summary.as_json(self.schema), "metadata": {}})  # too long for the reserved space
+            metadata = self.sealed({**summary, "metadata": {}})  # too long for the reserved space
         self._file.write(_END)
         self._file.seek(0)
         self._file.write(comment_of(metadata, self._comment_bytes))

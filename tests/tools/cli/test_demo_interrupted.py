@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from feedline.errors import InternalError
-from feedline.tools.cli.demo_trials import Open, kill_worker, resumed
+from feedline.tools.cli.demo import Open, kill_worker, resumed
 from feedline.tools.measure.harness import FEEDLINE, TORCH, LoaderLike, Side
 
 COUNT = 64
