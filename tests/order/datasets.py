@@ -435,15 +435,17 @@ class StatefulIteratorSampler:
         return self.n
 
     def __iter__(self) -> Iterator[Any]:
-        return _Zigzag(self.n)
+        return Zigzag(self.n)
 
 
-class _Zigzag:
+class Zigzag:
+    """An iterator with a state: the first, the last, the second index and so on."""
+
     def __init__(self, n: int) -> None:
         self.n = n
         self.at = 0
 
-    def __iter__(self) -> "_Zigzag":
+    def __iter__(self) -> "Zigzag":
         return self
 
     def __next__(self) -> int:

@@ -7,6 +7,7 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 
@@ -55,6 +56,11 @@ def through_json(state: dict[str, Any]) -> dict[str, Any]:
     """Save and load a state as JSON."""
     copied: dict[str, Any] = json.loads(json.dumps(state))
     return copied
+
+
+def slow_except(names: Iterable[str], *quick: str) -> list[Any]:
+    """Return the names for `pytest.mark.parametrize`; `make test` runs the quick ones, `make slow` all."""
+    return [pytest.param(name, marks=[] if name in quick else [pytest.mark.slow]) for name in names]
 
 
 def interrupted(make: Callable[[], Any], stop: int, then: Callable[[], Any] | None = None) -> tuple[list[Any], Any]:

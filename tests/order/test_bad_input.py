@@ -16,18 +16,6 @@ from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import flat, values
 
-pytestmark = pytest.mark.sample(15)
-
-
-def test_shuffling_an_empty_dataset_raises_torchs_error() -> None:
-    with pytest.raises(ValueError, match="num_samples") as torchs:
-        torch_data.DataLoader(datasets.Sized(0), shuffle=True)
-    with pytest.raises(type(torchs.value), match="num_samples"):
-        DataLoader(datasets.Sized(0), shuffle=True)
-    with pytest.raises(ValueError, match=r"empty.*num_samples"):
-        DataLoader(datasets.Sized(0), shuffle=True, seed=1)
-
-
 # Ranks
 
 
@@ -47,8 +35,7 @@ def test_invalid_ranks_are_rejected(rank: Any, world_size: Any) -> None:
 # Options of the loaders
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, np.int64(5)])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("seed", "workers"), [(0, 0), (2**32, 0), (2**63, 1), (2**64 - 1, 0), (np.int64(5), 1)])
 def test_every_non_negative_integer_is_a_valid_seed(seed: Any, workers: int) -> None:
     def batches() -> list[Any]:
         engine: EngineName = "thread" if workers else "inline"
@@ -62,17 +49,15 @@ def test_every_non_negative_integer_is_a_valid_seed(seed: Any, workers: int) -> 
     assert batches() == batches()
 
 
-@pytest.mark.parametrize("shard", ["all", "", 2, 1.0, [True]])
-@pytest.mark.parametrize("kind", [DataLoader, Loader])
+@pytest.mark.parametrize(("kind", "shard"), [(DataLoader, "all"), (DataLoader, 2), (Loader, ""), (Loader, [True])])
 def test_invalid_values_of_shard_are_rejected(kind: Any, shard: Any) -> None:
     with pytest.raises(BadOption, match=r"shard=.* is not one of True, False, 'pad', 'drop', 'exact'"):
         kind(datasets.Stream(3), shard=shard)
 
 
-@pytest.mark.parametrize("shard", [True, "pad", "exact"])
-def test_shard_is_rejected_for_map_style_datasets(shard: Any) -> None:
+def test_shard_is_rejected_for_map_style_datasets() -> None:
     with pytest.raises(BadOption, match=r"DistributedSampler"):
-        DataLoader(datasets.Sized(3), shard=shard)
+        DataLoader(datasets.Sized(3), shard="pad")
     assert values(DataLoader(datasets.Sized(3), shard=False)) == [[0], [1], [2]]
 
 
@@ -102,12 +87,6 @@ def test_an_impossible_exact_stream_is_rejected_at_once(
 
 
 # States
-
-
-@pytest.mark.parametrize("every", [-1, 1.5, "2"])
-def test_invalid_snapshot_intervals_are_rejected(every: Any) -> None:
-    with pytest.raises(BadOption, match="snapshot_every_n_steps="):
-        DataLoader(datasets.Stream(3), snapshot_every_n_steps=every)
 
 
 def loader_of(n: int = 20, **options: Any) -> DataLoader[Any]:

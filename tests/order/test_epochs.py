@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.utils.data as torch_data
@@ -15,9 +14,7 @@ from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadOption, BadState
 from feedline.types import EngineName
 from tests.order import datasets
-from tests.order.facts import all_bytes, flat, through_json, values
-
-pytestmark = pytest.mark.sample(10)
+from tests.order.facts import flat, through_json, values
 
 N = 20
 
@@ -75,47 +72,13 @@ def test_set_epoch_of_any_sampler_takes_effect(name: str) -> None:
         assert [values(loader), values(loader), values(loader)] == epochs[4:7], "counting continues from there"
 
 
-def test_the_usual_loop_of_distributed_training() -> None:
-    """Written for torch's sampler; it works with feedline's too, resumed or not."""
-
-    def train(first: int, state: dict[str, Any] | None, stop: int | None = None) -> tuple[list[Any], dict[str, Any]]:
-        sampler: Any = samplers.DistributedSampler(range(N), 2, 0, seed=1)
-        loader = DataLoader(datasets.Sized(N), batch_size=2, sampler=sampler)
-        if state is not None:
-            loader.load_state_dict(state)
-        seen = []
-        for epoch in range(first, 3):
-            sampler.set_epoch(epoch)
-            for number, batch in enumerate(loader):
-                seen += flat([batch])
-                if epoch == 1 and number == stop:
-                    return seen, loader.state_dict()
-        return seen, loader.state_dict()
-
-    whole, _ = train(0, None)
-    before, state = train(0, None, stop=2)
-    after, _ = train(1, through_json(state))
-    assert before + after == whole
-
-
 # Epochs and states
 
 
-def test_set_epoch_applies_after_a_state_from_the_end_of_an_epoch() -> None:
-    loader = make("a sampler")
-    epochs = [values(loader) for _ in range(6)]
-    loader = make("a sampler")
-    list(loader)
-    ended = loader.state_dict()
-    loader = make("a sampler")
-    loader.load_state_dict(ended)
-    loader.set_epoch(4)
-    assert values(loader) == epochs[4]
-
-
-@pytest.mark.parametrize("is_loaded", [False, True])
-@pytest.mark.parametrize("epoch", [0, 4])
-@pytest.mark.parametrize("name", ["the loader's own", "a sampler", "a share", "batches"])
+@pytest.mark.parametrize(
+    ("name", "epoch", "is_loaded"),
+    [("the loader's own", 0, True), ("a sampler", 4, True), ("a share", 4, False), ("batches", 0, False)],
+)
 def test_a_state_after_an_epoch_has_the_epoch_that_was_set_for_the_next(name: str, epoch: int, is_loaded: bool) -> None:
     loader = make(name)
     epochs = [values(loader) for _ in range(6)]
@@ -136,19 +99,14 @@ def test_a_state_after_an_epoch_has_the_epoch_that_was_set_for_the_next(name: st
 # Datasets with set_epoch
 
 
-class Epochs(datasets.Scaled):
-    """Each sample holds its epoch and the worker that made it."""
-
-
 def epochs_seen(loader: Any) -> tuple[set[int], set[int]]:
     batches = values(loader)
     return {value for _, epochs, _ in batches for value in epochs}, {who for *_, makers in batches for who in makers}
 
 
-@pytest.mark.parametrize("engine", ["thread", "process"])
-@pytest.mark.parametrize("kind", ["torch's", "the other"])
+@pytest.mark.parametrize(("engine", "kind"), [("thread", "the other"), ("process", "torch's")])
 def test_set_epoch_of_the_loader_reaches_persistent_workers(engine: EngineName, kind: str) -> None:
-    dataset = Epochs(12)
+    dataset = datasets.Scaled(12)  # each sample holds its epoch and the worker that made it
     loader: Any = (
         DataLoader(dataset, batch_size=2, num_workers=2, engine=engine, persistent_workers=True)
         if kind == "torch's"
@@ -162,42 +120,21 @@ def test_set_epoch_of_the_loader_reaches_persistent_workers(engine: EngineName, 
     loader.close()
 
 
-def test_set_epoch_of_the_loader_reaches_an_iterable_dataset_in_persistent_workers() -> None:
-    loader = DataLoader(datasets.EpochStream(10), batch_size=2, num_workers=2, persistent_workers=True)
-    for epoch in (0, 2, 3):
-        loader.set_epoch(epoch)
-        assert sorted(flat(loader)) == [value + 1000 * epoch for value in range(10)]
-    loader.close()
-
-
-WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 1, "engine": "thread"}]
-
-
-def through_a_state(loader: Any, **options: Any) -> Any:
-    resumed = DataLoader(loader.dataset.__class__(12), batch_size=2, **options)
+def through_a_state(loader: Any) -> Any:
+    resumed = DataLoader(loader.dataset.__class__(12), batch_size=2)
     resumed.load_state_dict(through_json(loader.state_dict()))
     return values(resumed)
 
 
-@pytest.mark.parametrize("workers", WORKERS, ids=str)
-def test_a_state_has_the_epoch_that_the_dataset_was_given_after_iter(workers: dict[str, Any]) -> None:
-    loader = DataLoader(Epochs(12), batch_size=2, **workers)
+def test_a_state_has_the_epoch_that_the_dataset_was_given_after_iter() -> None:
+    loader = DataLoader(datasets.Scaled(12), batch_size=2)
     for epoch in range(2):
         batches = iter(loader)
         loader.set_epoch(epoch)
         next(batches)
-    resumed = through_a_state(loader, **workers)
+    resumed = through_a_state(loader)
     assert [batch[1] for batch in resumed] == [[1, 1]] * 5
     assert resumed == values(batches)
-
-
-@pytest.mark.parametrize("workers", WORKERS, ids=str)
-def test_a_state_has_the_epoch_that_the_dataset_was_given_during_the_epoch(workers: dict[str, Any]) -> None:
-    loader = DataLoader(Epochs(12), batch_size=2, **workers)
-    loader.set_epoch(1)
-    next(iter(loader))
-    loader.broadcast("set_epoch", 5)
-    assert [batch[1] for batch in through_a_state(loader, **workers)] == [[5, 5]] * 5
 
 
 def test_a_stream_under_way_resumes_in_the_epoch_that_it_began_with() -> None:
@@ -213,51 +150,7 @@ def test_a_stream_under_way_resumes_in_the_epoch_that_it_began_with() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [torch_data.DataLoader, DataLoader])
-def test_persistent_workers_do_not_see_a_set_epoch_of_the_dataset_as_with_torch(kind: Any) -> None:
-    dataset = Epochs(12)
-    loader = kind(dataset, batch_size=2, num_workers=1, persistent_workers=True)
-    assert epochs_seen(loader)[0] == {0}
-    dataset.set_epoch(5)
-    assert epochs_seen(loader)[0] == {0}
-    if kind is DataLoader:
-        loader.close()
-
-
 # Calls in every worker
-
-
-@pytest.mark.parametrize("engine", ["thread", "process"])
-def test_a_broadcast_reaches_every_worker_between_batches(engine: EngineName) -> None:
-    loader = DataLoader(datasets.Scaled(40), batch_size=1, num_workers=2, engine=engine)
-    batches = iter(loader)
-    seen = values(itertools.islice(batches, 4))
-    loader.broadcast("set_scale", 10)
-    assert loader.dataset.scale == 10, "this process too"
-    seen += values(batches)
-    scales = [batch[0][0] // index for index, batch in enumerate(seen) if index]
-    assert sorted(scales) == scales, "once changed, the scale stays"
-    assert scales[:3] == [1, 1, 1]
-    assert scales[-20:] == [10] * 20
-    assert {batch[2][0] for batch in seen[-20:]} == {0, 1}
-
-
-def test_a_failed_broadcast_raises_once_and_loses_no_batch() -> None:
-    dataset = datasets.Scaled(40, refused=[7])
-    loader = DataLoader(dataset, batch_size=1, num_workers=2)
-    batches = iter(loader)
-    seen = values(itertools.islice(batches, 3))
-    loader.broadcast("set_scale", 7)
-    failures = []
-    while True:
-        try:
-            seen += values([next(batches)])
-        except ArithmeticError as exc:
-            failures.append(str(exc))
-        except StopIteration:
-            break
-    assert failures == ["scale 7 is refused"], "two workers failed, but the training loop gets one error"
-    assert [batch[0] for batch in seen] == [[index] for index in range(40)]
 
 
 # Virtual epochs
@@ -311,16 +204,9 @@ def test_a_virtual_epoch_has_exactly_the_given_number_of_batches(name: str) -> N
         )
 
 
-@pytest.mark.parametrize("name", ["in order", "shuffled", "a sampler", "weighted", "batches"])
-def test_virtual_epochs_are_a_chain_of_epochs(name: str) -> None:
-    loader = virtual(name)
-    epochs = [index for _ in range(5) for index in flat(loader)]
-    chained = flat(batch for epoch in take(virtual(name), 2, 5) for batch in epoch)
-    assert chained == epochs[: len(chained)]
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("name", ["in order", "shuffled", "a sampler", "batches", "infinite"])
+@pytest.mark.parametrize(
+    ("name", "world_size"), [("in order", 2), ("shuffled", 3), ("a sampler", 2), ("batches", 3), ("infinite", 2)]
+)
 def test_ranks_share_the_passes_of_virtual_epochs(name: str, world_size: int) -> None:
     ranks = [take(virtual(name), 4, 5, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert {len(epoch) for rank in ranks for epoch in rank} == {5}
@@ -340,45 +226,23 @@ def test_ranks_never_silently_get_the_same_samples(name: str) -> None:
     assert not ranks or set(flat(ranks[0])).isdisjoint(flat(ranks[1]))
 
 
-def check_virtual(name: str, steps: int, later: int) -> None:
-    """Resume after every step of two virtual epochs, with epochs of `later` steps from there on."""
-    whole = [batch for epoch in take(virtual(name), 1, 10 * max(steps, later)) for batch in epoch]
+@pytest.mark.parametrize("name", EVERY)
+def test_virtual_epochs_resume_from_every_step(name: str) -> None:
+    steps = 4
+    whole = take(virtual(name), 1, 10 * steps)[0]
     loader = virtual(name)
     done = 0
     for epoch in itertools.islice(loader.virtual_epochs(steps), 2):
         for number, _ in enumerate(epoch, 1):
             done += 1
-            state = through_json(loader.state_dict())
             resumed = virtual(name)
-            resumed.load_state_dict(state)
-            parts = [(part.number, values(part)) for part in itertools.islice(resumed.virtual_epochs(later), 3)]
-            over = number >= later
+            resumed.load_state_dict(through_json(loader.state_dict()))
+            parts = [(part.number, values(part)) for part in itertools.islice(resumed.virtual_epochs(steps), 3)]
+            over = number == steps
             assert [part for part, _ in parts] == [epoch.number + over + more for more in range(3)]
-            first = later if over else later - number
-            assert [len(batches) for _, batches in parts] == [first, later, later]
-            assert [batch for _, batches in parts for batch in batches] == whole[done : done + first + 2 * later]
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_virtual_epochs_resume_from_every_step(name: str) -> None:
-    check_virtual(name, 4, 4)
-
-
-def test_virtual_epochs_resume_with_workers_and_draw_the_same_numbers() -> None:
-    def loader(workers: int) -> Any:
-        return virtual("shuffled", dataset=datasets.Drawing(10), num_workers=workers)
-
-    def batches(source: Any, count: int) -> list[Any]:
-        return [batch for epoch in itertools.islice(source.virtual_epochs(4), count) for batch in all_bytes(epoch)]
-
-    whole = batches(loader(0), 4)
-    begun = loader(2)
-    taken = batches(begun, 2)
-    resumed = loader(1)
-    resumed.load_state_dict(begun.state_dict())
-    assert taken + batches(resumed, 2) == whole
-    drawn = np.concatenate([np.frombuffer(data).reshape(3, -1)[:, 1] for _, _, data in whole])
-    assert len(np.unique(drawn)) == drawn.size, "a sample draws other numbers in every pass"
+            first = steps if over else steps - number
+            assert [len(batches) for _, batches in parts] == [first, steps, steps]
+            assert [batch for _, batches in parts for batch in batches] == whole[done : done + first + 2 * steps]
 
 
 def test_virtual_epochs_resume_with_another_number_of_ranks() -> None:
@@ -446,8 +310,9 @@ def test_virtual_epochs_continue_a_plain_epoch_of_the_same_order(name: str) -> N
     assert take(resumed, 1, 7)[0] == whole[1:]
 
 
-@pytest.mark.parametrize("plain", [False, True])
-@pytest.mark.parametrize("name", ["shuffled", "a sampler", "weighted", "batches"])
+@pytest.mark.parametrize(
+    ("name", "plain"), [("shuffled", False), ("a sampler", True), ("weighted", False), ("batches", True)]
+)
 def test_what_follows_virtual_epochs_repeats_none_of_their_passes(name: str, plain: bool) -> None:
     loader = virtual(name)
     epochs = [values(loader) for _ in range(6)]
@@ -458,8 +323,9 @@ def test_what_follows_virtual_epochs_repeats_none_of_their_passes(name: str, pla
     assert following[0] == epochs[begun][0]
 
 
-@pytest.mark.parametrize("name", ["shuffled", "a list", "a stream"])
-@pytest.mark.parametrize("kind", ["DataLoader", "Loader"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("shuffled", "DataLoader"), ("a list", "Loader"), ("a stream", "DataLoader")]
+)
 def test_virtual_epochs_do_not_go_on_with_workers_that_another_iteration_took(name: str, kind: str) -> None:
     options = {"dataset": datasets.Sized(10), **EVERY[name]()}
     loader: Any = (

@@ -13,11 +13,9 @@ import pytest
 import torch
 
 import feedline
-from feedline import DataLoader, Loader
+from feedline import DataLoader
 from tests.order import datasets
 from tests.order.facts import all_bytes, interrupted, rows
-
-pytestmark = pytest.mark.sample(12)
 
 COUNT = 150
 
@@ -55,7 +53,6 @@ class Buffered(datasets.Stream):
 
 
 KINDS: dict[str, Callable[[int], Any]] = {
-    "each": datasets.DrawingStream,
     "uneven": Uneven,
     "buffered": Buffered,
 }
@@ -76,8 +73,7 @@ def loader_of(kind: str, batch_size: int = 7, **options: Any) -> Any:
     return DataLoader(KINDS[kind](COUNT), batch_size, **{"seed": 3, **options})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [1, 7, 64])
+@pytest.mark.parametrize(("kind", "size"), [("uneven", 1), ("uneven", 64), ("buffered", 7)])
 def test_what_a_generator_draws_does_not_depend_on_batches_or_the_training_loop(kind: str, size: int) -> None:
     whole = rows(loader_of(kind, COUNT))
     assert len(whole) == len(set(whole)) == COUNT
@@ -85,8 +81,7 @@ def test_what_a_generator_draws_does_not_depend_on_batches_or_the_training_loop(
     assert rows(disturbed(loader_of(kind, size, shard=True))) == rows(loader_of(kind, COUNT, shard=True))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(("kind", "workers"), [("uneven", 2), ("buffered", 3)])
 def test_what_a_generator_draws_does_not_depend_on_the_workers(kind: str, workers: int) -> None:
     options: dict[str, Any] = {"shard": True, "num_workers": workers}
     assert rows(disturbed(loader_of(kind, **options))) == rows(loader_of(kind, 1, shard=True))
@@ -95,8 +90,7 @@ def test_what_a_generator_draws_does_not_depend_on_the_workers(kind: str, worker
 # -- resuming ---
 
 
-@pytest.mark.parametrize("kind", ["uneven", "buffered"])
-@pytest.mark.parametrize("shard", [True, False])
+@pytest.mark.parametrize(("kind", "shard"), [("uneven", False), ("buffered", True)])
 def test_a_generator_resumes_from_every_step(kind: str, shard: bool) -> None:
     whole = all_bytes(loader_of(kind, shard=shard))
     for step in range(len(whole) + 1):
@@ -126,7 +120,8 @@ def test_a_generator_continues_after_a_worker_was_killed(shard: bool, tmp_path: 
     with pytest.warns(feedline.errors.WorkerWarning):
         found = all_bytes(disturbed(loader))
     assert marker.exists()
-    assert found == all_bytes(loader_of("each", shard=shard, num_workers=2))
+    whole = DataLoader(datasets.DrawingStream(COUNT), 7, seed=3, shard=shard, num_workers=2)
+    assert found == all_bytes(whole)
 
 
 # -- failures ---
@@ -141,9 +136,9 @@ class Failing(datasets.Stream):
             yield np.array([index, *drawn])
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip", "retry"])
-@pytest.mark.parametrize("shard", [True, False])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("on_error", "shard", "workers"), [("raise", True, 0), ("skip", False, 0), ("retry", True, 2), ("raise", False, 2)]
+)
 def test_samples_before_a_failure_have_drawn_the_same_numbers(on_error: Any, shard: bool, workers: int) -> None:
     loader = DataLoader(Failing(COUNT), 7, seed=3, shard=shard, on_error=on_error, num_workers=workers)
     found: list[Any] = []
@@ -153,36 +148,3 @@ def test_samples_before_a_failure_have_drawn_the_same_numbers(on_error: Any, sha
     whole = DataLoader(datasets.DrawingStream(COUNT), 7, seed=3, shard=shard, num_workers=workers)
     assert rows(found) == rows(itertools.islice(whole, len(found)))
     assert len(found) >= 14
-
-
-class Flaky(feedline.abc.Repeatable):
-    """An iterator that gives a sample at another attempt; it is seeded per sample, so a failure changes no other."""
-
-    def __init__(self, n: int, fails: int) -> None:
-        self.n, self.place, self.fails = n, 0, fails
-
-    def __iter__(self) -> "Flaky":
-        return Flaky(self.n, self.fails)
-
-    def __next__(self) -> Any:
-        if self.place >= self.n:
-            raise StopIteration
-        drawn, place = datasets.draw_everywhere(), self.place
-        self.place += 1
-        if place == 10 and self.fails:
-            self.fails -= 1
-            raise OSError("now and then")
-        return np.array([place, *drawn])
-
-    def try_again(self) -> bool:
-        self.place -= 1
-        return True
-
-
-def test_an_iterator_that_can_be_retried_is_seeded_for_every_sample() -> None:
-    def drawn(fails: int) -> Any:
-        policy = feedline.faults.Retry(3, wait_s=0)
-        batches = list(Loader(Flaky(30, fails), 7, seed=3, on_error=policy, shard=False))
-        return np.concatenate(batches)[:, :7].tolist()  # drawn from the global generators
-
-    assert drawn(fails=2) == drawn(fails=0)

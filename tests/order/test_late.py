@@ -3,63 +3,54 @@
 from __future__ import annotations
 
 import random
-import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.utils.data
 from torch.utils.data import Dataset
 
 import feedline
 from feedline import DataLoader
-
-pytestmark = pytest.mark.sample(7)
+from tests.holding import Hold, pass_gate
 
 N = 96
 BATCH = 4
 LATE = 2 * BATCH + 1
 """In the second batch of worker 0, which has made one before and has others pending."""
-LATE_S = 0.3
-"""Three times the threshold for being late."""
 
 
 class Late(Dataset[Any]):
-    """Draws nothing; one sample takes long."""
+    """Draws from a global generator and from the sample's own; one sample waits at a gate."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
 
     def __len__(self) -> int:
         return N
 
     def __getitem__(self, index: int) -> Any:
         if index == LATE:
-            time.sleep(LATE_S)
-        return torch.tensor([index, self.draw()], dtype=torch.float64)
-
-    def draw(self) -> float:
-        return 0.0
+            pass_gate(self.gate)
+        return torch.tensor([index, random.random(), float(feedline.rng().random())], dtype=torch.float64)
 
 
-class WithRandom(Late):
-    def draw(self) -> float:
-        return random.random()
+@pytest.fixture
+def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hold:
+    return Hold(tmp_path, monkeypatch)
 
 
-class WithKey(Late):
-    def draw(self) -> float:
-        return float(feedline.rng().random())
+def run(dataset: Late, **options: Any) -> torch.Tensor:
+    return torch.cat([batch.clone() for batch in DataLoader(dataset, BATCH, **options)])
 
 
-def run(dataset: Late, **options: Any) -> Any:
-    loader = DataLoader(dataset, BATCH, **{"num_workers": 2, "multiprocessing_context": "fork", **options})
-    return torch.cat([batch.clone() for batch in loader])
+def test_with_a_seed_a_late_sample_changes_no_batch(hold: Hold) -> None:
+    expected = run(Late(hold.gate.parent / "none"), seed=3)
+    assert torch.equal(run(Late(hold.gate), seed=3, num_workers=2, multiprocessing_context="fork"), expected)
+    assert hold.moved > 0
 
 
-@pytest.mark.parametrize("dataset", [Late(), WithKey(), WithRandom()], ids=lambda each: type(each).__name__)
-def test_with_a_seed_a_late_sample_changes_no_batch(dataset: Late) -> None:
-    expected = run(dataset, seed=3, num_workers=0, multiprocessing_context=None)
-    assert torch.equal(run(dataset, seed=3), expected)
-
-
-def test_every_sample_comes_once_on_threads_which_share_their_generators() -> None:
-    found = run(WithRandom(), engine="thread", multiprocessing_context=None)
+def test_every_sample_comes_once_on_threads_which_share_their_generators(hold: Hold) -> None:
+    found = run(Late(hold.gate), engine="thread", num_workers=2)
     assert found[:, 0].tolist() == list(range(N))
+    assert hold.moved > 0

@@ -8,16 +8,13 @@ import pytest
 import torch
 import torch.utils.data as torch_data
 
-from feedline import DataLoader, Loader, samplers
+from feedline import DataLoader, samplers
 from feedline.errors import StateWarning
 from tests.order import datasets
 from tests.order.facts import through_json, values
 
-pytestmark = pytest.mark.sample(12)
-
 N = 20
 WORKERS: list[dict[str, Any]] = [
-    {},
     {"num_workers": 2, "engine": "thread"},
     {"num_workers": 2, "persistent_workers": True},
 ]
@@ -61,8 +58,9 @@ def epochs_of(kind: str, count: int) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("workers", WORKERS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "workers"), [*((kind, {}) for kind in KINDS), ("a share", WORKERS[0]), ("torch's", WORKERS[1])], ids=str
+)
 def test_set_epoch_of_the_sampler_after_iter(kind: str, workers: dict[str, Any]) -> None:
     epochs = epochs_of(kind, 4)
     loader = make(kind, **workers)
@@ -148,9 +146,16 @@ def test_a_loaded_state_overrides_a_late_set_epoch(kind: str) -> None:
     assert values(resumed) == epochs[3]
 
 
-@pytest.mark.parametrize("sets", ["the loader", "the sampler"])
-@pytest.mark.parametrize("workers", WORKERS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "workers", "sets"),
+    [
+        *((kind, {}, "the sampler") for kind in KINDS),
+        ("the loader's own", WORKERS[0], "the loader"),
+        ("batches", WORKERS[1], "the sampler"),
+        ("torch's batches", {}, "the loader"),
+    ],
+    ids=str,
+)
 def test_set_epoch_applies_after_a_state_that_was_taken_before_any_iteration(
     kind: str, workers: dict[str, Any], sets: str
 ) -> None:
@@ -162,25 +167,6 @@ def test_set_epoch_applies_after_a_state_that_was_taken_before_any_iteration(
     loader.close()
 
 
-class Turned(list[int]):
-    """A sampler that keeps its epoch to itself."""
-
-    turn = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.turn = epoch
-
-    def __iter__(self) -> Any:
-        return iter(self[self.turn :] + self[: self.turn])
-
-
-def test_set_epoch_applies_to_a_sampler_that_hides_its_epoch() -> None:
-    loader = DataLoader(datasets.Sized(4), sampler=Turned(range(4)), batch_size=2)
-    loader.state_dict()
-    loader.set_epoch(1)
-    assert values(loader) == [[1, 2], [3, 0]]
-
-
 # Samplers that are replaced
 
 
@@ -190,37 +176,3 @@ def test_a_sampler_replaced_after_state_dict_is_used(shuffle: bool) -> None:
     loader.state_dict()
     loader.batch_sampler.sampler = list(range(N))[::-1]
     assert values(loader) == np.arange(N)[::-1].reshape(-1, 4).tolist()
-
-
-ORDERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "in order": lambda: {},
-    "shuffled": lambda: {"shuffle": True},
-    "shuffled with a seed": lambda: {"shuffle": True, "seed": 1},
-    "a list": lambda: {"sampler": list(range(N))},
-}
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_other_batches_after_state_dict(order: str) -> None:
-    loader = DataLoader(datasets.Sized(N), batch_size=4, **ORDERS[order]())
-    loader.state_dict()
-    loader.batch_sampler.batch_size = 6
-    assert [len(batch) for batch in loader] == [6, 6, 6, 2]
-    loader = DataLoader(datasets.Sized(N), batch_size=6, **ORDERS[order]())
-    loader.state_dict()
-    loader.batch_sampler.drop_last = True
-    state = loader.state_dict()
-    batches = values(loader)
-    assert [len(batch) for batch in batches] == [6, 6, 6]
-    resumed = DataLoader(datasets.Sized(N), batch_size=6, drop_last=True, **ORDERS[order]())
-    resumed.load_state_dict(through_json(state))
-    assert values(resumed) == batches
-
-
-def test_a_sampler_with_another_seed_after_state_dict() -> None:
-    expected = values(Loader(datasets.Sized(N), 4, sampler=samplers.RandomSampler(range(N), seed=2)))
-    sampler = samplers.RandomSampler(range(N), seed=1)
-    loader = Loader(datasets.Sized(N), 4, sampler=sampler)
-    loader.state_dict()
-    sampler.seed = 2
-    assert values(loader) == expected

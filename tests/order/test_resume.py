@@ -16,17 +16,14 @@ from hypothesis import strategies as st
 from torchdata.stateful_dataloader.sampler import RandomSampler as StatefulTorchRandomSampler
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from feedline import DataLoader, Loader, samplers
+from feedline import DataLoader, samplers
 from feedline.types import EngineName
 from tests.order import datasets
-from tests.order.facts import flat, through_json, values
+from tests.order.facts import flat, slow_except, through_json, values
 from tests.sampling import examples
 
 # Some of these tests compare an order that repeats itself.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This epoch has the same order:feedline.errors.DataWarning"),
-    pytest.mark.sample(13),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:This epoch has the same order:feedline.errors.DataWarning")
 
 ENDLESS_CUT = 9
 """Number of batches taken from an endless order."""
@@ -218,7 +215,21 @@ def check(make: Callable[[], Any], run: Run, kind: Kind, done: int, state: Any) 
         assert values(resumed) == run.following
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name",
+    slow_except(
+        KINDS,
+        "in order",
+        "shuffled by the loader's seed",
+        "shuffled as torch does",
+        "infinite",
+        "by length",
+        "torch's batches",
+        "a generator of batches",
+        "a stateful iterator",
+        "torchdata's distributed",
+    ),
+)
 @settings(max_examples=examples(8), deadline=None)
 @given(shape=shapes)
 def test_every_order_resumes_from_every_step(name: str, shape: Shape) -> None:
@@ -242,7 +253,12 @@ def test_every_order_resumes_from_every_step(name: str, shape: Shape) -> None:
         assert len(values(resumed)) == len(run.batches), "a state from the end starts a whole new epoch"
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name",
+    slow_except(
+        KINDS, "shuffled with a generator", "stratified", "torch's random", "a stateful sampler", "torchdata's random"
+    ),
+)
 def test_every_order_resumes_with_workers(name: str) -> None:
     """From two workers, which run ahead of the training loop, to none, to threads or to the same number, in turns."""
     kind = KINDS[name]
@@ -295,33 +311,6 @@ def test_any_number_of_resumptions_adds_up_to_the_epochs(name: str, shape: Shape
     assert seen == expected
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("batch_size", [1, 2, 4])
-@pytest.mark.parametrize("taken", [None, 1])
-def test_a_state_before_the_first_batch_of_a_later_epoch_is_exact(
-    workers: int, batch_size: int, taken: int | None
-) -> None:
-    """torchdata's sampler is a generator; before its first item its state is that of its previous pass."""
-
-    def make() -> Any:
-        sampler = StatefulDistributedSampler(range(6), 2, 1, seed=3)
-        return DataLoader(datasets.Sized(6), batch_size, sampler=sampler, num_workers=workers)
-
-    loader = make()
-    whole = values(make())
-    values(itertools.islice(iter(loader), taken))
-    begun = iter(loader)
-    state = through_json(loader.state_dict())
-    assert values(begun) == whole, "saving a state skips nothing"
-    for _ in range(2):  # a state of a resumed loader is the same
-        resumed = make()
-        resumed.load_state_dict(state)
-        begun = iter(resumed)
-        assert through_json(resumed.state_dict()) == state
-    assert values(begun) == whole
-    assert values(resumed) == whole
-
-
 # When a state is saved, and when it is loaded
 
 
@@ -371,7 +360,7 @@ def test_a_state_does_not_change_with_the_loader() -> None:
     assert state == kept
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2, "persistent_workers": True}])
 def test_a_state_can_be_loaded_into_a_used_loader(options: dict[str, Any]) -> None:
     epochs = whole_epochs()
     loader = shuffled(**options)
@@ -459,7 +448,7 @@ def test_a_batch_that_was_overtaken_is_not_lost() -> None:
 # Batches that fail
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 2}])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}])
 def test_a_state_after_a_failed_batch_does_not_repeat_it(options: dict[str, Any]) -> None:
     """A training loop that catches the exception and continues is done with that batch."""
 
@@ -483,31 +472,6 @@ def test_a_state_after_a_failed_batch_does_not_repeat_it(options: dict[str, Any]
     assert flat(iterator) == [10, 11]
 
 
-# Map-style datasets with a state
-
-
-# Loader, without torch
-
-
-@settings(max_examples=examples(15), deadline=None)
-@given(
-    n=st.sampled_from(SIZES),
-    batch_size=st.sampled_from([1, 3, 30, None]),
-    shuffle=st.booleans(),
-    seed=st.sampled_from([None, 5]),
-)
-def test_the_loader_without_torch_resumes_from_every_step(
-    n: int, batch_size: int | None, shuffle: bool, seed: int | None
-) -> None:
-    def make() -> Any:
-        return Loader(datasets.Sized(n), batch_size, shuffle=shuffle, seed=seed)
-
-    kind = Kind(lambda shape: {}, goes_on=seed is not None or not shuffle)
-    run = run_of(make(), kind)
-    for done, state in run.states:
-        check(make, run, kind, done, state)
-
-
 # What a state costs
 
 
@@ -524,21 +488,16 @@ class Counted:
         return index
 
 
-@pytest.mark.parametrize("n", [10**3, 10**9])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_state_is_small_whatever_the_size_of_the_dataset(n: int, workers: int) -> None:
-    data: Any = Counted(n)
-    loader = DataLoader(data, batch_size=4, shuffle=True, seed=1, num_workers=workers)
-    iterator = iter(loader)
-    for _ in range(101):
-        next(iterator)
-        state = loader.state_dict()
-    assert len(json.dumps(state)) < 1024
-    assert len(pickle.dumps(state)) < 1024
-    del iterator
-
-
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.is_plain])
+@pytest.mark.parametrize(
+    "name",
+    slow_except(
+        [name for name, kind in KINDS.items() if kind.is_plain],
+        "shuffled as torch does",
+        "weighted",
+        "by tokens",
+        "a stateful iterator",
+    ),
+)
 def test_a_state_of_every_order_is_small(name: str) -> None:
     shape = Shape(3000, 4, False)
     loader = DataLoader(datasets.Sized(shape.n), **KINDS[name].make(shape))

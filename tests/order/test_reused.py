@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,7 @@ from torch.utils.data import Dataset
 import feedline
 from feedline import DataLoader
 from feedline.types import Key
-
-pytestmark = pytest.mark.sample(15)
+from tests.holding import Hold, pass_gate
 
 N = 80
 BATCH = 4
@@ -29,10 +28,10 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 class Squares(Dataset[Any]):
-    """Takes indices in any form; sample LATE is slow, so that pending work moves to other workers."""
+    """Takes indices in any form; sample LATE waits at a gate, so that pending work moves to other workers."""
 
-    def __init__(self, *, late: bool = False, bad: frozenset[int] = frozenset()) -> None:
-        self.late = late
+    def __init__(self, gate: Path | None = None, *, bad: frozenset[int] = frozenset()) -> None:
+        self.gate = gate
         self.bad = bad
 
     def __len__(self) -> int:
@@ -40,8 +39,8 @@ class Squares(Dataset[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         number = int(index["n"] if isinstance(index, dict) else np.asarray(index).reshape(-1)[0])
-        if self.late and number == LATE:
-            time.sleep(0.3)
+        if self.gate is not None and number == LATE:
+            pass_gate(self.gate)
         if number in self.bad:
             raise ValueError(f"sample {number}")
         return number
@@ -106,32 +105,45 @@ def flat(loader: Any) -> list[int]:
     return [int(number) for batch in loader for number in np.asarray(batch).reshape(-1)]
 
 
-@pytest.mark.parametrize("buffer", BUFFERS)
-@pytest.mark.parametrize("engine", ["thread", "process"])
-def test_batches_keep_the_contents_they_were_yielded_with(buffer: str, engine: str) -> None:
-    loader = DataLoader(Squares(late=True), batch_sampler=BUFFERS[buffer](), seed=1, **ENGINES[engine])
-    for _ in range(50):  # on a busy machine all workers may be equally late, so that nothing moves
-        assert flat(loader) == list(range(N))
-        if loader.stats()["relieved_tasks"] > 0:
-            return
-    pytest.fail("no batch was moved to another worker")
+@pytest.fixture
+def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hold:
+    return Hold(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("buffer", SINGLES)
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("batch_size", [None, BATCH])
-def test_indices_keep_the_contents_they_were_yielded_with(buffer: str, engine: str, batch_size: int | None) -> None:
+@pytest.mark.parametrize(
+    ("engine", "buffer"), [("thread", "list"), ("process", "array"), ("thread", "tensor"), ("process", "lists")]
+)
+def test_batches_keep_the_contents_they_were_yielded_with(buffer: str, engine: str, hold: Hold) -> None:
+    loader = DataLoader(Squares(hold.gate), batch_sampler=BUFFERS[buffer](), seed=1, **ENGINES[engine])
+    assert flat(loader) == list(range(N))
+    assert hold.moved > 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "buffer", "batch_size"),
+    [
+        ("inline", "list", BATCH),
+        ("inline", "tensor", None),
+        ("thread", "dict", BATCH),
+        ("thread", "array", None),
+        ("process", "dict", None),
+        ("process", "tensor", BATCH),
+    ],
+)
+def test_indices_keep_the_contents_they_were_yielded_with(
+    buffer: str, engine: str, batch_size: int | None, hold: Hold
+) -> None:
     """Even within one batch, where torch would deliver its last sample several times."""
-    late = engine != "inline"
-    loader = DataLoader(Squares(late=late), batch_size, sampler=Singles(SINGLES[buffer]()), seed=1, **ENGINES[engine])
+    gate = None if engine == "inline" else hold.gate
+    loader = DataLoader(Squares(gate), batch_size, sampler=Singles(SINGLES[buffer]()), seed=1, **ENGINES[engine])
     assert flat(loader) == list(range(N))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_faults_and_quarantine_name_the_right_samples(engine: str) -> None:
+def test_faults_and_quarantine_name_the_right_samples(engine: str, hold: Hold) -> None:
     bad = frozenset({6, 41})
     loader = DataLoader(
-        Squares(late=engine != "inline", bad=bad),
+        Squares(None if engine == "inline" else hold.gate, bad=bad),
         batch_sampler=Batches([0] * BATCH),
         on_error="skip",
         seed=1,

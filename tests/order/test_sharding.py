@@ -15,8 +15,6 @@ from feedline.abc.source import ShardedSource
 from feedline.errors import DataWarning
 from feedline.types import EngineName
 
-pytestmark = pytest.mark.sample(7)
-
 
 class Curious(IterableDataset[int]):
     """Asks which worker it is in."""

@@ -83,20 +83,6 @@ class Squares(Dataset[Tensor]):
         return self.n
 
 
-class Shaped(Squares):
-    """Tensors of `length` numbers: alone, in a dict, or nested beside text and labels."""
-
-    def __init__(self, count: int, form: str, length: int) -> None:
-        super().__init__(count)
-        self.form, self.length = form, length
-
-    def __getitem__(self, index: int) -> Any:  # Any: as `form` says
-        tensor = torch.full((self.length,), float(index))
-        if self.form == "tensor":
-            return tensor
-        return {"x": tensor, "y": index} if self.form == "dict" else {"x": [tensor, (index, tensor + 1)]}
-
-
 class Pairs(Squares):
     """A 3x4 tensor and a Python int: the usual image and label."""
 
@@ -219,17 +205,6 @@ class Uneven(IterableDataset[Tensor]):
         worker = info.id if info else 0
         for position in range(self.lengths[worker]):
             yield torch.tensor([worker, position])
-
-
-class Span(IterableDataset[int]):
-    """Yields start to end-1; `split_span` gives each worker a part of it, as torch's documentation shows."""
-
-    def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.start, self.end))
 
 
 class FailingIterable(IterableDataset[int]):
@@ -508,23 +483,6 @@ def as_single(sample: Any) -> list[Any]:
     return [sample]
 
 
-def as_tuple(samples: list[Any]) -> tuple[Any, ...]:
-    return tuple(samples)
-
-
-def count(samples: list[Any]) -> int:
-    return len(samples)
-
-
-def nothing(samples: list[Any]) -> None:
-    return None
-
-
-def pad(samples: list[Tensor]) -> tuple[Tensor, Tensor]:
-    lengths = torch.tensor([len(sample) for sample in samples])
-    return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True), lengths
-
-
 def to_boxes(samples: list[Tensor]) -> Boxes:
     return Boxes(torch.stack(samples), [f"box {int(sample[0])}" for sample in samples])
 
@@ -546,10 +504,6 @@ def to_views(samples: list[Tensor]) -> list[Tensor]:
     return [base, base[:1], base.t(), base[:, 0]]
 
 
-def to_empty(samples: list[Tensor]) -> list[Any]:
-    return [torch.empty(0), torch.empty(2, 0, 3), [], {}, (), ""]
-
-
 def to_everything(samples: list[Tensor]) -> Any:
     stacked = torch.stack(samples)
     return {
@@ -567,16 +521,6 @@ def to_everything(samples: list[Tensor]) -> Any:
         "dtype": torch.float16,
         "shape": stacked.shape,
     }
-
-
-def collate_fails(samples: list[Any]) -> Any:
-    if any(float(sample[0]) == 5.0 for sample in samples):
-        raise TypeError("cannot collate sample 5")
-    return torch.stack(samples)
-
-
-def unpicklable_batch(samples: list[Any]) -> Any:
-    return lambda: samples
 
 
 def lock_in_batch(samples: list[Any]) -> Any:
@@ -606,17 +550,6 @@ def init_seeds(worker_id: int) -> None:
     random.seed(100 + worker_id)
     np.random.seed(200 + worker_id)
     torch.manual_seed(300 + worker_id)
-
-
-def split_span(worker_id: int) -> None:
-    """Give each worker its part of a `Span`, as in torch's documentation."""
-    info = get_worker_info()
-    assert info is not None
-    dataset: Any = info.dataset  # Any: a `Span`
-    start, end = dataset.start, dataset.end
-    per_worker = -(-(end - start) // info.num_workers)
-    dataset.start = start + worker_id * per_worker
-    dataset.end = min(dataset.start + per_worker, end)
 
 
 def double(value: Any) -> Any:

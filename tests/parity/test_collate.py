@@ -21,7 +21,6 @@ from tests.parity.sides import Parity, Side, same, same_in_processes, same_inlin
 
 pytestmark = [
     pytest.mark.workers(1),  # one worker is enough
-    pytest.mark.sample(20),
 ]
 
 
@@ -40,36 +39,30 @@ class CustomChild(Custom):
 INLINE_ONLY = ("buffers of bytes", "memory maps", "tensor subclasses", "conjugated tensors")
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_default_collation(parity: Parity, name: str) -> None:
-    if parity.workers and name in INLINE_ONLY:
-        return
-
-    def code(side: Side) -> object:
-        dataset = datasets.Samples(SAMPLES[name]())
-        return [list(side.loader(dataset, batch_size=size)) for size in ([2] if side.workers else [1, 2, 3, 4])]
-
-    parity.same(code)
+@same
+def test_default_collation(side: Side) -> object:
+    """Two batches of each kind of samples."""
+    kinds = [make for name, make in SAMPLES.items() if not (side.workers and name in INLINE_ONLY)]
+    dataset = datasets.Samples([sample for make in kinds for sample in make()])
+    return list(side.loader(dataset, batch_size=2))
 
 
-@pytest.mark.parametrize("name", [*SAMPLES, "objects", "nothing", "decimals", "sets"])
-def test_default_conversion_without_batches(inline_parity: Parity, name: str) -> None:
-    samples = {**SAMPLES, **OTHER_SAMPLES}[name]
-    inline_parity.same(lambda side: list(side.loader(datasets.Samples(samples()), batch_size=None)))
+@same_inline
+def test_default_conversion_without_batches(side: Side) -> object:
+    dataset = datasets.Samples([sample for make in (*SAMPLES.values(), *OTHER_SAMPLES) for sample in make()])
+    return list(side.loader(dataset, batch_size=None))
 
 
-OTHER_SAMPLES: dict[str, Make] = {
-    "objects": lambda: [datasets.PlainObject(torch.tensor(i), "note") for i in range(4)],
-    "nothing": lambda: [None, None],
-    "decimals": lambda: [Decimal(i) for i in range(4)],
-    "sets": lambda: [{1, 2}, {3}],
-}
+OTHER_SAMPLES: list[Make] = [
+    lambda: [datasets.PlainObject(torch.tensor(i), "note") for i in range(4)],
+    lambda: [None, Decimal(1), {1, 2}],
+]
 
 
 # What cannot be collated
 
 
-@pytest.mark.parametrize("name", UNCOLLATABLE)
+@pytest.mark.parametrize("name", ["nothing", "tensors of different shapes", "a missing key"])
 def test_the_error_for_samples_that_cannot_be_collated(parity: Parity, name: str) -> None:
     make, text = UNCOLLATABLE[name]
     parity.same_failure(lambda side: list(side.loader(datasets.Samples(make()), batch_size=2)), text)
@@ -131,10 +124,7 @@ def tensors_replaced() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("tensors_replaced")
-@pytest.mark.parametrize(
-    "dataset",
-    [datasets.Squares(4), torch.utils.data.TensorDataset(torch.arange(4)), datasets.Arrays(4), datasets.Records(4)],
-)
+@pytest.mark.parametrize("dataset", [torch.utils.data.TensorDataset(torch.arange(4)), datasets.Records(4)])
 def test_a_replaced_registration_applies_to_tensors(parity: Parity, dataset: Any) -> None:
     parity.same(lambda side: list(side.loader(dataset, batch_size=2)))
 
@@ -154,9 +144,13 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_custom_collate_functions(parity: Parity, function: Callable[[Any], Any]) -> None:
-    parity.same(lambda side: list(side.loader(datasets.Squares(5), batch_size=2, collate_fn=function)))
+def by_each(samples: list[torch.Tensor]) -> list[Any]:
+    return [function(samples) for function in FUNCTIONS]
+
+
+@same
+def test_custom_collate_functions(side: Side) -> object:
+    return list(side.loader(datasets.Squares(5), batch_size=2, collate_fn=by_each))
 
 
 def with_attribute(stacked: torch.Tensor) -> torch.Tensor:
@@ -188,7 +182,7 @@ def odd_tensor(samples: list[torch.Tensor], kind: str, resolved: bool = False) -
 
 
 @pytest.mark.parametrize("kind", ODD_TENSORS)
-def test_odd_tensors_from_workers(worker_parity: Parity, kind: str) -> None:
+def test_odd_tensors_from_workers(process_parity: Parity, kind: str) -> None:
     """They arrive as from torch's workers or, which is better, as they left the dataset.
 
     torch's workers silently lose a tensor's attributes, its conjugation and its sign. Tensors that torch's workers
@@ -203,11 +197,11 @@ def test_odd_tensors_from_workers(worker_parity: Parity, kind: str) -> None:
         collate_fn = functools.partial(odd_tensor, kind=kind, resolved=True)
         return list(side.loader(datasets.Squares(4), batch_size=2, collate_fn=collate_fn, num_workers=0))
 
-    expected, actual = worker_parity.both(code)
+    expected, actual = process_parity.both(code)
     if expected.failure is not None:
         return
     assert actual.failure is None, actual.failure.report
-    unsent, _ = worker_parity.both(original)
+    unsent, _ = process_parity.both(original)
     if kind in ("conjugate", "negative"):
         assert without_flags(actual.value) == without_flags(unsent.value)
     else:
@@ -241,9 +235,8 @@ CLIPS: dict[str, Callable[[int], Any]] = {  # Any: datasets
 
 
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-@pytest.mark.parametrize("engine", ["inline", "thread"])
+@pytest.mark.parametrize(("engine", "size"), [("inline", 4), ("inline", 128), ("thread", 128)])
 @pytest.mark.parametrize("kind", CLIPS)
-@pytest.mark.parametrize("size", [4, 128])
 def test_a_batch_within_the_process_has_torchs_memory_format_whatever_its_size(
     kind: str, size: int, engine: Any
 ) -> None:
@@ -266,15 +259,14 @@ LAYOUTS: dict[str, Callable[[], Any]] = {  # Any: tensors and arrays
 }
 
 
-def laid_out(samples: list[int], kind: str) -> Any:
-    return LAYOUTS[kind]()
+def laid_out(samples: list[int]) -> Any:
+    return list(LAYOUTS.values())[samples[0]]()
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
-@pytest.mark.parametrize("kind", LAYOUTS)
 @same_in_processes
-def test_batches_from_worker_processes_keep_their_strides(side: Side, kind: str) -> object:
-    batches = list(side.loader(range(2), batch_size=1, collate_fn=functools.partial(laid_out, kind=kind)))
+def test_batches_from_worker_processes_keep_their_strides(side: Side) -> object:
+    batches = list(side.loader(range(len(LAYOUTS)), batch_size=1, collate_fn=laid_out))
     return [batch.strides if isinstance(batch, np.ndarray) else batch.stride() for batch in batches]
 
 
@@ -288,27 +280,26 @@ class Packed:
         return Packed, (pickle.PickleBuffer(self.memory) if protocol >= 5 else self.memory,)  # type: ignore[arg-type]
 
 
-def packed(samples: list[int], kind: Callable[[int], object]) -> Packed:
-    return Packed(kind(100_000))
+def packed(samples: list[int]) -> Packed:
+    return Packed((bytes, bytearray)[samples[0]](100_000))
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray])
 @same_in_processes
-def test_buffers_of_an_object_from_a_worker_process_keep_their_type(side: Side, kind: Any) -> object:
-    batches = list(side.loader(range(2), batch_size=1, collate_fn=functools.partial(packed, kind=kind)))
-    return [(type(batch.memory).__name__, batch.memory == kind(100_000)) for batch in batches]
+def test_buffers_of_an_object_from_a_worker_process_keep_their_type(side: Side) -> object:
+    batches = list(side.loader(range(2), batch_size=1, collate_fn=packed))
+    return [(type(batch.memory).__name__, batch.memory == bytes(100_000)) for batch in batches]
 
 
-@pytest.mark.parametrize("size", [1, 100, 5000, 200_000])
 @same
-def test_batches_of_every_size(side: Side, size: int) -> object:
+def test_batches_of_every_size(side: Side) -> object:
     """From a few bytes to several pages."""
 
-    def several(samples: list[torch.Tensor]) -> Any:
-        base = torch.arange(size) + int(samples[0][0])
+    def several(samples: list[int]) -> Any:
+        size = samples[0]
+        base = torch.arange(size)
         return [base, base.float(), base.to(torch.uint8), "x" * size, b"y" * size, base.numpy()[::-1].copy()]
 
-    batches = list(side.loader(datasets.Squares(3), batch_size=1, collate_fn=several))
+    batches = list(side.loader([1, 100, 5000, 200_000, 2], batch_size=1, collate_fn=several))
     return [
         [len(part) if isinstance(part, (str, bytes)) else (part.dtype, part.shape, float(part.sum())) for part in batch]
         for batch in batches
@@ -330,15 +321,13 @@ def as_values(batch: dict[str, Any]) -> list[Any]:
     return [kinds, numbers, batch["its"].data_ptr() == batch["own"].data_ptr()]
 
 
-def test_storages_can_be_sent_from_workers(worker_parity: Parity) -> None:
-    def batches(side: Side) -> list[Any]:
-        return [as_values(batch) for batch in side.loader(range(6), batch_size=4, collate_fn=with_storages)]
-
-    worker_parity.same(batches)
+@same_with_workers
+def test_storages_can_be_sent_from_workers(side: Side) -> object:
+    return [as_values(batch) for batch in side.loader(range(6), batch_size=4, collate_fn=with_storages)]
 
 
 @pytest.mark.parametrize("name", ["default_collate", "collate", "default_convert"])
-@same
+@same_inline
 def test_a_function_that_the_program_puts_in_the_place_of_torchs(
     side: Side, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> object:

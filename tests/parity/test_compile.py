@@ -5,26 +5,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
-from torchdata.stateful_dataloader import StatefulDataLoader
 
-import feedline
-from tests.order.datasets import StatefulStream
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
 pytestmark = [
+    pytest.mark.slow,  # importing the compiler takes seconds
     pytest.mark.skipif(
         not hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"), reason="needs torch 2.7 or later"
     ),
     pytest.mark.workers(1),
-    pytest.mark.sample(3),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
 ]
 
 KINDS: dict[str, Callable[[], Any]] = {
-    "tensors": lambda: datasets.Squares(6),
-    "tuples": lambda: TensorDataset(torch.arange(6.0), torch.arange(6.0)),
     "dicts": lambda: [{"x": torch.tensor(float(index))} for index in range(6)],
     "a stream": lambda: datasets.Sharded(6),
 }
@@ -38,8 +32,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def total_of(loader: Any) -> torch.Tensor:
     total = torch.zeros(())
     for number, batch in enumerate(loader):
-        value = next(iter(batch.values())) if isinstance(batch, dict) else batch
-        value = value if isinstance(value, torch.Tensor) else value[0]
+        value = batch["x"] if isinstance(batch, dict) else batch
         total = total + (number + 1) * value.float().sum()
     return total
 
@@ -73,23 +66,3 @@ def test_next_in_a_compiled_function(parity: Parity) -> None:
         return [taken(batches) for _ in range(3)]
 
     assert_same(parity, code)
-
-
-@pytest.mark.parametrize("kind", ["dicts", "a stream"])
-def test_a_state_saved_and_loaded_in_compiled_functions(engine: str, kind: str) -> None:
-    def take(loader: Any) -> Any:
-        first = next(iter(loader))
-        return first, loader.state_dict()
-
-    def rest(loader: Any, state: Any) -> torch.Tensor:
-        loader.load_state_dict(state)
-        return total_of(loader)
-
-    def make(side: Callable[..., Any], **options: object) -> Any:
-        dataset = StatefulStream(6) if kind == "a stream" else KINDS[kind]()
-        return side(dataset, batch_size=2, num_workers=0 if engine == "inline" else 1, **options)
-
-    _, theirs = take(make(StatefulDataLoader))
-    expected = rest(make(StatefulDataLoader), theirs)
-    _, ours = compiled(take)(make(feedline.DataLoader, engine=engine))
-    assert compiled(rest)(make(feedline.DataLoader, engine=engine), ours) == expected

@@ -16,8 +16,6 @@ from tests.parity.children import in_a_child
 from tests.parity.observation import Failure
 from tests.parity.sides import Parity, Side, same_inline, same_with_workers
 
-pytestmark = pytest.mark.sample(8)
-
 Make = Callable[[int], BaseException]
 
 ORDINARY: dict[str, tuple[Make, str]] = {
@@ -55,7 +53,7 @@ def test_an_exception_of_the_dataset_keeps_its_type(parity: Parity, name: str) -
     assert "datasets.py" in failure.report
 
 
-@pytest.mark.parametrize("at", [(0,), (5,), (11,), (0, 1, 2), (2, 4, 6, 8), tuple(range(12))])
+@pytest.mark.parametrize("at", [(0, 1, 2), (2, 4, 11)])
 def test_iteration_continues_after_a_failed_batch(parity: Parity, at: tuple[int, ...]) -> None:
     parity.same(lambda side: drain(side.loader(datasets.Failing(datasets.value_error, at=at), batch_size=2)))
 
@@ -63,20 +61,11 @@ def test_iteration_continues_after_a_failed_batch(parity: Parity, at: tuple[int,
 # Other places that may raise
 
 
-def test_an_exception_of_the_collate_function(parity: Parity) -> None:
+def test_an_exception_of_an_iterable_dataset(parity: Parity) -> None:
     def code(side: Side) -> object:
-        return list(side.loader(datasets.Squares(12), batch_size=2, collate_fn=datasets.collate_fails))
+        return list(side.loader(datasets.FailingIterable(3), batch_size=2))
 
-    failure = parity.same_failure(code, "cannot collate sample 5")
-    assert "collate_fails" in failure.report
-
-
-@pytest.mark.parametrize("at", [0, 3])
-def test_an_exception_of_an_iterable_dataset(parity: Parity, at: int) -> None:
-    def code(side: Side) -> object:
-        return list(side.loader(datasets.FailingIterable(at), batch_size=2))
-
-    failure = parity.same_failure(code, f"cannot read value {at}")
+    failure = parity.same_failure(code, "cannot read value 3")
     assert "__iter__" in failure.report
 
 
@@ -90,10 +79,11 @@ def test_an_iterable_dataset_that_cannot_start(parity: Parity) -> None:
     parity.same_failure(lambda side: list(side.loader(datasets.FailingStart(), batch_size=2)), "cannot open the stream")
 
 
-@pytest.mark.parametrize("invalid", [["a"], [None], [object], [1.5], [{}]])
-def test_a_sampler_that_yields_invalid_indices(parity: Parity, invalid: list[Any]) -> None:
+@pytest.mark.workers(1)
+@pytest.mark.parametrize("invalid", ["a", 1.5])
+def test_a_sampler_that_yields_invalid_indices(parity: Parity, invalid: object) -> None:
     def code(side: Side) -> object:
-        return list(side.loader(["x", "y"], sampler=invalid, batch_size=1))
+        return list(side.loader(["x", "y"], sampler=[invalid], batch_size=1))
 
     parity.same_failure(code, "list indices must be integers or slices")
 
@@ -126,7 +116,7 @@ class FailingSampler(Sampler[int]):
         return 6
 
 
-@pytest.mark.parametrize(("at", "batch_size"), [("iter", 1), ("next", 1), ("iter", 2), ("next", 2), ("next", None)])
+@pytest.mark.parametrize(("at", "batch_size"), [("iter", 2), ("next", 2), ("next", None)])
 @same_inline
 def test_an_iterator_after_an_exception_of_its_sampler(side: Side, at: str, batch_size: int | None) -> object:
     """torch's BatchSampler is a generator, and ends with the exception."""
@@ -147,6 +137,7 @@ def test_a_sampler_that_fails_ends_the_iteration(worker_parity: Parity, at: str)
 # Exceptions that are hard to transfer
 
 
+@pytest.mark.workers(1)
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -206,21 +197,12 @@ def test_stop_iteration_of_a_map_dataset(side: Side) -> object:
     return seen
 
 
-@same_inline
-def test_keyboard_interrupt_inline(side: Side) -> object:
-    try:
-        list(side.loader(datasets.Failing(lambda index: KeyboardInterrupt()), batch_size=2))
-    except KeyboardInterrupt:
-        return "interrupted"
-    return "not interrupted"
-
-
 # Batches that cannot be transferred. torch's loader hangs: its worker prints a traceback and never answers.
 
 
-@pytest.mark.parametrize("collate", [datasets.unpicklable_batch, datasets.lock_in_batch])
-def test_a_batch_that_cannot_be_pickled_is_a_clear_error(collate: Callable[[list[Any]], Any]) -> None:
-    loader = feedline.DataLoader(datasets.Squares(4), batch_size=2, num_workers=1, engine="process", collate_fn=collate)
+def test_a_batch_that_cannot_be_pickled_is_a_clear_error() -> None:
+    options: dict[str, Any] = {"num_workers": 1, "engine": "process", "collate_fn": datasets.lock_in_batch}
+    loader = feedline.DataLoader(datasets.Squares(4), batch_size=2, **options)
     with pytest.raises(Exception, match=r"(?i)pickle") as caught:
         next(iter(loader))
     Failure.of(caught.value)
@@ -244,17 +226,17 @@ def test_running_out_of_descriptors_names_the_limit() -> None:
 
 
 def test_a_timeout_has_torchs_message(worker_parity: Parity) -> None:
+    """torch's own loader takes ten seconds to end such a worker."""
     dataset = datasets.Stuck()
-    failure = worker_parity.same_refusal(lambda side: next(iter(side.loader(dataset, batch_size=1, timeout=0.2))))
+    with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 0\.2 seconds"):
+        next(iter(worker_parity.feedline.loader(dataset, batch_size=1, timeout=0.2)))
     dataset.released.set()
-    assert issubclass(failure.kind, RuntimeError)
-    assert "DataLoader timed out after 0.2 seconds" in failure.text
 
 
 # Workers that die
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT])
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_worker_raises_a_runtime_error_with_its_pid(
     process_parity: Parity, tmp_path: Path, signal_number: int
 ) -> None:
@@ -272,13 +254,3 @@ def test_a_killed_worker_raises_a_runtime_error_with_its_pid(
         assert observation.failure is not None
         assert issubclass(observation.failure.kind, RuntimeError)
         assert pid in observation.failure.text
-
-
-def test_a_loader_can_be_iterated_again_after_a_worker_died(tmp_path: Path) -> None:
-    dataset = datasets.Killed(tmp_path / "note")
-    loader = feedline.DataLoader(dataset, batch_size=2, num_workers=2, engine="process", restarts=0)
-    with pytest.raises(RuntimeError) as caught:
-        list(loader)
-    Failure.of(caught.value)
-    dataset.at = -1
-    assert len(list(loader)) == 4

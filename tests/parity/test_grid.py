@@ -1,8 +1,8 @@
 """Combinations of all settings.
 
-Inline, every dataset is run with every order, and each of these with every batch size and every collate function. With
-workers, where every case has to start processes, a selection is run in which every pair of settings occurs together in
-at least one case.
+Inline, every order and every dataset is run with every batch size and every collate function. With workers, where every
+case has to start processes, `make slow` runs a selection in which every pair of settings occurs together in at least
+one case, and `make test` the cases of it that cover most pairs.
 """
 
 import itertools
@@ -25,9 +25,7 @@ from torch.utils.data import (
 )
 
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side, same_in_processes
-
-pytestmark = pytest.mark.sample(53)
+from tests.parity.sides import Side, same_in_processes, same_inline, same_with_workers
 
 N = 11
 
@@ -137,9 +135,14 @@ def epochs(loader: Any, case: Case) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("dataset", "order"),
-    [*itertools.product(DATASETS, ORDERS), *itertools.product(ITERABLES, ["sequential"])],
+    [
+        *(("pairs", order) for order in ORDERS),
+        *((dataset, "shuffled") for dataset in DATASETS if dataset != "pairs"),
+        *((dataset, "sequential") for dataset in ITERABLES),
+    ],
 )
-def test_all_settings_inline(inline_parity: Parity, dataset: str, order: str) -> None:
+@same_inline
+def test_all_settings_inline(side: Side, dataset: str, order: str) -> object:
     leaving = "left early, then whole"
     candidates = [
         *(Case(dataset, order, size, drop, "default", leaving) for size in BATCH_SIZES for drop in (False, True)),
@@ -147,11 +150,7 @@ def test_all_settings_inline(inline_parity: Parity, dataset: str, order: str) ->
     ]
     cases = {case for case in candidates if case.is_valid}
     make = {**DATASETS, **ITERABLES}[dataset]
-
-    def code(side: Side) -> object:
-        return {str(case): epochs(side.loader(make(), **case.options()), case) for case in sorted(cases, key=str)}
-
-    inline_parity.same(code)
+    return {str(case): epochs(side.loader(make(), **case.options()), case) for case in sorted(cases, key=str)}
 
 
 # With workers: every pair of settings
@@ -199,40 +198,19 @@ def covering_cases() -> list[Case]:
     return chosen
 
 
-@pytest.mark.parametrize("case", covering_cases(), ids=str)
-def test_pairs_of_settings_with_workers(worker_parity: Parity, case: Case) -> None:
+CASES = covering_cases()
+
+
+@pytest.mark.parametrize(
+    "case", [*CASES[:4], *(pytest.param(case, marks=pytest.mark.slow) for case in CASES[4:])], ids=str
+)
+@same_with_workers
+def test_pairs_of_settings_with_workers(side: Side, case: Case) -> object:
     make = {**DATASETS, **ITERABLES}[case.dataset]
-
-    def code(side: Side) -> object:
-        return epochs(side.loader(make(), **case.options(), **case.worker_options()), case)
-
-    worker_parity.same(code)
+    return epochs(side.loader(make(), **case.options(), **case.worker_options()), case)
 
 
 # Other start methods. They do not affect the batches, so torch's side is forked, which is fast.
-
-STARTED: dict[str, Case] = {
-    "records": Case("records", "weighted", 2, drop_last=True, leaving="two epochs", persistent=True),
-    "iterable": Case("uneven", "sequential", 2, workers=3),
-    "left early": Case("pairs", "shuffled by a generator", 2, leaving="left early, then whole"),
-}
-
-
-def started(case: Case, method: str) -> Callable[[Side], object]:
-    make = {**DATASETS, **ITERABLES}[case.dataset]
-
-    def code(side: Side) -> object:
-        context = method if side.is_feedline else "fork"
-        options = {**case.options(), **case.worker_options(), "multiprocessing_context": context}
-        return epochs(side.loader(make(), **options), case)
-
-    return code
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STARTED)
-def test_settings_with_forkserver(process_parity: Parity, name: str) -> None:
-    process_parity.same(started(STARTED[name], "forkserver"))
 
 
 @pytest.mark.slow

@@ -12,25 +12,14 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side, same, same_inline, same_with_workers
 
-pytestmark = pytest.mark.sample(12)
 
-# Samples per worker: even, uneven, empty first, empty last, all empty, one much longer.
-LENGTHS = [(6, 6, 6), (5, 2, 3), (0, 4, 1), (4, 0, 0), (0, 0, 0), (1, 9, 1), (3, 3, 4)]
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize(
+    ("lengths", "drop_last"), [((5, 2, 3), True), ((0, 4, 1), False), ((0, 0, 0), False), ((1, 9, 1), True)]
+)
 @same_with_workers
 def test_workers_with_uneven_and_empty_streams(side: Side, lengths: tuple[int, ...], drop_last: bool) -> object:
     loader = side.loader(datasets.Uneven(lengths), batch_size=2, drop_last=drop_last, num_workers=3)
     return list(loader)
-
-
-@same_with_workers
-def test_each_worker_gets_its_part_from_the_init_function(side: Side) -> object:
-    dataset = datasets.Span(3, 14)
-    loader = side.loader(dataset, batch_size=2, worker_init_fn=datasets.split_span)
-    return list(loader), list(loader), (dataset.start, dataset.end)
 
 
 def test_an_iterable_that_is_not_an_iterable_dataset_raises_torchs_error(inline_parity: Parity) -> None:
@@ -68,13 +57,8 @@ def test_chained_streams(side: Side) -> object:
 
 # Any: pipes, whose operators mypy does not know.
 PIPES: dict[str, Callable[[Any], Any]] = {
-    "plain": lambda pipe: pipe,
-    "mapped": lambda pipe: pipe.map(datasets.double),
     "batched": lambda pipe: pipe.batch(2),
-    "sharded": lambda pipe: pipe.sharding_filter(),
-    "shuffled": lambda pipe: pipe.shuffle(),
     "shuffled, then sharded": lambda pipe: pipe.shuffle().sharding_filter(),
-    "small buffer": lambda pipe: pipe.shuffle(buffer_size=3).sharding_filter(),
     "twice": lambda pipe: pipe.shuffle().map(datasets.double).shuffle(buffer_size=4).sharding_filter(),
 }
 
@@ -90,17 +74,15 @@ def test_iter_pipes_over_two_epochs(side: Side, name: str) -> object:
     return list(loader), list(loader)
 
 
-@pytest.mark.parametrize("shuffle", [True, False, None])
-@pytest.mark.parametrize("name", ["plain", "shuffled, then sharded", "twice"])
+@pytest.mark.parametrize(("name", "shuffle"), [("shuffled, then sharded", False), ("twice", True), ("twice", None)])
 @same
 def test_shuffle_switches_the_shufflers_of_a_pipe(side: Side, name: str, shuffle: bool | None) -> object:
     return list(side.loader(iter_pipe(name), batch_size=3, shuffle=shuffle))
 
 
-@pytest.mark.parametrize("seed", [0, 99])
 @same
-def test_a_generator_seeds_the_shufflers_of_a_pipe(side: Side, seed: int) -> object:
-    generator = torch.Generator().manual_seed(seed)
+def test_a_generator_seeds_the_shufflers_of_a_pipe(side: Side) -> object:
+    generator = torch.Generator().manual_seed(99)
     loader = side.loader(iter_pipe("shuffled, then sharded"), batch_size=3, generator=generator)
     return list(loader), list(loader), torch.rand((), generator=generator)
 
@@ -111,11 +93,10 @@ def test_persistent_workers_get_a_new_shuffle_every_epoch(side: Side) -> object:
     return list(loader), list(loader), list(loader)
 
 
-@pytest.mark.parametrize("shuffle", [True, False, None])
 @same
-def test_map_pipes(side: Side, shuffle: bool | None) -> object:
+def test_map_pipes(side: Side) -> object:
     pipe: Any = SequenceWrapper(range(9))
-    loader = side.loader(pipe.map(datasets.double), batch_size=2, shuffle=shuffle)
+    loader = side.loader(pipe.map(datasets.double), batch_size=2, shuffle=True)
     return list(loader), list(loader)
 
 

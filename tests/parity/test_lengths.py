@@ -14,9 +14,7 @@ from torch.utils.data import (
 )
 
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side, same, same_as_it_is
-
-pytestmark = pytest.mark.sample(8)
+from tests.parity.sides import Parity, Side, same_as_it_is, same_inline
 
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 12, 100)
 BATCH_SIZES = (1, 2, 3, 4, 5, 7, 64, 101)
@@ -50,7 +48,7 @@ def test_the_length_for_a_map_dataset(side: Side, drop_last: bool) -> object:
     return lengths
 
 
-@same
+@same_inline
 def test_a_dataset_that_grew_is_delivered_whole_in_the_next_epoch(side: Side) -> object:
     dataset = datasets.Growing(3)
     loader = side.loader(dataset, batch_size=2)
@@ -103,8 +101,7 @@ def test_an_unknown_length_raises_torchs_error(plain_parity: Parity, arguments: 
 # An iterable dataset that delivers more than it reported causes a warning if the length was read.
 
 
-@pytest.mark.parametrize("batch_size", [None, 1, 2])
-@pytest.mark.parametrize("was_read", [False, True])
+@pytest.mark.parametrize(("batch_size", "was_read"), [(None, True), (1, False), (2, True)])
 def test_a_stream_longer_than_its_length_warns_if_the_length_was_read(
     parity: Parity, batch_size: int | None, was_read: bool
 ) -> None:

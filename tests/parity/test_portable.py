@@ -1,18 +1,14 @@
 """The process engine for systems that cannot share an arena, selected by pretending that this one cannot."""
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from feedline.errors import WorkerTimeout
 from feedline.loader.resources import Resources
 from feedline.workers import abilities
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side
-
-pytestmark = pytest.mark.sample(8)
+from tests.parity.sides import Parity, Side, same_in_processes
 
 
 @pytest.fixture(autouse=True)
@@ -41,55 +37,16 @@ def test_the_engine_is_the_portable_one(process_parity: Parity, monkeypatch: pyt
     assert (stats["engine"], stats["batches"], stats["overflowed_batches"]) == ("process", 4, 0)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 3}, {"batch_size": None}, {"batch_size": 4, "shuffle": True}])
-@pytest.mark.parametrize("dataset", [datasets.Records(11), datasets.Arrays(11), datasets.Bulk(11)])
-def test_map_style_datasets(process_parity: Parity, dataset: Any, options: dict[str, Any]) -> None:
-    process_parity.same(lambda side: list(build(side, dataset, **options)))
-
-
-@pytest.mark.parametrize("dataset", [datasets.Sharded(11), datasets.Uneven([5, 0]), datasets.WorkerFieldsIterable()])
-def test_iterable_datasets(process_parity: Parity, dataset: Any) -> None:
-    process_parity.same(lambda side: list(build(side, dataset, batch_size=2)))
-
-
-@pytest.mark.parametrize(
-    "collate_fn",
-    [
-        datasets.as_list,
-        datasets.pad,
-        datasets.to_boxes,
-        datasets.to_sparse,
-        datasets.to_channels_last,
-        datasets.to_empty,
-    ],
-)
-def test_collate_functions(process_parity: Parity, collate_fn: Any) -> None:
-    process_parity.same(lambda side: list(build(side, datasets.Squares(10), batch_size=4, collate_fn=collate_fn)))
-
-
-def test_a_timeout_raises_worker_timeout(process_parity: Parity) -> None:
-    loader = build(process_parity.feedline, datasets.Stuck(), batch_size=1, timeout=0.2)
-    with pytest.raises(WorkerTimeout, match=r"timed out after 0\.2 seconds"):
-        next(iter(loader))
+def test_batches_of_forked_workers(process_parity: Parity) -> None:
+    process_parity.same(lambda side: list(build(side, datasets.Records(11), batch_size=3)))
 
 
 # Workers that inherit nothing
 
 
-def spawned(side: Side, *args: Any, **options: Any) -> Any:
-    return side.loader(*args, multiprocessing_context="spawn", **options)
-
-
-def map_style(side: Side) -> object:
-    loader = spawned(side, datasets.Records(11), batch_size=3, shuffle=True, persistent_workers=True)
-    return list(loader), list(itertools.islice(loader, 1)), list(loader)
-
-
-def iterable(side: Side) -> object:
-    return list(spawned(side, datasets.Sharded(11), batch_size=2))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [map_style, iterable])
-def test_spawned_workers(process_parity: Parity, code: Callable[[Side], object]) -> None:
-    process_parity.same(code)
+@same_in_processes
+def test_batches_of_spawned_workers(side: Side) -> object:
+    options = {"multiprocessing_context": "spawn", "persistent_workers": True}
+    loader = side.loader(datasets.Records(11), batch_size=3, shuffle=True, **options)
+    return list(loader), list(itertools.islice(loader, 1)), list(loader)

@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
-    DistributedSampler,
     RandomSampler,
     Sampler,
 )
 
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side, same, same_inline
-
-pytestmark = pytest.mark.sample(15)
 
 N = 11
 
@@ -64,9 +61,8 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.workers(1)
 @pytest.mark.parametrize("name", SAMPLERS)
-@same
+@same_inline
 def test_every_sampler_over_three_epochs(side: Side, name: str) -> object:
     loader = side.loader(datasets.Squares(N), sampler=SAMPLERS[name](), batch_size=4)
     return list(loader), list(loader), list(loader)
@@ -75,10 +71,9 @@ def test_every_sampler_over_three_epochs(side: Side, name: str) -> object:
 # Shuffling: the same seed gives the same order as torch's
 
 
-@pytest.mark.parametrize("seed", [0, 2**40])
 @same
-def test_a_generator_gives_torchs_order_over_epochs(side: Side, seed: int) -> object:
-    generator = seeded(seed)
+def test_a_generator_gives_torchs_order_over_epochs(side: Side) -> object:
+    generator = seeded(2**40)
     loader = side.loader(datasets.Squares(N), batch_size=3, shuffle=True, generator=generator)
     return list(loader), list(loader), list(loader), torch.rand((), generator=generator)
 
@@ -88,17 +83,6 @@ def test_zipped_loaders_draw_in_the_same_order_as_torch(side: Side) -> object:
     one = side.loader(datasets.Squares(N), batch_size=4, shuffle=True)
     two = side.loader(datasets.Squares(N), batch_size=4, shuffle=True)
     return list(zip(one, two, strict=True))
-
-
-@same
-def test_set_epoch_of_a_distributed_sampler_is_respected(side: Side) -> object:
-    sampler: Any = DistributedSampler(datasets.Squares(N), num_replicas=2, rank=0)
-    loader = side.loader(datasets.Squares(N), sampler=sampler, batch_size=3)
-    epochs = []
-    for epoch in range(3):
-        sampler.set_epoch(epoch)
-        epochs.append(list(loader))
-    return epochs
 
 
 # Batch samplers
@@ -112,9 +96,8 @@ BATCH_SAMPLERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.workers(1)
 @pytest.mark.parametrize("name", BATCH_SAMPLERS)
-@same
+@same_inline
 def test_every_batch_sampler(side: Side, name: str) -> object:
     loader = side.loader(datasets.Squares(N), batch_sampler=BATCH_SAMPLERS[name]())
     return list(loader), list(loader)
@@ -123,21 +106,11 @@ def test_every_batch_sampler(side: Side, name: str) -> object:
 # Without automatic batching
 
 
-ANYTHING: dict[str, Callable[[], list[Any]]] = {
-    "lists": lambda: [[0, 1], [2, 3, 4]],
-    "dicts": lambda: [{"start": 0, "stop": 3}],
-    "nothing": lambda: [None, None],
-    "slices": lambda: [slice(0, 3), ..., 2.5],
-    "tensors": lambda: [torch.tensor([1, 2]), torch.tensor(3)],
-}
-
-
-@pytest.mark.workers(1)
-@pytest.mark.parametrize("name", ANYTHING)
 @same
-def test_anything_the_sampler_yields_reaches_the_dataset(side: Side, name: str) -> object:
+def test_anything_the_sampler_yields_reaches_the_dataset(side: Side) -> object:
+    anything = [[0, 1], {"start": 0, "stop": 3}, None, slice(0, 3), ..., 2.5, torch.tensor([1, 2]), torch.tensor(3)]
     collate = datasets.as_single
-    return list(side.loader(datasets.Identity(), batch_size=None, sampler=ANYTHING[name](), collate_fn=collate))
+    return list(side.loader(datasets.Identity(), batch_size=None, sampler=anything, collate_fn=collate))
 
 
 # How a sampler is read
@@ -155,7 +128,7 @@ def test_inline_the_sampler_is_read_one_batch_at_a_time(side: Side) -> object:
     return [sampler.read for _ in side.loader(datasets.Squares(12), sampler=sampler, batch_size=3)]
 
 
-@pytest.mark.parametrize("prefetch", [1, 2, 4])
+@pytest.mark.parametrize("prefetch", [1, 4])
 def test_with_workers_the_sampler_is_read_no_further_ahead_than_by_torch(worker_parity: Parity, prefetch: int) -> None:
     """Except for batches given to idle workers while a slow one was waited for, as on a busy machine."""
     read: dict[bool, list[int]] = {}
@@ -187,14 +160,3 @@ def test_a_sampler_may_react_to_the_loop_inline(side: Side) -> object:
         if len(order) < 8:
             order.append(len(order))
     return seen
-
-
-def test_an_exception_of_the_sampler_arrives(parity: Parity) -> None:
-    def code(side: Side) -> object:
-        def indices() -> Iterator[int]:
-            yield from (0, 1)
-            raise ArithmeticError("no more indices")
-
-        return list(side.loader(datasets.Squares(N), sampler=indices(), batch_size=2))
-
-    parity.same_failure(code, "no more indices")

@@ -14,8 +14,6 @@ from feedline.loader.rebuilding import TorchRebuilding
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side, same, same_with_workers
 
-pytestmark = pytest.mark.sample(10)
-
 
 class Squared:
     """Wraps an iterator of batches, like those of torch-geometric."""
@@ -56,7 +54,7 @@ def test_an_iterator_may_wrap_the_loaders_own(side: Side) -> object:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("taken", [0, 1, 4])
+@pytest.mark.parametrize("taken", [0, 1])
 @same_with_workers
 def test_with_persistent_workers_the_wrapper_is_kept_and_reset(side: Side, taken: int) -> object:
     loader = squaring(side).loader(datasets.Squares(7), batch_size=2, shuffle=True, persistent_workers=True)
@@ -76,10 +74,6 @@ def test_a_wrapped_iteration_is_saved_and_resumed(parity: Parity) -> None:
     other = side.loader(datasets.Squares(7), batch_size=2, shuffle=True, seed=1)
     other.load_state_dict(state)
     assert [batch.tolist() for batch in other] == rest
-
-
-def test_an_iterator_may_replace_the_loaders_own(parity: Parity) -> None:
-    parity.same(lambda side: list(subclass(side, _get_iterator=lambda self: iter([1, 2])).loader(datasets.Squares(7))))
 
 
 # _index_sampler and _auto_collation
@@ -112,10 +106,9 @@ def test_rejects_an_index_sampler_for_a_stream(inline_parity: Parity) -> None:
     "make",
     [
         lambda side: side.loader(datasets.Squares(7), batch_size=2, shuffle=True),
-        lambda side: side.loader(datasets.Squares(3), batch_size=None),
         lambda side: side.loader(datasets.Sharded(17), batch_size=2),
     ],
-    ids=["map", "samples", "stream"],
+    ids=["map", "stream"],
 )
 @same
 def test_an_iterator_counts_its_batches(side: Side, make: Callable[[Side], Any]) -> object:
@@ -143,8 +136,11 @@ def test_a_resumed_iterator_counts_all_batches_of_its_epoch(parity: Parity, data
 # Loaders that skip a number of batches, like SpeechBrain's
 
 
-@pytest.mark.parametrize("skipped", [0, 1, 3, 4])
-@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 1}, {"sampler": [5, 2, 6, 1, 0, 3, 4]}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "skipped"),
+    [({}, 0), ({"shuffle": True, "seed": 1}, 3), ({"sampler": [5, 2, 6, 1, 0, 3, 4]}, 4)],
+    ids=str,
+)
 def test_batches_skipped_by_a_checkpoint_are_not_made(parity: Parity, options: Any, skipped: int) -> None:
     side = subclass(parity.feedline)
     keep_loaders(TorchRebuilding(side.kind))  # done for all loaders once SpeechBrain is imported

@@ -11,12 +11,9 @@ import pytest
 import torch
 from torch.utils.data import get_worker_info
 
-from feedline.workers import abilities
 from tests.holding import Hold
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side, same, same_in_processes, same_with_workers
-
-pytestmark = pytest.mark.sample(5)
 
 
 def seeded(seed: int = 7) -> torch.Generator:
@@ -58,16 +55,24 @@ def two_epochs(make: Callable[[], dict[str, Any]], workers: int, persistent: boo
     return code
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize(
+    ("name", "workers", "persistent"),
+    [("its info", 3, True), ("its info, in a stream", 1, False), ("its share of the batches", 3, False)],
+)
 def test_what_a_worker_sees(worker_parity: Parity, name: str, workers: int, persistent: bool) -> None:
     worker_parity.same(two_epochs(SEEN[name], workers, persistent))
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("name", SEEN_IN_PROCESSES)
+@pytest.mark.parametrize(
+    ("name", "workers", "persistent"),
+    [
+        ("its generators", 3, False),
+        ("its generators", 1, True),
+        ("its generators, in a stream", 3, True),
+        ("the seeds of the init function", 3, False),
+        ("its copy of the dataset", 3, True),
+    ],
+)
 def test_what_a_process_sees(process_parity: Parity, name: str, workers: int, persistent: bool) -> None:
     process_parity.same(two_epochs(SEEN_IN_PROCESSES[name], workers, persistent))
 
@@ -103,26 +108,7 @@ def test_out_of_order_a_worker_that_answers_gets_the_next_batch(side: Side, pref
     return seen
 
 
-@same_in_processes
-def test_persistent_workers_are_the_same_processes_in_every_epoch(side: Side) -> object:
-    kept = side.loader(datasets.ProcessIds(6), batch_size=None, persistent_workers=True)
-    renewed = side.loader(datasets.ProcessIds(6), batch_size=None)
-    same = {pid for pid, _ in kept} == {pid for pid, _ in kept}
-    different = {pid for pid, _ in renewed}.isdisjoint(pid for pid, _ in renewed)
-    return same, different
-
-
 # Seeds
-
-
-def test_workers_do_not_repeat_the_parents_numpy_generator(process_parity: Parity) -> None:
-    """A very common bug: forked workers that all continue the parent's NumPy generator."""
-
-    def code(side: Side) -> object:
-        drawn = [batch["numpy"].item() for batch in side.loader(datasets.Draws(8), batch_size=1)]
-        return len(set(drawn))
-
-    assert process_parity.same(code).value == ("builtins.int", "8")
 
 
 # worker_init_fn
@@ -150,16 +136,6 @@ def test_persistent_workers_keep_their_copy(side: Side) -> object:
     first = list(loader)
     dataset.label = "changed"  # too late: workers already have their copy
     return first, list(loader), list(loader)
-
-
-@same_in_processes
-def test_new_workers_see_changes_between_epochs(side: Side) -> object:
-    dataset = datasets.Counter(4)
-    loader = side.loader(dataset, batch_size=2)
-    first = list(loader)
-    dataset.label = "changed"
-    dataset.calls = 50
-    return first, list(loader)
 
 
 # What a worker inherits
@@ -197,30 +173,21 @@ def facts(workers: list[Any]) -> list[object]:
 
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("has_arena", [True, False], ids=["arena", "portable"])
-def test_an_iterator_exposes_its_workers(
-    process_parity: Parity, monkeypatch: pytest.MonkeyPatch, has_arena: bool, context: str
-) -> None:
-    if not has_arena:
-        monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
-
-    def code(side: Side) -> object:
-        batches = iter(side.loader(Pids(8), batch_size=1, multiprocessing_context=context))
-        made_by = [(int(number), int(pid)) for number, pid in (next(batches), next(batches))]
-        workers = list(batches._workers)
-        running = facts(workers)
-        made_by += [(int(number), int(pid)) for number, pid in batches]
-        for worker in batches._workers:
-            worker.join(60)
-        same = [worker.pid for worker in batches._workers] == [worker.pid for worker in workers]
-        in_place = all(workers[number].pid == pid for number, pid in made_by)
-        return running, facts(workers), same, in_place, len(set(made_by))
-
-    process_parity.same(code)
+@same_in_processes
+def test_an_iterator_exposes_its_workers(side: Side, context: str) -> object:
+    batches = iter(side.loader(Pids(8), batch_size=1, multiprocessing_context=context))
+    made_by = [(int(number), int(pid)) for number, pid in (next(batches), next(batches))]
+    workers = list(batches._workers)
+    running = facts(workers)
+    made_by += [(int(number), int(pid)) for number, pid in batches]
+    for worker in batches._workers:
+        worker.join(60)
+    same = [worker.pid for worker in batches._workers] == [worker.pid for worker in workers]
+    in_place = all(workers[number].pid == pid for number, pid in made_by)
+    return running, facts(workers), same, in_place, len(set(made_by))
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("end", ["dropped", "shut down"])
+@pytest.mark.parametrize(("end", "persistent"), [("dropped", True), ("shut down", False)])
 @same_in_processes
 def test_workers_end_with_their_iterator(side: Side, end: str, persistent: bool) -> object:
     loader = side.loader(Pids(40), batch_size=1, persistent_workers=persistent)
