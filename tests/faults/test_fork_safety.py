@@ -11,8 +11,6 @@ import pytest
 
 from tests.faults.programs import running, running_afresh
 
-pytestmark = pytest.mark.sample(12)
-
 START = """
 import threading, warnings
 warnings.simplefilter("error", feedline.errors.FeedlineWarning)  # a worker that hangs is not to be replaced in silence

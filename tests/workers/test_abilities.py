@@ -17,8 +17,6 @@ import pytest
 
 from feedline.workers import abilities
 
-pytestmark = pytest.mark.sample(4)
-
 PROGRAM = """
 import asyncio, mmap, multiprocessing, os, select, selectors, socket, subprocess, sys
 import multiprocessing.connection, multiprocessing.shared_memory

@@ -1,6 +1,6 @@
 """How often the doctor is right on a busy machine: `python -m tests.tools.advise.reliability --runs 100 --busy 2`.
 
-Each dataset of `sound` and `slow_datasets` is diagnosed repeatedly beside busy loops. A healthy one must get no
+Each dataset of `fixes.CASES` is diagnosed repeatedly beside busy loops. A healthy one must get no
 finding, a slow one its own and no other. A lane is a process that is pinned to its own cores together with its busy
 loops, so that several lanes on one machine hardly disturb each other: `--lanes 8` on 16 cores. `--part 2/3` runs every
 third dataset, for machines on which a command must not take long.
@@ -27,10 +27,10 @@ from feedline.errors import FeedlineError
 from feedline.tools.advise.diagnosis import diagnose
 from feedline.tools.advise.finding import NOT_SURE
 from feedline.tools.measure.probe import probe
-from tests.tools.advise import diseases, open_files, slow_batches, slow_datasets, sound  # with torch, before forks
+from tests.tools.advise import slow_batches, slow_datasets, slow_files  # with torch, before forks
 from tests.tools.advise.fixes import CASES, Case
 
-__all__ = ["diseases", "open_files", "slow_batches", "slow_datasets", "sound"]  # they fill CASES
+__all__ = ["slow_batches", "slow_datasets", "slow_files"]  # they fill CASES
 CORES_PER_LANE = 2
 SECONDS = 10.0
 """The time that `feedline doctor` takes at most."""

@@ -192,7 +192,6 @@ class Session:
             file.write(f"{word} {os.getpid()}\n")
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 1), ("process", 1)])
 def test_aclose_runs_on_the_event_loop_of_the_dataset(engine: EngineName, workers: int, tmp_path: Path) -> None:
     log = tmp_path / "log"

@@ -9,7 +9,7 @@ import numpy as np
 from feedline.insight.stats import shown
 from feedline.tools.advise import slow_source
 from feedline.tools.advise.finding import Finding, gain_of
-from feedline.tools.measure.measured import Measured, Samples
+from feedline.tools.measure.measured import Measured
 
 _COSTLY_S = 2e-4
 """Training does not wait for samples whose median time is below this."""
@@ -19,8 +19,6 @@ _HELD = 0.5
 """If samples hold a lock of the dataset for this share of their time, threads make at most twice as many of them."""
 _LOCKED = 0.4
 """The same for the interpreter's lock: two threads make 1.4 times what one makes."""
-_HELPED = 1.3
-"""If a library's own threads compute beside the sample's, two samples at a time are slower for another reason."""
 _MUCH_GAIN = 1.5
 """A smaller gain does not justify a change of workers."""
 _OTHER_GAIN = 1.25
@@ -36,22 +34,19 @@ _SLOW_SHARE = 0.1
 
 def find(measured: Measured) -> list[Finding]:
     """Return the findings about the time that a sample takes."""
-    samples = measured.samples
-    if samples is None:
-        return []
-    first = [*slow_source.find(measured), *_stragglers(measured, samples)]
+    first = [*slow_source.find(measured), *_stragglers(measured)]
     is_other = any((one.gain or 1.0) >= _OTHER_GAIN or one.name in ("stragglers", "slow-source") for one in first)
-    if samples.usual_s < _COSTLY_S or is_other:
+    if measured.samples.usual_s < _COSTLY_S or is_other:
         return first
-    return first + (list(_serialised(measured, samples)) or list(_waiting(measured, samples)))
+    return first + (list(_serialised(measured)) or list(_waiting(measured)))
 
 
-def _waiting(measured: Measured, samples: Samples) -> Iterator[Finding]:
+def _waiting(measured: Measured) -> Iterator[Finding]:
     """Suggest more workers, whose waits overlap: as many threads as were tried, or 8 processes."""
-    if samples.cpu_share >= _WAITING or (measured.making is not None and measured.making.is_async):
+    samples, rates = measured.samples, measured.threads.rates
+    if samples.cpu_share >= _WAITING or measured.making.is_async:
         return
     workers = 1 if measured.loader is None else max(measured.loader.workers, 1)
-    rates = {} if measured.threads is None else measured.threads.rates
     if len(rates) > 1:
         count, engine = max(rates), "thread"
         many = rates[count] / rates[1]
@@ -75,37 +70,34 @@ def _waiting(measured: Measured, samples: Samples) -> Iterator[Finding]:
     )
 
 
-def _serialised(measured: Measured, samples: Samples) -> Iterator[Finding]:
+def _serialised(measured: Measured) -> Iterator[Finding]:
     """Report a lock for which threads wait: one of the dataset, or the interpreter's."""
-    lock = max(samples.locks, key=lambda lock: lock.share, default=None)
-    threads = measured.threads
-    two = None if threads is None else threads.speedup(2)
+    samples, two = measured.samples, measured.threads.speedup
+    path, share = max(samples.locks, key=lambda lock: lock[1], default=("", 0.0))
     if measured.engine in ("process", "inline"):
         return
-    if lock is not None and lock.share >= _HELD:
-        path, share = lock.path, lock.share
-        fix = "guard less with it, and give each thread its own handle in a threading.local()"
-        evidence = f"Threads make at most {1 / share:.1f} times the samples of one, however many there are"
-    elif threads is not None and two is not None and samples.cpu_share >= _WAITING and threads.helped <= _HELPED:
+    fix = "guard less with it, and give each thread its own handle in a threading.local()"
+    evidence = f"Threads make at most {1 / max(share, _HELD):.1f} times the samples of one, however many there are"
+    if share < _HELD:
+        if two is None or samples.cpu_share < _WAITING:
+            return
         path, share = "the interpreter's lock (GIL)", min(1.0, max(0.0, 2 / two - 1))
-        fix = "do the work in a library that releases the lock, such as NumPy or torch"
-        evidence = f"Two threads made {two:.2f} times the samples of one. `feedline tune` measures what processes gain"
         if share < _LOCKED:
             return
-    else:
-        return
-    workers = measured.headroom.cores if measured.loader is None else max(measured.loader.workers, 1)
+        fix = "do the work in a library that releases the lock, such as NumPy or torch"
+        evidence = f"Two threads made {two:.2f} times the samples of one. `feedline tune` measures what processes gain"
     yield Finding(
         "serialised",
         f"Samples hold {path} for {share:.0%} of their time.",
         f"Use worker processes, each of which has its own lock; or {fix}.",
-        f'DataLoader(dataset, engine="process", num_workers={workers})',
+        f'DataLoader(dataset, engine="process", num_workers={max(measured.workers, 1)})',
         is_serious=measured.engine == "thread",
         evidence=f"Only one thread at a time can hold it. A sample takes {shown(samples.usual_s)}. {evidence}",
     )
 
 
-def _stragglers(measured: Measured, samples: Samples) -> Iterator[Finding]:
+def _stragglers(measured: Measured) -> Iterator[Finding]:
+    samples = measured.samples
     times = np.array(samples.seconds[2:])  # the first ones include warm-up
     if len(times) < _FEW:
         return

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from feedline.insight.stats import shown
 from feedline.insight.worker_model import LEAST_GAIN
+from feedline.system.shown import counted
 from feedline.system.sizes import bytes_text
 from feedline.tools.advise.finding import Finding, gain_of
-from feedline.tools.measure.measured import Measured, Reopened, Samples
+from feedline.tools.measure.measured import Measured
 
 _COSTLY_S = 1e-4
 """Rows of samples that take less are not looked at."""
@@ -18,27 +19,17 @@ _CLEARLY = 1.25
 
 def find(measured: Measured) -> list[Finding]:
     """Return the findings about the source of the samples."""
-    samples = measured.samples
-    if samples is None:
-        return []
-    slow = [*_rows(measured, samples), *_images(measured, samples)]
-    return slow or list(_reopened(measured, samples))
+    return [*_rows(measured), *_images(measured)] or list(_reopened(measured))
 
 
-def _rows(measured: Measured, samples: Samples) -> Iterator[Finding]:
+def _rows(measured: Measured) -> Iterator[Finding]:
     """Name the source of ours that reads the rows, if it was measured to be faster."""
-    rows = samples.rows
+    samples, rows = measured.samples, measured.samples.rows
     if rows is None or samples.usual_s < _COSTLY_S:
         return
     reader = rows.library or "the dataset's own code"
     gain = 1.0 if rows.row_s is None else gain_of(measured.pipeline_s, rows.read_s - rows.row_s)
-    unpacked = ""
-    if rows.compression and rows.chunk[0] > 1:
-        shape = " x ".join(map(str, rows.chunk))
-        unpacked = (
-            f" A sample unpacks whole chunks for its row: those of {rows.field!r} have the shape {shape} "
-            f"({bytes_text(rows.chunk_bytes)}, {rows.compression})."
-        )
+    unpacked = f" A sample unpacks whole chunks for its row: {rows.chunks}." if rows.chunks else ""
     if gain >= _CLEARLY and rows.row_s is not None:
         fix = f"Read the rows with feedline.datasets.{rows.source}"
         if unpacked:
@@ -67,9 +58,9 @@ def _rows(measured: Measured, samples: Samples) -> Iterator[Finding]:
     )
 
 
-def _images(measured: Measured, samples: Samples) -> Iterator[Finding]:
+def _images(measured: Measured) -> Iterator[Finding]:
     """Name the time of `feedline.images`, if images are stored much larger than they are used."""
-    images = samples.images
+    samples, images = measured.samples, measured.samples.images
     if images is None:
         return
     gain = gain_of(measured.pipeline_s, images.library_s - images.image_s)
@@ -98,67 +89,22 @@ def _images(measured: Measured, samples: Samples) -> Iterator[Finding]:
     )
 
 
-def _reopened(measured: Measured, samples: Samples) -> Iterator[Finding]:
-    files = samples.reopened
-    if not files:
-        return
-    saved_s = sum(file.again_s * min(1.0, file.samples / max(len(samples.seconds), 1)) for file in files)
+def _reopened(measured: Measured) -> Iterator[Finding]:
+    samples, files = measured.samples, measured.samples.reopened
+    saved_s = sum(file.again_s * min(1.0, file.samples / len(samples.seconds)) for file in files)
     if (gain := gain_of(measured.pipeline_s, saved_s)) < LEAST_GAIN:
         return  # opening is not what takes the time
     first, others = max(files, key=lambda file: file.again_s), len(files) - 1
     reads = ""
     if first.read_bytes > 4 * samples.sample_bytes + 4096:
         reads = f", and each reads {bytes_text(first.read_bytes)} to deliver {bytes_text(samples.sample_bytes)}"
-    more = f" and {others} other file{'' if others == 1 else 's'}" if others else ""
-    fix, code = _kept(first)
+    more = f" and {counted(others, 'other file')}" if others else ""
     yield Finding(
         "reopened-file",
-        f"Samples {'read all of' if first.way in _READ else 'open'} the same file again and again.",
-        fix,
-        code,
+        f"Samples {'read all of' if first.is_read else 'open'} the same file again and again.",
+        first.fix,
+        first.code,
         gain=gain,
         evidence=f"{first.samples} of {len(samples.seconds)} samples opened {first.path}{more}{reads}. A sample takes "
         f"{shown(samples.usual_s)}, and {shown(saved_s)} of that would be saved",
-    )
-
-
-_HANDLES = {
-    "h5py": ("file", "h5py.File({}, 'r')"),
-    "sqlite3": ("file", "sqlite3.connect({})"),
-    "pyarrow": ("table", "pyarrow.parquet.read_table({})"),
-    "npy": ("rows", "np.load({}, mmap_mode='c')"),
-    "text part": ("file", "open({})"),
-    "part": ("file", "open({}, 'rb')"),
-}
-"""What to keep from the first use on, by the way of keeping a file: what to call it, and how to open it."""
-_READ = {
-    "lines": ("open({})", "feedline.share(file.readlines())", "lines"),
-    "json": ("open({})", "feedline.share(json.load(file))", "items"),
-    "bytes": ("open({}, 'rb')", "file.read()", "content"),
-}
-"""How to open a file, what to read from it once, and what to call that."""
-
-
-def _kept(file: Reopened) -> tuple[str, str]:
-    """Return the fix for a file that is opened repeatedly, as a sentence and as code."""
-    path = repr(file.path)
-    if file.way in _READ:
-        opening, reading, name = _READ[file.way]
-        fix = "Read the file once and share its content between all workers."
-        if file.way == "bytes":
-            fix = "Read the file once and keep its content; better still, keep the parsed result."
-        opened = " (as a file: io.BytesIO(content))" if file.way == "bytes" else ""
-        return fix, (
-            f"# in __init__:\nwith {opening.format(path)} as file:\n    self.{name} = {reading}\n"
-            f"# in __getitem__, instead of opening and reading the file{opened}:\n{name} = self.{name}"
-        )
-    name, opening = _HANDLES[file.way]
-    again = "\nfile.seek(0)" if file.way in ("part", "text part") else ""
-    return (
-        "Map the array on first use: rows are then read from the file as they are needed."
-        if file.way == "npy"
-        else "Open it once in each worker, when it is first used, and keep it open.",
-        f"# in __init__:\nself.{name} = None\n"
-        f"# in __getitem__:\nif self.{name} is None:\n    self.{name} = {opening.format(path)}\n"
-        f"# and instead of opening the file, without closing it:\n{name} = self.{name}{again}",
     )

@@ -8,6 +8,7 @@ shows both, so nothing is patched; the hook that was set before is set again.
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import sys
 import sysconfig
@@ -17,17 +18,18 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import feedline.datasets
+from feedline.system.sizes import bytes_text
 from feedline.tools.measure.measured import LEAST_SAMPLES
 from feedline.tools.measure.opened_files import OpenedFiles, file_at
 
 TABLES = ("pandas", "h5py", "pyarrow", "polars")
 """Libraries that read rows."""
-_PARSERS = ("json",)
+_IN_C = ("h5py", "pyarrow")
 _IMAGES = "PIL"
 _OURS = "feedline"
 _FOLLOWED_S = 0.5
@@ -38,15 +40,12 @@ _MOST_EVENTS = 50_000
 _Trace = Callable[[FrameType, str, Any], Any]
 
 
-@dataclass(frozen=True)
-class Stored:
-    """How an HDF5 dataset is stored."""
+class Chunk(NamedTuple):
+    """A chunk of a stored HDF5 dataset."""
 
-    chunk: tuple[int, ...]
-    """Empty without chunks."""
     bytes: int
-    """The size of a chunk."""
-    compression: str
+    words: str
+    """Its shape, size and compression, if a row unpacks more rows; else empty."""
 
 
 @dataclass
@@ -60,9 +59,9 @@ class Followed:
     """The time of a median sample beside that. Following it takes time, too, so this is rather too long."""
     paths: Counter[str] = field(default_factory=Counter)
     """How many samples passed the path of a file to a function."""
-    passed_to: dict[str, str] = field(default_factory=dict)
-    """The library of that function, by path; empty for the user's own."""
-    hdf5: dict[tuple[str, str], Stored] = field(default_factory=dict)
+    by_c: Counter[str] = field(default_factory=Counter)
+    """The same for functions of libraries that open files in C."""
+    hdf5: dict[tuple[str, str], Chunk] = field(default_factory=dict)
     """The HDF5 datasets that were read, by file and name."""
     kept: float = 1.0
     """The smallest share of an image that Pillow has kept of it in a crop."""
@@ -72,13 +71,10 @@ class Followed:
         """What read the longest: a library, or a path; empty if nothing did."""
         return max(self.spent_s, key=self.spent_s.__getitem__, default="")
 
-    def reopened(self) -> dict[str, str]:
-        """Return the libraries in C that open a file in each sample, by path: h5py or pyarrow."""
-        return {
-            path: library
-            for path, count in self.paths.items()
-            if count == self.samples and (library := self.passed_to[path]) in ("h5py", "pyarrow")
-        }
+    @property
+    def reopened(self) -> list[str]:
+        """The files that libraries in C open in each sample."""
+        return [path for path, count in self.by_c.items() if count == self.samples]
 
 
 def follow(ask: Callable[[Any], object], indices: list[Any], opened: OpenedFiles) -> Followed:
@@ -106,7 +102,7 @@ class _Following:
         self._found = found
         self._opened = opened
         self._files = files
-        modules = {name: sys.modules.get(name) for name in (*TABLES, *_PARSERS, _IMAGES)}
+        modules = {name: sys.modules.get(name) for name in (*TABLES, "json", _IMAGES)}
         folders = {
             name: os.path.dirname(str(module.__file__)) for name, module in modules.items() if module is not None
         }
@@ -122,14 +118,14 @@ class _Following:
         self.is_lost = False
         """True if a sample was not followed to its end."""
         self._inside: str | None = None
-        self._sample: set[str] = set()
-        """Paths that functions were given."""
+        self._given: set[tuple[str, bool]] = set()
+        """Paths that functions were given; True if a library in C opens them."""
         self._last: str | None = None
         """The file that was opened last."""
 
     def rest_of(self, make: Callable[[], object]) -> float:
         """Make a sample, and return its time beside reading."""
-        self._events, self._rest_s, self._inside, self._sample, self._last = 0, 0.0, None, set(), None
+        self._events, self._rest_s, self._inside, self._given, self._last = 0, 0.0, None, set(), None
         self._opened.take()
         before = sys.gettrace()
         self._since_s = time.perf_counter()
@@ -139,7 +135,8 @@ class _Following:
         finally:
             sys.settrace(before)
             self._mark(is_end=True)
-        self._found.paths.update(self._sample)
+        self._found.paths.update({path for path, _ in self._given})
+        self._found.by_c.update(path for path, is_in_c in self._given if is_in_c)
         return self._rest_s
 
     def _kind(self, code: CodeType) -> str | None:
@@ -226,15 +223,20 @@ class _Following:
         for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
             path = file_at(values.get(name))
             if path is not None:
-                self._sample.add(path)
-                self._found.passed_to.setdefault(path, kind)
+                self._given.add((path, kind in _IN_C))
         me: Any = values.get("self")
         if kind == "h5py" and code.co_name == "__getitem__" and hasattr(me, "chunks") and me.shape:
-            chunk = tuple(me.chunks or ())
-            size = int(np.prod(chunk)) * me.dtype.itemsize if chunk else 0
-            key = str(me.file.filename), str(me.name).lstrip("/")
-            self._found.hdf5[key] = Stored(chunk, size, me.compression or "")
+            self._found.hdf5[str(me.file.filename), str(me.name).lstrip("/")] = _chunk_of(me)
         elif kind == _IMAGES and code.co_name in ("crop", "resize") and values.get("box") is not None:
             left, top, right, bottom = values["box"]
             share = (right - left) * (bottom - top) / max(me.width * me.height, 1)
             self._found.kept = min(self._found.kept, share) if share > 0 else self._found.kept
+
+
+def _chunk_of(dataset: Any) -> Chunk:
+    shape = tuple(dataset.chunks or ())
+    size = math.prod(shape) * dataset.dtype.itemsize if shape else 0
+    if not dataset.compression or shape[0] == 1:
+        return Chunk(size, "")
+    name, sides = str(dataset.name).lstrip("/"), " x ".join(map(str, shape))
+    return Chunk(size, f"those of {name!r} have the shape {sides} ({bytes_text(size)}, {dataset.compression})")

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from feedline.datasets.derived.objects import users_traceback
-from feedline.system.timing import on_threads
-from feedline.tools.measure.measured import Lock, Threads
+from feedline.system.timing import OnThreads, on_threads
+from feedline.tools.measure.measured import Threads
 from feedline.tools.measure.samples import Ask
 from feedline.workers.handles import objects_in
 
@@ -26,6 +26,8 @@ _SWITCH_S = 1.0
 """The interpreter's switch interval while threads are timed: a thread keeps the lock until it releases the lock itself.
 With the default interval, waiting threads keep waking up to request the lock. On a busy machine they then wait for a
 core, which does not count as waiting for the lock."""
+_HELPED = 1.3
+"""If the process computes this many times as long as the thread that makes samples, a library has its own threads."""
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Semaphore, threading.Condition)
 _LOOK_S = 1e-3
@@ -35,20 +37,19 @@ _HELD_S = 0.2
 _MOST_LOCKS = 4
 
 
-def held_locks(dataset: object, ask: Ask, indices: list[object]) -> tuple[Lock, ...]:
-    """Make samples again, and return the share of their time in which they hold each lock."""
+def held_locks(dataset: object, ask: Ask, indices: list[object]) -> tuple[tuple[str, float], ...]:
+    """Make samples again, and return the locks, and the share of a sample's time in which each is held."""
     again = itertools.cycle(indices)
     try:
         return tuple(
-            Lock(path, held_share(lock, lambda: ask(next(again)), _HELD_S))
-            for path, lock in locks_of(dataset)[:_MOST_LOCKS]
+            (path, _held_share(lock, lambda: ask(next(again)))) for path, lock in _locks_of(dataset)[:_MOST_LOCKS]
         )
     except Exception:  # a sample that could be made before
         return ()
 
 
 # Any: the locks of threading have no common class.
-def locks_of(dataset: object) -> list[tuple[str, Any]]:
+def _locks_of(dataset: object) -> list[tuple[str, Any]]:
     """Return the locks in a dataset, in its class, and in the module of its class, with their names."""
     kind = type(dataset)
     found = objects_in(dataset, _LOCKS)
@@ -60,8 +61,8 @@ def locks_of(dataset: object) -> list[tuple[str, Any]]:
     return [(path, value) for path, value in found if isinstance(value, _LOCKS)]
 
 
-def held_share(lock: Any, make: Callable[[], object], seconds: float) -> float:
-    """Make samples for some seconds, and return the share of the time in which another thread could not get a lock."""
+def _held_share(lock: Any, make: Callable[[], object]) -> float:
+    """Make samples for a moment, and return the share of the time in which another thread could not get a lock."""
     ended, seen = threading.Event(), [0, 0]
 
     def look() -> None:
@@ -72,7 +73,7 @@ def held_share(lock: Any, make: Callable[[], object], seconds: float) -> float:
                 lock.release()
 
     thread = threading.Thread(target=look, daemon=True)
-    until_s = time.monotonic() + seconds
+    until_s = time.monotonic() + _HELD_S
     thread.start()
     try:
         while time.monotonic() < until_s:
@@ -88,8 +89,7 @@ def try_threads(ask: Ask, indices: list[object], counts: tuple[int, ...], sample
 
     `sample_s` is the usual time of a sample. Stops after the rounds, or at `until_s` on `time.monotonic`'s clock.
     """
-    rates: dict[int, list[float]] = {}
-    awake: dict[int, list[float]] = {}
+    found: dict[int, list[OnThreads]] = {}
     helped: list[float] = []
     failure = ""
     some = indices[:_THREADED_SAMPLES]
@@ -106,16 +106,20 @@ def try_threads(ask: Ask, indices: list[object], counts: tuple[int, ...], sample
             made = on_threads(calls, time.monotonic() + round_s)
             failure = "" if made.failure is None else users_traceback(made.failure)
             if made.rate:
-                rates.setdefault(count, []).append(made.rate)
-                awake.setdefault(count, []).append(made.awake)
+                found.setdefault(count, []).append(made)
             if count == 1:
                 helped.append((time.process_time() - computed_s) / max(made.computed_s, 1e-6))
     finally:
         sys.setswitchinterval(switch_s)
-    if 1 not in rates:
-        return Threads({}, failure=failure)
-    usual, awake_usual = ({count: float(np.median(of)) for count, of in found.items()} for found in (rates, awake))
-    return Threads(usual, float(np.median(helped)), failure, awake_usual)
+    if 1 not in found:
+        return Threads(failure=failure)
+    rates, awake = (
+        {count: float(np.median([getattr(made, name) for made in several])) for count, several in found.items()}
+        for name in ("rate", "awake")
+    )
+    # Rates depend on what else uses the cores; the time in which threads wait for each other does not.
+    is_known = 2 in awake and awake[1] > 0 and np.median(helped) <= _HELPED
+    return Threads(rates, 2 * awake[2] / awake[1] if is_known else None, failure)
 
 
 def _maker(ask: Ask, indices: Iterator[object]) -> Callable[[], object]:
