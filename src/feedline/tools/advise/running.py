@@ -103,8 +103,7 @@ def _share(stats: Stats, cause: str) -> float:
 
 def _gain(stats: Stats, *, workers: int | None = None, saved_s: float = 0.0) -> float:
     """Return the speedup with `workers` workers and `saved_s` less work per batch."""
-    period = stats.judged
-    load = load_of(period, cores_of(stats.settings))
+    period, load = stats.judged, load_of(stats.judged, cores_of(stats.settings))
     make_s = max(load.make_s - saved_s, 1e-9)
     own_s = period.waits.get("slot", 0.0) / period.batches
     then = replace(load, make_s=make_s, cpu_s=min(load.cpu_s, make_s), step_s=load.step_s + own_s)

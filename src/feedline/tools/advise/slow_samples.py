@@ -15,10 +15,8 @@ _COSTLY_S = 2e-4
 """Training does not wait for samples whose median time is below this."""
 _WAITING = 0.5
 """A sample that computes for a smaller share of its time mostly waits."""
-_HELD = 0.5
-"""If samples hold a lock of the dataset for this share of their time, threads make at most twice as many of them."""
 _LOCKED = 0.4
-"""The same for the interpreter's lock: two threads make 1.4 times what one makes."""
+"""If samples hold a lock for this share of their time, two threads make at most 1.4 times what one makes."""
 _MUCH_GAIN = 1.5
 """A smaller gain does not justify a change of workers."""
 _OTHER_GAIN = 1.25
@@ -72,27 +70,23 @@ def _waiting(measured: Measured) -> Iterator[Finding]:
 
 def _serialised(measured: Measured) -> Iterator[Finding]:
     """Report a lock for which threads wait: one of the dataset, or the interpreter's."""
-    samples, two = measured.samples, measured.threads.speedup
-    path, share = max(samples.locks, key=lambda lock: lock[1], default=("", 0.0))
-    if measured.engine in ("process", "inline"):
+    samples, two, path = measured.samples, measured.threads.speedup, measured.state.lock
+    if two is None or (share := min(1.0, max(0.0, 2 / two - 1))) < _LOCKED or measured.engine in ("process", "inline"):
         return
-    fix = "guard less with it, and give each thread its own handle in a threading.local()"
-    evidence = f"Threads make at most {1 / max(share, _HELD):.1f} times the samples of one, however many there are"
-    if share < _HELD:
-        if two is None or samples.cpu_share < _WAITING:
-            return
-        path, share = "the interpreter's lock (GIL)", min(1.0, max(0.0, 2 / two - 1))
-        if share < _LOCKED:
-            return
+    fix, other = "guard less with it, and give each thread its own handle in a threading.local()", ""
+    if samples.cpu_share >= _WAITING:
+        path, other = "the interpreter's lock (GIL)", f", if it is not {path} for which they wait" if path else ""
         fix = "do the work in a library that releases the lock, such as NumPy or torch"
-        evidence = f"Two threads made {two:.2f} times the samples of one. `feedline tune` measures what processes gain"
+    elif not path:
+        return  # they wait for each other elsewhere, as in a connection
     yield Finding(
         "serialised",
         f"Samples hold {path} for {share:.0%} of their time.",
         f"Use worker processes, each of which has its own lock; or {fix}.",
         f'DataLoader(dataset, engine="process", num_workers={max(measured.workers, 1)})',
         is_serious=measured.engine == "thread",
-        evidence=f"Only one thread at a time can hold it. A sample takes {shown(samples.usual_s)}. {evidence}",
+        evidence=f"Only one thread at a time can hold it{other}: two made {two:.2f} times the samples of one. A sample takes "
+        f"{shown(samples.usual_s)}. `feedline tune` measures what processes gain",
     )
 
 

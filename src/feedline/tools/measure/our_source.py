@@ -75,7 +75,7 @@ class FileReads:
             images = self._images(followed, samples, image_size(some))
             samples = replace(samples, rows=rows, images=images)
         most_s = samples.usual_s - min(followed.remains_s, samples.usual_s / 2)  # following lines takes time, too
-        return replace(samples, reopened=self.opened.reopened(followed.reopened, most_s, self.clock))
+        return replace(samples, reopened=self.opened.reopened(most_s, self.clock))
 
     def _rows(self, followed: Followed, samples: Samples, size: int, until_s: float) -> SlowRows | None:
         """Return how samples read rows, and the time of the source of ours that reads them; None if they hardly do."""

@@ -29,7 +29,6 @@ from feedline.tools.measure.opened_files import OpenedFiles, file_at
 
 TABLES = ("pandas", "h5py", "pyarrow", "polars")
 """Libraries that read rows."""
-_IN_C = ("h5py", "pyarrow")
 _IMAGES = "PIL"
 _OURS = "feedline"
 _FOLLOWED_S = 0.5
@@ -59,8 +58,6 @@ class Followed:
     """The time of a median sample beside that. Following it takes time, too, so this is rather too long."""
     paths: Counter[str] = field(default_factory=Counter)
     """How many samples passed the path of a file to a function."""
-    by_c: Counter[str] = field(default_factory=Counter)
-    """The same for functions of libraries that open files in C."""
     hdf5: dict[tuple[str, str], Chunk] = field(default_factory=dict)
     """The HDF5 datasets that were read, by file and name."""
     kept: float = 1.0
@@ -70,11 +67,6 @@ class Followed:
     def reader(self) -> str:
         """What read the longest: a library, or a path; empty if nothing did."""
         return max(self.spent_s, key=self.spent_s.__getitem__, default="")
-
-    @property
-    def reopened(self) -> list[str]:
-        """The files that libraries in C open in each sample."""
-        return [path for path, count in self.by_c.items() if count == self.samples]
 
 
 def follow(ask: Callable[[Any], object], indices: list[Any], opened: OpenedFiles) -> Followed:
@@ -118,8 +110,8 @@ class _Following:
         self.is_lost = False
         """True if a sample was not followed to its end."""
         self._inside: str | None = None
-        self._given: set[tuple[str, bool]] = set()
-        """Paths that functions were given; True if a library in C opens them."""
+        self._given: set[str] = set()
+        """Paths that functions were given."""
         self._last: str | None = None
         """The file that was opened last."""
 
@@ -135,8 +127,7 @@ class _Following:
         finally:
             sys.settrace(before)
             self._mark(is_end=True)
-        self._found.paths.update({path for path, _ in self._given})
-        self._found.by_c.update(path for path, is_in_c in self._given if is_in_c)
+        self._found.paths.update(self._given)
         return self._rest_s
 
     def _kind(self, code: CodeType) -> str | None:
@@ -223,7 +214,7 @@ class _Following:
         for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
             path = file_at(values.get(name))
             if path is not None:
-                self._given.add((path, kind in _IN_C))
+                self._given.add(path)
         me: Any = values.get("self")
         if kind == "h5py" and code.co_name == "__getitem__" and hasattr(me, "chunks") and me.shape:
             self._found.hdf5[str(me.file.filename), str(me.name).lstrip("/")] = _chunk_of(me)
