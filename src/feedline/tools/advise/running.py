@@ -67,13 +67,11 @@ def steady_growth(memory: Sequence[tuple[float, float]]) -> float:
     later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
     if len(later) < 8:
         return 0.0
-    means = [part.mean(axis=0) for part in np.array_split(later, 4)]
-    steps = np.diff([mean[1] for mean in means])
+    made, sizes = np.array([part.mean(axis=0) for part in np.array_split(later, 4)]).T
     grown = later[-1][1] - later[0][1]
-    made = means[-1][0] - means[0][0]
-    if grown < _STEADY_BYTES or steps.min() < grown / 16 or made <= 0:
+    if grown < _STEADY_BYTES or np.diff(sizes).min() < grown / 16 or made[-1] <= made[0]:
         return 0.0
-    return float(1000 * (means[-1][1] - means[0][1]) / made)
+    return float(1000 * (sizes[-1] - sizes[0]) / (made[-1] - made[0]))
 
 
 def find(stats: Stats, growth: float = 0.0) -> Findings:

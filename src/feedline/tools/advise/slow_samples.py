@@ -75,7 +75,7 @@ def _serialised(measured: Measured) -> Iterator[Finding]:
         return
     fix, other = "guard less with it, and give each thread its own handle in a threading.local()", ""
     if samples.cpu_share >= _WAITING:
-        path, other = "the interpreter's lock (GIL)", f", if it is not {path} for which they wait" if path else ""
+        path, other = "the interpreter's lock (GIL)", f"; or they wait for {path}" if path else ""
         fix = "do the work in a library that releases the lock, such as NumPy or torch"
     elif not path:
         return  # they wait for each other elsewhere, as in a connection
@@ -85,8 +85,8 @@ def _serialised(measured: Measured) -> Iterator[Finding]:
         f"Use worker processes, each of which has its own lock; or {fix}.",
         f'DataLoader(dataset, engine="process", num_workers={max(measured.workers, 1)})',
         is_serious=measured.engine == "thread",
-        evidence=f"Only one thread at a time can hold it{other}: two made {two:.2f} times the samples of one. A sample takes "
-        f"{shown(samples.usual_s)}. `feedline tune` measures what processes gain",
+        evidence=f"Only one thread at a time can hold it, and two made {two:.2f} times the samples of one{other}. A "
+        f"sample takes {shown(samples.usual_s)}. `feedline tune` measures what processes gain",
     )
 
 
