@@ -137,7 +137,7 @@ soak: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.soak --hours $(HOURS) --out $(OUT) $(if $(SEED),--seed $(SEED))
 
 quick: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" $(addprefix --ignore=tests/,parity order faults workers tools/cli drill soak)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" $(addprefix --ignore=tests/,parity order faults workers tools/cli drill)
 
 # No page is fetched and no module imported: griffe reads the docstrings. The variable silences an advertisement.
 docs: $(VENV)/.installed-docs

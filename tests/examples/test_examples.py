@@ -27,7 +27,7 @@ ELSEWHERE = {
     "lightning_training.py": "frameworks_real/test_lightning.py",
     "ray_training.py": "frameworks_real/test_ray_train.py",
     "ray_workers.py": "workers/ray/test_example.py",
-    "torchrun_training.py": "parity/test_ranks.py",
+    "torchrun_training.py": "frameworks_real/test_torchrun.py",
     "trainer_training.py": "frameworks_real/test_trainer.py",
 }
 """Examples that need a framework, a cluster or several launches, and the tests that run them."""

@@ -11,8 +11,6 @@ import pytest
 
 from tests.faults.programs import running, running_afresh
 
-pytestmark = pytest.mark.sample(12)
-
 START = """
 import threading, warnings
 warnings.simplefilter("error", feedline.errors.FeedlineWarning)  # a worker that hangs is not to be replaced in silence
@@ -83,11 +81,6 @@ def draw():
 start_loaders(Samples(draw), [Busy(lambda: torch.rand(200_000)), Busy(lambda: np.random.rand(200_000))])
 """
 
-MATRICES = """
-square = np.random.default_rng(0).random((300, 300))
-start_loaders(Samples(lambda: square @ square), [Busy(lambda: square @ square)])
-"""
-
 
 COMMON_LOCK = """
 class Locked(Samples):
@@ -111,7 +104,6 @@ start_loaders(dataset, [Busy(epoch)])
 PROGRAMS = {
     "fewer threads of OpenCV": (FEWER_OPENCV_THREADS, 3),
     "generators": (GENERATORS, 4),
-    "matrices": (MATRICES, 4),
     "common lock": (COMMON_LOCK, 4),
 }
 

@@ -21,8 +21,6 @@ from feedline.errors import WorkerError
 from tests.faults.loaders import Bad, Numbers, everywhere, make, on, plain
 from tests.faults.programs import running
 
-pytestmark = pytest.mark.sample(8)
-
 SENDER = """
 import os, random, signal, sys, time
 pid, count, mean_s, draw = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), random.Random(int(sys.argv[4]))
@@ -141,8 +139,19 @@ def are_whole(line: str, count: int) -> bool:
     return lost <= max(2, count // 100) and all(epoch == sorted(set(epoch)) for epoch in epochs)
 
 
-def check_storm(engine: str, kind: str, persistent: str, count: int, mean_s: float, seed: int) -> None:
-    with running(STORM, engine, kind, persistent, count, mean_s, seed, SENDER, finalizes=True) as program:
+@pytest.mark.parametrize(
+    ("engine", "kind", "persistent", "count", "mean_s"),
+    [
+        ("thread", "Loader", "", 120, 0.004),
+        pytest.param("inline", "DataLoader", "", 1500, 0.002, marks=pytest.mark.slow),
+        pytest.param("process", "Loader", "", 1500, 0.02, marks=pytest.mark.slow),
+        pytest.param("process", "DataLoader", "yes", 1500, 0.02, marks=pytest.mark.slow),
+    ],
+)
+def test_a_burst_of_signals_loses_and_repeats_no_batch(
+    engine: str, kind: str, persistent: str, count: int, mean_s: float
+) -> None:
+    with running(STORM, engine, kind, persistent, count, mean_s, 1, SENDER, finalizes=True) as program:
         line = program.line().split()
         assert int(line[1]) > 0
         assert int(line[3]) > count // 20, "signals interrupted feedline"
@@ -158,20 +167,6 @@ def check_storm(engine: str, kind: str, persistent: str, count: int, mean_s: flo
         ignored = program.errors().count("Exception ignored in")
     # Not zero, since Python may handle a signal on entry to a finalizer, before our first instruction.
     assert ignored <= max(2, count // 100)
-
-
-ENGINES = [("inline", "", 0.002), ("thread", "", 0.004), ("process", "", 0.02), ("process", "yes", 0.02)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "count"),
-    [("Loader", 120), *(pytest.param(kind, 1500, marks=pytest.mark.slow) for kind in ("Loader", "DataLoader"))],
-)
-@pytest.mark.parametrize(("engine", "persistent", "mean_s"), ENGINES)
-def test_a_burst_of_signals_loses_and_repeats_no_batch(
-    engine: str, persistent: str, mean_s: float, kind: str, count: int
-) -> None:
-    check_storm(engine, kind, persistent, count, mean_s, 1)
 
 
 # -- one exception, at one place ---
@@ -315,8 +310,7 @@ def test_without_workers_an_interrupt_anywhere_repeats_no_batch() -> None:
     assert place > 10
 
 
-@pytest.mark.parametrize("shard", [None, True, False])
-@pytest.mark.parametrize("engine", ["inline", "thread"])
+@pytest.mark.parametrize(("engine", "shard"), [("inline", None), ("inline", False), ("thread", True)])
 def test_an_interrupt_at_the_end_of_an_epoch_does_not_start_the_next_one(engine: str, shard: bool | None) -> None:
     """Wherever it comes; the epoch ends only when the training loop gets StopIteration."""
 
