@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import feedline
-from feedline.tools.advise import machine, slow_batches, slow_samples, slow_source, workers, wrong_data
+from feedline.tools.advise import machine, slow_batches, slow_samples, workers, wrong_data
 from feedline.tools.advise.diagnosis import diagnose
 from feedline.tools.advise.finding import Finding
 from feedline.tools.measure.machine import collect_details
@@ -47,7 +47,7 @@ def test_the_fix_gives_the_same_batches(name: str, tmp_path: Path, monkeypatch: 
 def test_every_finding_about_a_dataset_has_a_tested_fix() -> None:
     """The findings are read from the source code, so that no new one is forgotten."""
     named = set()
-    for module in (wrong_data, slow_samples, slow_source, slow_batches, workers):
+    for module in (wrong_data, slow_samples, slow_batches, workers):
         for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding":
                 named.add(ast.literal_eval(node.args[0]))

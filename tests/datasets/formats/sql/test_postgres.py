@@ -92,12 +92,6 @@ def test_a_query_whose_backend_is_killed_fails_after_all_attempts(
     doomed.close()
 
 
-def test_recovers_from_a_server_restart(postgres: Any, dataset: Any) -> None:
-    assert dataset[0] == -10
-    postgres.restart()
-    assert dataset[1] == -8
-
-
 def test_a_server_that_is_down(tmp_path: Any) -> None:
     dataset = SQLDataset(f"postgresql://ada:s3cret@/people?host={tmp_path}", QUERY, key="id")
     with pytest.raises(SourceError, match=r"//\*\*\*@.*Is the server running") as caught:
