@@ -29,7 +29,7 @@ EXTRAS ?=
 SESSIONS ?=
 TAG ?=
 
-.PHONY: help demo test pytest test-times test-hostile slow frameworks upstream frameworks-tools ray ray-drill drill soak quick lint format types bench hooks clean docs docs-serve docs-test docs-publish gpu dist dist-test sbom matrix lint-release release-tools
+.PHONY: help demo test pytest test-times test-hostile slow frameworks upstream frameworks-tools ray ray-drill drill soak quick lint format types bench hooks clean docs docs-serve docs-test docs-publish report-picture gpu dist dist-test sbom matrix lint-release release-tools
 
 help:
 	@echo "make demo    the same training with torch's loader and with feedline, a table and a report (half a minute, after the installation)"
@@ -46,6 +46,7 @@ help:
 	@echo "make quick   the tests that start few processes"
 	@echo "make docs    build the documentation into site/; a broken link, anchor or reference fails"
 	@echo "make docs-serve   show the documentation on 127.0.0.1:8000, built again whenever a page changes"
+	@echo "make report-picture   draw the picture of a report in README and docs anew, in Chromium"
 	@echo "make docs-test    every page of the documentation in Chromium, on a phone and on a desktop"
 	@echo "make gpu     the tests that need a CUDA device"
 	@echo "make matrix  the oldest and newest Python, NumPy and torch, and no extras at all: SESSIONS=no_extras-3.10"
@@ -137,7 +138,7 @@ soak: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.soak --hours $(HOURS) --out $(OUT) $(if $(SEED),--seed $(SEED))
 
 quick: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" $(addprefix --ignore=tests/,parity order faults workers tools/cli drill soak)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" $(addprefix --ignore=tests/,parity order faults workers tools/cli drill)
 
 # No page is fetched and no module imported: griffe reads the docstrings. The variable silences an advertisement.
 docs: $(VENV)/.installed-docs
@@ -149,6 +150,9 @@ docs-serve: $(VENV)/.installed-docs
 
 docs-test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "" tests/site
+
+report-picture: $(VENV)/.installed-dev
+	$(BIN)/python -m docs.building.report_picture
 
 # Puts what make docs built on the branch that site/ is a checkout of.
 docs-publish:

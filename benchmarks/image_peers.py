@@ -15,7 +15,9 @@ import torch
 from torch.utils.data import Dataset
 
 from benchmarks import peers
-from benchmarks.peers import AHEAD, Loading
+from benchmarks.peers import AHEAD
+from feedline.tools.measure import rows
+from feedline.tools.measure.harness import Loading
 
 
 # Any, throughout: arrays, and what other libraries make.
@@ -47,7 +49,7 @@ def _has_views(sample: Any) -> bool:
     return isinstance(sample, (list, tuple))
 
 
-def ways(names: Iterable[str], dataset: Dataset[Any]) -> dict[str, peers.Opened]:
+def ways(names: Iterable[str], dataset: Dataset[Any]) -> dict[str, rows.Opened]:
     """Return how each library is opened over a dataset, in processes and in threads."""
     return {
         f"{name} {engine}": partial(opened, _BATCHES[name], Arrays(dataset), engine)

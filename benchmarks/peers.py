@@ -1,4 +1,4 @@
-"""The loaders that a script compares: torch's, feedline's with each of its engines, and those of other libraries."""
+"""The loaders of other libraries that scripts compare."""
 
 from __future__ import annotations
 
@@ -6,73 +6,17 @@ import argparse
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
-from feedline.tools.measure import harness, rows
+from feedline.tools.measure import harness
+from feedline.tools.measure.harness import Loading
+from feedline.tools.measure.rows import Way
 
 AHEAD = 2
 """Batches that are made ahead for each worker, as torch's loader has it by default."""
 ENDLESS = 1 << 40
 """The length of a stream that has no end."""
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How one of the loaders is to be opened."""
-
-    workers: int
-    batch_size: int
-    engine: str | None = None
-    """feedline's engine; None for other loaders."""
-
-    @property
-    def options(self) -> dict[str, object]:
-        """The arguments that torch's loader and feedline's have in common."""
-        return {"batch_size": self.batch_size, **harness.worker_arguments(self.workers)}
-
-    # object: a dataset, and arguments of torch's DataLoader.
-    def open(self, dataset: object, **arguments: object) -> harness.LoaderLike:
-        """Open feedline's loader if there is an engine, and otherwise torch's."""
-        side = harness.Side(harness.TORCH if self.engine is None else harness.FEEDLINE, self.engine)
-        return side.open(dataset, **{**self.options, **arguments})
-
-
-Way = TypeVar("Way")
-# Any: a loader of any library.
-Opened = Callable[[Loading], Any]
-
-
-def entries(
-    arguments: argparse.Namespace, case: harness.Case, ways: Mapping[str, Opened], *, length: int | None = None
-) -> Iterator[harness.Entry]:
-    """Yield an entry for each way to load and each number of workers, and for each engine if the way is feedline's.
-
-    Args:
-        arguments: the flags.
-        case: what the loaders share.
-        ways: how each is opened, by the library and a remark, such as "feedline stream".
-        length: batches in an epoch, for loaders that do not know it.
-    """
-    for side, way, loading in sides(arguments, ways):
-        opened = partial(way, loading)
-        own = {**case, "workers": loading.workers}
-        yield rows.steady(own, side, opened, arguments, batch_size=arguments.batch_size, length=length)
-
-
-def sides(arguments: argparse.Namespace, ways: Mapping[str, Way]) -> Iterator[tuple[harness.Side, Way, Loading]]:
-    """Yield each way to load with each number of workers and, if it is feedline's, with each engine."""
-    for workers in arguments.workers:
-        for name, way in ways.items():
-            library, _, remark = name.partition(" ")
-            engines: Sequence[str | None] = [None]
-            if library == harness.FEEDLINE:
-                engines = ["inline"] if workers == 0 else arguments.engine
-            for engine in engines:
-                side = harness.Side(library, ", ".join(filter(None, (engine, remark))) or None)
-                yield side, way, Loading(workers, arguments.batch_size, engine)
 
 
 def add_flag(parser: argparse.ArgumentParser, ways: Iterable[str]) -> None:

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from benchmarks.peers import Loading
 from feedline.datasets import (
     ArrayDataset,
     CSVDataset,
@@ -30,6 +29,7 @@ from feedline.datasets import (
     ParquetDataset,
     TarDataset,
 )
+from feedline.tools.measure.harness import Loading
 
 SHAPE = (3, 64, 64)
 FIELDS = ("image", "label")

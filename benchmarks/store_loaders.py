@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 import http.client
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import Loading
 from benchmarks.store_data import BUCKET, Data
 from feedline.datasets import Remote, TarDataset
 from feedline.tools.measure import harness
+from feedline.tools.measure.harness import Loading
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
 FIELDS = {"jpeg": ("jpg", "cls"), "tokens": "npy"}
@@ -71,8 +71,6 @@ class Way:
     form: str
     """The format it reads."""
     opened: Callable[[Job], Any]
-    order: Callable[[Job, int], Sequence[int]] | None = None
-    """The objects in the order of an epoch, if it reads each as a whole."""
 
 
 def prepare(job: Job) -> None:
@@ -125,12 +123,6 @@ def feedline_stream(job: Job) -> harness.LoaderLike:
 def feedline_random(job: Job) -> harness.LoaderLike:
     """Return feedline's loader over the samples of all shards in random order, found with the index of each shard."""
     return ours(job, shards(job, f"{job.folder('packed')}/"), shuffle=True, seed=SEED)
-
-
-def tar_order(job: Job, epoch: int) -> Sequence[int]:
-    """Return the shards in the order in which feedline's stream reads them."""
-    order: list[int] = shuffled_stream(job).order(epoch)
-    return order
 
 
 def mosaicml(job: Job) -> Any:
@@ -272,7 +264,7 @@ WAYS = {
     "mosaicml": Way(harness.Side("mosaicml"), "streaming", "mds", mosaicml),
     "litdata": Way(harness.Side("litdata"), "litdata", "litdata", litdata),
     "webdataset": Way(harness.Side("webdataset"), "webdataset", "tar", webdataset),
-    "feedline": Way(harness.Side(harness.FEEDLINE, "stream"), "s3fs", "tar", feedline_stream, order=tar_order),
+    "feedline": Way(harness.Side(harness.FEEDLINE, "stream"), "s3fs", "tar", feedline_stream),
     "random": Way(harness.Side(harness.FEEDLINE, "random access"), "s3fs", "packed", feedline_random),
     "objects": Way(harness.Side(harness.TORCH, "objects"), "torch", "objects", one_by_one),
     "async": Way(harness.Side(harness.FEEDLINE, "async"), "torch", "objects", at_once),

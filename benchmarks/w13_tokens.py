@@ -28,8 +28,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import flags, peers, workloads
-from benchmarks.peers import Loading
 from feedline.tools.measure import harness, rows
+from feedline.tools.measure.harness import Loading
 
 MEAN_LENGTH = 600
 VOCABULARY = 50_000
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     folder = workloads.stored(arguments.data, f"tokens-{arguments.tokens}", partial(write, arguments.tokens))
     chosen = {name: partial(way, folder, arguments.block) for name, way in peers.chosen(arguments, ways).items()}
-    outcomes = rows.measure(list(peers.entries(arguments, {}, chosen)), arguments)
+    outcomes = rows.measure(list(rows.entries(arguments, {}, chosen)), arguments)
     tokens = rows.Column(
         "samples_per_s", "M tokens/s", arguments.block / 1e6, digits=1, with_range=True, better="higher"
     )

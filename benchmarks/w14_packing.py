@@ -37,8 +37,9 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import flags, peers, workloads
-from benchmarks.peers import Loading
 from feedline.tools.measure import harness, rows
+from feedline.tools.measure.harness import Loading
+from feedline.tools.measure.steady import Steady, touch
 
 KINDS = {"whole": "best_fit", "cut": "concat"}
 MEAN, SIGMA = 600, 1.0
@@ -111,8 +112,7 @@ class Packing:
         size = self.arguments.batch_size
         # Each worker may end with a batch that is not full.
         length = self.rows // size if self.epoch is None else peers.ENDLESS
-        entry = rows.steady({}, harness.Side(""), self.opened, self.arguments, batch_size=size, length=length)
-        figures = entry.measure()
+        figures = Steady(self.opened, touch, size, rows.span(self.arguments), length).measure()
         assert figures["samples_per_s"] is not None
         assert figures["cpu_s_per_1000"] is not None
         rate = figures["samples_per_s"] * self.arguments.length * self.full
@@ -128,7 +128,7 @@ def _entries(kind: str, chosen: Sequence[str], arguments: argparse.Namespace) ->
     if "grain" in chosen:
         for name in ("first_fit", "best_fit") if kind == "whole" else ("concat",):
             ways[f"grain {name}"] = partial(grains, name)
-    for side, way, loading in peers.sides(arguments, ways):
+    for side, way, loading in rows.sides(arguments, ways):
         packing = Packing(partial(way, arguments, loading), "segment_ids", arguments)
         if side.library == "grain":
             epoch = partial(way, arguments, replace(loading, workers=0), passes=1)

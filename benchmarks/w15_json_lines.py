@@ -33,8 +33,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import flags, peers, workloads
-from benchmarks.peers import Loading
 from feedline.tools.measure import harness, rows
+from feedline.tools.measure.harness import Loading
 
 Tokens = NDArray[np.int32]
 Tokenize = Callable[[str], Tokens]
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     entries: list[harness.Entry] = []
     for kind in arguments.tokenizer:
         given = {name: partial(way, paths, TOKENIZERS[kind], arguments.length) for name, way in chosen.items()}
-        entries += peers.entries(arguments, {"tokenizer": kind}, given, length=peers.ENDLESS)
+        entries += rows.entries(arguments, {"tokenizer": kind}, given, length=peers.ENDLESS)
     tokens = rows.Column(
         "samples_per_s", "M tokens/s", arguments.length / 1e6, digits=2, with_range=True, better="higher"
     )

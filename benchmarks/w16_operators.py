@@ -27,8 +27,8 @@ import numpy as np
 import torch
 
 from benchmarks import flags, peers
-from benchmarks.peers import Loading
 from feedline.tools.measure import harness, rows
+from feedline.tools.measure.harness import Loading
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,10 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     peers.add_flag(parser, ways)
     arguments = parser.parse_args(argv)
     chosen = peers.chosen(arguments, ways)
-    for side, way, loading in peers.sides(arguments, chosen):
+    for side, way, loading in rows.sides(arguments, chosen):
         check(side, way(arguments.checked, loading), arguments.checked)
     given = {name: partial(way, arguments.samples) for name, way in chosen.items()}
-    entries = list(peers.entries(arguments, {}, given, length=arguments.samples // 2 // arguments.batch_size))
+    entries = list(rows.entries(arguments, {}, given, length=arguments.samples // 2 // arguments.batch_size))
     columns = (rows.SAMPLES, *rows.COSTS)
     rows.publish("w16_operators", rows.measure(entries, arguments), arguments, columns=columns, details=False)
     return 0

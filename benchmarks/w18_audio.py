@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         name = f"audio-{files}-{arguments.count}"
         folder = workloads.stored(arguments.data, name, partial(write, arguments.count, *FILES[files]))
         given = {name: partial(peers.drawn, partial(make, folder)) for name, make in chosen.items()}
-        entries += peers.entries(arguments, {"files": files}, given)
+        entries += rows.entries(arguments, {"files": files}, given)
     columns = (rows.SAMPLES, *rows.COSTS)
     rows.publish("w18_audio", rows.measure(entries, arguments), arguments, columns=columns)
     return 0

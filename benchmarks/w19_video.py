@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         makes["feedline"] = partial(ours, folder, *clip)
         makes |= {name: partial(Clips, folder, DECODERS[name], *clip) for name in chosen}
         ways = {name: partial(peers.drawn, make) for name, make in makes.items()}
-        entries += peers.entries(arguments, {"gop": gop}, ways)
+        entries += rows.entries(arguments, {"gop": gop}, ways)
     clips = rows.Column("samples_per_s", "clips/s", digits=1, with_range=True, better="higher")
     rows.publish("w19_video", rows.measure(entries, arguments), arguments, columns=(clips, *rows.COSTS))
     return 0

@@ -36,9 +36,11 @@ import torch
 from torch.utils.data import default_collate
 
 from benchmarks import flags, workloads
-from benchmarks.peers import Loading, Opened, Peer, entries
+from benchmarks.peers import Peer
 from feedline.faults import Policy, Retry
 from feedline.tools.measure import harness, rows
+from feedline.tools.measure.harness import Loading
+from feedline.tools.measure.rows import Opened, entries
 from feedline.tools.measure.workloads import TinyMap, tiny_tensors
 
 # Any: datasets of several kinds, and arguments of a loader.

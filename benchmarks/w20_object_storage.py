@@ -16,11 +16,11 @@ defaults.
 How to read it: `first` is seconds from opening the dataset to the first batch. `cold` is samples per second of the
 whole first epoch, from opening the dataset, and `link` is the share of the bandwidth that this epoch used. `again` is
 samples per second of the second epoch. `fetched` is what the server sent in both epochs, as a multiple of the dataset:
-without a cache it is 2. `least` is what the best possible cache of this size would fetch, for the order in which
-feedline reads shards. `held` is the largest size of the cache, as a share of the dataset. If `link` is near 100 %, the
-bandwidth is the limit. If not, compare `cores`, which the loader and its workers used, and `server cores` with the
-cores of the machine. If these are low as well, the loader waits for answers. `failed` is how often a measurement had
-to be repeated because the other library raised an error.
+without a cache it is 2, and a cache can save its own size at most: 1.7 is the least possible. `held` is the largest
+size of the cache, as a share of the dataset. If `link` is near 100 %, the bandwidth is the limit. If not, compare
+`cores`, which the loader and its workers used, and `server cores` with the cores of the machine. If these are low as
+well, the loader waits for answers. `failed` is how often a measurement had to be repeated because the other library
+raised an error.
 
     python -m benchmarks.w20_object_storage
     python -m benchmarks.w20_object_storage --mb-per-s 10 --way feedline mosaicml --kind jpeg
@@ -50,7 +50,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import flags, peers, program, store_data
-from benchmarks.belady import least_bytes
 from benchmarks.store_data import Data
 from benchmarks.store_loaders import WAYS, Job, Way, prepare
 from benchmarks.store_program import COUNTS, serving
@@ -66,7 +65,6 @@ COLUMNS = (
     rows.Column("again_per_s", "again\nsamples/s", digits=0, with_range=True),
     rows.Column("first_s", "first\ns", digits=2, with_range=True),
     rows.Column("fetched", "fetched\nx data", digits=2, with_range=True),
-    rows.Column("least", "least\nx data", digits=2),
     rows.Column("held", "held\n%", 100, digits=0),
     rows.Column("requests", "requests", digits=0),
     rows.Column("cores", "cores", digits=2),
@@ -183,10 +181,6 @@ def measure(
         with Watch(job.cache) as watch:
             figures = load(WAYS[way], job, epochs, link, sum(sizes))
         figures["held"] = watch.most / sum(sizes)
-        order = WAYS[way].order
-        if order is not None:
-            accesses = [(shard, sizes[shard]) for epoch in range(epochs) for shard in order(job, epoch)]
-            figures["least"] = least_bytes(accesses, job.cache_bytes) / sum(sizes)
     return figures
 
 

@@ -55,13 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     consumers: dict[str, Callable[[torch.Tensor], None]] = {"touch": touch, "read": read, "copy": CopyToDevice()}
     entries: list[harness.Entry] = []
     for consumer in ["copy"] if on_device else arguments.consumer:
-        entries += rows.loaders(
+        entries += rows.entries(
             arguments,
             {"consumer": consumer},
-            rows.same(dataset),
+            rows.both(dataset, dataset, pin_memory=on_device),
             consume=consumers[consumer],
             finish=torch.cuda.synchronize if on_device else harness.nothing,
-            pin_memory=on_device,
         )
     outcomes = rows.measure(entries, arguments)
     for outcome in outcomes:

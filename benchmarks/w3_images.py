@@ -31,7 +31,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = of_recipe(arguments, paths, length) if arguments.recipe else of_decoders(arguments, paths, length)
     entries: list[harness.Entry] = []
     for name, (theirs, ours) in cases.items():
-        ways: dict[str, peers.Opened] = {"torch": partial(opened, theirs), "feedline": partial(opened, ours)}
+        ways = rows.both(theirs, ours, shuffle=True)
         if theirs is not ours:
             ways |= image_peers.ways(chosen, theirs)
-        entries += peers.entries(arguments, {"decoder": name}, ways)
+        entries += rows.entries(arguments, {"decoder": name}, ways)
     rows.publish("w3_images", rows.measure(entries, arguments), arguments, columns=COLUMNS)
     return 0
 
@@ -91,10 +90,6 @@ def of_decoders(arguments: argparse.Namespace, paths: list[Path], length: int) -
         for other in arguments.against:
             found[f"feedline : {other}"] = jpegs.JpegFiles(paths, other, length), ours
     return found
-
-
-def opened(dataset: Any, loading: peers.Loading) -> harness.LoaderLike:
-    return loading.open(dataset, shuffle=True)
 
 
 if __name__ == "__main__":

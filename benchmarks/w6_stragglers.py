@@ -54,9 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments.counted_batches = arguments.batches
     case: harness.Case = {"order": "as finished" if arguments.unordered else "in order"}
-    ours = {} if arguments.seed is None else {"seed": arguments.seed}
-    entries = list(rows.loaders(arguments, case, rows.same(dataset), ours=ours, in_order=not arguments.unordered))
-    outcomes = rows.measure(entries, arguments)
+    ways = rows.both(dataset, dataset, in_order=not arguments.unordered)
+    if arguments.seed is not None:
+        ours = {"in_order": not arguments.unordered, "seed": arguments.seed}
+        ways["feedline"] = lambda loading: loading.open(dataset, **ours)
+    outcomes = rows.measure(list(rows.entries(arguments, case, ways)), arguments)
     for outcome in outcomes:
         for figures in outcome.rounds:
             figures["share_of_ideal"] = share_of_ideal(

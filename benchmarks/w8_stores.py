@@ -42,10 +42,11 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from benchmarks import flags, workloads
-from benchmarks.peers import Loading, entries
 from benchmarks.readers import NUMBERS, SHAPE, Make, readers
 from feedline import pack
 from feedline.tools.measure import harness, rows
+from feedline.tools.measure.harness import Loading
+from feedline.tools.measure.rows import entries
 
 SHARDS = 16
 # Any: arguments of h5py's create_dataset.

@@ -61,4 +61,4 @@ def window(shared_window: Any) -> Iterator[Any]:
     yield shared_window
     shared_window.remove_listener("console", note_message)
     shared_window.remove_listener("pageerror", note_error)
-    assert not problems
+    assert not problems, problems

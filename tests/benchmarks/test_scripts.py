@@ -19,8 +19,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from feedline.text import TokenDataset
-from feedline.tools.measure.harness import Side
 
 pytestmark = pytest.mark.sample(6)
 
@@ -220,54 +218,6 @@ def test_index_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "not run: would need" in capsys.readouterr().out
 
 
-def test_the_plain_token_dataset_has_the_same_samples(tmp_path: Path) -> None:
-    script = importlib.import_module("benchmarks.w13_tokens")
-    folder = tmp_path / "tokens"
-    script.write(5000, folder)
-    theirs, ours = script.workloads.TokenBlocks(script.tokens_of(folder), 64), TokenDataset(folder / "tokens.bin", 64)
-    assert len(theirs) == len(ours) == (5000 - 1) // 64
-    for index in range(len(ours)):
-        tokens, labels = theirs[index]
-        assert (tokens.numpy() == ours[index]["tokens"]).all()
-        assert (labels.numpy() == ours[index]["labels"]).all()
-
-
-@pytest.mark.slow
-def test_json_lines_peers_give_the_same_batches(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
-    pytest.importorskip("torchdata")
-    pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
-    script = importlib.import_module("benchmarks.w15_json_lines")
-    folder = tmp_path / "lines"
-    script.write(1, 20, folder)
-    paths = [str(path) for path in folder.iterdir()]
-    options, plain = (paths, script.of_words, 64), script.Loading(0, 4)
-    ours = script.ours(*options, script.Loading(0, 4, "inline"))
-    expected = [next(iter(script.usual(*options, plain))), next(iter(ours))["tokens"]]
-    for make in (script.hugging_faces, script.torchdatas):
-        batch = next(iter(make(*options, plain)))
-        expected.append(batch["tokens"] if isinstance(batch, dict) else batch)
-    first = expected[0]
-    assert all((batch == first).all() for batch in expected)
-
-
-@pytest.mark.slow
-def test_clips_of_peers_have_the_same_shape(tmp_path: Path) -> None:
-    pytest.importorskip("av")
-    script = importlib.import_module("benchmarks.w19_video")
-    script.write(12, 2, (40, 48, 64), tmp_path / "videos")
-    path = str(tmp_path / "videos" / "a" / "0.mp4")
-    assert script.by_pyav(path, 4).shape == (4, 3, 48, 64)
-    for name, decode in script.DECODERS.items():
-        if importlib.util.find_spec(name) is not None:
-            assert decode(path, 4).shape == (4, 3, 48, 64)
-    ours, theirs = (
-        script.ours(tmp_path / "videos", 4, 16)[0][0],
-        script.Clips(tmp_path / "videos", script.by_pyav, 4, 16),
-    )
-    assert ours.shape == tuple(theirs[0][0].shape) == (4, 3, 16, 16)
-
-
 @pytest.mark.slow
 def test_object_storage(tmp_path: Path) -> None:
     pytest.importorskip("s3fs")
@@ -282,57 +232,15 @@ def test_object_storage(tmp_path: Path) -> None:
     ]
     for row in found:
         figures = {name: spread["median"] for name, spread in row["figures"].items() if spread}
-        assert figures["fetched"] == figures["least"] == 1.0, "everything fits into the cache"
+        assert figures["fetched"] == 1.0, "everything fits into the cache"
         assert figures["samples_per_s"] > 0
         assert figures["requests"] >= 3
-
-
-def test_missing_samples_of_a_store_are_detected() -> None:
-    check = importlib.import_module("benchmarks.w20_object_storage").check
-    check([2, 0, 1, 1], 3, "epoch 0")
-    with pytest.raises(RuntimeError, match="epoch 0: 2 different samples came instead of 3"):
-        check([0, 2, 2], 3, "epoch 0")
-
-
-def test_another_library_may_fail_but_feedline_may_not(capsys: pytest.CaptureFixture[str]) -> None:
-    script = importlib.import_module("benchmarks.w20_object_storage")
-    tries = iter([None, {"fetched": 2.0}])
-
-    def once() -> Any:
-        figures = next(tries)
-        if figures is None:
-            raise RuntimeError("a long story\nKeyError: 1\n")
-        return figures
-
-    assert script.attempt(Side("peer"), once) == {"fetched": 2.0, "failed": 1.0}
-    assert capsys.readouterr().err == "peer failed: KeyError: 1\n"
-    tries = iter([None, None])
-    figures = script.attempt(Side("peer"), once)
-    assert (figures["failed"], figures["fetched"]) == (2.0, None)
-    tries = iter([None])
-    with pytest.raises(RuntimeError, match="KeyError"):
-        script.attempt(Side("feedline"), once)
 
 
 def test_a_peer_that_is_not_installed_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     peers = importlib.import_module("benchmarks.peers")
     assert peers.installed(["json", "absent"], {"absent": "no_such_package"}) == ["json"]
     assert "absent is left out: no_such_package is not installed." in capsys.readouterr().err
-
-
-HELD_MB = {"keep every tenth": 1.0, "keep half of each": 3.0, "closed, tensors kept": 4.0}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", list(importlib.import_module("benchmarks.w12_retention").CASES))
-def test_programs_that_keep_tensors(case: str) -> None:
-    measure = importlib.import_module("benchmarks.w12_retention").measure
-    figures = measure(
-        Side("feedline", "process"), case, 0.0, workers=1, batches=6, batch_size=2, image_mb=0.5, spike_mb=8
-    )
-    assert figures["held"] == pytest.approx(HELD_MB.get(case, 0.0), abs=0.01)
-    assert figures["window"] == 2.0
-    assert figures["peak"] >= figures["end"]
 
 
 @pytest.mark.slow
@@ -359,24 +267,11 @@ def test_scale_study_detects_a_repeated_sample() -> None:
         one.check_all()
 
 
-def test_the_error_for_an_epoch_that_is_too_short_has_advice() -> None:
-    main = importlib.import_module("benchmarks.w1_tiny").main
-    with pytest.raises(ValueError, match="Lower --warmup"):
-        main([*BRIEF, "--samples", "128", "--workers", "0", "--seconds", "0.01"])
-
-
 def test_numbers_may_be_written_in_scientific_notation() -> None:
     parser = importlib.import_module("benchmarks.flags").parser("doc", samples=100, workers=[0, 2])
     assert parser.parse_args(["--samples", "1e6", "--workers", "4"]).samples == 1_000_000
     assert parser.parse_args([]).workers == [0, 2]
     assert parser.parse_args(["--json"]).json == "-"
-
-
-@pytest.mark.slow
-def test_the_error_of_a_failing_program_is_shown(tmp_path: Path) -> None:
-    run = importlib.import_module("benchmarks.program").run
-    with pytest.raises(RuntimeError, match="FileNotFoundError"):
-        run("w9_listing", Side("torch"), root=str(tmp_path / "nowhere"), cache=str(tmp_path))
 
 
 ROOT = BENCHMARKS.parent

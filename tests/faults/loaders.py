@@ -19,50 +19,12 @@ import feedline
 from tests.faults.deaths import Once, die
 
 LOADERS = ("Loader", "DataLoader")
-ENGINES = ("inline", "thread", "process")
-
-_slow = pytest.mark.slow
 
 everywhere = pytest.mark.parametrize(
     ("loader_kind", "engine"),
-    [
-        ("Loader", "inline"),
-        ("DataLoader", "inline"),
-        ("DataLoader", "thread"),
-        ("Loader", "process"),
-        pytest.param("Loader", "thread", marks=_slow),
-        pytest.param("DataLoader", "process", marks=_slow),
-    ],
+    [("Loader", "inline"), ("DataLoader", "thread"), pytest.param("Loader", "process", marks=pytest.mark.slow)],
 )
-"""Both loaders and every engine. Workers do the same for both, so two of the six are slow tests."""
-
-on_every_engine = pytest.mark.parametrize(
-    ("loader_kind", "engine", "workers"),
-    [
-        ("Loader", "inline", 0),
-        ("Loader", "thread", 3),
-        ("Loader", "process", 2),
-        ("DataLoader", "process", 3),
-        *(
-            pytest.param(kind, engine, workers, marks=_slow)
-            for kind, engine, workers in [
-                ("DataLoader", "inline", 0),
-                ("Loader", "thread", 1),
-                ("Loader", "process", 1),
-                ("Loader", "process", 3),
-                ("DataLoader", "thread", 1),
-                ("DataLoader", "thread", 3),
-                ("DataLoader", "process", 1),
-                ("DataLoader", "process", 2),
-            ]
-        ),
-    ],
-)
-"""The same with several numbers of workers."""
-
-mostly_loader = pytest.mark.parametrize("loader_kind", ["Loader", pytest.param("DataLoader", marks=_slow)])
-mostly_dataloader = pytest.mark.parametrize("loader_kind", ["DataLoader", pytest.param("Loader", marks=_slow)])
-"""For tests of code that both loaders share: one loader, with the other one as a slow test."""
+"""Both loaders and every engine. Processes make the same batches as threads, so they are slow tests."""
 
 _TORCH_WORDS = {
     "workers": "num_workers",

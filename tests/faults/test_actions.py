@@ -14,8 +14,6 @@ from feedline.errors import BadOption
 from feedline.faults import Failure, Raise, Replace, Retry, Skip, Verdict
 from feedline.faults.actions import action_of
 
-pytestmark = pytest.mark.sample(5)
-
 chances = st.floats(0, 1, exclude_max=True)
 seconds = st.floats(0, 1e308)
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch.utils.data
 
-from feedline.errors import WorkerDied
-from tests.faults.loaders import Numbers, everywhere, make, mostly_loader, on, plain
+from tests.faults.loaders import Numbers, everywhere, make, on, plain
 
-pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(13)]
+pytestmark = pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 
 
 class Leaving(Numbers):
@@ -43,29 +42,25 @@ def outcomes(loader: Any) -> list[Any]:
     raise AssertionError(f"no end: {found}")
 
 
-@everywhere
-@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(
+    ("loader_kind", "engine", "error", "on_error"),
+    [
+        ("Loader", "inline", SystemExit, "skip"),
+        ("DataLoader", "thread", SystemExit, "raise"),
+        ("DataLoader", "inline", asyncio.CancelledError, "raise"),
+        ("Loader", "process", asyncio.CancelledError, "skip"),
+    ],
+)
 def test_base_exceptions_are_raised_unchanged_and_the_next_batch_comes(
     loader_kind: str, engine: str, error: type[BaseException], on_error: str
 ) -> None:
-    if engine == "process" and error is SystemExit:
-        pytest.skip("sys.exit ends a worker process, see below")
     loader = make(loader_kind, Leaving(error), on_error=on_error, **on(engine))
     assert outcomes(loader) == [[0, 1, 2, 3], error, [8, 9, 10, 11]]
     assert outcomes(torch.utils.data.DataLoader(Leaving(error), batch_size=4)) == outcomes(loader), "as torch does"  # type: ignore[arg-type]
     assert [fault.error.rpartition(".")[2] for fault in loader.faults][:1] == [error.__name__]
 
 
-@mostly_loader
-def test_sys_exit_ends_a_worker_process(loader_kind: str) -> None:
-    """As with torch, which cannot continue after that."""
-    loader = make(loader_kind, Leaving(SystemExit), **on("process"))
-    assert outcomes(loader) == [[0, 1, 2, 3], WorkerDied, [8, 9, 10, 11]]
-
-
-@mostly_loader
-def test_an_interrupt_is_not_blamed_on_the_sample(loader_kind: str) -> None:
+def test_an_interrupt_is_not_blamed_on_the_sample() -> None:
     class Once(Numbers):
         came = False
 
@@ -75,7 +70,7 @@ def test_an_interrupt_is_not_blamed_on_the_sample(loader_kind: str) -> None:
                 raise KeyboardInterrupt
             return super().__getitem__(index)
 
-    loader = make(loader_kind, Once(12))
+    loader = make("Loader", Once(12))
     assert outcomes(loader) == [[0, 1, 2, 3], KeyboardInterrupt, [8, 9, 10, 11]]
     assert len(loader.faults) == 0
 

@@ -6,8 +6,6 @@ import pytest
 
 from tests.faults.programs import running
 
-pytestmark = pytest.mark.sample(7)
-
 FORKS = """
 loader = Loader(Numbers(), 4, workers=2, persistent=sys.argv[1] == "persistent", engine=sys.argv[2])
 batches = iter(loader)
@@ -27,9 +25,10 @@ say("done")
 """
 
 
-@pytest.mark.parametrize("engine", ["process", "thread"])
-@pytest.mark.parametrize("persistent", ["persistent", "not"])
-def test_a_child_that_exits_changes_nothing(persistent: str, engine: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "persistent"), [("thread", "not"), pytest.param("process", "persistent", marks=pytest.mark.slow)]
+)
+def test_a_child_that_exits_changes_nothing(engine: str, persistent: str) -> None:
     with running(FORKS, persistent, engine, finalizes=True) as program:
         assert program.line() == "done"
         assert program.end() == 0
@@ -126,7 +125,7 @@ say("done")
 )
 
 
-@pytest.mark.parametrize("engine", ["process", "portable"])
+@pytest.mark.parametrize("engine", ["process", pytest.param("portable", marks=pytest.mark.slow)])
 def test_what_a_child_writes_into_batches_stays_its_own(engine: str) -> None:
     with running(CHANGED_BY_CHILDREN, engine, finalizes=True) as program:
         assert program.line() == "done"
@@ -171,8 +170,8 @@ say("done")
 )
 
 
-@pytest.mark.parametrize("first", ["kept", "dropped"])
-@pytest.mark.parametrize("engine", ["process", "portable"])
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "first"), [("process", "dropped"), ("process", "kept"), ("portable", "kept")])
 def test_a_child_of_a_worker_has_its_own_copy_of_the_unfinished_batch(engine: str, first: str) -> None:
     with running(CHILD_OF_A_WORKER, engine, first, finalizes=True) as program:
         assert program.line() == "done", program.errors()

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 import feedline
 from feedline.workers import abilities
-from tests.faults.loaders import LOADERS, make
-
-pytestmark = pytest.mark.sample(15)
+from tests.faults.loaders import make
 
 ROWS, WIDTH = 4, 12_000
 """A batch is 192 kB, large enough for a slot on threads too."""
@@ -59,16 +57,7 @@ def is_right(batch: Any, place: int, step: int = 1) -> bool:
     return bool(array.shape == (ROWS, WIDTH) and (array == expected(place, step)).all())
 
 
-@pytest.fixture(params=LOADERS)
-def kind(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture(params=["process", "thread"])
-def engine(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+both = pytest.mark.parametrize(("kind", "engine"), [("Loader", "process"), ("DataLoader", "thread")])
 
 
 def loader_of(kind: str, engine: str, count: int = 16, **options: Any) -> Any:
@@ -77,6 +66,7 @@ def loader_of(kind: str, engine: str, count: int = 16, **options: Any) -> Any:
     return make(kind, dataset, ROWS, workers=2, engine=engine, **options)
 
 
+@both
 def test_all_batches_can_be_kept(kind: str, engine: str) -> None:
     """More batches than there are slots."""
     loader = loader_of(kind, engine, 100)
@@ -89,6 +79,7 @@ def test_all_batches_can_be_kept(kind: str, engine: str) -> None:
     )
 
 
+@both
 def test_batches_can_be_changed_in_place(kind: str, engine: str) -> None:
     """As soon as they arrive, while workers continue, without an effect on later batches."""
     loader = loader_of(kind, engine, dataset=Cached(30 * ROWS), persistent=True)
@@ -120,7 +111,9 @@ def _queues(kind: str) -> Any:
     return (torch.multiprocessing if kind == "DataLoader" else multiprocessing).get_context("fork")
 
 
-@pytest.mark.parametrize("forked", ["before", "in the middle"])
+@pytest.mark.parametrize(
+    ("kind", "engine", "forked"), [("Loader", "process", "in the middle"), ("DataLoader", "process", "before")]
+)
 def test_batches_can_be_sent_to_another_process(kind: str, engine: str, forked: str) -> None:
     """Through torch's queue, which moves tensors to their own shared memory, or through Python's."""
     context = _queues(kind)
@@ -146,8 +139,15 @@ def test_batches_can_be_sent_to_another_process(kind: str, engine: str, forked: 
     assert all(is_right(batch, place) for place, batch in enumerate(kept) if batch is not None)
 
 
-@pytest.mark.parametrize("end", ["close", "delete", "collect"])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "engine", "end", "persistent"),
+    [
+        ("Loader", "process", "close", True),
+        ("DataLoader", "process", "delete", False),
+        ("Loader", "thread", "delete", True),
+        ("DataLoader", "thread", "collect", False),
+    ],
+)
 def test_a_batch_outlives_its_loader(kind: str, engine: str, end: str, persistent: bool) -> None:
     loader = loader_of(kind, engine, persistent=persistent)
     batches = iter(loader)
@@ -180,7 +180,7 @@ class Remembering:
         return {"x": self.previous, "before": before}
 
 
-@pytest.mark.parametrize("memory", ["arena", "portable"])
+@pytest.mark.parametrize("memory", ["arena", pytest.param("portable", marks=pytest.mark.slow)])
 def test_a_worker_may_keep_and_change_its_batches(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the worker nor the training loop sees what the other writes."""
     if memory == "portable":
@@ -195,30 +195,26 @@ def test_a_worker_may_keep_and_change_its_batches(memory: str, monkeypatch: pyte
     assert all(is_right(batch, place) for place, batch in kept)
 
 
-PARTS: dict[str, Callable[[Any], Any]] = {
-    "rows": lambda batch: batch[1:3],
-    "strides": lambda batch: batch[:, ::-1] if isinstance(batch, np.ndarray) else batch[:, ::7],
-    "transposed": lambda batch: batch.T,
-    "flat": lambda batch: batch.reshape(-1)[5:],
-    "one number": lambda batch: batch[2:3, 7:8],
-    "other library": lambda batch: torch.from_numpy(batch)[1] if isinstance(batch, np.ndarray) else batch.numpy()[1],
-    "memoryview": lambda batch: memoryview(np.asarray(batch).data)[2:],
-    "detached": lambda batch: torch.as_tensor(batch).detach().view(torch.uint8)[3],
-}
+PARTS: list[Callable[[Any], Any]] = [
+    lambda batch: batch[1:3],
+    lambda batch: batch[:, ::-1] if isinstance(batch, np.ndarray) else batch[:, ::7],
+    lambda batch: batch.T,
+    lambda batch: batch.reshape(-1)[5:],
+    lambda batch: batch[2:3, 7:8],
+    lambda batch: torch.from_numpy(batch)[1] if isinstance(batch, np.ndarray) else batch.numpy()[1],
+    lambda batch: memoryview(np.asarray(batch).data)[2:],
+    lambda batch: torch.as_tensor(batch).detach().view(torch.uint8)[3],
+]
+"""Rows, strides, transposed, flat, one number, another library, memory, without gradients."""
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_part_of_a_batch_can_be_kept(kind: str, engine: str, part: str) -> None:
-    cut = PARTS[part]
+@both
+def test_parts_of_batches_can_be_kept(kind: str, engine: str) -> None:
     parts = []
     for place, batch in enumerate(loader_of(kind, engine, 100)):
-        if place % 20 == 2:
-            parts.append((place, cut(batch)))
+        parts.append((place, cut := PARTS[place % len(PARTS)], cut(batch)))
         del batch
-    for place, found in parts:
+    for place, cut, found in parts:
         original = np.ascontiguousarray(np.broadcast_to(expected(place), (ROWS, WIDTH)))
         wanted = cut(original if kind == "Loader" else torch.from_numpy(original))
         assert np.array_equal(np.asarray(found), np.asarray(wanted)), f"of batch {place}"
-
-
-# -- the budget ---

@@ -16,8 +16,6 @@ from feedline.abc.faults import index_key
 from feedline.errors import BadState
 from feedline.faults import Fault, FaultLog
 
-pytestmark = pytest.mark.sample(5)
-
 indices: st.SearchStrategy[Any] = (
     st.integers(0, 50)
     | st.integers(0, 50).map(np.int64)
@@ -125,14 +123,6 @@ def test_a_log_survives_saving_and_restoring(through: Any, entries: list[Fault],
     assert repr(again.quarantined) == repr(log.quarantined)
     assert all(again.quarantined_as(index) is not None for index in log.quarantined)
     assert again.state() == log.state()
-
-
-def test_a_smaller_log_keeps_the_last_faults() -> None:
-    log = FaultLog(2)
-    log.restore(log_of(fault(index) for index in range(5)).state())
-    assert [entry.index for entry in log] == [3, 4]
-    assert log.dropped == 3
-    assert log.quarantined == list(range(5))
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from feedline.errors import BadOption, WorkerDied
 from feedline.faults import ErrorPolicy, Failure, Policy, Raise, Replace, Retry, Skip, Verdict
 from feedline.faults.policy import SHARE_COUNTS_FROM, exceeded, policy_of
 
-pytestmark = pytest.mark.sample(5)
-
 ACTIONS = [Raise(), Skip(), Retry(), Replace()]
 actions = st.sampled_from(ACTIONS)
 
@@ -226,14 +224,6 @@ def test_max_share_applies_after_a_hundred_samples_or_at_the_end() -> None:
     reason = exceeded(policy, 1, 9, ended=True)
     assert reason is not None
     assert "1 of 9 samples failed (11.1%), and max_share=0.1 allows 10.0%" in reason
-
-
-@pytest.mark.parametrize("share", [None, 1.0])
-def test_the_share_is_unlimited_if_it_is_turned_off(share: float | None) -> None:
-    class Free(Own):
-        max_share = share
-
-    assert exceeded(Free(), 1000, 1000, ended=True) is None
 
 
 @given(st.integers(0, 1000), st.integers(1, 1000))

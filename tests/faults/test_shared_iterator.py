@@ -14,9 +14,7 @@ from torch.utils.data import IterableDataset
 
 from feedline.errors import ReentrantCall
 from tests.contracts.gate import Gate
-from tests.faults.loaders import Numbers, everywhere, make, on, plain
-
-pytestmark = pytest.mark.sample(8)
+from tests.faults.loaders import Numbers, make, on, plain
 
 SOON_S = 100.0
 """Timeout for anything that has to happen; far more than it takes."""
@@ -75,8 +73,15 @@ def ended(thread: threading.Thread) -> bool:
 # -- several threads ---
 
 
-@everywhere
-@pytest.mark.parametrize("kind", ["map", "stream"])
+@pytest.mark.parametrize(
+    ("loader_kind", "engine", "kind"),
+    [
+        ("Loader", "inline", "map"),
+        ("DataLoader", "thread", "stream"),
+        ("Loader", "process", "map"),
+        pytest.param("DataLoader", "process", "stream", marks=pytest.mark.slow),
+    ],
+)
 def test_each_batch_goes_to_one_of_several_threads(loader_kind: str, engine: str, kind: str) -> None:
     workers = 1 if kind == "stream" else 2
     options: dict[str, Any] = {"shard": False} if kind == "stream" else {}
@@ -88,10 +93,9 @@ def test_each_batch_goes_to_one_of_several_threads(loader_kind: str, engine: str
     assert sorted(taken) == list(range(200))
 
 
-@pytest.mark.parametrize("engine", ["process", "thread"])
-def test_another_thread_can_start_the_next_epoch_of_persistent_workers(engine: str) -> None:
+def test_another_thread_can_start_the_next_epoch_of_persistent_workers() -> None:
     """As with torch, both have the same iterator, and the rest of the old epoch is gone."""
-    loader = make("Loader", Numbers(40), 2, persistent=True, **on(engine))
+    loader = make("Loader", Numbers(40), 2, persistent=True, **on("thread"))
     batches = iter(loader)
     next(batches)
     thread, outcome = in_thread(lambda: iter(loader))
@@ -117,9 +121,15 @@ def waiting(loader: Any, gate: Gate) -> Iterator[tuple[Any, threading.Thread, li
         loader.dataset.let_go(gate)
 
 
-@pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
-@pytest.mark.parametrize("engine", ["process", "thread"])
-@pytest.mark.parametrize("who", ["iterator", "loader", "persistent loader"])
+@pytest.mark.parametrize(
+    ("loader_kind", "engine", "who"),
+    [
+        ("Loader", "process", "iterator"),
+        ("DataLoader", "thread", "loader"),
+        pytest.param("DataLoader", "process", "persistent loader", marks=pytest.mark.slow),
+        pytest.param("Loader", "thread", "persistent loader", marks=pytest.mark.slow),
+    ],
+)
 def test_a_thread_waiting_for_a_batch_is_released_when_another_closes(
     loader_kind: str, engine: str, who: str, tmp_path: Path
 ) -> None:
@@ -140,22 +150,9 @@ def test_a_thread_waiting_for_a_batch_is_released_when_another_closes(
         assert dataset.has_no_workers()
 
 
-@everywhere
-def test_a_closed_iterator_has_ended_everywhere(loader_kind: str, engine: str) -> None:
-    loader = make(loader_kind, Numbers(20), 2, **on(engine))
-    batches = iter(loader)
-    next(batches)
-    loader.close()
-    for _ in range(2):
-        with pytest.raises(StopIteration):
-            next(batches)
-    assert len(list(loader)) == 10, "the loader can be used again"
-
-
-@pytest.mark.parametrize("engine", ["process", "thread"])
-def test_a_signal_handler_may_close_the_loader_while_next_waits(engine: str, tmp_path: Path) -> None:
+def test_a_signal_handler_may_close_the_loader_while_next_waits(tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate:
-        loader = make("Loader", Held(tmp_path / "gate"), **on(engine))
+        loader = make("Loader", Held(tmp_path / "gate"), **on("process"))
         batches = iter(loader)
         next(batches), next(batches)
         before = signal.signal(signal.SIGUSR1, lambda number, frame: loader.close())

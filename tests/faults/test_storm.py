@@ -18,10 +18,8 @@ import pytest
 
 from feedline import Loader
 from feedline.errors import WorkerError
-from tests.faults.loaders import Bad, Numbers, everywhere, make, on, plain
+from tests.faults.loaders import Numbers, everywhere, make, on, plain
 from tests.faults.programs import running
-
-pytestmark = pytest.mark.sample(8)
 
 SENDER = """
 import os, random, signal, sys, time
@@ -141,8 +139,19 @@ def are_whole(line: str, count: int) -> bool:
     return lost <= max(2, count // 100) and all(epoch == sorted(set(epoch)) for epoch in epochs)
 
 
-def check_storm(engine: str, kind: str, persistent: str, count: int, mean_s: float, seed: int) -> None:
-    with running(STORM, engine, kind, persistent, count, mean_s, seed, SENDER, finalizes=True) as program:
+@pytest.mark.parametrize(
+    ("engine", "kind", "persistent", "count", "mean_s"),
+    [
+        ("thread", "Loader", "", 120, 0.004),
+        pytest.param("inline", "DataLoader", "", 1500, 0.002, marks=pytest.mark.slow),
+        pytest.param("process", "Loader", "", 1500, 0.02, marks=pytest.mark.slow),
+        pytest.param("process", "DataLoader", "yes", 1500, 0.02, marks=pytest.mark.slow),
+    ],
+)
+def test_a_burst_of_signals_loses_and_repeats_no_batch(
+    engine: str, kind: str, persistent: str, count: int, mean_s: float
+) -> None:
+    with running(STORM, engine, kind, persistent, count, mean_s, 1, SENDER, finalizes=True) as program:
         line = program.line().split()
         assert int(line[1]) > 0
         assert int(line[3]) > count // 20, "signals interrupted feedline"
@@ -158,20 +167,6 @@ def check_storm(engine: str, kind: str, persistent: str, count: int, mean_s: flo
         ignored = program.errors().count("Exception ignored in")
     # Not zero, since Python may handle a signal on entry to a finalizer, before our first instruction.
     assert ignored <= max(2, count // 100)
-
-
-ENGINES = [("inline", "", 0.002), ("thread", "", 0.004), ("process", "", 0.02), ("process", "yes", 0.02)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "count"),
-    [("Loader", 120), *(pytest.param(kind, 1500, marks=pytest.mark.slow) for kind in ("Loader", "DataLoader"))],
-)
-@pytest.mark.parametrize(("engine", "persistent", "mean_s"), ENGINES)
-def test_a_burst_of_signals_loses_and_repeats_no_batch(
-    engine: str, persistent: str, mean_s: float, kind: str, count: int
-) -> None:
-    check_storm(engine, kind, persistent, count, mean_s, 1)
 
 
 # -- one exception, at one place ---
@@ -315,8 +310,7 @@ def test_without_workers_an_interrupt_anywhere_repeats_no_batch() -> None:
     assert place > 10
 
 
-@pytest.mark.parametrize("shard", [None, True, False])
-@pytest.mark.parametrize("engine", ["inline", "thread"])
+@pytest.mark.parametrize(("engine", "shard"), [("inline", None), ("inline", False), ("thread", True)])
 def test_an_interrupt_at_the_end_of_an_epoch_does_not_start_the_next_one(engine: str, shard: bool | None) -> None:
     """Wherever it comes; the epoch ends only when the training loop gets StopIteration."""
 
@@ -338,26 +332,3 @@ def test_an_interrupt_at_the_end_of_an_epoch_does_not_start_the_next_one(engine:
         assert loader.state_dict()["ended"]
         loader.close()
     assert place > 3
-
-
-def test_a_timeout_raised_by_the_datasets_own_handler_fails_the_sample() -> None:
-    """Its handler is installed only briefly, so its exceptions can be told apart from those of other handlers."""
-
-    class Timed(Numbers):
-        def __getitem__(self, index: int) -> Any:
-            before = signal.signal(signal.SIGUSR1, self.handle)
-            try:
-                if index == 5:
-                    signal.raise_signal(signal.SIGUSR1)
-                return super().__getitem__(index)
-            finally:
-                signal.signal(signal.SIGUSR1, before)
-
-        def handle(self, number: int, frame: Any) -> None:
-            raise Bad("too slow")
-
-    batches = iter(Loader(Timed(12), 4))
-    next(batches)
-    with pytest.raises(Bad):
-        next(batches)
-    assert plain(next(batches)) == [8, 9, 10, 11], "as after any failed sample"

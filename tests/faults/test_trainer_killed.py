@@ -11,9 +11,6 @@ import pytest
 from tests.contracts.gate import Gate
 from tests.faults.programs import running
 
-pytestmark = pytest.mark.sample(7)
-
-
 STUCK = """
 import threading
 from tests.contracts.gate import Gate
@@ -36,8 +33,14 @@ else:
 """
 
 
-@pytest.mark.parametrize("thread", ["main", "another"])
-@pytest.mark.parametrize("start_method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("start_method", "thread"),
+    [
+        ("fork", "another"),
+        pytest.param("forkserver", "main", marks=pytest.mark.slow),
+        pytest.param("spawn", "another", marks=pytest.mark.slow),
+    ],
+)
 def test_stuck_workers_end_at_once(start_method: str, thread: str, tmp_path: Path) -> None:
     """The gate that they wait at is never opened."""
     with Gate(tmp_path / "gate") as gate, running(STUCK, start_method, thread, tmp_path / "gate") as program:
@@ -45,6 +48,24 @@ def test_stuck_workers_end_at_once(start_method: str, thread: str, tmp_path: Pat
         gate.wait_until_reached(2)
         program.kill()
         assert program.end() == -signal.SIGKILL
+        assert program.watched_are_gone()
+
+
+PORTABLE = """
+from feedline.workers import abilities
+
+abilities.can_share_arenas = lambda: False
+batches = iter(Loader(Numbers(), 4, workers=2, start_method="fork"))
+next(batches)
+say(*batches.worker_pids)
+hear()
+"""
+
+
+def test_workers_with_portable_means_end_too() -> None:
+    with running(PORTABLE) as program:
+        program.watch(program.line())
+        program.kill()
         assert program.watched_are_gone()
 
 

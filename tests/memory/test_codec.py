@@ -183,7 +183,7 @@ def batches(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("codec", [TORCH, NUMPY], ids=["torch", "numpy"])
-@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), size=st.integers(0, 600) | st.just(1 << 20))
 def test_any_batch_arrives_unchanged_or_raises_slot_full(codec: Codec, data: st.DataObject, size: int) -> None:
     batch = data.draw(batches(tensors() | arrays() if codec is TORCH else arrays()))
@@ -227,11 +227,10 @@ SPECIAL: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.filterwarnings("ignore:Sparse", "ignore:ComplexHalf")
 @pytest.mark.parametrize("name", SPECIAL)
-@pytest.mark.parametrize("nested", [False, True])
-def test_special_tensors_arrive_unchanged(name: str, nested: bool) -> None:
+def test_special_tensors_arrive_unchanged(name: str) -> None:
     tensor = SPECIAL[name]()
-    arrived = round_trip(TORCH, {"deep": [tensor, "text"]})["deep"][0] if nested else round_trip(TORCH, tensor)
-    assert same(arrived, tensor)
+    assert same(round_trip(TORCH, tensor), tensor)
+    assert same(round_trip(TORCH, {"deep": [tensor, "text"]})["deep"][0], tensor)
 
 
 @pytest.mark.parametrize("form", [list, tuple, lambda parts: dict(zip("ab", parts, strict=True))])
@@ -317,8 +316,8 @@ class MadeOnTheFly:
         return list, ((torch.full((self.size,), 7, dtype=torch.uint8), [f"n{number}" for number in range(self.count)]),)
 
 
-@pytest.mark.parametrize(("size", "count"), [(100_000, 8000), (500_000, 50_000)])
-def test_a_long_header_is_not_mistaken_for_a_freed_tensor_at_its_address(size: int, count: int) -> None:
+def test_a_long_header_is_not_mistaken_for_a_freed_tensor_at_its_address() -> None:
+    size, count = 100_000, 8000
     for _ in range(5):
         tensor, names = round_trip(TORCH, MadeOnTheFly(size, count), Slot(4 << 20))
         assert names[-1] == f"n{count - 1}"
@@ -460,7 +459,7 @@ def first_sample(batch: list[Any]) -> Any:
     return batch[0]
 
 
-@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
+@pytest.mark.parametrize("engine", ["inline", "process"])
 def test_numpy_s_strings_keep_their_trailing_zeros(engine: EngineName) -> None:
     samples = [{"data": np.bytes_(b"ab\0"), "text": [np.str_("ab\0")]}]
     cached = CachedDataset(samples, memory="1MB")

@@ -102,6 +102,7 @@ def test_objects_of_ended_threads_are_closed_when_another_thread_opens() -> None
         assert left[0].closed == 1
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_at_the_end_of_a_program(tmp_path: Path) -> None:
     """At interpreter shutdown, modules lose their contents before datasets in them are deleted."""
     pytest.importorskip("torch")

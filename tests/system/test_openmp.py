@@ -29,6 +29,7 @@ print(torch.ones(512, 512).sum().item())
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no list of loaded libraries")
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["a folder with spaces", "openblas"])
 def test_a_library_whose_file_was_replaced_does_not_prevent_a_fork(tmp_path: Path, folder: str) -> None:
     pytest.importorskip("torch")

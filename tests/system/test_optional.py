@@ -55,12 +55,6 @@ def test_the_callback_runs_after_a_failed_import_is_retried(later: str, monkeypa
     assert len(found) == 1
 
 
-def test_a_module_that_does_not_exist_is_still_not_found(later: str) -> None:
-    when_imported("feedline_test_never_comes", lambda module: None)
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("feedline_test_never_comes")
-
-
 def test_a_loader_shared_by_several_modules_is_not_modified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = tmp_path / "modules.zip"
     with zipfile.ZipFile(archive, "w") as file:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -74,14 +73,6 @@ def test_jax_processes_are_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rank_if_known() == (1, 3)
     join_group(monkeypatch, 5, 8)
     assert own_share(None, None, "pad") == Share(5, 8, "pad"), "torch's group has precedence"
-
-
-def test_a_real_process_group(tmp_path: Path) -> None:
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    try:
-        assert own_share(None, None, "exact") == Share(0, 1, "exact")
-    finally:
-        distributed.destroy_process_group()
 
 
 TORCHRUN = "RANK=2 WORLD_SIZE=8 LOCAL_WORLD_SIZE=4"

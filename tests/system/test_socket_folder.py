@@ -45,18 +45,6 @@ if __name__ == "__main__":
 """
 
 
-ENGINES = [
-    pytest.param("inline", "", marks=pytest.mark.slow),
-    pytest.param("thread", "", marks=pytest.mark.slow),
-    pytest.param("process", "fork", marks=pytest.mark.slow),
-    pytest.param("process", "spawn", marks=pytest.mark.slow),
-    ("process", "forkserver"),
-    pytest.param("portable", "spawn", marks=pytest.mark.slow),
-    pytest.param("portable", "forkserver", marks=pytest.mark.slow),
-    pytest.param("ray", "", marks=pytest.mark.ray),
-]
-
-
 def output_of(text: str, *arguments: str, folder: Path) -> str:
     """Run a program with a temporary folder whose path has 150 bytes; return what it prints."""
     program = folder / "program.py"
@@ -79,7 +67,16 @@ def short_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize(("engine", "method"), ENGINES)
+@pytest.mark.parametrize(
+    ("engine", "method"),
+    [
+        *(
+            pytest.param(engine, method, marks=pytest.mark.slow)
+            for engine, method in [("process", "forkserver"), ("process", "spawn"), ("portable", "forkserver")]
+        ),
+        pytest.param("ray", "", marks=pytest.mark.ray),
+    ],
+)
 def test_every_engine_with_a_long_temporary_folder(engine: str, method: str, short_path: Path) -> None:
     folder = Path(output_of(PROGRAM, engine, method, folder=short_path))
     assert not folder.exists(), "it is removed with the program"

@@ -95,14 +95,6 @@ def test_a_handle_is_found_and_its_path_named(
 # -- open or closed ---
 
 
-def test_open_hdf5_files_are_found(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "store.h5", "w") as file:
-        (message,) = warnings_about(Holding(source=file))
-        assert message.startswith("dataset.source is an open h5py.File")
-    assert warnings_about(Holding(source=file)) == []
-
-
 class OnDevice:
     is_cuda = True
 
@@ -116,16 +108,6 @@ def test_a_tensor_on_a_device_is_found(monkeypatch: pytest.MonkeyPatch, initiali
     if initialized:
         assert messages[0].startswith("dataset.weights['first'] is a torch.Tensor on a CUDA device")
         assert 'multiprocessing_context="spawn"' in messages[0]
-
-
-# -- once ---
-
-
-def test_a_dataset_is_warned_about_once(connection: sqlite3.Connection) -> None:
-    dataset = Holding(db=connection)
-    assert len(warnings_about(dataset)) == 1
-    assert warnings_about(dataset) == []
-    assert len(warnings_about(Holding(db=connection))) == 1, "another dataset"
 
 
 # -- the search calls no user code and is bounded ---
@@ -215,23 +197,6 @@ def test_a_reopened_file_keeps_its_descriptor_position_and_flags(path: Path, ope
         assert os.get_inheritable(fd)
         assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NOATIME
         assert not share_a_position(fd, same.fileno())
-
-
-@needs_proc
-@pytest.mark.parametrize("name", ["O_RDWR", "O_WRONLY", "O_PATH"])
-def test_files_not_opened_for_reading_only_are_not_reopened(name: str, path: Path) -> None:
-    flags: int = getattr(os, name)
-    fd = os.open(path, flags)
-    same = os.dup(fd)
-    try:
-        reopen_files()
-        if flags == os.O_PATH:
-            assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH
-        else:
-            assert share_a_position(fd, same)
-    finally:
-        os.close(fd)
-        os.close(same)
 
 
 @pytest.mark.parametrize("how", ["r+b", "a+", "w+b"])

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from feedline.workers.heap import Glibc, Heap
-
-pytestmark = pytest.mark.sample(7)
 
 MIB = 1 << 20
 

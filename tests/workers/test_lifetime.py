@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import errno
 import math
-import pickle
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
 
-from feedline.abc.worker_spec import WorkerSpec
-from feedline.collate import default
-from feedline.errors import NotPicklable, TooManyOpenFiles, WorkerStartError
-from feedline.frameworks.numpy import NumpyFramework
-from feedline.types import DatasetKind
+from feedline.errors import TooManyOpenFiles, WorkerStartError
 from feedline.workers import lifetime
 from feedline.workers.threads import ThreadEngine
 
@@ -82,17 +77,3 @@ def test_finalizers_of_workers_get_as_much_time_as_in_torch(monkeypatch: pytest.
     lifetime.end([process])
     assert not process.is_alive()
     assert not process.killed
-
-
-def test_the_unpicklable_object_is_named() -> None:
-    engine = RecordsClose()
-    dataset = {"rows": [1, 2], "open": lambda: None}
-    spec = WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=3, base_seed=0)
-    with (
-        pytest.warns(UserWarning, match="Got pickle error"),
-        pytest.raises(NotPicklable, match=r"(?s)lambda") as caught,
-        lifetime.explained_start(engine, spec),
-    ):
-        pickle.dumps(dataset)
-    assert engine.closed
-    assert isinstance(caught.value.__cause__, (AttributeError, pickle.PicklingError)), "pickle's own error"

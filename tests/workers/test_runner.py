@@ -11,7 +11,7 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import globals_kept
 from feedline.randomness.scope import rng
-from feedline.types import Call, DatasetKind, Draw, Position, Result, ResultKind, Task, WorkerIdentity
+from feedline.types import Call, DatasetKind, Draw, Position, ResultKind, Task, WorkerIdentity
 from feedline.workers.runner import Runner
 
 
@@ -77,37 +77,6 @@ def test_errors_of_the_init_function_are_kept_and_it_runs_only_in_workers() -> N
         result = worker.attempt(Task(0, [1], epoch=epoch), 0, None)
         assert type(result.payload) is PermissionError, "other engines get the error from every task"
         assert result.payload.args == worker.unready.args
-
-
-# -- samples that fail ---
-
-
-class Torn:
-    """Samples that are multiples of `every` fail; records requested indices."""
-
-    def __init__(self, every: int = 4) -> None:
-        self.every = every
-        self.asked: list[int] = []
-
-    def __len__(self) -> int:
-        return 100
-
-    def __getitem__(self, index: int) -> int:
-        self.asked.append(index)
-        if index % self.every == 0:
-            raise ValueError(f"sample {index} is torn")
-        return index
-
-
-def faults_of(result: Result) -> list[tuple[Any, str]]:
-    return [] if result.notes is None else [(fault.index, fault.action) for fault in result.notes.faults]
-
-
-def test_without_a_policy_a_failure_is_raised_and_reported() -> None:
-    result = make(Torn(), worker=True).attempt(Task(0, [1, 4, 5]), 0, None)
-    assert result.kind is ResultKind.FAILED
-    assert faults_of(result) == [(4, "raise")]
-    assert any("sample 4 (stage: fetch, worker 0)" in note for note in result.payload.__notes__)
 
 
 # -- notes that come with a batch ---

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.sample(7)
-
 SESSION = """
 import dataclasses, sys
 import numpy as np

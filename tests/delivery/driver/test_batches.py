@@ -21,8 +21,6 @@ from feedline.types import DatasetKind, EngineName, Position
 from tests.delivery.stepping import Clock, SteppingEngine, driver_of
 from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, resources_with, spec_of
 
-pytestmark = pytest.mark.sample(2)
-
 
 def start(**engine_options: Any) -> tuple[Driver, SteppingEngine]:
     engine = SteppingEngine(2, Clock(), lambda _: 0.0)
@@ -48,17 +46,6 @@ def test_workers_end_with_the_epoch_unless_they_are_persistent(persistent: bool)
     batches.close()
     batches.close()
     assert engine.closed
-
-
-def test_restart_runs_another_epoch_with_the_same_workers() -> None:
-    driver, engine = start()
-    batches = WorkerBatches(driver, begin, persistent=True)
-    assert next(batches) == [0]
-    batches.restart(lambda driver: begin(driver, 3))
-    assert list(batches) == [[0], [1], [2]]
-    assert driver.machine.flights.epochs == 1
-    assert {task.epoch for _, task in engine.submitted} == {0, 1}
-    batches.close()
 
 
 def test_an_epoch_that_fails_to_start_ends_the_workers() -> None:

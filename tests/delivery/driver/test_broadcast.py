@@ -16,11 +16,9 @@ from feedline import Loader
 from feedline.abc import Columnar
 from feedline.delivery.driver.broadcast import Broadcast
 from feedline.delivery.driver.driver import Driver
-from feedline.errors import BadOption, NotPicklable
+from feedline.errors import BadOption
 from feedline.types import Call, EngineName
 from tests.delivery.stepping import Clock, SteppingEngine, driver_of
-
-pytestmark = pytest.mark.sample(3)
 
 
 class Scaled:
@@ -85,15 +83,6 @@ def test_closed_workers_get_no_calls_and_are_not_kept_alive() -> None:
 def test_names_that_are_not_methods_are_rejected(name: str) -> None:
     with pytest.raises(BadOption, match=f"a Scaled, has no method '{name}'"):
         Broadcast(Scaled()).call(name)
-
-
-def test_unpicklable_arguments_raise_in_broadcast() -> None:
-    loader = Loader(Scaled(), 2, workers=1)
-    batches = iter(loader)
-    next(batches)
-    with pytest.raises(NotPicklable, match="set_scale"):
-        loader.broadcast("set_scale", (number for number in range(3)))
-    loader.close()
 
 
 def test_a_forked_process_does_not_call_its_parents_workers() -> None:
@@ -190,7 +179,7 @@ class ScaledColumns(Columnar):
         self.rows = np.arange(400) * scale
 
 
-@pytest.mark.parametrize("engine_name", ["inline", "thread", "process"])
+@pytest.mark.parametrize("engine_name", ["inline", "thread"])
 def test_a_call_within_an_epoch_reaches_columns(engine_name: EngineName) -> None:
     with Loader(ScaledColumns(), 2, workers=int(engine_name != "inline"), engine=engine_name) as loader:
         batches = iter(loader)
@@ -214,7 +203,9 @@ class Added(Scaled):
 
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
-@pytest.mark.parametrize("start_method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "start_method", ["fork", *(pytest.param(method, marks=pytest.mark.slow) for method in ("forkserver", "spawn"))]
+)
 def test_a_replacement_worker_gets_every_call_exactly_once(start_method: str) -> None:
     loader = Loader(Added(), 2, workers=2, persistent=True, start_method=start_method)
     batches: Any = iter(loader)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,8 @@ from feedline.system.ranks import Tail
 from tests.datasets.formats.tar.writing import write_shards
 from tests.rank_processes import run_ranks
 
-pytestmark = pytest.mark.sample(3)
-
 SIZES = (40, 3, 17, 2, 31, 9, 22, 1)
 COUNT = sum(SIZES)
-WORLDS = [2, pytest.param(4, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +58,7 @@ def two_epochs(rank: int, world_size: int, folder: Path, shard: str, workers: in
     return epochs, own, state
 
 
-@pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("world_size", "workers"), [(2, 2), pytest.param(4, 0, marks=pytest.mark.slow)])
 def test_drop_ends_all_ranks_with_the_shortest(folder: Path, world_size: int, workers: int) -> None:
     reports = run_ranks(world_size, folder, two_epochs, "drop", workers)
     least = min(len(own) for _, own, _ in reports)
@@ -74,9 +69,7 @@ def test_drop_ends_all_ranks_with_the_shortest(folder: Path, world_size: int, wo
         assert state["epoch"] == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("world_size", "workers"), [(2, 0), pytest.param(4, 2, marks=pytest.mark.slow)])
 def test_pad_makes_finished_ranks_repeat_their_first_batch(folder: Path, world_size: int, workers: int) -> None:
     reports = run_ranks(world_size, folder, two_epochs, "pad", workers)
     most = max(len(own) for _, own, _ in reports)
@@ -104,19 +97,6 @@ def resume(rank: int, world_size: int, folder: Path, shard: str, state: Any, ste
     states: list[Any] = [None] * world_size
     dist.all_gather_object(states, loader.state_dict())
     return found, feedline.merge_states(states)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shard", ["drop", "pad"])
-def test_another_number_of_ranks_resumes_and_ends_together(folder: Path, shard: str) -> None:
-    before = run_ranks(2, folder, resume, shard, None, 4)
-    after = run_ranks(3, folder, resume, shard, before[0][1], None)
-    assert len({len(found) for found, _ in after}) == 1
-    came = Counter(number for found, _ in (*before, *after) for batch in found for number in batch)
-    if shard == "drop":
-        assert max(came.values()) == 1
-    else:
-        assert came.keys() == set(range(COUNT))
 
 
 def stop_while_padding(rank: int, world_size: int, folder: Path, workers: int) -> Any:
@@ -178,28 +158,18 @@ def lose_a_peer(rank: int, world_size: int, folder: Path, shard: str, workers: i
     return whole, seen + [batch.tolist() for batch in resumed]
 
 
-@pytest.mark.parametrize("shard", ["drop", "pad"])
-@pytest.mark.parametrize(("workers", "device"), [(0, None), (2, None), (0, "cpu"), (2, "cpu")])
+@pytest.mark.parametrize(
+    ("shard", "workers", "device"),
+    [
+        ("drop", 2, None),
+        ("pad", 0, "cpu"),
+        pytest.param("pad", 0, None, marks=pytest.mark.slow),
+        pytest.param("drop", 2, "cpu", marks=pytest.mark.slow),
+    ],
+)
 def test_a_batch_of_a_failed_exchange_is_not_lost(folder: Path, shard: str, workers: int, device: str | None) -> None:
     for whole, seen in run_ranks(2, folder, lose_a_peer, shard, workers, device):
         assert seen == whole
-
-
-def drop_in(rank: int, world_size: int, folder: Path) -> Any:
-    dataset = TarDataset(str(folder / "shard-*.tar"), "cls").stream()
-    loader = DataLoader(dataset, 4, num_workers=2, persistent_workers=True, shard="drop")
-    found = [len(steps_of(loader)) for _ in range(2)]
-    epochs = [len(list(epoch)) for epoch in itertools.islice(loader.virtual_epochs(5), 4)]
-    loader.close()
-    return found, epochs
-
-
-@pytest.mark.slow
-def test_the_torch_dataloader_with_processes_and_virtual_epochs(folder: Path) -> None:
-    first, second = run_ranks(2, folder, drop_in)
-    assert first == second
-    assert first[0][0] == first[0][1] > 0
-    assert first[1] == [5] * 4
 
 
 def test_a_single_rank_needs_no_process_group(folder: Path) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from feedline.delivery.driver.slots import Slots
 from feedline.delivery.machine.counters import Counters
@@ -152,19 +149,3 @@ def test_small_batches_that_arrive_together_are_unpacked_ahead_and_correctly() -
     slots.unpack_ahead([results[0], Result(ResultKind.FAILED, 0, 9, ValueError()), *results[1:]])
     assert all(slot_batch.batch is not None for slot_batch in slot_batches)
     assert [slots.unpack(one)[0].tolist() for one in slot_batches] == [[number] * 3 for number in range(4)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", [FakeTensorMode, torch.inference_mode])
-def test_batches_unpacked_in_another_tensor_mode_are_unpacked_again(mode: Callable[[], Any]) -> None:
-    slots, results = small_results()
-    inside, outside, *others = (result.payload for result in results)
-    slots.unpack_ahead(results[:2])
-    with mode():
-        slots.unpack_ahead(results[2:])
-        [tensor] = slots.unpack(inside)
-        assert isinstance(tensor, FakeTensor) or tensor.is_inference()
-    assert [slot_batch.batch for slot_batch in others] == [None, None]
-    for number, slot_batch in enumerate([outside, *others], 1):
-        [tensor] = slots.unpack(slot_batch)
-        assert (type(tensor), tensor.is_inference(), tensor.tolist()) == (torch.Tensor, False, [number] * 3)

@@ -14,12 +14,7 @@ from feedline.delivery.machine.fault_budget import _LONGEST_CHAIN, FaultBudget, 
 from feedline.errors import EmptyBatch, TooManyBadSamples
 from feedline.faults import Failure, Fault, Policy
 from feedline.types import IndexBlock, Notes, Result, ResultKind
-from tests.faults.loaders import Numbers, batches_of, make
-
-pytestmark = pytest.mark.sample(2)
-
-
-THREE = Policy(otherwise="skip", max_failures=3)
+from tests.faults.loaders import Numbers, make
 
 
 def fault_of(index: Any, action: str = "skip", *, stage: str = "fetch", **more: Any) -> Fault:
@@ -96,16 +91,6 @@ def test_cycles_of_replacements_end() -> None:
 # -- the budget ---
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_quarantined_samples_count_as_lost(workers: int) -> None:
-    dataset = Numbers(40, {3, 17, 30})
-    loader = make("Loader", dataset, 4, workers=workers, engine="thread" if workers else "inline", on_error=THREE)
-    assert batches_of(loader) == batches_of(loader)
-    dataset.bad |= {39}
-    with pytest.raises(TooManyBadSamples, match="4 of"):
-        batches_of(loader)
-
-
 def test_the_budget_starts_anew_with_each_epoch() -> None:
     fault_budget = budget_of(fault_of(1), fault_of(2), policy=Policy(otherwise="skip", max_failures=2), seen=10)
     fault_budget.check()
@@ -114,11 +99,9 @@ def test_the_budget_starts_anew_with_each_epoch() -> None:
     fault_budget.check(ended=True)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_spent_budget_stays_spent(workers: int) -> None:
+def test_a_spent_budget_stays_spent() -> None:
     policy = Policy(otherwise="skip", max_share=0.5)
-    engine = "thread" if workers else "inline"
-    batches = iter(make("Loader", Numbers(400, set(range(52))), 10, workers=workers, engine=engine, on_error=policy))
+    batches = iter(make("Loader", Numbers(400, set(range(52))), 10, on_error=policy))
     assert [len(next(batches)) for _ in range(4)] == [8, 10, 10, 10]
     for _ in range(30):
         with pytest.raises(TooManyBadSamples, match="52 of 100 samples"):

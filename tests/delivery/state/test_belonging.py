@@ -11,8 +11,6 @@ from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadState
 from tests.delivery.state.rank_worlds import BATCH, COUNT, Make, World, flat, sources_in
 
-pytestmark = pytest.mark.sample(4)
-
 # Any, throughout: states.
 
 
@@ -21,8 +19,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Make]:
     return sources_in(tmp_path_factory.mktemp("sources"))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("steps", [None, 0, 2])
+@pytest.mark.parametrize(("workers", "steps"), [(0, None), (0, 0), (2, 2)])
 def test_the_state_of_a_rank_names_it_at_every_moment(
     sources: dict[str, Make], workers: int, steps: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -18,11 +17,6 @@ from feedline.errors import BadState
 from feedline.types import EngineName
 from tests.delivery.state.rank_worlds import BATCH, COUNT, Make, Place, World, flat, sources_in
 from tests.sampling import examples
-
-pytestmark = pytest.mark.sample(5)
-
-WORLDS = [1, 2, 3, 4, 8]
-"""The number of ranks, and of workers per rank."""
 
 # Any, throughout: datasets, loaders and states.
 
@@ -51,21 +45,6 @@ def test_each_sample_comes_once_whatever_the_number_of_workers(
             assert sorted(flat(before) + after) == list(range(COUNT)), f"{workers} workers, then {later}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 3])
-def test_parquet_ranks_step_together_and_any_state_works_for_all(
-    sources: dict[str, Make], workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(sources["parquet"], monkeypatch)
-    for ranks, later in ((1, 3), (3, 8), (8, 2), (2, 1)):
-        before, state = world.go((ranks, workers), None, lambda _: 2)
-        assert "ranks" not in state
-        after = world.rest((later, 0), state)
-        came = Counter(flat(before) + after)
-        assert came.keys() == set(range(COUNT)), f"{ranks} ranks, then {later}"
-        assert sum(came.values()) < COUNT + later  # ranks without samples left repeat one
-
-
 places = st.sampled_from([(1, 0), (2, 0), (3, 0), (4, 0), (8, 0), (1, 1), (2, 3), (3, 1)])
 legs = st.lists(st.tuples(places, st.lists(st.integers(0, 9), min_size=8, max_size=8)), min_size=1, max_size=4)
 
@@ -87,8 +66,10 @@ def test_resuming_repeatedly_at_random_moments(
         assert sorted(came + world.rest(last, state)) == list(range(COUNT))
 
 
-@pytest.mark.parametrize("name", SPLIT)
-@pytest.mark.parametrize("place", [(1, 0), (3, 0), (2, 3)])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("tar", (2, 3)), ("tar, in order", (3, 0)), ("tar, wide buffer", (1, 0)), ("sql", (2, 3)), (SPLIT[-1], (3, 0))],
+)
 def test_the_same_ranks_and_workers_resume_with_exactly_the_same_batches(
     sources: dict[str, Make], name: str, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,16 +84,7 @@ def test_the_same_ranks_and_workers_resume_with_exactly_the_same_batches(
         assert [int(number) for batch in loader for number in batch] == after[rank]
 
 
-def test_resharded_states_resume_exactly_too(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(sources["tar"], monkeypatch)
-    _, first = world.go((3, 0), None, lambda _: 2)
-    whole, _ = world.go((2, 1), first, lambda _: None)
-    before, state = world.go((2, 1), first, lambda _: 3)
-    after, _ = world.go((2, 1), state, lambda _: None)
-    assert [one + other for one, other in zip(before, after, strict=True)] == whole
-
-
-@pytest.mark.parametrize("engine", ["thread", "process"])
+@pytest.mark.parametrize("engine", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_a_merged_state_loads_into_a_torch_dataloader_with_real_workers(
     sources: dict[str, Make], engine: EngineName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,15 +192,6 @@ def test_a_loaded_merged_state_is_saved_unchanged_before_iteration_starts(
     with pytest.raises(BadState, match="rank 0 is a merged state"):
         feedline.merge_states([states[0], loaders[1].state_dict()])
     assert sorted(flat(before) + world.rest((2, 0), state)) == list(range(COUNT))
-
-
-def test_a_state_before_the_first_batch_is_the_whole_epoch(
-    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(sources["tar"], monkeypatch)
-    for place in ((2, 0), (2, 1)):
-        _, state = world.go(place, None, lambda _: 0)
-        assert sorted(world.rest((3, 0), state)) == list(range(COUNT))
 
 
 def test_ranks_in_different_epochs_cannot_be_resharded(

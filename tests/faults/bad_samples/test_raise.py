@@ -11,18 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faults.bad_samples.samples import refuse_five
-from tests.faults.loaders import (
-    Bad,
-    Numbers,
-    Stream,
-    everywhere,
-    indices_of,
-    make,
-    on,
-    outcomes_of,
-)
-
-pytestmark = pytest.mark.sample(23)
+from tests.faults.loaders import Bad, Numbers, Stream, everywhere, indices_of, make, on, outcomes_of
 
 
 class Unpicklable(Exception):
@@ -33,14 +22,6 @@ class Unpicklable(Exception):
         self.lock = threading.Lock()
 
 
-class Particular(Exception):
-    """Its constructor takes arguments other than its text."""
-
-    def __init__(self, code: int, *, where: str) -> None:
-        super().__init__(f"code {code} in {where}")
-        self.code = code
-
-
 class Hopeless(Exception):
     """Cannot be pickled, nor rebuilt from its text."""
 
@@ -49,69 +30,72 @@ class Hopeless(Exception):
         self.lock = threading.Lock()
 
 
-def raise_bad() -> None:
-    raise Bad("three is bad")
+class Unprintable(Exception):
+    """Its `str` fails."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
 
 
-def raise_key_error() -> None:
-    raise KeyError("first line\nsecond line")
-
-
-def raise_unpicklable() -> None:
-    raise Unpicklable("with a lock")
-
-
-def raise_particular() -> None:
-    raise Particular(7, where="a file")
-
-
-def raise_hopeless() -> None:
-    raise Hopeless(1, 2)
-
-
-RAISERS: dict[str, tuple[Callable[[], None], type[Exception], str]] = {
-    "plain": (raise_bad, Bad, "three is bad"),
-    "of several lines": (raise_key_error, KeyError, "second line"),
-    "unpicklable": (raise_unpicklable, Unpicklable, "with a lock"),
-    "other arguments": (raise_particular, Particular, "code 7 in a file"),
-    "neither": (raise_hopeless, Hopeless, "1 and 2"),
+EXCEPTIONS: dict[str, Callable[[], Exception]] = {
+    "plain": lambda: Bad("three is bad"),
+    "of several lines": lambda: KeyError("first line\nsecond line"),
+    "unpicklable": lambda: Unpicklable("with a lock"),
+    "neither": lambda: Hopeless(1, 2),
 }
 
 
 class Raiser(Numbers):
-    """Sample 3 raises the chosen exception."""
+    """Sample 3 raises an exception."""
 
-    def __init__(self, how: str) -> None:
+    def __init__(self, make_error: Callable[[], Exception]) -> None:
         super().__init__(12)
-        self.how = how
+        self.make_error = make_error
 
     def __getitem__(self, index: int) -> int:
         if index == 3:
-            RAISERS[self.how][0]()
+            raise self.make_error()
         return index
 
 
-@everywhere
-@pytest.mark.parametrize("how", RAISERS)
-def test_an_exception_is_raised_unchanged_with_notes(loader_kind: str, engine: str, how: str) -> None:
-    loader = make(loader_kind, Raiser(how), **on(engine, 1))
+@pytest.mark.parametrize(
+    ("how", "loader_kind", "engine"),
+    [
+        ("plain", "Loader", "inline"),
+        ("of several lines", "DataLoader", "thread"),
+        ("unpicklable", "Loader", "process"),
+        ("neither", "DataLoader", "process"),
+    ],
+)
+def test_an_exception_is_raised_unchanged_with_notes(how: str, loader_kind: str, engine: str) -> None:
+    original = EXCEPTIONS[how]()
+    loader = make(loader_kind, Raiser(EXCEPTIONS[how]), **on(engine, 1))
     first, *rest = outcomes_of(loader)
-    raiser, kind, text = RAISERS[how]
-    rebuilt = engine == "process" and how in ("other arguments", "neither")  # as torch does, keeping its text
-    assert type(first) is (RuntimeError if rebuilt else kind)
-    assert text in str(first)
+    assert type(first) is (RuntimeError if how == "neither" else type(original)), "rebuilt as torch does"
+    assert str(original) in str(first)
     notes = "\n".join(first.__notes__)
     assert "sample 3" in notes
     assert "stage: fetch" in notes
-    cause = "" if first.__cause__ is None else str(first.__cause__)
-    assert raiser.__name__ in cause if engine == "process" else first.__traceback__ is not None
+    assert "__getitem__" in str(first.__cause__) if engine == "process" else first.__traceback__ is not None
     assert ("worker 0" in notes) == (engine != "inline")
     assert rest == [[4, 5, 6, 7], [8, 9, 10, 11]], "iteration continues with the next batch"
     [fault] = loader.faults
     assert (fault.index, fault.action, fault.stage, fault.attempt) == (3, "raise", "fetch", 1)
     assert fault.worker == (None if engine == "inline" else 0)
-    assert fault.error.endswith(RAISERS[how][1].__name__), "the original exception, even if it was rebuilt"
-    assert text in fault.message
+    assert fault.error.endswith(type(original).__name__), "the original exception, even if it was rebuilt"
+    assert str(original) in fault.message
+
+
+@everywhere
+@pytest.mark.parametrize("make_error", [Unprintable, lambda: Bad("x" * 3_000_000)], ids=["no text", "long"])
+def test_exceptions_without_a_usable_text_are_logged(loader_kind: str, engine: str, make_error: Any) -> None:
+    loader = make(loader_kind, Raiser(make_error), on_error="skip", **on(engine, 1))
+    assert [index for batch in loader for index in batch.tolist()] == [0, 1, 2, *range(4, 12)]
+    [fault] = loader.faults
+    assert fault.index == 3
+    assert len(fault.message) <= 500
 
 
 class Transformed(Numbers):

@@ -9,8 +9,6 @@ import pytest
 
 import feedline
 
-pytestmark = pytest.mark.sample(3)
-
 
 class Lengths:
     def __init__(self, paths: Any, labels: Any) -> None:
@@ -24,7 +22,7 @@ class Lengths:
         return self.paths[index], self.labels[self.paths[index]]
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_read_shared_values(start_method: str) -> None:
     paths = [f"a/{number:03d}.jpg" for number in range(40)]
     labels = {path: number * number for number, path in enumerate(paths)}

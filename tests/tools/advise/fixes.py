@@ -1,4 +1,4 @@
-"""The datasets of `slow_datasets`, `diseases` and `sound`: the finding of each, and its fix, whose printed code is run.
+"""Datasets, the finding that the doctor must have of each, and its fix, whose printed code is run.
 
 `Case.setup` is what a probe would measure of the dataset, so that no probe is needed to get the code.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 import copy
 import io
 import json
-import pickle
 import re
-import socket
 import sqlite3
 import textwrap
 import threading
@@ -47,19 +45,9 @@ def parts_of(code: str) -> dict[str, str]:
 def names_for(**more: Any) -> Names:
     """Return the names that a program with the pasted code has imported."""
     import h5py
-    import lmdb
 
-    modules = {
-        "copy": copy,
-        "feedline": feedline,
-        "np": np,
-        "torch": torch,
-        "io": io,
-        "json": json,
-        "sqlite3": sqlite3,
-        "pickle": pickle,
-    }
-    return {**modules, "h5py": h5py, "lmdb": lmdb, "socket": socket, "threading": threading, **more}
+    modules = (copy, feedline, torch, io, json, sqlite3, h5py, threading)
+    return {**{module.__name__: module for module in modules}, "np": np, **more}
 
 
 def pasted_loader(code: str, dataset: Any, **own: Any) -> Any:
@@ -78,7 +66,7 @@ def pasted_loader(code: str, dataset: Any, **own: Any) -> Any:
 _OF_BATCHES = ("batch_size", "shuffle", "sampler")
 
 
-def pasted_class(kind: Any, code: str, rest: str, *arguments: Any, **attributes: Any) -> Any:
+def pasted_class(kind: Any, code: str, rest: str = "", **arguments: Any) -> Any:
     """Return a dataset of a class with the pasted code; `rest` is the rest of its `__getitem__`."""
     parts = parts_of(code)
     init = textwrap.indent(parts.get("init", ""), " " * 8)
@@ -86,14 +74,13 @@ def pasted_class(kind: Any, code: str, rest: str, *arguments: Any, **attributes:
     source = f"""
 class Pasted(kind):
     def __init__(self):
-        kind.__init__(self, *arguments)
-        vars(self).update(attributes)
+        kind.__init__(self, **arguments)
 {init}
     def __getitem__(self, index):
 {get}
         return {rest or "kind.__getitem__(self, index)"}
 """
-    names = names_for(kind=kind, arguments=arguments, attributes=attributes)
+    names = names_for(kind=kind, arguments=arguments)
     exec(source, names)
     return names["Pasted"]()
 
@@ -136,28 +123,22 @@ _ROUNDS = 5
 
 def batches_per_worker_s(loader: Any) -> float:
     """Return the rate per second of CPU time of the only worker."""
-    batches = iter(loader)
-    next(batches)
-    count, (pid,) = 0, session_of(loader).resources.worker_pids
-    before_s, computed_s = scheduled_s(pid)[0], 0.0
-    while computed_s < _ROUND_S:
-        if next(batches, None) is None:
-            batches = iter(loader)
-        count += 1
-        computed_s = scheduled_s(pid)[0] - before_s
-    return count / computed_s
+    (pid,) = session_of(loader).resources.worker_pids
+    return _rate(loader, lambda: scheduled_s(pid)[0])
 
 
 def threads_per_s(loader: Any) -> float:
     """Return the rate in wall-clock time: other programs hardly affect samples that sleep."""
-    batches = iter(loader)
-    next(batches)
-    count, began_s = 0, time.perf_counter()
-    while time.perf_counter() - began_s < _ROUND_S:
+    return _rate(loader, time.perf_counter)
+
+
+def _rate(loader: Any, clock: Callable[[], float]) -> float:
+    batches, count, began_s = iter(loader), 0, clock()
+    while clock() - began_s < _ROUND_S:
         if next(batches, None) is None:
             batches = iter(loader)
         count += 1
-    return count / (time.perf_counter() - began_s)
+    return count / (clock() - began_s)
 
 
 WORKER = (batches_per_worker_s, {"batch_size": 32, "num_workers": 1, "persistent_workers": True})
@@ -184,7 +165,8 @@ class Case:
     is_probed: bool = True
     """False if what a probe finds depends on the machine."""
     setup: Names | Callable[[Any], Names] | None = None
-    """What a probe would measure of the dataset; None if its finding has its fix tested with another one."""
+    """What a probe would measure of the dataset, or what measures it without one; None if its finding has its fix
+    tested with another dataset."""
     fixed: Callable[[str, Any], Any] | None = None
     """Creates the fixed dataset from the code and the slow dataset; None if the code creates a loader."""
     own_arguments: Names = field(default_factory=dict)
@@ -240,6 +222,8 @@ class Case:
             feedline.DataLoader(dataset, **{**options, **self.own_arguments, **self.only_slow}),
             self.fixed_loader(code, dataset, **{**options, **self.own_arguments}),
         )
+        for one in loaders:
+            next(iter(one))  # starts its workers
         rates: tuple[list[float], list[float]] = ([], [])
         for _ in range(_ROUNDS):
             for one, found in zip(loaders, rates, strict=True):
@@ -265,23 +249,19 @@ def case(own: str | None = None, *, of: Callable[[], Any] | None = None, **detai
     return register
 
 
-def pasted(rest: str = "", *arguments: Any, **attributes: Callable[[Any], Any]) -> Callable[[str, Any], Any]:
-    """Fix a dataset by pasting the code into its class; attributes are computed from the slow dataset."""
-
-    def fixed(code: str, dataset: Any) -> Any:
-        given = {name: value(dataset) for name, value in attributes.items()}
-        return pasted_class(type(dataset), code, rest, *arguments, **given)
-
-    return fixed
+def pasted(rest: str = "", **arguments: Any) -> Callable[[str, Any], Any]:
+    """Fix a dataset by pasting the code into its class."""
+    return lambda code, dataset: pasted_class(type(dataset), code, rest, **arguments)
 
 
 def changed(code: str, dataset: Any) -> Any:
     """Return a dataset whose samples the code changes."""
+    parts = parts_of(code)
     source = f"""
 class Changed(kind):
     def __getitem__(self, index):
         sample = dict(kind.__getitem__(self, index))
-{textwrap.indent(parts_of(code)[""], " " * 8)}
+{textwrap.indent(parts[""] or parts["get"], " " * 8)}
         return sample
 """
     names = names_for(kind=type(dataset))

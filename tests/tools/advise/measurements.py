@@ -10,9 +10,7 @@ from feedline.tools.measure.measured import Batch, Headroom, LoaderSetup, Making
 MIB = 1 << 20
 HEADROOM = Headroom(cores=8, memory_bytes=16 << 30)
 SAMPLES = Samples(seconds=(1e-3,) * 200, cpu_share=1.0, sample_bytes=MIB)
-BATCH = Batch(
-    size=32, collate="default", is_custom=False, collate_s=1e-6, copy_s=1e-6, bytes=32 * MIB, carry_s=2e-6, sent_s=2e-6
-)
+BATCH = Batch(size=32, collate_s=1e-6, copy_s=1e-6, bytes=32 * MIB, carry_s=2e-6, sent_s=2e-6)
 LOADER = LoaderSetup(workers=8, engine="process", depth=2, batch_size=32, is_persistent=True)
 
 
@@ -31,6 +29,6 @@ def batch(**changes: Any) -> Batch:
 
 def measured(**changes: Any) -> Measured:
     sound = Measured(
-        HEADROOM, Making("Mine", 100_000), samples=SAMPLES, batch=BATCH, threads=Threads({1: 1000.0, 2: 1990.0})
+        HEADROOM, Making("Mine", 100_000), samples=SAMPLES, batch=BATCH, threads=Threads({1: 1000.0, 2: 1990.0}, 1.99)
     )
     return replace(sound, **changes)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-import torch.utils.data
 from numpy.typing import NDArray
 
 import feedline
-from feedline.tools.measure.measured import FloatField
+from feedline.system.timing import Clock
+from feedline.tools.measure.batch import try_batch
 from tests.tools.advise.fixes import (
     WORKER,
     Names,
@@ -20,10 +22,8 @@ from tests.tools.advise.fixes import (
     names_for,
     parts_of,
 )
-from tests.tools.advise.measurements import MIB, batch, samples
+from tests.tools.advise.measurements import samples
 from tests.tools.advise.slow_datasets import Healthy
-
-_OBJECTS = {"object_bytes": MIB, "sent_s": 0.06, "carry_s": 0.06, "bytes": MIB}
 
 
 def _split(code: str, one: Any) -> Any:
@@ -36,13 +36,20 @@ def _split(code: str, one: Any) -> Any:
     return {"words": [list(words) for words in zip(*found, strict=True)]}
 
 
-def _floats(dtype: str, *, is_scaled: bool) -> Names:
-    return {"batch": batch(floats=(FloatField("sample", dtype, is_scaled, convert_s=5e-4, sample_bytes=600_000),))}
+def _tried(given: Any = None) -> Callable[[Any], Names]:
+    """Return what a probe measures of a batch, which is made to take long."""
+
+    def setup(dataset: Any) -> Names:
+        tried = try_batch([dataset[index] for index in range(8)], given, Clock(), is_written=False)
+        assert tried is not None
+        return {"batch": replace(tried, sent_s=0.06)}
+
+    return setup
 
 
 @case(
     "slow-collate",
-    setup={"batch": batch(**_OBJECTS, object_kind="texts", objects="words (list)")},
+    setup=_tried(),
     fixed=changed,
     after=_split,
     gain=WORKER,
@@ -57,7 +64,7 @@ class Objects(Healthy):
 
 @case(
     "slow-collate",
-    setup={"batch": batch(**_OBJECTS, object_kind="numbers", objects="values (list)")},
+    setup=_tried(),
     fixed=changed,
     after=lambda code, one: {"values": list(one["values"].T)},
     gain=WORKER,
@@ -103,7 +110,7 @@ def _as_by_default(samples: list[Any]) -> Any:
 @case(
     "slow-collate",
     of=Wide,
-    setup={"batch": batch(collate_s=0.064, carry_s=0.064, is_custom=True, by_default_s=1e-3)},
+    setup=_tried(_as_by_default),
     only_slow={"collate_fn": _as_by_default},
     gain=(WORKER[0], {**WORKER[1], "batch_size": 128}),
 )
@@ -113,7 +120,7 @@ def needless_collate() -> Any:
 
 @case(
     "floats",
-    setup=_floats("float32", is_scaled=True),
+    setup=_tried(),
     fixed=lambda code, _: Bytes(),
     after=in_loop,
     gain=WORKER,
@@ -126,20 +133,8 @@ class Floats(Healthy):
         return torch.from_numpy(self.images[index % 20]).float() / 255
 
 
-@case(
-    "floats",
-    setup=_floats("float64", is_scaled=False),
-    fixed=lambda code, _: Bytes(),
-    after=in_loop,
-    gain=WORKER,
-)
-class WholeFloats(Floats):
-    def __getitem__(self, index: int) -> Any:
-        return self.images[index % 20].astype(np.float64)
-
-
 class Bytes(Floats):
-    """The fix of both."""
+    """The fix."""
 
     def __getitem__(self, index: int) -> Any:
         return self.images[index % 20]

@@ -8,12 +8,13 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.utils.data
 from numpy.typing import NDArray
+from torch.utils.data import TensorDataset
 
 import feedline
 from feedline.tools.measure.measured import Held, State, Threads
@@ -109,6 +110,73 @@ def plain_loader() -> Any:
     return feedline.Loader({"x": np.arange(1000) / 7}, 32)
 
 
+@case()
+def tensors() -> Any:
+    return TensorDataset(torch.rand(2000, 32), torch.arange(2000))
+
+
+@case()
+class Texts(Healthy):
+    def __getitem__(self, index: int) -> Any:
+        return f"This is sentence {index} of a text", index % 3
+
+
+@case()
+class Tokens(Healthy):
+    """Samples of nearly the same length, so that padding costs little."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {"tokens": list(range(60 + index % 4))}
+
+
+def _images() -> Path:
+    """Write JPEG files that are hardly larger than the samples made from them."""
+    from PIL import Image
+
+    folder = Path.cwd() / "images" / "class"
+    folder.mkdir(parents=True)
+    dice = np.random.default_rng(0)
+    for number in range(40):
+        pixels = dice.integers(0, 255, (32, 32, 3)).astype(np.uint8)
+        Image.fromarray(pixels).resize((160, 160)).save(folder / f"{number}.jpg")
+    return folder.parent
+
+
+@case(needs="PIL")
+class Images(Healthy):
+    def __init__(self) -> None:
+        self.paths = sorted(_images().rglob("*.jpg"))
+
+    def __getitem__(self, index: int) -> Any:
+        from PIL import Image
+
+        with Image.open(self.paths[index % 40]) as image:
+            return np.asarray(image.resize((128, 128))), index % 10
+
+
+# Decoding small images as torchvision does, or Arrow rows, holds the lock for a share close to the threshold.
+@case(needs="PIL", also=("serialised",))
+def image_folder() -> Any:
+    return feedline.datasets.ImageFolder(_images())
+
+
+@case(needs="h5py")
+def hdf5() -> Any:
+    import h5py
+
+    with h5py.File("rows.h5", "w") as file:
+        file["rows"] = np.random.default_rng(0).random((1000, 64))
+    return feedline.datasets.HDF5Dataset("rows.h5")
+
+
+@case(needs="datasets", also=("serialised",))
+def hugging_face() -> Any:
+    import datasets
+
+    rows = {"x": np.random.default_rng(0).random((1000, 16)).tolist(), "label": list(range(1000))}
+    return datasets.Dataset.from_dict(rows).with_format("torch")
+
+
 # -- samples that are wrong --------------------------------------------------------------------------------------------
 
 
@@ -143,18 +211,6 @@ class Reused(Healthy):
         return {"x": self.row, "y": index}
 
 
-@case("reused-samples")
-class ReusedStream:
-    """The same, of one sample after the other."""
-
-    def __iter__(self) -> Iterator[Array]:
-        row = np.empty(64, np.float32)
-        for number in range(3000):
-            row[:] = number / 7
-            yield row
-
-
-@case()
 class Sorted(Healthy):
     """Has the samples of one class after the other, as folders of images have."""
 
@@ -177,11 +233,6 @@ def sorted_classes() -> Any:
     return feedline.DataLoader(Sorted(), batch_size=32, num_workers=2, persistent_workers=True)
 
 
-@case()
-def shuffled_classes() -> Any:
-    return feedline.Loader(Sorted(), 32, workers=2, persistent=True, shuffle=True)
-
-
 @case("copied-random", setup={"state": State(own_generators=("dataset.rng",))}, fixed=_drawing, same=_drawn)
 class OwnRandom(Healthy):
     def __init__(self) -> None:
@@ -199,18 +250,6 @@ class OwnRandom(Healthy):
 class GlobalPython(OwnRandom):
     def draw(self) -> float:
         return random.random()
-
-
-@case("copied-random")
-class GlobalNumPy(OwnRandom):
-    def draw(self) -> float:
-        return np.random.random()
-
-
-@case("copied-random")
-class GlobalTorch(OwnRandom):
-    def draw(self) -> float:
-        return torch.rand(()).item()
 
 
 # -- objects that processes cannot share -------------------------------------------------------------------------------
@@ -247,7 +286,7 @@ def unsendable() -> Any:
     "copied-objects",
     of=lambda: LargeList(1000),
     setup={"state": State(held=(Held("dataset.files", 300_000, 100 * MIB, 20 * MIB),))},
-    fixed=pasted("", 1000),
+    fixed=pasted(length=1000),
 )
 class LargeList(Healthy):
     def __init__(self, length: int = 300_000) -> None:
@@ -273,7 +312,7 @@ class Waiting(Healthy):
         return super().__getitem__(index)
 
 
-@case("serialised", setup={"threads": Threads({1: 1000.0, 2: 1000.0})})
+@case("serialised", setup={"threads": Threads({1: 1000.0, 2: 1000.0}, 1.0)})
 class Locked(Healthy):
     def __getitem__(self, index: int) -> Any:
         total = 0
@@ -282,9 +321,37 @@ class Locked(Healthy):
         return np.array([total + index])
 
 
-@case("serialised")
-def locked_on_threads() -> Any:
-    return feedline.DataLoader(Locked(), batch_size=4, num_workers=2, engine="thread")
+@case(
+    "serialised",
+    also=("unpicklable",),
+    setup={
+        "state": State(lock="dataset.lock"),
+        "samples": samples(cpu_share=0.1),
+        "threads": Threads({1: 1.0, 2: 1.0}, 1.0),
+    },
+)
+class OwnLock(Healthy):
+    """Holds a lock of its own while it makes a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.RLock()
+
+    def __getitem__(self, index: int) -> Any:
+        with self.lock:
+            time.sleep(2e-3)
+            return self.rows[index % 100]
+
+
+@case(also=("unpicklable", "waiting"))
+class FreeLock(OwnLock):
+    """Has a lock, and hardly ever holds it."""
+
+    def __getitem__(self, index: int) -> Any:
+        with self.lock:
+            found = self.rows[index % 100]
+        time.sleep(2e-3)
+        return found
 
 
 @case(
@@ -317,7 +384,7 @@ class OwnThread(Healthy):
 @case(
     "fails-on-threads",
     of=OwnThread,
-    setup={"threads": Threads({}, failure="..."), "loader": loader(engine="thread")},
+    setup={"threads": Threads(failure="..."), "loader": loader(engine="thread")},
     own_arguments=_TWO,
     only_slow={"num_workers": 0},
 )
@@ -335,11 +402,6 @@ class Few(Healthy):
 @case("workers-restarted", of=Few, setup={"loader": loader(start_s=12.5, workers=2)})
 def restarting() -> Any:
     return feedline.DataLoader(Few(), batch_size=8, num_workers=2)
-
-
-@case("workers-restarted")
-def restarting_torch() -> Any:
-    return torch.utils.data.DataLoader(Few(), batch_size=8, num_workers=2)  # type: ignore[arg-type]
 
 
 @case("too-many-workers", of=Healthy, setup={"loader": loader(workers=16)}, own_arguments=_TWO)

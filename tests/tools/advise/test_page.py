@@ -34,15 +34,6 @@ def test_recorded_text_cannot_end_the_script() -> None:
     assert "alert(1)" not in page_of(contents(recording))
 
 
-def test_columns_equal_those_of_the_recording() -> None:
-    recording = recording_of(50)
-    rows = contents(recording)["rows"]
-    began = recording.rows["asked"][0]
-    last = sum(rows["got"])
-    assert last == (recording.rows["got"][-1] - began) // 1000
-    assert sum(rows["worker"]) == recording.rows["worker"][-1]
-
-
 @pytest.mark.parametrize(
     ("slow", "workers", "cause", "words"),
     [
@@ -78,14 +69,6 @@ def test_a_recording_without_batches_is_shown() -> None:
     empty = Recording(settings={"engine": "process", "workers": 2}, counters={"workers": 2})
     assert contents(empty)["rows"]["got"] == []
     assert "feedline report" in page_of(contents(empty))
-
-
-def test_only_the_first_of_very_many_batches_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.tools.advise.page._MOST_ROWS", 30)
-    shown_page = contents(recording_of(50))
-    assert len(shown_page["rows"]["got"]) == 30
-    assert shown_page["log"] == ["The timeline shows the first 30 of 50 batches; the figures cover all."]
-    assert shown_page["stats"]["total"]["batches"] == 50
 
 
 def test_values_that_browsers_cannot_read_become_text() -> None:
@@ -166,30 +149,6 @@ def test_the_timeline_zooms_with_mouse_and_keyboard(page: Any) -> None:
     assert seen() == whole
 
 
-@pytest.mark.slow
-def test_slots_and_the_device_have_lanes(page: Any, tmp_path: Path) -> None:
-    assert page.evaluate("timeline.upper") == ["training", "ready", "slots"]
-    assert page.evaluate("Math.max(...timeline.slots.count)") == 8, "two batches for each of four workers"
-    assert page.evaluate("timeline.slots.count.at(-1)") == 0
-    recording = recording_of(40)
-    recording.rows["device"][:] = 2_000_000
-    recording.rows["held"][7] = 1
-    (tmp_path / "device.html").write_text(page_of(contents(recording)), "utf-8")
-    page.goto((tmp_path / "device.html").as_uri())
-    page.wait_for_selector("html[data-ready=yes]")
-    assert page.evaluate("timeline.upper") == ["training", "ready", "slots", "device"]
-    assert "memory was free" in page.inner_text("#legend")
-
-
-@pytest.mark.slow
-def test_the_next_stall_is_shown_and_described(page: Any) -> None:
-    page.click("[data-zoom=stall]")
-    assert "Training waited" in page.inner_text("#under")
-    assert "workers were starting" in page.inner_text("#under")
-    page.click("[data-zoom=stall]")
-    assert "workers were starting" not in page.inner_text("#under")
-
-
 def test_predictions_on_the_page_equal_the_computed_ones(page: Any, recording: Recording) -> None:
     run = RecordedRun(recording)
     grid = run.grid()
@@ -221,35 +180,3 @@ def test_a_chosen_prediction_is_compared_with_the_recorded_run(page: Any, record
     assert page.query_selector_all("#grid [aria-pressed=true]") != []
     page.click("#grid tbody tr:first-child button")
     assert page.inner_text("#chosen").startswith("num_workers=0: ")
-
-
-@pytest.mark.slow
-def test_the_page_says_why_no_prediction_is_possible(page: Any, tmp_path: Path) -> None:
-    (tmp_path / "short.html").write_text(page_of(contents(recording_of(12))), "utf-8")
-    page.goto((tmp_path / "short.html").as_uri())
-    page.wait_for_selector("html[data-ready=yes]")
-    assert "Record a longer run" in page.inner_text("#predicted-section")
-    assert not page.is_visible("#grid")
-
-
-@pytest.mark.slow
-def test_the_theme_can_be_switched(page: Any) -> None:
-    def ground() -> str:
-        shade: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        return shade
-
-    light = ground()
-    page.click("#theme")
-    assert ground() != light
-    page.click("#theme")
-    assert ground() == light
-
-
-@pytest.mark.slow
-def test_a_damaged_page_says_so(shared_window: Any, file: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.html"
-    whole = file.read_text("utf-8")
-    broken.write_text(re.sub(r'(octet-stream">.{200}).*?</script>', r"\1</script>", whole, flags=re.S))
-    shared_window.goto(broken.as_uri())
-    shared_window.wait_for_function("document.getElementById('verdict').textContent")
-    assert "could not be shown" in shared_window.inner_text("#verdict")

@@ -16,7 +16,6 @@ import feedline
 from feedline.errors import BadRecording
 from feedline.insight.batch_rows import columns_of, row
 from feedline.insight.recording import EpochSpan, Recording
-from feedline.tools.advise import what_if
 from feedline.tools.advise.what_if import RecordedRun
 from tests.tools.advise.recordings import recording_of
 
@@ -114,15 +113,6 @@ def test_the_start_of_an_epoch_is_left_out() -> None:
     assert run.predict().samples_per_s == pytest.approx(100, rel=0.01)
 
 
-def test_a_few_simulated_batches_represent_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second half of the run is twice as slow as the first."""
-    monkeypatch.setattr(what_if, "GRID_BATCHES", 100)
-    fast, slow = (regular(batches=500, batch_ms=batch_ms, step_ms=1) for batch_ms in (20, 40))
-    slow.rows["first"][:] = 0
-    both = joined(fast, slow, later_ms=int(fast.rows["got"][-1]) // MS, ordinal=500)
-    assert RecordedRun(both).predict().samples_per_s == pytest.approx(2000 / 30, rel=0.02)
-
-
 # -- more workers than cores ------------------------------------------------------------------------------------------
 
 
@@ -196,20 +186,6 @@ def test_the_grid_has_the_recorded_setting_and_the_best_has_no_more_workers_than
     assert {(one.workers, one.speedup) for one in faster} == {
         (count, speedup) for count in (0, 1, 2, 3, 4, 8) for speedup in ("training step", "batches")
     }
-
-
-@pytest.mark.parametrize(("batch_ms", "step_ms"), [(0.3, 0.03), (0.05, 0.01)])
-def test_batches_cheaper_than_their_hand_over_are_best_made_without_workers(batch_ms: float, step_ms: float) -> None:
-    run = RecordedRun(regular(workers=0, batch_ms=batch_ms, step_ms=step_ms, cores=2, computing=1.0))
-    assert run.best(run.grid()).workers == 0
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-def test_the_best_setting_keeps_the_order_of_the_run(in_order: bool) -> None:
-    recording = recording_of(400, workers=4, slow=0.05)
-    recording.settings["in_order"] = in_order
-    run = RecordedRun(recording)
-    assert run.best(run.grid()).in_order is in_order
 
 
 @pytest.mark.parametrize("recording", [Recording(), regular(batches=8)], ids=["nothing", "few"])

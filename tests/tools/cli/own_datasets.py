@@ -31,20 +31,6 @@ class Ready(Sleeping):
         return np.full(16, index, np.float32)
 
 
-class Computing(Sleeping):
-    """Computes for about a millisecond per sample, and holds the interpreter for most of it."""
-
-    def __getitem__(self, index: int) -> NDArray[np.float32]:
-        return np.full(16, sum(range(40_000)) + index, np.float32)
-
-
-class Large(Sleeping):
-    """Returns samples of 600 KB."""
-
-    def __getitem__(self, index: int) -> NDArray[np.float32]:
-        return np.full((3, 224, 224), index, np.float32)
-
-
 class HangingInWorkers(Ready):
     def __getitem__(self, index: int) -> NDArray[np.float32]:
         if os.getpid() != MAIN_PID:

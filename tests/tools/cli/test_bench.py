@@ -30,7 +30,7 @@ def test_the_quick_set_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     found = [row for row in rows if row["kind"] == "summary"]
     cases = [("tiny", 0), ("tiny", 2), ("38 MB", 2), ("JPEG", 2)]
     assert [(row["case"]["data"], row["case"]["workers"]) for row in found[::2]] == cases
-    assert [row["side"] for row in found] == ["torch", "feedline"] * 4
+    assert [row["side"] for row in found] == ["torch", "feedline/inline", *["torch", "feedline/auto"] * 3]
     assert all(row["figures"]["samples_per_s"]["median"] > 0 for row in found)
 
 
@@ -66,4 +66,6 @@ def test_a_setting_that_raises_is_skipped_and_the_others_are_measured() -> None:
     assert done.returncode == 0
     sides = {row["side"] for row in map(json.loads, done.stdout.splitlines()) if row["kind"] == "summary"}
     assert sides == {"torch", "feedline/inline", "feedline/thread"}
-    assert "Skipped 1 worker (torch), 1 worker (process): OSError: the file is locked" in done.stderr
+    skipped, _, error = done.stderr.partition(": ")  # the best setting, with which more prefetching is tried, differs
+    assert skipped.startswith("Skipped 1 worker (torch), 1 worker (process)")
+    assert error == "OSError: the file is locked\n"

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -112,14 +111,6 @@ def test_the_lab_starts(tmp_path: Path) -> None:
             lab.kill()
 
 
-def test_a_command_runs_with_closed_output(folder: Path) -> None:
-    command = [sys.executable, "-m", "feedline", "inspect", f"{FOREIGN}.npz"]
-    done = subprocess.run(
-        ["sh", "-c", '"$@" >&-', "sh", *command], cwd=folder, capture_output=True, text=True, timeout=120
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_a_closed_pipe_causes_no_traceback(folder: Path) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
@@ -169,12 +160,6 @@ def test_why_a_dataset_could_not_be_tried_is_the_exit_code(
     assert main([command, "a:b"]) == status
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "Traceback: theirs\n\nfeedline: It failed.\n")
-
-
-@pytest.mark.parametrize("command", ["bench", "doctor", "lab", "tune"])
-def test_a_file_without_the_name_of_a_dataset_is_explained(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, str(DATASETS)]) == 1
-    assert f"{DATASETS}:dataset" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -94,21 +94,6 @@ def test_only_the_report_of_this_run_is_left_behind(ran: Ran) -> None:
     assert [[cell.strip() for cell in row if cell] for row in shown["compared"]["rows"]] == ran.cells()
     assert (shown["settings"]["engine"], shown["settings"]["workers"]) == ("process", 2)
     assert len(shown["rows"]["got"]) == BATCHES, "the warm-up is not recorded"
-
-
-@pytest.mark.slow
-def test_the_printed_link_opens_the_report_of_this_run(ran: Ran, window: Any) -> None:
-    window.goto(ran.out.split()[-1])
-    window.wait_for_selector("html[data-ready=yes]")
-    rows = window.locator("#compared tbody tr").all()
-    shown = [[cell.strip() for cell in row.locator("td").all_inner_texts()] for row in rows]
-    assert [[cell for cell in row if cell] for row in shown] == ran.cells()
-    assert "2 process" in window.inner_text("#figures")
-
-
-@pytest.mark.slow
-def test_the_demo_works_with_spawned_workers(tmp_path: Path) -> None:
-    check_rows(run(tmp_path, method="spawn").cells())
 
 
 def test_ctrl_c_leaves_no_files_behind(tmp_path: Path) -> None:
@@ -194,11 +179,3 @@ def test_ratios_above_one_are_better_and_slower_results_are_shown_too(
     figure: str, torchs: list[float], ours: list[float], cells: list[str]
 ) -> None:
     assert demo.row("what", figure, "{:.0f}", *outcomes(figure, torchs, ours)) == ["what", *cells]
-
-
-@pytest.mark.parametrize(("peaks", "row"), [((400.0, 500.0), ["400 MB", "500 MB", "0.80"]), ((None, None), None)])
-def test_memory_is_shown_where_it_can_be_measured(peaks: tuple[Any, Any], row: list[str] | None) -> None:
-    torchs, ours = outcomes("images_per_s", [1], [1])
-    torchs.peak_pss_mb, ours.peak_pss_mb = peaks
-    rows = [cells for name, *cells in demo.costs(torchs, ours) if "memory" in name]
-    assert rows == ([] if row is None else [row])

@@ -12,7 +12,6 @@ from feedline.tools.cli.demo_training import (
     Epoch,
     Training,
     UsualPictures,
-    peak_mb,
     picture_folder,
     write_pictures,
 )
@@ -64,14 +63,6 @@ def test_every_loader_gets_the_same_network_and_random_numbers(generators_as_the
     assert all(one == other for one, other in found)
     assert loaders[0].drawn == loaders[1].drawn
     assert len(set(loaders[0].drawn)) == 3
-
-
-def test_memory_is_the_highest_reading(monkeypatch: pytest.MonkeyPatch, generators_as_they_were: None) -> None:
-    sizes = [70_000_000, 50_000_000]
-    monkeypatch.setattr("feedline.tools.measure.load.pss_bytes", lambda: sizes.pop(0))
-    assert peak_mb(Batches) == 70.0
-    monkeypatch.setattr("feedline.tools.measure.load.pss_bytes", lambda: None)
-    assert peak_mb(Batches) is None
 
 
 @pytest.mark.slow

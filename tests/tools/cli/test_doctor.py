@@ -105,15 +105,6 @@ def test_findings_about_a_recording(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["doctor", str(tmp_path / "run.json")]) == 3
 
 
-def test_rejects_a_recording_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("run.json", "run.json.gz"):
-        recording_of(20).save(tmp_path / name)
-        data = (tmp_path / name).read_bytes()
-        (tmp_path / name).write_bytes(data[: len(data) // 2])
-        assert main(["doctor", str(tmp_path / name)]) == 1
-        assert "was cut off" in capsys.readouterr().err
-
-
 # -- datasets ----------------------------------------------------------------------------------------------------------
 
 DATASETS = Path(__file__).parents[1] / "measure" / "broken.py"
@@ -149,16 +140,6 @@ def test_a_dataset_that_cannot_be_measured_is_explained_with_the_users_frames_on
     assert last.startswith("feedline: None of the 16 samples")
     assert "in look_up" in "\n".join(before)
     assert "feedline/tools/measure" not in done.stderr
-
-
-@pytest.mark.parametrize(("name", "text"), [("rows.csv", "feedline inspect"), (".", "Is a directory")])
-def test_data_is_not_a_recording(
-    name: str, text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "rows.csv").write_text("x\n1\n")
-    assert main(["doctor", name]) == 1
-    assert text in capsys.readouterr().err
 
 
 def test_a_warning_of_the_dataset_is_shown_once(tmp_path: Path) -> None:

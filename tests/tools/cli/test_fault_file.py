@@ -12,7 +12,7 @@ import torch
 from feedline import Loader
 from feedline.abc.faults import MESSAGE_LENGTH
 from feedline.delivery.state import Snapshot
-from feedline.errors import BadState, WorkerDied
+from feedline.errors import BadState
 from feedline.faults import Failure, Fault, FaultLog
 from feedline.tools.advise.finding import Finding
 from feedline.tools.cli.fault_file import FaultFile, find, first_lines, read
@@ -66,12 +66,6 @@ def test_reads_faults_from_a_state_saved_as_json(tmp_path: Path, wrapped: bool) 
     assert findings["in quarantine"].evidence == "2: 3, 9"
     assert "release" in str(findings["in quarantine"].fix)
     assert first_lines(file)[0] == "sample 3: OSError: image 3 is truncated (fetch, attempt 1): skip"
-
-
-def test_a_state_without_faults_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "state.json"
-    path.write_text(json.dumps(Loader([1, 2, 3], 2).state_dict()))
-    assert [finding.problem for finding in find(read(path))] == ["in epoch 0", "none"]
 
 
 class Trap:
@@ -130,25 +124,6 @@ def test_a_fix_is_suggested_if_most_faults_are_of_one_kind() -> None:
     mixed = [*alike[:5], *(fault(index, ValueError()) for index in range(5, 10))]
     assert by_name(find(file_of(*mixed)))["faults"].fix is None
     assert by_name(find(file_of(*alike[:3])))["faults"].fix is None
-
-
-def test_samples_that_killed_workers_are_listed_separately() -> None:
-    findings = by_name(find(file_of(fault(5, WorkerDied("Sample 5 kills"), stage="worker"), fault(6, OSError()))))
-    assert findings["killed workers"].evidence == "1: 5"
-    assert "faulthandler" in str(findings["killed workers"].fix)
-
-
-def test_long_lists_are_shortened() -> None:
-    found = by_name(find(file_of(*[fault(index, OSError()) for index in range(100)])))["in quarantine"].evidence
-    assert found.startswith("100: 0, 1, 2")
-    assert found.endswith("19, ...")
-
-
-def test_the_number_of_dropped_entries_is_reported() -> None:
-    log = FaultLog(most_entries=2)
-    for index in range(5):
-        log.append(fault(index, OSError()))
-    assert "3 older ones are only counted" in by_name(find(FaultFile(log, POSITION)))["faults"].evidence
 
 
 def test_text_from_a_file_cannot_control_the_terminal() -> None:

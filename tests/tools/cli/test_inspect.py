@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import tarfile
 import warnings
@@ -32,11 +33,6 @@ def inspect(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> di
     return details
 
 
-def fails(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> str:
-    assert main(["inspect", str(path), *options]) == 1
-    return capsys.readouterr().err
-
-
 def types(details: dict[str, Any]) -> dict[str, str]:
     return {field["name"]: field["type"] for field in details["fields"]}
 
@@ -48,19 +44,28 @@ def jpeg(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_describes_and_verifies_what_pack_wrote(
+def test_describes_and_verifies_what_pack_wrote_and_rejects_files_that_are_cut_off(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str
 ) -> None:
     packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0)
     details = inspect(capsys, packed.path, "--verify")
-    assert details["samples"] == 50
-    assert details["verified"] == 50
-    assert (details["format"], details["form"], details["looked at"]) == (format_, "map-style", 50)
-    assert list(types(details)) == ["image", "vector", "label", "name"]
-    assert types(details)["image"] == "uint8 arrays of shape (6, 5, 3)"
-    assert types(details)["vector"] == "float32 arrays of shape (4,)"
-    assert types(details)["name"] == "strings"
-    assert details["line"].split("(")[1:] == packed.line.replace(str(tmp_path), str(tmp_path)).split("(")[1:]
+    assert (details["samples"], details["verified"], details["looked at"]) == (50, 50, 50)
+    assert (details["format"], details["form"]) == (format_, "map-style")
+    assert types(details) == {
+        "image": "uint8 arrays of shape (6, 5, 3)",
+        "vector": "float32 arrays of shape (4,)",
+        "label": "int64 numbers",
+        "name": "strings",
+    }
+    assert details["line"].split("(")[1:] == packed.line.split("(")[1:]
+    path = packed.path / "image.npy" if packed.path.is_dir() else packed.path
+    whole = path.read_bytes()
+    for size in (0, 3, 100, len(whole) // 2):
+        path.write_bytes(whole[:size])
+        status = main(["inspect", str(packed.path), "--json", "--verify"])
+        captured = capsys.readouterr()
+        assert status == 1, f"{size} bytes of {len(whole)} were accepted as complete: {captured.out}"
+        assert "Traceback" not in captured.err
 
 
 def test_no_size_is_shown_for_remote_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,9 +122,8 @@ def test_fields_of_different_lengths_have_to_be_selected(tmp_path: Path, capsys:
     hdf5(tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5", "a") as store:
         store["other"] = np.arange(7)
-    message = fails(capsys, tmp_path / "a.h5")
-    assert "differ in length" in message
-    assert "with --fields (fields=)" in message
+    assert main(["inspect", str(tmp_path / "a.h5")]) == 1
+    assert re.search(r"differ in length(.|\n)*with --fields \(fields=\)", capsys.readouterr().err)
     assert inspect(capsys, tmp_path / "a.h5", "--fields", "group/images,labels")["samples"] == 30
 
 
@@ -146,21 +150,6 @@ def test_tar_files_that_pack_did_not_write(tmp_path: Path, capsys: pytest.Captur
     }
     assert ("shuffle" in details["line"]) == (ending == ".tar")
     assert inspect(capsys, path, "--verify")["samples"] == 5
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-def test_verify_rejects_files_that_are_cut_off(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str
-) -> None:
-    packed = feedline.pack(Mixed(200), tmp_path / SINGLE[format_], format=format_, workers=0)
-    path = packed.path / "image.npy" if packed.path.is_dir() else packed.path
-    whole = path.read_bytes()
-    for size in (0, 3, 100, len(whole) // 2):
-        path.write_bytes(whole[:size])
-        status = main(["inspect", str(packed.path), "--json", "--verify"])
-        captured = capsys.readouterr()
-        assert status == 1, f"{size} bytes of {len(whole)} were accepted as complete: {captured.out}"
-        assert "Traceback" not in captured.err
 
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b1m\r\u202e"

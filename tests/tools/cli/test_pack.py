@@ -26,20 +26,13 @@ class Points:
         return {"x": np.full(3, index, np.float32), "name": f"point {index}"}
 
 points = Points()
-pairs = [(np.arange(3), 1), (np.arange(3), 2)]
 
 def make():
     return Points()
 
-def stream():
-    return Endless()
-
-class Endless:
+class stream:
     def __iter__(self):
-        return iter(list(Points()[i] for i in range(40)))
-
-def broken():
-    return [{"x": 1}, {"x": object()}, {"x": 3}]
+        return map(points.__getitem__, range(40))
 
 number = 3
 """
@@ -64,29 +57,19 @@ def test_pictures_are_packed_unchanged(tmp_path: Path, pictures: Path, format_: 
     assert stored_in(out)["metadata"] == {"classes": ["cat", "dög"]}
 
 
-@pytest.mark.parametrize("name", ["points", "make", "Points", "stream"])
+@pytest.mark.parametrize("name", ["make", "Points", "stream"])
 def test_packs_datasets_classes_and_functions_of_a_module(tmp_path: Path, module: str, name: str) -> None:
     run(f"{module}:{name}", tmp_path / "a.lmdb")
     assert len(read(tmp_path / "a.lmdb")) == 40
 
 
-def test_packs_files_that_are_not_pictures(tmp_path: Path) -> None:
-    folder = tmp_path / "files"
-    (folder / "below").mkdir(parents=True)
-    for number in range(3):
-        (folder / "below" / f"{number}.bin").write_bytes(bytes([number]) * number)
-    run(folder, tmp_path / "a.lmdb")
-    assert read(tmp_path / "a.lmdb")[2] == {"data": b"\2\2", "path": "below/2.bin"}
-
-
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("first", FORMATS)
-@pytest.mark.parametrize("second", ["lmdb", *(pytest.param(one, marks=pytest.mark.slow) for one in ("hdf5", "tar"))])
-def test_repacks_from_one_format_to_another(tmp_path: Path, module: str, first: str, second: str) -> None:
+def test_repacks_from_one_format_to_another(tmp_path: Path, module: str, first: str) -> None:
     run(f"{module}:points", tmp_path / f"first-{SINGLE[first]}", "--format", first)
-    run(tmp_path / f"first-{SINGLE[first]}", tmp_path / f"second-{SINGLE[second]}", "--fields", "x,name")
-    one, other = (read(tmp_path / name) for name in (f"first-{SINGLE[first]}", f"second-{SINGLE[second]}"))
-    assert canonical(one) == canonical(other)
+    for second in ("a.lmdb", "a.h5", "a.tar"):
+        run(tmp_path / f"first-{SINGLE[first]}", tmp_path / second, "--fields", "x,name")
+        assert canonical(read(tmp_path / second)) == canonical(read(tmp_path / f"first-{SINGLE[first]}"))
 
 
 def test_the_summary_ends_with_a_line_that_loads_the_output(

@@ -58,8 +58,7 @@ def group_is_empty(group: int) -> bool:
     [
         pytest.param("2", True, 150, id="terminal"),
         pytest.param("2", True, 3, id="at once"),
-        pytest.param("2", False, 150, id="one process", marks=pytest.mark.slow),
-        pytest.param("0", False, 150, id="no workers", marks=pytest.mark.slow),
+        pytest.param("0", False, 150, id="no workers"),
     ],
 )
 def test_ctrl_c_stops_packing_and_the_same_command_resumes_it(

@@ -78,13 +78,9 @@ def test_tokens_are_packed_on_a_ray_cluster(module: str, tmp_path: Path) -> None
     [
         (("M:texts", "--tokens", "a.bin"), "--tokens needs --tokenizer"),
         (("M:texts", "out.h5", "--tokenizer", "M:encode"), "--tokenizer does not apply to OUT"),
-        (("M:texts", "out.h5", "--tokens-per-shard", "5"), "--tokens-per-shard does not apply"),
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--shard-size", "5M"), "--shard-size does not"),
-        (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--resize", "5"), "--resize does not apply"),
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:number"), "which is not a tokenizer"),
-        (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:nothing"), "has no 'nothing'"),
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "none.json"), "no file none.json"),
-        (("M:texts", "--tokens", "a.bin", "--tokenizer", "."), "tokenizer.json"),
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--append-eos", "auto"), "which one it is"),
     ],
 )

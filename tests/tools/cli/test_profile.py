@@ -144,43 +144,6 @@ def test_findings_that_the_verdict_does_not_name_are_printed(program: Path) -> N
     assert "failing-samples: " in out
 
 
-def test_a_program_that_records_itself_can_be_profiled(program: Path) -> None:
-    (program.parent / "own.py").write_text(OWN)
-    code, out, err = run("own.py", cwd=program.parent)
-    assert (code, err) == (0, "")
-    assert "list, own.py:" in out
-    for name in ("own.json", "own-profile.json.gz"):
-        assert len(Recording.load(program.parent / name).rows["got"]) == 2
-
-
-OWN = """
-import feedline
-loader = feedline.Loader(list(range(4)), 2)
-with feedline.record(loader, "own.json"):
-    assert len(list(loader)) == 2
-"""
-
-
-def test_loaders_inside_workers_are_not_profiled(program: Path) -> None:
-    code, out, err = run(str(program), "workers", "nested", cwd=program.parent)
-    assert (code, err) == (0, "")
-    assert "Nested, train.py:" in out
-    assert out.count("Squares, ") == 2
-
-
-def test_each_rank_writes_its_own_files(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    code, out, _ = run("-o", str(program.parent), str(program), cwd=program.parent, first=QUIET)
-    assert code == 0
-    files = [str(program.parent / f"train-profile-rank1{end}") for end in (".json.gz", ".html")]
-    assert out == f"rank 1: {' '.join(files)}\n"
-    assert all(Path(file).exists() for file in files)
-
-
-QUIET = "import warnings\nwarnings.simplefilter('ignore')\n"  # the ranks of this test do not split the data
-
-
 def test_recording_stops_at_the_limit_and_says_so(program: Path) -> None:
     few = "import feedline.tools.cli.profile as profile\nprofile._MOST_ROWS, profile._MOST_LOADERS = 10, 2\n"
     code, out, _ = run(str(program), cwd=program.parent, first=few)
@@ -201,13 +164,3 @@ def test_the_output_folder_is_checked_before_the_program_runs(
     assert main(["profile", "-o", f"{program}/run", str(program)]) == 1
     assert "cannot be written" in capsys.readouterr().err
     assert not watchers
-
-
-def test_an_output_that_can_no_longer_be_written_is_reported(program: Path) -> None:
-    (program.parent / "run.html").mkdir()
-    code, _, err = run("-o", "run", str(program), cwd=program.parent)
-    assert code == 1
-    assert "The results could not be written" in err
-    assert run("-o", "run", str(program), "exit", cwd=program.parent)[0] == 7, (
-        "the program's own exit code has precedence"
-    )

@@ -102,14 +102,6 @@ def test_tracebacks_of_the_program_do_not_show_feedlines_frames(program: Path) -
     assert "runpy" not in err
 
 
-def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
-    (tmp_path / "torn.py").write_text("def f(:\n")
-    code, _, err = run("run", "torn.py", cwd=tmp_path)
-    assert code == 1
-    assert err.startswith('  File "torn.py", line 1')
-    assert "SyntaxError" in err
-
-
 def test_torchs_loader_is_restored_afterwards(tmp_path: Path) -> None:
     import torch.utils.data
 
@@ -134,9 +126,3 @@ def test_torchs_loader_is_restored_afterwards(tmp_path: Path) -> None:
 def test_a_missing_program_is_reported(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *words]) == 1
     assert message in capsys.readouterr().err
-
-
-def test_ctrl_c_ends_the_program_with_status_130(tmp_path: Path) -> None:
-    stop = "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    (tmp_path / "stop.py").write_text(f"{stop}os.kill(os.getpid(), signal.SIGINT)\nsignal.pause()")
-    assert run("run", "stop.py", cwd=tmp_path) == (130, "", "")

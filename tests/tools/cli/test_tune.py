@@ -6,14 +6,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import torch
 
 from feedline.tools.cli.tune import recommend
 from feedline.tools.measure.choice import Setting
-from feedline.tools.measure.harness import Outcome, Settings, Side
-from feedline.tools.measure.sweep import Sweep, Swept
+from feedline.tools.measure.harness import Outcome, Side
+from feedline.tools.measure.sweep import Swept
 from tests.tools.cli.sweeping import OWN, run_quietly
-from tests.tries import try_again
 
 
 def is_gone(pid: str) -> bool:
@@ -72,23 +70,3 @@ def test_nothing_is_recommended_if_the_time_was_too_short() -> None:
     assert "time" not in choice.reasons[0]
     del swept.outcomes[Setting("process", 1)]
     assert recommend(swept, 0.0).setting == Setting("inline", 0)
-
-
-@pytest.mark.slow
-@pytest.mark.real_time
-@pytest.mark.parametrize("name", ["Computing", "Sleeping", "Ready", "Large"])
-def test_the_recommended_setting_is_nearly_as_fast_as_any(name: str) -> None:
-    """Every number of workers up to the limit is measured again, beside the recommended setting."""
-
-    def check() -> None:
-        rounds = Settings(rounds=3, max_other_cores=torch.get_num_threads())
-        swept = Sweep(f"{OWN}:{name}", 100.0, rounds).run(lambda _: None)
-        chosen = recommend(swept, 0.0).setting
-        assert chosen is not None
-        most = max(setting.workers for setting in swept.outcomes)
-        every = range(most + 1) if most <= 4 else {0, chosen.workers, *range(3, most + 1, 3)}
-        rates = Sweep(f"{OWN}:{name}", 100.0, rounds, workers=list(every)).run(lambda _: None).rates()
-        plain = Setting(chosen.engine, chosen.workers)
-        assert rates[plain].samples_per_s > 0.85 * max(rate.samples_per_s for rate in rates.values())
-
-    try_again(check)

@@ -12,7 +12,6 @@ import pytest
 
 from feedline.tools.cli.main import main
 from feedline.tools.lab.server import HEADER
-from tests import program_server
 from tests.conftest import _children
 from tests.tools.lab.served import client, has_ended
 
@@ -70,30 +69,6 @@ def test_a_stopped_lab_leaves_no_process_behind(number: signal.Signals, view: st
         assert len(started) >= least
         assert all(map(has_ended, started))
         assert "Traceback" not in lab.stderr.read()
-
-
-INTERRUPTED_TWICE = """
-import signal
-from feedline.tools.lab import server
-
-class Server(server.Server):
-    async def startup(self, sockets=None):
-        await super().startup(sockets)
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-
-server.Server, server.start_fork_server = Server, lambda: None
-try:
-    server.serve([], open_browser=False)
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-def test_a_second_interrupt_shows_no_traceback() -> None:
-    done = program_server.run(INTERRUPTED_TWICE)
-    assert done.stdout.endswith("interrupted\n")
-    assert done.stderr == ""
 
 
 def test_a_dataset_cannot_be_exported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from feedline.tools.lab.views import VIEWS, batching, collate, samplers, transfe
 from tests.browsing import NARROW, WIDTH
 from tests.tools.lab.served import TOKEN, Connections, has_ended, served, serving
 from tests.tools.lab.test_views import events_of, figures_of
-from tests.tools.lab.views import COUNTING, DRAWING, WAITING
+from tests.tools.lab.views import COUNTING, WAITING
 
 QUICK = (batching.VIEW, samplers.VIEW, collate.VIEW)
 # The background colour of the page, and the contrast of every text against its background, as WCAG defines it.
@@ -36,17 +34,6 @@ LOOK = """() => {
 
 # Two frames: until the page's next change is drawn, and everything queued before it has run.
 DRAWN = "() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))"
-
-
-# All drawn elements that are not within the card, with a tolerance of one pixel.
-OUTSIDE = """() => {
-  const card = document.querySelector(".stage").getBoundingClientRect();
-  return [...document.querySelectorAll("#pictures *:not(title)")].filter((one) => {
-    const box = one.getBoundingClientRect();
-    return box.left < card.left - 1 || box.right > card.right + 1;
-  }).map((one) => one.outerHTML);
-}"""
-BOXES = "(all) => all.map((one) => one.getBoundingClientRect().toJSON())"
 
 
 def test_the_page_is_self_contained_and_smaller_than_400_kilobytes() -> None:
@@ -78,17 +65,6 @@ def page(window: Any, lab: tuple[str, Connections]) -> Iterator[Any]:
     yield window
     window.goto(f"{address}/left?token={TOKEN}")  # a missing page, shown by the same browser process
     connections.wait_until(lambda count: not count)
-
-
-@contextmanager
-def opened_at(window: Any, width: int, *views: View) -> Iterator[Any]:
-    """Open views in a window of this width, and wait for the end of the first view's run."""
-    with served(*views) as at:
-        window.set_viewport_size({"width": width, "height": 844})
-        window.goto(f"{at}/?token={TOKEN}")
-        wait_for_end(window)
-        yield window
-        window.goto("about:blank")
 
 
 def show(page: Any, view: str) -> None:
@@ -213,21 +189,6 @@ def test_every_view_and_every_control_runs_at_both_widths(browser: Any, view: Vi
 # -- the layout -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [NARROW, 700, WIDTH])
-def test_drawings_are_within_their_card_and_arrows_lead_from_each_station_to_the_next(window: Any, width: int) -> None:
-    with opened_at(window, width, DRAWING) as page:
-        assert page.evaluate(OUTSIDE) == []
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-        stations, arrows = (page.eval_on_selector_all(name, BOXES) for name in (".stations li", ".stations .arrow"))
-    assert len(arrows) == len(stations) - 1
-    for arrow, (one, other) in zip(arrows, pairwise(stations), strict=True):
-        for low, high in (("left", "right"), ("top", "bottom")):
-            middle = (arrow[low] + arrow[high]) / 2
-            gap = sorted((one[low], one[high], other[low], other[high]))
-            assert gap[1] - 1 <= middle <= gap[2] + 1  # between the two stations, or along both
-
-
 # -- runs that go on --------------------------------------------------------------------------------------------------
 
 
@@ -250,17 +211,6 @@ def test_tabs_show_what_their_runs_do_and_a_button_reaches_its_own_run(browser: 
         process = int(tabs[1].inner_text("#said"))
         context.close()
         assert has_ended(process)
-
-
-@pytest.mark.slow
-def test_the_page_reports_a_stopped_server(shared_window: Any) -> None:
-    with served(WAITING) as at:
-        shared_window.goto(f"{at}/?token={TOKEN}")
-        shared_window.wait_for_selector("[data-action=go]:not([disabled])")
-    for _ in range(2):  # during a run, and when another run is started
-        shared_window.wait_for_selector("#trouble:has-text('Start it again with `feedline lab`')")
-        assert shared_window.get_attribute("#view", "data-state") == "stopped"
-        shared_window.click("#again")
 
 
 @pytest.mark.slow

@@ -1,11 +1,8 @@
 """Runs of views over HTTP: who may start them, what they send, and that they leave nothing behind, however they end."""
 
 import json
-import multiprocessing
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -156,20 +153,6 @@ def test_the_number_of_concurrent_runs_is_limited_and_a_run_ends_when_its_reader
     assert all(map(has_ended, processes))
 
 
-def test_a_connection_closed_in_the_middle_of_a_request_is_not_an_error(
-    lab: tuple[str, Connections], capfd: pytest.CaptureFixture[str]
-) -> None:
-    address, connections = lab
-    connections.wait_until(lambda count: not count)
-    host, port = "127.0.0.1", int(address.rpartition(":")[2])
-    with socket.create_connection((host, port)) as asking:
-        head = f"POST /runs HTTP/1.1\r\nHost: {host}:{port}\r\n{HEADER}: {TOKEN}\r\nContent-Length: 9\r\n\r\n"
-        asking.sendall(head.encode())
-        connections.wait_until(bool)
-    connections.wait_until(lambda count: not count)
-    assert "Traceback" not in capfd.readouterr().err
-
-
 # -- what they leave behind -------------------------------------------------------------------------------------------
 
 
@@ -188,23 +171,4 @@ def test_a_run_that_dies_or_is_closed_leaves_nothing_behind(dies: bool) -> None:
         assert "ended unexpectedly" in [event for event in events if event][-1]["text"]
     else:
         events.close()
-    _check_nothing_is_left(report)
-
-
-def _as_lab(sender: Connection) -> None:
-    """Start a run, send what it reports, and wait to be killed."""
-    for event in Run(FORKING, {"dies": False}).events():
-        if event and event["kind"] == "say":
-            sender.send(event["text"])
-
-
-@pytest.mark.slow
-def test_a_run_leaves_nothing_behind_when_the_lab_is_killed() -> None:
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    lab = context.Process(target=_as_lab, args=(sender,))
-    lab.start()
-    report = receiver.recv()
-    lab.kill()
-    lab.join()
     _check_nothing_is_left(report)

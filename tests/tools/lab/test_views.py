@@ -13,10 +13,9 @@ import torch
 
 import feedline
 from feedline.datasets.derived.objects import open_object
-from feedline.tools.advise.finding import Finding
 from feedline.tools.lab.server import Run
 from feedline.tools.lab.views import VIEWS
-from feedline.tools.lab.views.your_dataset import arguments_of, code_of
+from feedline.tools.lab.views.your_dataset import code_of
 from feedline.tools.measure.target import target_of
 
 BY_NAME = {view.name: view for view in VIEWS}
@@ -148,18 +147,6 @@ def test_forgetting_set_epoch_repeats_the_order_only_with_torchs_sampler() -> No
         assert (first == second) == forget
 
 
-def test_samplers_may_leave_out_samples() -> None:
-    events = events_of("samplers", sampler="subset random", batch_size=24)
-    assert sorted(flat(indices(picture(events, "rank 0")))) == list(range(0, 96, 4))
-    assert figures_of(events)["never seen"] == 72
-    first, second = indices(picture(events, "epochs"))
-    assert first != second
-    assert sorted(first) == sorted(second)
-    events = events_of("samplers", sampler="batch sampler", batch_size=13)
-    assert [len(row) for row in indices(picture(events, "rank 0"))] == [13] * 7
-    assert figures_of(events)["never seen"] == 96 - 7 * 13
-
-
 # -- views that start workers -----------------------------------------------------------------------------------------
 
 
@@ -182,19 +169,6 @@ def test_faults_lose_only_the_reported_sample(happens: str, lost: int, skipped: 
     assert "was killed by signal 9" in picture(events, "log")["rows"][0][1]
     named = f"{skipped} skipped by name" if skipped else "none missing"
     assert f"{288 - skipped} samples delivered, 0 repeated, {named}" in events[-1]["text"]
-
-
-@pytest.mark.slow
-def test_a_click_causes_its_fault() -> None:
-    view, said = BY_NAME["faults"], []
-    run = Run(view, view.read({"happens": "nothing"}))
-    for event in run.events():
-        if event and event["kind"] == "buttons":
-            run.click("break")
-        elif event and event["kind"] == "say":
-            said.append(event["text"])
-    assert "raises an exception from now on" in said[0]
-    assert "1 skipped by name" in said[-1]
 
 
 @pytest.mark.slow
@@ -287,20 +261,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("mine", None)
 
 
-@pytest.mark.parametrize(
-    ("code", "arguments"),
-    [
-        ('DataLoader(dataset, engine="thread", num_workers=8)', {"engine": "thread", "num_workers": 8}),
-        ("DataLoader(dataset, collate_fn=feedline.collate.pad())", {}),
-        ("self.names = feedline.share(names)", {}),
-        ("ulimit -n 4096", {}),
-        (None, {}),
-    ],
-)
-def test_only_findings_about_arguments_can_be_tried(code: str | None, arguments: dict[str, object]) -> None:
-    assert arguments_of(Finding("name", "evidence", "fix", code)) == arguments
-
-
 def made_by(source: str, batch_size: int | None = None) -> tuple[Any, Any]:
     """Return the object that a source names, and the loader that the copied code makes of it."""
     opened = open_object(source)
@@ -342,12 +302,3 @@ def test_the_example_has_a_problem_and_its_fix_helps() -> None:
         return bool(after[1] > 2 * before[1])
 
     assert any(is_seen() for _ in range(3))  # other programs may use the cores during one of the runs
-
-
-@pytest.mark.slow
-def test_a_loader_is_tried_as_it_is_and_samples_that_fail_are_skipped(file: Path) -> None:
-    tried = picture(events_of("your_dataset", source=f"{file}:Spotty", try_all=True), "tried")["bars"]
-    assert "ZeroDivisionError" in tried[0][2]
-    assert any(rate > 0 for _, rate, _, _ in tried[1:])
-    events = events_of("your_dataset", source=f"{file}:loader", try_all=True)
-    assert "num_workers=1" in next(event["text"] for event in events if event["kind"] == "code")

@@ -57,22 +57,6 @@ def forking(dies: Annotated[bool, lab.Control("Dies")] = False) -> Iterator[lab.
     signal.pause()
 
 
-def drawing(size: Annotated[int, lab.Control("Size", 1, 9)] = 3) -> Iterator[lab.Event]:
-    """It draws every kind of picture."""
-    legend = {"even": "class-0", "odd": "class-1"}
-    curve: dict[str, tuple[list[float], list[float]]] = {"process": ([0, 1, 2], [100.5, 180.2, 300.1])}
-    yield lab.bars("bars", "Bars", [("workers x prefetch x batch", 3.9e6, "3.9 MiB of the machine's memory", "fetch")])
-    yield lab.path("journey", "A journey", [(f"Station {n}", "where something happens") for n in range(8)], 7)
-    yield lab.lines("curve", "Samples per second", "workers", "samples/s", curve)
-    noise: dict[str, tuple[list[float], list[float]]] = {"seen": ([1, 2, 4, 512], [2.5, 1.9, 1.5, 0.1])}
-    yield lab.lines("noise", "Noise", "batch size", "distance", noise, doubling=True)
-    yield lab.lines("slots", "Slots", "s", "batches", {"feedline": ([0.0, 0.7, 1.3], [0, 1, 2])})
-    yield lab.lanes("timeline", "A timeline", ["training loop"], [(0, 0.0, 1.0, "compute", "step 0")])
-    yield lab.cells("cells", "Cells", [("batch 0", [("0", "class-0"), ("1", "class-1")])], legend)
-    yield lab.notes("notes", "Notes", [f"DataLoader({'argument=value, ' * 20})"])
-
-
 COUNTING = lab.View(counting)
 WAITING = lab.View(waiting)
 FORKING = lab.View(forking)
-DRAWING = lab.View(drawing)

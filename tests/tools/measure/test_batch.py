@@ -20,24 +20,13 @@ def test_arrays_are_sent_without_pickling(kind: str) -> None:
     rows = [np.full(10_000, number / 3) for number in range(8)]
     batch = try_samples([torch.from_numpy(row) for row in rows] if kind == "torch" else rows)
     assert batch is not None
-    assert batch.size == 8
-    assert 640_000 <= batch.bytes < 650_000
-    assert batch.object_bytes == 0
-    assert batch.objects == ""
-    assert not batch.is_custom
-
-
-def test_fields_with_objects_are_named() -> None:
-    batch = try_samples([{"x": np.zeros(4), "words": [f"word {number}" for number in range(100)]}] * 8, list)
-    assert batch is not None
-    assert batch.is_custom
-    assert batch.objects.endswith("words (list)")
+    assert (batch.size, batch.bytes, batch.object_bytes, batch.faster) == (8, 640_000, 0, None)
 
 
 def test_samples_of_different_lengths_are_padded() -> None:
     batch = try_samples([np.zeros(number) for number in range(1, 9)])
     assert batch is not None
-    assert "pad" in batch.collate.lower()
+    assert batch.bytes >= 8 * 8 * 8
 
 
 def test_batches_that_cannot_be_collated_or_pickled() -> None:
@@ -61,7 +50,7 @@ def test_floats_that_would_fit_into_bytes(values: Any, found: bool | None) -> No
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 64, 64), np.uint8)
     batch = try_samples([{"image": values(one)} for one in pixels])
     assert batch is not None
-    assert all(field.carry_s is not None for field in batch.floats)
+    assert all(field.saved_s > 0 for field in batch.floats)
     assert [field.is_scaled for field in batch.floats] == [] if found is None else [found]
     assert all(field.name == "image" for field in batch.floats)
 
@@ -75,20 +64,26 @@ def doubled(samples: list[Any]) -> Any:
     return {"x": torch.stack([torch.from_numpy(sample["x"]) for sample in samples]) * 2}
 
 
-@pytest.mark.parametrize(("collate", "is_same"), [(by_hand, True), (doubled, False)])
-def test_a_function_that_does_what_the_default_does_is_found(collate: Any, is_same: bool) -> None:
-    batch = try_samples([{"x": row} for row in np.random.default_rng(0).random((4, 5))], collate)
-    assert batch is not None
-    assert (batch.by_default_s is not None) == is_same
+FIELDS = {f"column {number}": 1.5 for number in range(16)}
+ROW = {"x": np.arange(5) / 3}
 
 
 @pytest.mark.parametrize(
-    ("values", "collate", "kind"),
-    [([1.5] * 100, None, "numbers"), (["a"] * 100, None, "texts"), ([None] * 100, list, "")],
+    ("sample", "collate", "fix", "is_timed"),
+    [
+        (ROW, None, "", False),
+        (ROW, by_hand, "Leave out collate_fn", True),
+        (ROW, doubled, "Stack arrays in one call", False),
+        ({"values": [1.5] * 100}, None, "Return an array", True),
+        ({"x": np.zeros(4), "values": ["a"] * 100}, None, "Join the texts", True),
+        ({"values": [None] * 100}, list, "Return arrays or tensors", False),
+        (FIELDS, None, "Return fewer and larger fields", False),
+    ],
 )
-def test_kinds_of_objects_are_recognised(values: Any, collate: Any, kind: str) -> None:
-    batch = try_samples([{"values": values}] * 4, collate)
+def test_what_takes_the_time_of_a_batch_and_what_saves_it(sample: Any, collate: Any, fix: str, is_timed: bool) -> None:
+    batch = try_samples([sample] * 4, collate)
     assert batch is not None
-    assert batch.objects
-    assert batch.object_kind == kind
-    assert (batch.as_arrays_s is not None) == bool(kind)
+    assert (batch.faster is None) == (not fix)
+    if batch.faster is not None:
+        assert batch.faster.fix.startswith(fix)
+        assert (batch.faster.carry_s is not None) == (batch.faster.code is not None) == is_timed

@@ -84,12 +84,6 @@ def test_a_busy_machine_gets_no_recommendation() -> None:
     assert choose({**rates, INLINE: Rate(200.0)}, "").setting == INLINE
 
 
-def test_settings_are_shown_and_written_as_code() -> None:
-    assert str(Setting("process", 4, 8)) == "4 workers (process, prefetch 8)"
-    assert Setting("thread", 1, 8).code("d") == 'DataLoader(d, num_workers=1, engine="thread", prefetch_factor=8)'
-    assert INLINE.code("d, batch_size=8") == "DataLoader(d, batch_size=8, num_workers=0)"
-
-
 def limits_for(
     cores: int,
     cpu_share: float,

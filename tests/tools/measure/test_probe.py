@@ -37,9 +37,7 @@ def test_all_parts_are_measured_in_their_stages() -> None:
     measured = probe(f"{HERE / 'broken.py'}:Plain", seconds=5, on_stage=stages.append)
     assert stages == [stage for stage in STAGES if stage != "loader"]
     assert measured.ended is None
-    assert measured.making is not None
     assert (measured.making.kind, measured.making.length, measured.making.is_map) == ("Plain", 100, True)
-    assert measured.samples is not None
     assert len(measured.samples.seconds) == 100
     assert measured.samples.sample_bytes == 64
     assert measured.batch is not None
@@ -105,9 +103,8 @@ def test_a_probe_ends_even_if_forked_processes_hold_its_connection() -> None:
 @pytest.mark.slow
 def test_measurements_before_a_hang_are_kept() -> None:
     measured = probe(f"{HERE / 'broken.py'}:HangingLater", seconds=2)
-    assert measured.samples is not None
     assert measured.batch is not None
-    assert measured.threads is None
+    assert measured.threads.rates == {}
     assert measured.ended is not None
     assert "while several threads made samples" in measured.ended
 
@@ -169,6 +166,4 @@ def test_the_time_of_a_stopped_machine_does_not_count(stops: list[float]) -> Non
 
 
 def test_threads_that_are_given_kept_samples_say_nothing_about_making_them() -> None:
-    threads = probe(f"{HERE / 'broken.py'}:Keeping", seconds=5).threads
-    assert threads is not None
-    assert threads.rates == {}
+    assert probe(f"{HERE / 'broken.py'}:Keeping", seconds=5).threads.rates == {}

@@ -42,8 +42,8 @@ def run_sampling(
     ask: Any, indices: Iterator[Any], *, keep: int = 4, seconds: float = 60.0, clock: Clock | None = None
 ) -> tuple[Samples, list[Any]]:
     clock = Clock() if clock is None else clock
-    run = Sampling(ask, indices, keep)
-    return run.run(time.monotonic() + seconds, clock, can_repeat=True), run.kept
+    run = Sampling(ask, indices, clock, keep, can_repeat=True)
+    return run.run(time.monotonic() + seconds), run.kept
 
 
 def test_leaves_have_the_names_of_their_fields() -> None:

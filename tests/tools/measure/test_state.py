@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import gzip
 import random
+import socket
+import sqlite3
 import threading
 import time
 from pathlib import Path
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from feedline.tools.measure.state import OwnGenerators, handles_before, handles_of_threads, held_in, not_picklable
+from feedline.tools.measure.state import OwnGenerators, handles_in, held_in, not_picklable
 
 
 class Made:
@@ -95,22 +98,17 @@ def test_a_handle_is_opened_again_as_it_was(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(b"abc"))
     text.write_bytes("é".encode("latin-1"))
     for handle in (gzip.open(packed), text.open(encoding="latin-1")):  # noqa: SIM115
-        (found,) = handles_of_threads(Made(file=handle))
+        (found,) = handles_in(Made(file=handle), on_threads=True)
         with handle, eval(found.opening, {"gzip": gzip}) as again:
             assert again.read() == handle.read()
 
 
-def test_an_hdf5_file_is_opened_again_for_a_single_writer(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    h5py.File(tmp_path / "a.h5", "w", libver="latest").close()
-    with h5py.File(tmp_path / "a.h5", "r", swmr=True) as file:
-        found = handles_before(Made(file=file))[0]
-    with eval(found.opening, {"h5py": h5py}) as again:
-        assert again.swmr_mode
-
-
-def test_an_lmdb_file_is_not_opened_as_a_folder(tmp_path: Path) -> None:
-    lmdb = pytest.importorskip("lmdb")
-    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False) as environment:
-        found = handles_before(Made(environment=environment))[0]
-    eval(found.opening, {"lmdb": lmdb}).close()
+def test_a_handle_without_a_path_is_opened_from_an_attribute(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.db")
+    for place, opening in ((path, f"sqlite3.connect({path!r})"), (":memory:", "sqlite3.connect(self.path)")):
+        with contextlib.closing(sqlite3.connect(place)) as connection:
+            connection.execute("CREATE TABLE rows (value)")
+            assert [found.opening for found in handles_in(Made(base=connection))] == [opening]
+    with socket.socket() as connection_to_nowhere:
+        (found,) = handles_in(Made(socket=connection_to_nowhere))
+    assert found.opening == "socket.create_connection(self.address)"

@@ -20,11 +20,6 @@ def test_only_batches_between_the_margins_are_counted() -> None:
     assert all((figures[name] or 0) > 0 for name in ("first_batch_ms", "samples_per_s", "consumer_cpu_us"))
 
 
-def test_short_epochs_are_added_up() -> None:
-    figures = Steady(lambda: opened(12), touch, 1, Span(0.0, batches=10, warmup=4)).measure()
-    assert figures["batches"] == 10
-
-
 def test_the_margin_covers_prefetched_batches() -> None:
     assert Span(1.0, warmup=8).margin(0) == 8
     assert Span(1.0, warmup=8).margin(4) == 16

@@ -17,8 +17,8 @@ import torch
 from feedline.insight.worker_model import LEAST_GAIN
 from feedline.tools.measure import harness, steady, sweep
 from feedline.tools.measure.choice import Limits, Setting, choose
-from feedline.tools.measure.harness import Figures, Outcome, Settings, Side
-from feedline.tools.measure.sweep import Failure, Sweep, Swept
+from feedline.tools.measure.harness import Figures, Settings
+from feedline.tools.measure.sweep import Sweep, Swept
 from feedline.tools.measure.target import Made
 
 PLAIN = f"{Path(__file__).parent / 'broken.py'}:Plain"
@@ -86,17 +86,6 @@ def test_more_prefetching_is_tried_with_the_best_setting_only(monkeypatch: pytes
     assert found.missing() == []
 
 
-@pytest.mark.parametrize(("others", "is_disturbed"), [(0.1, False), (0.9, True)])
-def test_programs_on_other_cores_disturb_nobody(
-    others: float, is_disturbed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The measurements use a tenth of the cores; 1,000 samples cost a second."""
-    monkeypatch.setattr("os.cpu_count", lambda: 10)
-    measured = Measured(lambda *_: 1000.0, others=10 * others)
-    rates = swept(monkeypatch, measured, workers=(0,)).rates()
-    assert [rate.is_disturbed for rate in rates.values()] == [is_disturbed]
-
-
 def test_without_torchs_loader_slow_settings_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = swept(monkeypatch, Measured(lambda _, options: 1.0 + options["num_workers"]), workers=(0, 1, 2, 8, 9))
     counts = {(setting.workers, len(outcome.rounds)) for setting, outcome in found.outcomes.items()}
@@ -161,14 +150,6 @@ def test_nothing_is_measured_beyond_the_time(monkeypatch: pytest.MonkeyPatch) ->
     found = swept(monkeypatch, Measured(rate), workers=(0, 1, 2, 3, 4, 5))
     assert now_s == 100.0
     assert [str(one) for one in found.missing()] == ["5 workers (thread)"]
-
-
-def test_only_whole_rounds_are_compared() -> None:
-    rounds: list[list[Figures]] = [[{"samples_per_s": 1.0}] * 3, [{"samples_per_s": 2.0}] * 2, []]
-    outcomes = {Setting("process", n): Outcome({}, Side("feedline"), own) for n, own in enumerate(rounds)}
-    found = Swept(outcomes, {Setting("thread", 1): Failure("OSError: full", "")})
-    assert [len(outcome.rounds) for outcome in found.whole_rounds()] == [2, 2]
-    assert found.missing() == [Setting("process", 2)]
 
 
 @pytest.mark.parametrize(

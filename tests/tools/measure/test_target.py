@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from torch.utils.data import DataLoader as TorchLoader
 
 from feedline import DataLoader
 from feedline.errors import DatasetFailed
-from feedline.tools.measure.target import make_some, open_target, target_of
+from feedline.tools.measure.target import make_some, open_target
 
 BROKEN = Path(__file__).parent / "broken.py"
 
@@ -73,12 +72,6 @@ def test_a_loader_keeps_its_settings(mine: Path) -> None:
     assert [tuple(batch.shape) for batch in batches(other, 6)] == [(1, 2)] * 6
 
 
-def test_a_feedline_loader_keeps_its_settings(mine: Path) -> None:
-    target = open_target(f"{mine}:ours")
-    assert target.code == "dataset, batch_size=4"
-    assert [batch.tolist() for batch in batches(target, 3, TorchLoader)] == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3]]
-
-
 def test_a_batch_sampler_is_kept(mine: Path) -> None:
     target = open_target(f"{mine}:sampled")
     assert target.batch_size == 2, "on average"
@@ -92,29 +85,6 @@ def test_a_stream_is_repeated_and_must_not_be_empty(mine: Path) -> None:
     with pytest.raises(DatasetFailed, match="has no samples") as caught:
         make_some(open_target(f"{BROKEN}:EmptyStream"), seconds=0)
     assert caught.value.reason == "empty"
-
-
-class Opening:
-    """Computes for much longer before its first sample, as if it imported a module."""
-
-    def __init__(self) -> None:
-        self.computed_s = 0.0
-
-    def __len__(self) -> int:
-        return 10
-
-    def __getitem__(self, index: int) -> int:
-        if not self.computed_s:
-            began_s = time.thread_time()
-            while (computed_s := time.thread_time() - began_s) < 0.2:
-                pass
-            self.computed_s = computed_s
-        return index
-
-
-def test_the_first_batch_is_not_timed() -> None:
-    dataset = Opening()
-    assert make_some(target_of(dataset), seconds=0).cpu_s < dataset.computed_s / 4
 
 
 def test_size_and_cpu_time_of_batches_are_measured() -> None:

@@ -166,7 +166,8 @@ def test_rejects_paths_that_are_not_sources(tmp_path: Path) -> None:
     (tmp_path / "a:b").mkdir()
     (tmp_path / "a:b" / "x.bin").touch()
     with open_source(str(tmp_path / "a:b")) as opened:
-        assert len(opened.dataset) == 1, "an existing path is a path, even with a colon in its name"
+        assert opened.fields == ("data", "path")
+        assert list(opened.dataset) == [{"data": b"", "path": "x.bin"}], "not a module, although its name has a colon"
 
 
 # -- folders of files -------------------------------------------------------------------------------------------------

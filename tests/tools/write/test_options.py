@@ -47,11 +47,18 @@ pytestmark = pytest.mark.sample(5)
         ("out.h5", {"fields": {"../../x": "a"}}, "--fields x=a"),
         ("out.h5", {"fields": {"a\nb": "a"}}, "allows the field name"),
         ("out.h5", {"fields": [""]}, "allows the field name"),
+        ("memory://bucket/a.tar", {}, "name of one file.*memory://bucket/a --format tar"),
+        ("memory://bucket/a", {"format": "lmdb"}, "lmdb is not read from stores.*tar or parquet"),
+        ("memory://bucket/a*", {"format": "tar"}, "not the address of a folder"),
+        ("https://host/a", {"format": "tar"}, "web server"),
+        ("s3://", {"format": "tar"}, "not the address of a folder"),
+        ("nonesuch://bucket/a", {"format": "tar"}, "nonesuch:// are unknown"),
+        ("memory://bucket/a", {}, "does not select a format"),
     ],
 )
 def test_rejects_options_that_cannot_work(tmp_path: Path, name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
-        feedline.pack([{"x": 1.5}], tmp_path / name, workers=0, **options)
+        feedline.pack([{"x": 1.5}], name if "://" in name else tmp_path / name, workers=0, **options)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_shards_respect_their_limits(tmp_path: Path, format_: str, limit: dict[s
     assert sum(counts_in(packed)) == 100
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(
     sizes=st.lists(st.integers(0, 500), min_size=1, max_size=120), most=st.integers(1, 3000), by_samples=st.booleans()
 )

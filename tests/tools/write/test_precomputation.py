@@ -19,6 +19,7 @@ from feedline.datasets.derived.cache.sample_store import (
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from tests.datasets.contract import SourceContract
 from tests.datasets.derived.cache.test_cached import Count
+from tests.tools.write.stores import Stream
 
 pytestmark = pytest.mark.sample(2)
 
@@ -123,24 +124,20 @@ def test_damaged_samples_are_reported_and_computed_again(tmp_path: Path) -> None
         PrecomputedDataset(tmp_path)[0]
 
 
-def test_rejects_a_folder_of_another_dataset(tmp_path: Path) -> None:
-    feedline.precompute(Squares(), tmp_path, progress=False).close()
-    for other in (Squares(power=3), Squares(count=49)):
+def test_rejects_a_folder_of_another_dataset_or_with_other_files(tmp_path: Path) -> None:
+    feedline.precompute(Squares(), tmp_path / "a", progress=False).close()
+    for other, version in ((Squares(power=3), None), (Squares(count=49), None), (Squares(), "2")):
         with pytest.raises(SourceChanged, match="overwrite=True"):
-            feedline.precompute(other, tmp_path, progress=False)
-    with pytest.raises(SourceChanged):
-        feedline.precompute(Squares(), tmp_path, version="2", progress=False)
-    stored = feedline.precompute(Squares(power=3), tmp_path, overwrite=True, progress=False)
+            feedline.precompute(other, tmp_path / "a", version=version, progress=False)
+    stored = feedline.precompute(Squares(power=3), tmp_path / "a", overwrite=True, progress=False)
     assert stored[2]["x"][0] == 8
     stored.close()
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_with_other_files_is_left_alone(overwrite: bool, tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(BadOption, match=r"contains other files.*new or empty"):
-        feedline.precompute(Squares(), tmp_path, overwrite=overwrite, progress=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.tex").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(BadOption, match=r"contains other files.*new or empty"):
+            feedline.precompute(Squares(), tmp_path / "b", overwrite=overwrite, progress=False)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.tex"]
 
 
 def test_an_open_dataset_does_not_read_samples_of_another_one(tmp_path: Path) -> None:
@@ -186,7 +183,9 @@ class Noisy(Squares):
         return {"x": feedline.rng().random(3)}
 
 
-def test_random_transforms_are_rejected_unless_frozen(tmp_path: Path) -> None:
+def test_random_and_iterable_datasets_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="map-style"):
+        feedline.precompute(Stream(), tmp_path / "a")
     with pytest.raises(BadOption, match="draws random numbers"):
         feedline.precompute(Noisy(), tmp_path / "a", progress=False)
     stored = [
@@ -205,12 +204,3 @@ def test_a_progress_bar_is_shown_only_if_wanted(tmp_path: Path, capfd: pytest.Ca
     assert "samples/s" in shown
     feedline.precompute(Squares(), tmp_path / "silent").close()  # no terminal
     assert capfd.readouterr().err == ""
-
-
-def test_rejects_iterable_datasets(tmp_path: Path) -> None:
-    class Endless:
-        def __iter__(self) -> Any:
-            return iter(range(3))
-
-    with pytest.raises(BadOption, match="map-style"):
-        feedline.precompute(Endless(), tmp_path)

@@ -45,14 +45,13 @@ CASES: dict[str, tuple[str, Any]] = {
     "token shards": ("out", partial(texts, shard_tokens=300)),
     "tokens": ("out.bin", texts),
 }
-FAST = ("tar shards", "replaces")
 
 
 # What the folder holds at the beginning: nothing, an older output, or the work of an interrupted run.
 @pytest.mark.parametrize(
     ("case", "begin", "step"),
     [
-        (*FAST, 5),
+        ("tar shards", "replaces", 8),
         *(
             pytest.param(case, begin, 1, marks=pytest.mark.slow)
             for case in CASES

@@ -6,11 +6,7 @@ import errno
 import functools
 import multiprocessing
 import os
-import select
 import signal
-import subprocess
-import sys
-import textwrap
 from multiprocessing.connection import wait
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -99,15 +95,6 @@ def test_a_large_batch_can_be_kept_and_changed() -> None:
     assert mapped_segments() == 0
 
 
-def test_many_kept_batches_do_not_use_up_the_descriptors() -> None:
-    with at_work(Large()) as engine:
-        answer(engine, Task(100, [0]))
-        before = len(os.listdir("/proc/self/fd"))
-        kept = [batch_of(answer(engine, Task(number, [number]))) for number in range(100)]
-        assert len(os.listdir("/proc/self/fd")) - before <= 64
-    assert [batch[0, 0] for batch in kept] == list(range(100))
-
-
 def no_shared_memory(*_: Any, **__: Any) -> Any:
     raise OSError("no shared memory here")
 
@@ -185,24 +172,6 @@ def test_a_worker_killed_after_creating_a_segment_leaves_none_behind(monkeypatch
         assert not segment_names()
 
 
-class Unreadable(Large):
-    """Cannot be unpickled."""
-
-    def __setstate__(self, state: object) -> None:
-        raise PermissionError("no licence here")
-
-    def __getstate__(self) -> object:
-        return {"path": "somewhere"}
-
-
-@pytest.mark.slow
-def test_an_error_while_the_dataset_is_unpickled_arrives_as_itself() -> None:
-    with at_work(Unreadable(), start_method="forkserver") as engine:
-        (death,) = engine.collect(100)
-        assert death.kind is ResultKind.DIED
-        assert type(death.payload) is PermissionError
-
-
 # -- closing -----------------------------------------------------------------------------------------------------------
 
 
@@ -226,31 +195,3 @@ def test_workers_of_another_engine_do_not_keep_a_pipe_open() -> None:
             (sentinel,) = (child.sentinel for child in multiprocessing.active_children() if child.pid in first.pids)
             first._channels[0].near.close()  # without killing the worker
             assert wait([sentinel], 30) == [sentinel]
-
-
-def test_workers_exit_when_the_training_process_is_killed() -> None:
-    program = textwrap.dedent(
-        """
-        import multiprocessing, sys
-        from feedline import Loader
-        from feedline.workers import abilities
-
-        abilities.can_share_arenas = lambda: False
-        batches = iter(Loader(range(1000), 2, workers=2, start_method="fork"))
-        next(batches)
-        print(*[child.pid for child in multiprocessing.active_children()], flush=True)
-        sys.stdin.read()
-        """
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as trainer:
-        assert trainer.stdout is not None
-        pids = [int(pid) for pid in trainer.stdout.readline().split()]
-        assert len(pids) == 2
-        workers = [os.pidfd_open(pid) for pid in pids]
-        try:
-            trainer.kill()
-            for handle in workers:
-                assert select.select([handle], [], [], 30)[0], "a worker outlived the training process"
-        finally:
-            for handle in workers:
-                os.close(handle)

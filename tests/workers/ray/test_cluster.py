@@ -5,21 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
 from feedline.errors import MissingExtra, WorkerStartError
 from feedline.workers.ray import cluster
 from feedline.workers.ray.options import RayOptions
-
-
-def _module(**functions: Callable[[], object]) -> ModuleType:
-    """Return a stand-in for the module `ray`."""
-    module = ModuleType("ray")
-    vars(module).update(functions)
-    return module
 
 
 def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,10 +51,3 @@ def test_a_fork_of_a_connected_program_is_rejected(monkeypatch: pytest.MonkeyPat
         finally:
             os._exit(9)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-
-
-def test_one_more_worker_needs_free_resources() -> None:
-    fake = _module(nodes=lambda: [], available_resources=lambda: {"CPU": 0.5, "decoder": 9.0})
-    with pytest.raises(WorkerStartError, match="no resources for worker 4"):
-        cluster.check_room(fake, RayOptions(), 4)
-    cluster.check_room(fake, RayOptions(num_cpus=0.5, resources={"decoder": 3}), 4)

@@ -121,14 +121,6 @@ def assert_same(some: list[Any], others: list[Any]) -> None:
         assert torch.equal(one[1], other[1])
 
 
-def test_batches_can_be_kept_and_changed() -> None:
-    loader: Any = DataLoader(Noise(), batch_size=4, num_workers=1, engine="ray")
-    kept = [pixels for _, pixels in loader]
-    for number, pixels in enumerate(kept):
-        pixels.fill_(number)
-    assert [int(pixels.min()) for pixels in kept] == [int(pixels.max()) for pixels in kept] == list(range(16))
-
-
 def test_dying_and_hanging_workers_do_not_change_the_batches(tmp_path: Any) -> None:
     options: dict[str, Any] = {"num_workers": 2, "engine": "ray", "timeout": 30, "restarts": 20, "shuffle": False}
     with pytest.warns(WorkerWarning) as warned:
@@ -174,14 +166,6 @@ def test_memory_in_the_object_store_is_bounded(monkeypatch: pytest.MonkeyPatch) 
         time.sleep(0.05)  # a slow training loop
         most = max(most, stores[-1].held)
     assert 0 < most <= 24 << 20
-
-
-def test_a_loader_works_inside_a_ray_task(cluster: Any) -> None:
-    @cluster.remote(num_cpus=1)  # type: ignore[untyped-decorator]  # Ray's
-    def train() -> int:
-        return sum(int(numbers.sum()) for numbers, _ in DataLoader(Noise(), batch_size=4, num_workers=1, engine="ray"))
-
-    assert cluster.get(train.remote()) == sum(range(64))
 
 
 _SHUT_DOWN = """

@@ -81,46 +81,37 @@ def diagnose(measured: Measured) -> Findings:
     Gains are promised only if enough samples were made.
     """
     found = [finding for find in _GROUPS for finding in find(measured)]
-    if not _are_enough(measured):
+    if len(measured.samples.seconds) < LEAST_SAMPLES:
         found = [replace(finding, gain=None) for finding in found]
     return Findings(beyond_noise(found, measured.noise.floor, str(measured.noise)))
-
-
-def _are_enough(measured: Measured) -> bool:
-    return measured.samples is None or len(measured.samples.seconds) >= LEAST_SAMPLES
 
 
 def summary(measured: Measured) -> list[str]:
     """Return the measurements as lines of text."""
     making, samples, batch = measured.making, measured.samples, measured.batch
-    lines = []
-    if making is not None:
-        length = "an unknown number of samples" if making.length is None else f"{making.length:,} samples"
-        lines.append(f"{making.kind}: {length}")
-    if samples is not None:
-        usual, late = np.quantile(samples.seconds, (0.5, 0.99)).tolist()
-        lines.append(
-            f"{len(samples.seconds)} samples tried: {shown(samples.mean_s)} each (p50 {shown(usual)}, "
-            f"p99 {shown(late)}), {1 / samples.mean_s:,.0f} a second; {samples.cpu_share:.0%} computing; "
-            f"{bytes_text(samples.sample_bytes)}"
-        )
-    if not _are_enough(measured):
-        lines.append(
-            f"These are fewer than {LEAST_SAMPLES} samples, so no gains are promised. Allow more time (--seconds)."
-        )
+    length = "an unknown number of samples" if making.length is None else f"{making.length:,} samples"
+    usual, late = np.quantile(samples.seconds, (0.5, 0.99)).tolist()
+    lines = [
+        f"{making.kind}: {length}",
+        f"{len(samples.seconds)} samples tried: {shown(samples.mean_s)} each (p50 {shown(usual)}, p99 {shown(late)}), "
+        f"{1 / samples.mean_s:,.0f} a second; {samples.cpu_share:.0%} computing; {bytes_text(samples.sample_bytes)}",
+    ]
+    if len(samples.seconds) < LEAST_SAMPLES:
+        few = f"These are fewer than {LEAST_SAMPLES} samples, so no gains are promised."
+        lines.append(f"{few} Allow more time (--seconds).")
     if batch is not None:
         lines.append(
             f"A batch of {batch.size}: {bytes_text(batch.bytes)}, collated in {shown(batch.collate_s)}; "
             f"sent in {shown(batch.sent_s)} through shared memory"
         )
-    elif samples is not None and (measured.loader is None or measured.loader.batch_size is not None):
-        lines.append(
-            "No batch was measured: the default collate function cannot combine the samples. If your loader has a "
-            "collate_fn=, name the loader in place of the dataset"
-            if measured.loader is None
-            else "No batch was measured: the loader's collate function failed"
+    elif measured.loader is None:
+        why = (
+            "the default collate function cannot combine the samples. If your loader has a collate_fn=, name the loader"
         )
-    rates = {} if measured.threads is None else measured.threads.rates
+        lines.append(f"No batch was measured: {why} in place of the dataset")
+    elif measured.loader.batch_size is not None:
+        lines.append("No batch was measured: the loader's collate function failed")
+    rates = measured.threads.rates
     several = [(count, rate / rates[1]) for count, rate in rates.items() if count > 1]
     lines += [f"{count} threads made {times:.2f} times the samples of one" for count, times in several]
     noise = measured.noise
@@ -129,25 +120,19 @@ def summary(measured: Measured) -> list[str]:
     return lines
 
 
-# object: JSON values.
 def as_dict(measured: Measured) -> JsonObject:
     """Return the figures of `summary` for programs."""
-    making, samples, batch, threads = measured.making, measured.samples, measured.batch, measured.threads
-    setup: dict[str, object] = {
-        "cores": measured.headroom.cores,
-        "ended": measured.ended,
-        "noise": asdict(measured.noise),
-    }
-    if making is not None:
-        setup.update(dataset=making.kind, length=making.length)
-    if samples is not None:
-        p50, p90, p99 = np.quantile(samples.seconds, (0.5, 0.9, 0.99)).tolist()
-        setup.update(
-            samples=len(samples.seconds), failed=samples.failed, sample_s=samples.mean_s, p50_s=p50, p90_s=p90,
-            p99_s=p99, cpu_share=samples.cpu_share, sample_bytes=samples.sample_bytes,
-        )  # fmt: skip
+    making, samples, batch = measured.making, measured.samples, measured.batch
+    p50, p90, p99 = np.quantile(samples.seconds, (0.5, 0.9, 0.99)).tolist()
+    # object: JSON values.
+    figures: dict[str, object] = {
+        "cores": measured.headroom.cores, "ended": measured.ended, "noise": asdict(measured.noise),
+        "dataset": making.kind, "length": making.length, "samples": len(samples.seconds), "failed": samples.failed,
+        "sample_s": samples.mean_s, "p50_s": p50, "p90_s": p90, "p99_s": p99, "cpu_share": samples.cpu_share,
+        "sample_bytes": samples.sample_bytes,
+    }  # fmt: skip
     if batch is not None:
-        setup.update(batch_size=batch.size, batch_bytes=batch.bytes, collate_s=batch.collate_s, sent_s=batch.sent_s)
-    if threads is not None:
-        setup["samples_per_s_by_threads"] = {str(count): rate for count, rate in threads.rates.items()}
-    return setup
+        figures.update(batch_size=batch.size, batch_bytes=batch.bytes, collate_s=batch.collate_s, sent_s=batch.sent_s)
+    if rates := measured.threads.rates:
+        figures["samples_per_s_by_threads"] = {str(count): rate for count, rate in rates.items()}
+    return figures

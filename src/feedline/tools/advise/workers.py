@@ -9,7 +9,7 @@ from feedline.insight.worker_model import Load
 from feedline.system.shown import counted
 from feedline.system.sizes import bytes_text
 from feedline.tools.advise.finding import Finding
-from feedline.tools.measure.measured import LoaderSetup, Measured, Samples
+from feedline.tools.measure.measured import LoaderSetup, Measured
 
 _STARTING = 0.05
 """Share of an epoch spent on starting its workers."""
@@ -25,33 +25,30 @@ _LARGE_SHARE = 0.5
 
 def find(measured: Measured) -> list[Finding]:
     """Return the findings about workers; all but those about copies need a loader."""
-    samples, loader = measured.samples, measured.loader
-    if samples is None or loader is None:
-        return [*_copies(measured)]
-    return [*_copies(measured), *_restarted(measured, loader), *_count(measured, samples, loader)]
+    loader = measured.loader
+    return [*_copies(measured), *([] if loader is None else [*_restarted(measured, loader), *_count(measured, loader)])]
 
 
 def _copies(measured: Measured) -> Iterator[Finding]:
-    headroom = measured.headroom
-    workers = headroom.cores if measured.loader is None else measured.loader.workers
+    headroom, workers = measured.headroom, measured.workers
     if measured.engine in ("thread", "inline") or not workers:
         return
     for held in measured.state.held:
         if held.bytes < _LARGE_BYTES:
             continue
         all_bytes = held.bytes * workers * headroom.local_ranks
-        name = held.path.removeprefix("dataset.")
-        can_share = held.shared_bytes is not None
-        instead = "" if held.shared_bytes is None else f"; shared, it takes {bytes_text(held.shared_bytes)} once"
+        name, fix, code, instead = held.path.removeprefix("dataset."), "Share one copy between all workers.", None, ""
+        if held.shared_bytes is None:
+            fix = "Keep these values in arrays, or in a memory-mapped file."
+        else:
+            instead = f"; shared, it takes {bytes_text(held.shared_bytes)} once"
+            if name.replace(".", "").isidentifier():
+                code = f"# at the end of __init__:\nself.{name} = feedline.share(self.{name})"
         yield Finding(
             "copied-objects",
             f"Each worker copies the {held.items:,} objects of {held.path}.",
-            "Share one copy between all workers."
-            if can_share
-            else "Keep these values in arrays, or in a memory-mapped file.",
-            f"# at the end of __init__:\nself.{name} = feedline.share(self.{name})"
-            if can_share and name.replace(".", "").isidentifier()
-            else None,
+            fix,
+            code,
             is_serious=headroom.memory_bytes is not None and all_bytes > _LARGE_SHARE * headroom.memory_bytes,
             evidence=f"They are Python objects of {bytes_text(held.bytes)}. Reading an object writes its reference "
             f"count, so each worker ends up with a copy: {bytes_text(all_bytes)} in {workers} workers{instead}",
@@ -59,8 +56,12 @@ def _copies(measured: Measured) -> Iterator[Finding]:
 
 
 def _restarted(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
-    start_s, epoch_s = loader.start_s, measured.epoch_s
-    if start_s is None or epoch_s is None or start_s < (limit_s := max(_STARTING_S, _STARTING * epoch_s)):
+    start_s, length = loader.start_s, measured.making.length
+    if start_s is None or length is None:
+        return
+    workers = max(min(loader.workers, measured.headroom.cores), 1)
+    epoch_s = length * (measured.samples.mean_s + measured.batch_share_s) / workers
+    if start_s < (limit_s := max(_STARTING_S, _STARTING * epoch_s)):
         return
     yield Finding(
         "workers-restarted",
@@ -73,9 +74,10 @@ def _restarted(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
     )
 
 
-def _count(measured: Measured, samples: Samples, loader: LoaderSetup) -> Iterator[Finding]:
+def _count(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
     """Compare the number of workers that compute with the number of cores."""
-    cores = measured.headroom.rank_cores
+    samples, headroom = measured.samples, measured.headroom
+    cores = max(1, headroom.cores // headroom.local_ranks)
     if samples.cpu_share < _COMPUTING or loader.batch_size is None:
         return
     whose = f"{counted(cores, 'core')} (affinity, control group and ranks counted)"

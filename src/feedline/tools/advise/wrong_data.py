@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from feedline.tools.advise.finding import Finding
-from feedline.tools.measure.measured import Measured, OpenHandle, Samples, field_in
+from feedline.tools.measure.fields import field_in
+from feedline.tools.measure.measured import Measured, OpenHandle, Samples
 
 _NAMED = 3
 
 
 def find(measured: Measured) -> list[Finding]:
     """Return the findings about wrong data and failures."""
-    samples = measured.samples
-    if samples is None:
-        return []
     handles = list(_handles(measured))
     return [
-        *_failing_samples(samples),
+        *_failing_samples(measured.samples),
         *_failing_loader(measured),
         *_failing_on_threads(measured),
         *handles,
         *_generators(measured),
-        *_reused(samples),
-        *_sorted_labels(measured, samples),
+        *_reused(measured.samples),
+        *_sorted_labels(measured),
         *([] if handles else _unpicklable(measured)),
     ]
 
@@ -62,21 +61,20 @@ def _failing_loader(measured: Measured) -> Iterator[Finding]:
 
 
 def _is_explained(measured: Measured) -> bool:
-    state, threads, batch = measured.state, measured.threads, measured.batch
-    if measured.samples is not None and measured.samples.failed:
-        return True
+    state, batch = measured.state, measured.batch
     if measured.engine == "thread":
-        return bool(state.thread_handles) or (threads is not None and bool(threads.failure))
-    return bool(state.handles) or (batch is not None and batch.not_picklable is not None)
+        found = bool(state.thread_handles or measured.threads.failure)
+    else:
+        found = bool(state.handles) or (batch is not None and batch.not_picklable is not None)
+    return found or measured.samples.failed > 0
 
 
 def _failing_on_threads(measured: Measured) -> Iterator[Finding]:
     """Report that samples raise, or end or block the process, only if several threads make them."""
-    failure, is_asked_for = "", measured.engine == "thread"
+    is_asked_for = measured.engine == "thread"
+    failure = measured.threads.failure if is_asked_for else ""
     if measured.ended is not None and measured.ended_in == "threads":
         failure = measured.ended
-    elif measured.threads is not None and is_asked_for:
-        failure = measured.threads.failure
     if failure:
         yield Finding(
             "fails-on-threads",
@@ -106,29 +104,18 @@ def _handles(measured: Measured) -> Iterator[Finding]:
     )
 
 
-_OPENING = {
-    "h5py.": "h5py.File(self.path, 'r')",
-    "sqlite3.": "sqlite3.connect(self.path)",
-    "lmdb.": "lmdb.open(self.path, readonly=True, lock=False)",
-    "socket.": "socket.create_connection(self.address)",
-}
-"""How to open a handle whose path is unknown, by part of its name; anything else is a file."""
-
-
 def _opened_later(name: str, handle: OpenHandle, *, on_threads: bool) -> str:
-    opening, kept = handle.opening, ""
-    if not opening:
-        opening = next((call for known, call in _OPENING.items() if known in handle.is_called), "open(self.path, 'rb')")
-        kept = f"# and keep what it was opened with: {opening.partition('(')[2].split(',')[0].rstrip(')')}\n"
+    argument = re.search(r"self\.\w+", handle.opening)  # not its own path, which is unknown
+    kept = "" if argument is None else f"# and keep what it was opened with: {argument[0]}\n"
     if on_threads:
         return (
             f"# in __init__:\n{kept}self.local = threading.local()\n"
             f"# in __getitem__, instead of self.{name}:\nif not hasattr(self.local, '{name}'):\n"
-            f"    self.local.{name} = {opening}\n{name} = self.local.{name}"
+            f"    self.local.{name} = {handle.opening}\n{name} = self.local.{name}"
         )
     return (
         f"# in __init__:\n{kept}self.{name} = None\n"
-        f"# in __getitem__:\nif self.{name} is None:\n    self.{name} = {opening}"
+        f"# in __getitem__:\nif self.{name} is None:\n    self.{name} = {handle.opening}"
     )
 
 
@@ -169,8 +156,8 @@ def _reused(samples: Samples) -> Iterator[Finding]:
         )
 
 
-def _sorted_labels(measured: Measured, samples: Samples) -> Iterator[Finding]:
-    loader = measured.loader
+def _sorted_labels(measured: Measured) -> Iterator[Finding]:
+    samples, loader = measured.samples, measured.loader
     if samples.sorted_labels and loader is not None and loader.is_sequential and (loader.batch_size or 0) > 1:
         yield Finding(
             "sorted-labels",
@@ -196,7 +183,8 @@ def _unpicklable(measured: Measured) -> Iterator[Finding]:
             evidence=str(batch.not_picklable),
         )
     elif state.not_picklable is not None:
-        is_sent = measured.start_method != "fork"
+        setup = measured.headroom if measured.loader is None else measured.loader
+        is_sent = setup.start_method != "fork"
         how = "one of which is the default here" if is_sent else "the defaults from Python 3.14 on, and on macOS"
         yield Finding(
             "unpicklable",

@@ -107,8 +107,8 @@ def both_loaders(
 ) -> Iterator[harness.Entry]:
     """Yield both loaders with one dataset, after a check that their batches are equal."""
     check_equal_batches(name, dataset, size)
-    options = argparse.Namespace(**{**vars(arguments), "workers": [workers], "engine": ["auto"]})
-    return rows.loaders(options, {"data": name}, rows.same(dataset), batch_size=size, shuffle=True)
+    options = argparse.Namespace(**{**vars(arguments), "workers": [workers], "engine": ["auto"], "batch_size": size})
+    return rows.entries(options, {"data": name}, rows.both(dataset, dataset, shuffle=True))
 
 
 # object: a dataset that has a length.

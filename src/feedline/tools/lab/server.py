@@ -238,8 +238,9 @@ class Server(uvicorn.Server):
     async def _page(self, _: Request) -> Response:
         nonce = secrets.token_urlsafe(24)
         policy = f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'"
+        rest = "img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
         headers = {
-            "content-security-policy": f"{policy}; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+            "content-security-policy": f"{policy}; {rest}",
             "cache-control": "no-store",
             "referrer-policy": "no-referrer",
             "x-content-type-options": "nosniff",

@@ -1,12 +1,14 @@
-"""Collates samples into a batch and sends it, to time both."""
+"""Collates samples into a batch and sends it, to time both: as they are, and as they could be."""
 
 from __future__ import annotations
 
 import pickle
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,26 +16,38 @@ from numpy.typing import NDArray
 
 from feedline.abc.framework import Framework
 from feedline.collate import default, pad
+from feedline.delivery.config import DEFAULT_DEPTH
 from feedline.errors import NotPicklable
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.insight.stats import shown
+from feedline.loader.base import LoaderBase, session_of
+from feedline.loader.loader import Loader
 from feedline.memory.codec import Codec, SlotFull, SlotWriter, Views
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor
+from feedline.system.process import scheduled_s
+from feedline.system.sizes import bytes_text
 from feedline.system.timing import Clock
-from feedline.tools.measure.fields import LONG_LIST, as_array, leaves
-from feedline.tools.measure.given_loader import carried_s
-from feedline.tools.measure.measured import Batch, FloatField
+from feedline.tools.measure.fields import LONG_LIST, as_array, field_in, leaves
+from feedline.tools.measure.measured import Batch, Faster, FloatField
 from feedline.tools.measure.noise import usual_s
 from feedline.types import CollateFunction
 
 _SPARE_BYTES = 16 << 20
 """Buffer space for the parts of a batch that are not arrays."""
+_MANY_FIELDS = 16
+"""With this many fields or more, the default collate function is slow because of them. Few fields cannot be collated
+faster. A guess."""
 _FLOATS = 4096
 """Fields with fewer values are ignored."""
 _CHECKED_SAMPLES = 8
 """Number of samples whose floats are checked."""
 _DISTINCT = 16
 """Floats with at least this many distinct values are taken for pixels, not for flags or classes. A guess."""
+_CARRIED = 200
+_CARRY_S = 0.25
+"""How many batches of ready samples a worker makes to measure the time of one, and for how long at most."""
+_CARRY_TIMEOUT_S = 30.0
 
 
 # Any, throughout: the user's values and functions.
@@ -46,59 +60,159 @@ def try_batch(samples: list[Any], given: CollateFunction | None, clock: Clock, *
         clock: measures the times.
         is_written: True if a worker process writes the batch into shared memory.
     """
-    is_custom = given is not None and not _is_default(given)
-    collate, batch = _first_that_works([given] if is_custom and given is not None else _defaults(), samples)
+    own = given if given is not None and not _is_default(given) else None
+    collate, batch = _first_that_works(_defaults() if own is None else [own], samples)
     if collate is None:
         return None
-    collate_s = usual_s(lambda: collate(samples), clock)
-    arrays = [array for sample in samples for _, value in leaves(sample) if (array := as_array(value)) is not None]
-    own: dict[str, Any] = {
-        "size": len(samples),
-        "collate": getattr(collate, "__qualname__", type(collate).__name__),
-        "is_custom": is_custom,
-        "collate_s": collate_s,
-        "copy_s": _copy_s(arrays, clock),
-        "bytes": sum(array.nbytes for _, value in leaves(batch) if (array := as_array(value)) is not None),
-        "fields": len(list(leaves(samples[0]))),
-    }
+    arrays = _arrays_in(samples)
+    collate_s, copy_s = (usual_s(call, clock) for call in (lambda: collate(samples), lambda: _block_of(arrays)))
+    array_bytes = sum(array.nbytes for array in _arrays_in(batch))
     try:
+        objects = {name: len(pickle.dumps(one, 5)) for name, one in leaves(batch) if as_array(one) is None}
         whole = len(pickle.dumps(batch, 5))
         codec, buffer = Codec(_framework()), np.zeros(2 * whole + _SPARE_BYTES, np.uint8)
         sent_s = usual_s(lambda: codec.decode(codec.encode(batch, SlotWriter(buffer)), Views(buffer)), clock)
     except (NotPicklable, SlotFull, pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
-        return Batch(**own, carry_s=collate_s, not_picklable=words(exc))
+        return Batch(len(samples), collate_s, copy_s, array_bytes, collate_s, not_picklable=words(exc))
+    trial = _Trial(samples, collate, clock, is_written)
+    carry_s, object_bytes = trial.carry_s(samples, collate) or collate_s + sent_s, sum(objects.values())
+    faster = trial.by_default(batch) if own is not None else None
+    if faster is None and object_bytes > array_bytes:
+        largest = max(objects, key=objects.__getitem__)
+        kind = type(dict(leaves(batch))[largest]).__name__
+        faster = trial.without_objects(
+            largest, f"{bytes_text(object_bytes)} of it are objects, which are pickled, the largest {largest} ({kind})"
+        )
+    elif faster is None and own is not None:
+        fix = "Stack arrays in one call (np.stack, torch.stack) instead of value by value."
+        faster = Faster(f"{trial.name} takes {shown(collate_s)}", fix)
+    elif faster is None and (count := len(list(leaves(samples[0])))) >= _MANY_FIELDS:
+        faster = Faster(
+            f"Samples have {count} fields, which are collated one by one",
+            "Return fewer and larger fields: one array of many numbers instead of many fields of one.",
+        )
+    floats = tuple(trial.floats(carry_s))
+    return Batch(
+        len(samples), collate_s, copy_s, array_bytes + object_bytes, carry_s, sent_s, object_bytes, faster, floats
+    )
 
-    def carry_s(some: list[Any], function: CollateFunction) -> float | None:
+
+@dataclass(frozen=True)
+class _Trial:
+    """Makes batches of changed samples, to time them."""
+
+    samples: list[Any]
+    collate: CollateFunction
+    clock: Clock
+    is_written: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the collate function."""
+        return getattr(self.collate, "__qualname__", type(self.collate).__name__)
+
+    def carry_s(self, samples: list[Any], collate: CollateFunction) -> float | None:
+        """Return the time of a worker for a batch of these samples; None if that fails."""
         try:
-            return carried_s(some, function) if is_written else usual_s(lambda: function(some), clock)
+            return _carried_s(samples, collate) if self.is_written else usual_s(lambda: collate(samples), self.clock)
         except Exception:  # raised by the user's function, or because no process can be started
             return None
 
-    def changed_s(change: Callable[[Any], object], name: str, function: CollateFunction) -> float | None:
-        """Return the time to carry the samples with one field changed; None if that fails."""
-        return carry_s([_changed(one, name, change) for one in samples], function)
+    def changed(self, name: str, change: Callable[[Any], object]) -> list[Any]:
+        """Return the samples with one field changed."""
+        return [_changed(one, name, change) for one in self.samples]
 
-    objects = {name: (value, len(pickle.dumps(value, 5))) for name, value in leaves(batch) if as_array(value) is None}
-    largest = max(objects, key=lambda name: objects[name][1], default="")
-    change, kind = _change(samples[0], largest)
-    as_arrays_s = None if change is None else changed_s(change, largest, _defaults()[0])
-    if change is not None and as_arrays_s is not None:  # the change itself takes the dataset time
-        as_arrays_s += usual_s(lambda: [_changed(one, largest, change) for one in samples], clock)
-    own["bytes"] += (object_bytes := sum(size for _, size in objects.values()))
-    return Batch(
-        **own,
-        carry_s=carry_s(samples, collate) or collate_s + sent_s,
-        sent_s=sent_s,
-        object_bytes=object_bytes,
-        objects=f"{largest} ({type(objects[largest][0]).__name__})" if largest else "",
-        object_kind=kind,
-        as_arrays_s=as_arrays_s,
-        by_default_s=carry_s(samples, _defaults()[0]) if is_custom and _makes(samples, batch) else None,
-        floats=tuple(
-            replace(one, carry_s=changed_s(partial(_as_bytes, scale=255 if one.is_scaled else 1), one.name, collate))
-            for one in _floats(samples, clock)
-        ),
-    )
+    def by_default(self, batch: object) -> Faster | None:
+        """Return the time of the default collate function, if that makes the same batch."""
+        _, other = _first_that_works(_defaults()[:1], self.samples)
+        then_s = self.carry_s(self.samples, _defaults()[0]) if _are_equal(batch, other) else None
+        if then_s is None:
+            return None
+        return Faster(
+            f"{self.name} makes the batch that the default makes in {shown(then_s)}",
+            "Leave out collate_fn: the default makes the same batches.",
+            "DataLoader(dataset)",
+            then_s,
+        )
+
+    def without_objects(self, name: str, cause: str) -> Faster:
+        """Return the time of a batch of arrays, or of one text for each sample, instead of the objects in a field."""
+        value, field = dict(leaves(self.samples[0])).get(name), field_in("sample", name)
+        change: Callable[[Any], object]
+        if isinstance(value, (list, tuple)) and value and all(isinstance(item, str) for item in value):
+            change, fix = "\0".join, "Join the texts of a sample into one, and split it where the texts are used."
+            code = f'{field} = "\\0".join({field})\n# in the training loop, for each text of the batch:\n'
+            code += 'texts = text.split("\\0")'
+        elif isinstance(value, (list, tuple)) and value and all(isinstance(item, (int, float)) for item in value):
+            change, fix = np.asarray, "Return an array: it is written into shared memory as it is."
+            code = f"{field} = np.asarray({field})"
+        else:
+            return Faster(cause, "Return arrays or tensors: they are written into shared memory as they are.")
+        then_s = self.carry_s(self.changed(name, change), _defaults()[0])
+        if then_s is not None:  # the change itself takes the dataset time
+            then_s += usual_s(lambda: self.changed(name, change), self.clock)
+        return Faster(cause, fix, code, then_s)
+
+    def floats(self, carry_s: float) -> Iterator[FloatField]:
+        """Yield the fields of floats whose values fit into bytes; `carry_s` is the time of a batch as it is."""
+        fields: dict[str, list[Any]] = {}
+        for sample in self.samples[:_CHECKED_SAMPLES]:
+            for name, value in leaves(sample):
+                array = as_array(value)
+                if array is not None and array.dtype in (np.float32, np.float64) and array.size >= _FLOATS:
+                    fields.setdefault(name, []).append(value)
+        for name, values in fields.items():
+            for scale in (1, 255):
+                small = [one for value in values if (one := _as_bytes(value, scale)) is not None]
+                if len(small) < len(values) or len(np.unique(small[0])) < _DISTINCT:
+                    continue
+                array = np.asarray(as_array(values[0]))
+                then_s = self.carry_s(self.changed(name, partial(_as_bytes, scale=scale)), self.collate)
+                saved_s = usual_s(partial(_as_floats, small[0], values[0], scale), self.clock)
+                if then_s is not None:
+                    saved_s += max(0.0, carry_s - then_s) / len(self.samples)
+                yield FloatField(name, str(array.dtype), scale > 1, array.nbytes, saved_s)
+                break
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A dataset whose samples are already made."""
+
+    samples: list[object]
+
+    def __len__(self) -> int:
+        return 2 * _CARRIED * len(self.samples)
+
+    def __getitem__(self, index: int) -> object:
+        return self.samples[index % len(self.samples)]
+
+
+def _carried_s(samples: list[object], collate: CollateFunction) -> float:
+    """Return the CPU time that a worker process needs for a batch whose samples are already made.
+
+    Raises any exception of the collate function or of the system.
+    """
+    ready, size, depth = _Ready(samples), len(samples), DEFAULT_DEPTH + 1  # more than the default: one task at a time
+    loader: LoaderBase
+    if "torch" in sys.modules:
+        from feedline.loader.torch import DataLoader  # the program has imported torch
+
+        loader = DataLoader(
+            ready, size, collate_fn=collate, num_workers=1, prefetch_factor=depth, timeout=_CARRY_TIMEOUT_S
+        )
+    else:
+        loader = Loader(ready, size, collate_fn=collate, workers=1, prefetch=depth, timeout_s=_CARRY_TIMEOUT_S)
+    with loader:
+        batches = iter(loader)
+        next(batches)
+        (pid,) = session_of(loader).resources.worker_pids
+        before_s, until_s, count = scheduled_s(pid)[0], time.monotonic() + _CARRY_S, 0
+        for _ in islice(batches, _CARRIED):
+            count += 1
+            if time.monotonic() > until_s:
+                break
+        return (scheduled_s(pid)[0] - before_s) / count
 
 
 def _defaults() -> list[CollateFunction]:
@@ -125,9 +239,8 @@ def _is_default(collate: CollateFunction) -> bool:
     return is_torchs or getattr(collate, "is_default", False)
 
 
-def _makes(samples: list[Any], batch: object) -> bool:
-    """True if the default function makes the same batch of these samples."""
-    _, other = _first_that_works(_defaults()[:1], samples)
+def _are_equal(batch: object, other: object) -> bool:
+    """True if two batches have the same fields, types and values."""
     fields, others = list(leaves(batch)), list(leaves(other))
     if type(batch) is not type(other) or len(fields) != len(others):
         return False
@@ -143,17 +256,13 @@ def _makes(samples: list[Any], batch: object) -> bool:
     return True
 
 
-def _copy_s(arrays: list[NDArray[np.generic]], clock: Clock) -> float:
-    """Return the time to copy arrays one after another into new memory, as every collate function must."""
+def _arrays_in(value: object) -> list[NDArray[np.generic]]:
+    return [array for _, one in leaves(value) if (array := as_array(one)) is not None]
 
-    def copy() -> None:
-        buffer = np.empty(sum(array.nbytes for array in arrays), np.uint8)
-        place = 0
-        for array in arrays:
-            buffer[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
-            place += array.nbytes
 
-    return usual_s(copy, clock)
+def _block_of(arrays: list[NDArray[np.generic]]) -> NDArray[np.uint8]:
+    """Copy arrays one after another into new memory, as every collate function must."""
+    return np.concatenate([np.empty(0, np.uint8), *(array.reshape(-1).view(np.uint8) for array in arrays)])
 
 
 def _framework() -> Framework:
@@ -162,16 +271,6 @@ def _framework() -> Framework:
     from feedline.frameworks.torch import TorchFramework  # the program has imported torch
 
     return TorchFramework()
-
-
-def _change(sample: object, field: str) -> tuple[Callable[[Any], object] | None, str]:
-    """Return what makes an array or one text of a field that is a list, and its kind: "numbers" or "texts"."""
-    value = dict(leaves(sample)).get(field)
-    if isinstance(value, (list, tuple)) and value and all(isinstance(item, str) for item in value):
-        return "\0".join, "texts"
-    if isinstance(value, (list, tuple)) and value and all(isinstance(item, (int, float)) for item in value):
-        return np.asarray, "numbers"
-    return None, ""
 
 
 def _changed(value: object, target: str, change: Callable[[Any], object], name: str = "") -> object:
@@ -183,26 +282,6 @@ def _changed(value: object, target: str, change: Callable[[Any], object], name: 
     if isinstance(value, (list, tuple)) and len(value) < LONG_LIST:
         return [_changed(held, target, change, f"{name or 'sample'}[{place}]") for place, held in enumerate(value)]
     return change(value) if (name or "sample") == target else value
-
-
-def _floats(samples: list[Any], clock: Clock) -> Iterator[FloatField]:
-    """Yield the fields of floats whose values fit into bytes."""
-    fields: dict[str, list[Any]] = {}
-    for sample in samples[:_CHECKED_SAMPLES]:
-        for name, value in leaves(sample):
-            array = as_array(value)
-            if array is not None and array.dtype in (np.float32, np.float64) and array.size >= _FLOATS:
-                fields.setdefault(name, []).append(value)
-    for name, values in fields.items():
-        for scale in (1, 255):
-            small = [one for value in values if (one := _as_bytes(value, scale)) is not None]
-            if len(small) < len(values) or len(np.unique(small[0])) < _DISTINCT:
-                continue
-            array = as_array(values[0])
-            assert array is not None  # see above
-            convert_s = usual_s(_conversion(small[0], values[0], scale), clock)
-            yield FloatField(name, str(array.dtype), scale > 1, convert_s, array.nbytes)
-            break
 
 
 def _as_bytes(value: Any, scale: int) -> Any:
@@ -220,9 +299,7 @@ def _as_bytes(value: Any, scale: int) -> Any:
     return sys.modules["torch"].from_numpy(small) if is_tensor(value) else small
 
 
-def _conversion(small: Any, value: Any, scale: int) -> Callable[[], object]:
-    """Return a function that converts bytes to floats, as the dataset presumably does."""
-    if is_tensor(value):
-        return (lambda: small.to(value.dtype) / scale) if scale > 1 else (lambda: small.to(value.dtype))
-    dtype = value.dtype
-    return (lambda: small.astype(dtype) / np.float32(scale)) if scale > 1 else (lambda: small.astype(dtype))
+def _as_floats(small: Any, value: Any, scale: int) -> object:
+    """Convert bytes to floats like `value`, as the dataset presumably does."""
+    floats = small.to(value.dtype) if is_tensor(value) else small.astype(value.dtype)
+    return floats / scale if scale > 1 else floats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -35,6 +36,17 @@ def leaves(value: object, name: str = "", depth: int = 0) -> Iterator[tuple[str,
         yield name or "sample", value
 
 
+def field_in(whole: str, name: str) -> str:
+    """Return the expression for a field of a sample or batch, from the name that `leaves` gives it.
+
+    Example:
+        >>> field_in("batch", "sample"), field_in("batch", "sample[0]"), field_in("batch", "boxes[1].id")
+        ('batch', 'batch[0]', 'batch["boxes"][1]["id"]')
+    """
+    steps = re.findall(r"\[\d+\]|[^.\[]+", name.removeprefix("sample"))
+    return whole + "".join(step if step.startswith("[") else f'["{step}"]' for step in steps)
+
+
 def as_array(value: Any) -> NDArray[np.generic] | None:
     """Return an array or CPU tensor as an array, without a copy; None for anything else."""
     if isinstance(value, np.ndarray):
@@ -57,10 +69,8 @@ def size_of(sample: object) -> int:
             count += array.nbytes
         elif isinstance(value, (str, bytes, bytearray)):
             count += len(value)
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            count += 8 * len(value)
         else:
-            count += 8
+            count += 8 * len(value) if isinstance(value, (list, tuple, set, frozenset)) else 8
     return count
 
 

@@ -89,6 +89,30 @@ def worker_arguments(
 
 
 @dataclass(frozen=True)
+class Loading:
+    """How one of the loaders is to be opened."""
+
+    workers: int
+    batch_size: int
+    engine: str | None = None
+    """feedline's engine; None for other loaders."""
+    start_method: str | None = None
+    prefetch: int | None = None
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The arguments that torch's loader and feedline's have in common."""
+        workers = worker_arguments(self.workers, start_method=self.start_method, prefetch=self.prefetch)
+        return {"batch_size": self.batch_size, **workers}
+
+    # object: a dataset, and arguments of torch's DataLoader.
+    def open(self, dataset: object, **arguments: object) -> LoaderLike:
+        """Open feedline's loader if there is an engine, and otherwise torch's."""
+        side = Side(TORCH if self.engine is None else FEEDLINE, self.engine)
+        return side.open(dataset, **{**self.options, **arguments})
+
+
+@dataclass(frozen=True)
 class Settings:
     """The settings of `run_rounds` that the command line offers."""
 

@@ -17,11 +17,10 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from feedline.errors import BadOption, DatasetFailed, FeedlineError, InternalError
+from feedline.errors import DatasetFailed, FeedlineError, InternalError
 from feedline.system.openmp import prepare_fork
 from feedline.system.process import scheduled_s, seen_bytes
 from feedline.system.sizes import bytes_text
@@ -60,18 +59,18 @@ K = TypeVar("K", bound=Kept)
 
 
 @dataclass(frozen=True)
-class Message:
-    """A message from the process that probes a dataset."""
+class _Message:
+    """A message from the process that runs user code."""
 
     kind: Literal["stage", "part", "failed", "done"]
     name: str = ""
-    """The stage, the attribute to set (such as a field of `Measured`), or the reason for a failure."""
-    # Any: the value of the attribute, or the text and traceback of a failure.
+    """The stage, or the attribute to set."""
+    # Any: the value of the attribute; or feedline's error, or the traceback of another.
     value: Any = None
 
 
 Send = Callable[..., None]
-"""Sends a message; takes the fields of `Message`."""
+"""Sends "stage" and its name, or "part", the name of an attribute and its value."""
 
 
 def watch(
@@ -81,14 +80,13 @@ def watch(
     seconds: float,
     memory_bytes: int | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
-    subject: str = "The dataset",
 ) -> K:
     """Run user code in a process that is killed when its time or memory is up, and return its results.
 
     `body` runs in that process and sends stages and attributes of `kept`. Blocks for about `seconds`; a step that has
     begun may take a second longer, or ten if it computes. Time in which the process had no core, or the machine was
     suspended, does not count. The process may use `memory_bytes`, or four fifths of the free memory if that is None.
-    `on_stage` is called with the name of each stage when it begins; errors name `subject`.
+    `on_stage` is called with the name of each stage when it begins.
 
     Raises BadOption: there is no such dataset; DatasetFailed: it cannot be made, has no samples, or no sample can be
     made within this time and memory; InternalError: `body` itself failed.
@@ -105,7 +103,7 @@ def watch(
         process.start()
     far.close()
     try:
-        return _Listening(near, process, stacks, memory_bytes, on_stage, subject).listen(TimeBudget(seconds), kept)
+        return _Listener(near, process.pid, stacks, memory_bytes, on_stage).listen(TimeBudget(seconds), kept)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)  # until it leads its own session, it may be in ours
@@ -117,6 +115,7 @@ def watch(
         stacks.close()
 
 
+@dataclass
 class TimeBudget:
     """Decides when a process has used up its time. Only time in which the process could run counts.
 
@@ -125,19 +124,20 @@ class TimeBudget:
     thread of the process was ready but had no core does not count either.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._limit_s = _START_S
-        self._last_s: float | None = None
-        self._queued_s = 0.0
-        self._moved_s = 0.0
-        self._moved_at_s = 0.0
-        self.spent_s = 0.0
-        """Time counted since the process began."""
+    seconds: float
+    """What the process is given once it has started."""
+    spent_s: float = 0.0
+    """Time counted since it has started; before that, since it was created."""
+    has_begun: bool = False
+    _last: tuple[float, float] | None = None
+    """The time and the time without a core at the last poll."""
+    _moved: tuple[float, float] = (0.0, 0.0)
+    """How long the processes had computed when they were last seen to, and the time counted then."""
 
     def begin(self) -> None:
         """Start counting the given time: the process has started."""
-        self._limit_s, self.spent_s = self._seconds, 0.0
+        if not self.has_begun:
+            self.has_begun, self.spent_s = True, 0.0
 
     def is_over(self, now_s: float, queued_s: float, moved_s: Callable[[], float]) -> bool:
         """Count the time since the last call, and return True if the process must be ended.
@@ -148,17 +148,17 @@ class TimeBudget:
             moved_s: returns how long the process and its children have computed or waited for a core. Called only when
                 the time is up.
         """
-        if self._last_s is not None:
-            step_s = min(now_s - self._last_s, 2 * _POLL_S)
-            self.spent_s += max(0.0, step_s - max(0.0, queued_s - self._queued_s))
-        self._last_s, self._queued_s = now_s, queued_s
-        beyond_s = self.spent_s - self._limit_s
+        if self._last is not None:
+            step_s = min(now_s - self._last[0], 2 * _POLL_S)
+            self.spent_s += max(0.0, step_s - max(0.0, queued_s - self._last[1]))
+        self._last = now_s, queued_s
+        beyond_s = self.spent_s - (self.seconds if self.has_begun else _START_S)
         if beyond_s <= 0:
             return False
         moved = moved_s()
-        if moved - self._moved_s > _MOVING * _GRACE_S:
-            self._moved_s, self._moved_at_s = moved, self.spent_s
-        return beyond_s > _BUSY_GRACE_S or (beyond_s > _GRACE_S and self.spent_s - self._moved_at_s > _GRACE_S)
+        if moved - self._moved[0] > _MOVING * _GRACE_S:
+            self._moved = moved, self.spent_s
+        return beyond_s > _BUSY_GRACE_S or (beyond_s > _GRACE_S and self.spent_s - self._moved[1] > _GRACE_S)
 
 
 def _session_s(leader: int) -> float:
@@ -175,93 +175,72 @@ def _session_s(leader: int) -> float:
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class _Listening:
+@dataclass
+class _Listener:
     """Receives the messages of the process, and ends it when its time or memory is up."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        process: BaseProcess,
-        stacks: Stacks,
-        memory_bytes: int,
-        on_stage: Callable[[str], None],
-        subject: str,
-    ) -> None:
-        self._subject = subject
-        self._connection = connection
-        self._process = process
-        self._stacks = stacks
-        self._memory_bytes = memory_bytes
-        self._on_stage = on_stage
-        self._stage = "start"
+    connection: Connection
+    pid: int
+    stacks: Stacks
+    memory_bytes: int
+    on_stage: Callable[[str], None]
+    stage: str = "start"
 
     def listen(self, budget: TimeBudget, kept: K) -> K:
         """Receive messages until the last one, or until the time is up."""
-        pid = self._process.pid or 0
         while True:
             # The death of the process does not close the connection if its own children still hold it.
-            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            if self._connection.poll(0 if end is not None else _POLL_S):
+            end = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if self.connection.poll(0 if end is not None else _POLL_S):
                 try:
-                    message: Message = self._connection.recv()
+                    message: _Message = self.connection.recv()
                 except EOFError:
-                    end = end or os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-                    return self._died(end, kept)
-                if message.kind == "done":
-                    return kept
-                if self._stage == "start":
+                    end = end or os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+                else:
+                    if message.kind == "done":
+                        return kept
                     budget.begin()
-                self._take(message, kept)
-                continue
-            if end is not None:
-                return self._died(end, kept)
-            used = seen_bytes(pid) or 0
-            if used > self._memory_bytes:
-                text = f"took {bytes_text(used)} of memory, and the limit is {bytes_text(self._memory_bytes)}"
-                return self._cut_short(kept, "crashes", text, self._stacks.of(pid))
-            computed_s, queued_s = scheduled_s(pid)
-            if budget.is_over(time.monotonic(), queued_s, lambda: _session_s(pid)):
+                    self._take(message, kept)
+                    continue
+            if end is not None:  # it is not reaped yet, so its session can still be killed
+                return self._cut_short(kept, "crashes", _how(end), self.stacks.read())
+            used = seen_bytes(self.pid) or 0
+            if used > self.memory_bytes:
+                text = f"took {bytes_text(used)} of memory, and the limit is {bytes_text(self.memory_bytes)}"
+                return self._cut_short(kept, "crashes", text, self.stacks.of(self.pid))
+            computed_s, queued_s = scheduled_s(self.pid)
+            if budget.is_over(time.monotonic(), queued_s, lambda: _session_s(self.pid)):
                 text = f"did not finish within {budget.spent_s:.0f} s, of which it computed {computed_s:.1f} s"
-                return self._cut_short(kept, "hangs", text, self._stacks.of(pid))
+                return self._cut_short(kept, "hangs", text, self.stacks.of(self.pid))
 
-    def _take(self, message: Message, kept: K) -> None:
+    def _take(self, message: _Message, kept: Kept) -> None:
         if message.kind == "stage":
-            self._stage = message.name
-            self._on_stage(message.name)
+            self.stage = message.name
+            self.on_stage(message.name)
         elif message.kind == "part":
             setattr(kept, message.name, message.value)
-        elif message.name == "wrong":
-            raise BadOption(message.value[0])
-        elif message.name == "internal":
-            raise InternalError(f"A part of the probe itself failed, {self._where}:\n{message.value[0]}")
+        elif isinstance(message.value, FeedlineError):
+            raise message.value
         else:
-            text, traceback = message.value
-            raise DatasetFailed(text, message.name, traceback)
+            raise InternalError(f"A part of the probe itself failed, {self._where}:\n{message.value}")
 
     @property
     def _where(self) -> str:
-        return _WHERE.get(self._stage) or f"while it was measured ({self._stage})"
-
-    def _died(self, end: os.waitid_result | None, kept: K) -> K:
-        """Describe how the process ended. It is not reaped yet, so its session can still be killed."""
-        assert end is not None  # a blocking waitid() returns a result
-        if end.si_code != os.CLD_EXITED:
-            how = f"was killed by signal {end.si_status} ({signal.strsignal(end.si_status)})"
-        else:
-            how = f"ended its process with status {end.si_status}"
-        return self._cut_short(kept, "crashes", how, self._stacks.read() or None)
+        return _WHERE.get(self.stage) or f"while it was measured ({self.stage})"
 
     def _cut_short(self, kept: K, reason: str, what: str, stack: str | None) -> K:
         """Return the results so far if samples were made; otherwise raise."""
-        where = self._where
+        text = f"The dataset {what}, {self._where}"
         if kept.is_useful:
-            kept.ended, kept.ended_in = f"{self._subject} {what}, {where}", self._stage
+            kept.ended, kept.ended_in = text, self.stage
             return kept
-        advice = {
-            "hangs": "Check what it waits for; if it is only slow, give it more time with --seconds.",
-            "crashes": "Run it alone, in a separate program: python -X faulthandler.",
-        }
-        raise DatasetFailed(f"{self._subject} {what}, {where}. {advice[reason]}", reason, _users(stack or ""))
+        raise DatasetFailed(f"{text}. {_ADVICE[reason]}", reason, _users(stack or ""))
+
+
+def _how(end: os.waitid_result) -> str:
+    if end.si_code != os.CLD_EXITED:
+        return f"was killed by signal {end.si_status} ({signal.strsignal(end.si_status)})"
+    return f"ended its process with status {end.si_status}"
 
 
 def _users(stack: str) -> str:
@@ -271,8 +250,10 @@ def _users(stack: str) -> str:
 
 
 _OURS = (f'File "{Path(__file__).parents[2]}', "multiprocessing/", 'File "<frozen')
-
-
+_ADVICE = {
+    "hangs": "Check what it waits for; if it is only slow, give it more time with --seconds.",
+    "crashes": "Run it alone, in a separate program: python -X faulthandler.",
+}
 _WHERE = {
     "start": "before any of its code ran",
     "import": "while it was imported and created",
@@ -299,14 +280,12 @@ def _run(body: Callable[[Send], None], parent_pid: int, connection: Connection, 
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # killed first if the machine runs out of memory
     try:
-        body(lambda *fields: connection.send(Message(*fields)))
-        connection.send(Message("done"))
+        body(lambda *fields: connection.send(_Message(*fields)))
+        connection.send(_Message("done"))
     except FeedlineError as exc:
-        failed = exc if isinstance(exc, DatasetFailed) else None
-        reason = "wrong" if failed is None else failed.reason
-        connection.send(Message("failed", reason, (str(exc), "" if failed is None else failed.traceback)))
+        connection.send(_Message("failed", value=exc))
     except Exception as exc:  # exceptions of user code are caught where it is called
-        connection.send(Message("failed", "internal", ("".join(traceback.format_exception(exc)), "")))
+        connection.send(_Message("failed", value="".join(traceback.format_exception(exc))))
 
 
 def _warn_once() -> None:

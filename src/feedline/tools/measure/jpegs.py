@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from feedline import images
 from feedline.datasets import FileDataset
 from feedline.datasets.derived.split import Subset
 from feedline.tools.measure import rows
-from feedline.tools.measure.harness import FEEDLINE, TORCH, Case, Entry, Side
+from feedline.tools.measure.harness import Entry
 
 IMAGE_WIDTH, IMAGE_HEIGHT, CROP = 500, 375, 224
 _MEAN = np.array(images.IMAGENET_MEAN, dtype=np.float32)
@@ -125,16 +124,9 @@ def image_pipeline(paths: list[Path], length: int) -> object:
     return Subset(files, np.arange(length) % len(files))
 
 
-def entries(
-    paths: list[Path], length: int, arguments: argparse.Namespace, decoders: Sequence[str] = DECODERS
-) -> Iterator[Entry]:
+def entries(paths: list[Path], length: int, arguments: argparse.Namespace) -> Iterator[Entry]:
     """Yield `feedline.images` behind feedline's loader beside torch's loader with each decoder."""
     ours = image_pipeline(paths, length)
-    for decoder in decoders:
-        datasets = {TORCH: JpegFiles(paths, decoder, length), FEEDLINE: ours}
-        case: Case = {"decoder": f"feedline : {decoder}"}
-        yield from rows.loaders(arguments, case, partial(_of_side, datasets), shuffle=True)
-
-
-def _of_side(datasets: Mapping[str, object], side: Side) -> object:
-    return datasets[side.library]
+    for decoder in DECODERS:
+        ways = rows.both(JpegFiles(paths, decoder, length), ours, shuffle=True)
+        yield from rows.entries(arguments, {"decoder": f"feedline : {decoder}"}, ways)

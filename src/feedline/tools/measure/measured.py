@@ -7,7 +7,6 @@ not look like a slow dataset.
 from __future__ import annotations
 
 import multiprocessing
-import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,9 +24,9 @@ STAGES = ("import", "samples", "batch", "loader", "threads")
 class Making:
     """The dataset before its first sample."""
 
-    kind: str
+    kind: str = ""
     """The name of its class."""
-    length: int | None
+    length: int | None = None
     """None if the dataset does not report its length."""
     is_map: bool = True
     is_async: bool = False
@@ -54,8 +53,8 @@ class OpenHandle:
     is_called: str
     trouble: str
     advice: str
-    opening: str = ""
-    """The call that opens the same file, database or connection; empty if that is unknown."""
+    opening: str = "open(self.path, 'rb')"
+    """The call that opens it again; of an attribute of the dataset if its own path is unknown."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,8 @@ class State:
     not_picklable: str | None = None
     """What cannot be pickled, and why; None if everything can."""
     pickle_advice: str = ""
+    lock: str = ""
+    """The name of a lock of `threading` in the dataset or its module; empty if there is none."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,13 @@ class Reopened:
     """How many of the probed samples opened it."""
     read_bytes: int
     """Bytes that one sample reads from all files."""
-    way: str
-    """How to keep it: a key of `opened_files.WAYS`."""
     again_s: float
-    """What a sample saves if the file is kept this way."""
+    """What a sample saves if the file is kept."""
+    is_read: bool
+    """True if samples read all of it."""
+    fix: str
+    """How to keep it, as a sentence and as code."""
+    code: str
 
 
 @dataclass(frozen=True)
@@ -109,12 +113,8 @@ class SlowRows:
     """The time that our source takes for a row, in batches of random order."""
     unused: int = 0
     """How many more rows our source has than there are samples."""
-    field: str = ""
-    """The HDF5 dataset with the largest chunks."""
-    chunk: tuple[int, ...] = ()
-    """The shape of its chunks; empty without."""
-    chunk_bytes: int = 0
-    compression: str = ""
+    chunks: str = ""
+    """The compressed chunks of many rows that a sample unpacks, in words; empty if it unpacks none."""
 
 
 @dataclass(frozen=True)
@@ -137,22 +137,13 @@ class SlowImages:
 
 
 @dataclass(frozen=True)
-class Lock:
-    """A lock that samples hold."""
-
-    path: str
-    share: float
-    """The share of a sample's time in which it is held."""
-
-
-@dataclass(frozen=True)
 class Samples:
     """Samples made one after the other."""
 
-    seconds: tuple[float, ...]
-    cpu_share: float
+    seconds: tuple[float, ...] = ()
+    cpu_share: float = 1.0
     """The share of the median sample's time spent computing."""
-    sample_bytes: float
+    sample_bytes: float = 0.0
     repeated: tuple[tuple[str, float], ...] = ()
     """The slowest samples, and their times when made again."""
     failed: int = 0
@@ -161,7 +152,6 @@ class Samples:
     reopened: tuple[Reopened, ...] = ()
     rows: SlowRows | None = None
     images: SlowImages | None = None
-    locks: tuple[Lock, ...] = ()
     lengths: tuple[int, ...] = ()
     """Lengths of the first axis of the largest field whose samples differ in length; empty if none differ."""
     length_field: str = "sample"
@@ -208,17 +198,6 @@ class Noise:
         )
 
 
-def field_in(whole: str, name: str) -> str:
-    """Return the expression for a field of a sample or batch, from the probe's name for it.
-
-    Example:
-        >>> field_in("batch", "sample"), field_in("batch", "sample[0]"), field_in("batch", "boxes[1].id")
-        ('batch', 'batch[0]', 'batch["boxes"][1]["id"]')
-    """
-    steps = re.findall(r"\[\d+\]|[^.\[]+", name.removeprefix("sample"))
-    return whole + "".join(step if step.startswith("[") else f'["{step}"]' for step in steps)
-
-
 @dataclass(frozen=True)
 class FloatField:
     """A field of floats whose values fit into bytes."""
@@ -227,11 +206,20 @@ class FloatField:
     dtype: str
     is_scaled: bool
     """True if the values are k/255, False if they are whole numbers from 0 to 255."""
-    convert_s: float
-    """Time to convert one sample from bytes."""
     sample_bytes: int
+    saved_s: float
+    """What a sample saves as bytes: the time to convert it, and its share of a smaller batch."""
+
+
+@dataclass(frozen=True)
+class Faster:
+    """What takes the time of a batch, and how to save it."""
+
+    cause: str
+    fix: str
+    code: str | None = None
     carry_s: float | None = None
-    """Like `Batch.carry_s`, if samples held bytes instead; None if that was not measured."""
+    """`Batch.carry_s` with the fix; None if it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -239,9 +227,6 @@ class Batch:
     """One batch of the samples made."""
 
     size: int
-    collate: str
-    """The name of the collate function."""
-    is_custom: bool
     collate_s: float
     copy_s: float
     """Time to copy the arrays of its samples into one block."""
@@ -252,16 +237,7 @@ class Batch:
     """Time to write it into shared memory and to read it back."""
     object_bytes: int = 0
     """Pickled size of everything that is not an array."""
-    objects: str = ""
-    """Type and field of the largest of these objects."""
-    object_kind: str = ""
-    """The largest object in a sample: "numbers" or "texts" for a list of them; empty for anything else."""
-    as_arrays_s: float | None = None
-    """`carry_s` if these objects were changed as the finding suggests; None if that was not tried."""
-    by_default_s: float | None = None
-    """`carry_s` with the default collate function; None unless that makes the same batch as the loader's own."""
-    fields: int = 1
-    """Fields of a sample, which are collated one by one."""
+    faster: Faster | None = None
     floats: tuple[FloatField, ...] = ()
     not_picklable: str | None = None
 
@@ -270,27 +246,13 @@ class Batch:
 class Threads:
     """The same samples made by several threads."""
 
-    rates: dict[int, float]
+    rates: dict[int, float] = field(default_factory=dict)
     """Samples per second, by number of threads."""
-    helped: float = 1.0
-    """CPU time of the whole process, as a multiple of that of the thread that makes samples: libraries also have
-    threads."""
+    speedup: float | None = None
+    """The speedup of two threads over one, if each had its own core. None if that is unknown: they were not tried, or a
+    library's own threads computed, too."""
     failure: str = ""
     """The exception of a sample on threads, with the user's frames."""
-    awake: dict[int, float] = field(default_factory=dict)
-    """By number of threads: the share of their time in which they computed or waited for a core. For the rest they
-    slept or waited for the interpreter's lock."""
-
-    def speedup(self, count: int) -> float | None:
-        """Return the speedup of `count` threads over one, each on its own core; None if not tried.
-
-        Uses the time in which threads did not wait for each other: rates depend on what else uses the cores.
-        """
-        if count not in self.rates:
-            return None
-        if self.awake.get(1) and count in self.awake:
-            return count * self.awake[count] / self.awake[1]
-        return self.rates[count] / self.rates[1]
 
 
 @dataclass(frozen=True)
@@ -325,11 +287,6 @@ class Headroom:
     """Default start method of worker processes."""
     local_ranks: int = 1
 
-    @property
-    def rank_cores(self) -> int:
-        """The number of cores per rank."""
-        return max(1, self.cores // self.local_ranks)
-
 
 def headroom_now() -> Headroom:
     """Return the resources that the system grants this process."""
@@ -344,14 +301,15 @@ def headroom_now() -> Headroom:
 
 @dataclass
 class Measured:
-    """All measurements. None marks those that the probe did not reach."""
+    """All measurements, as far as the probe has come; those of samples are there if it has not raised an exception."""
 
     headroom: Headroom
-    making: Making | None = None
+    making: Making = field(default_factory=Making)
     state: State = field(default_factory=State)
-    samples: Samples | None = None
+    samples: Samples = field(default_factory=Samples)
     batch: Batch | None = None
-    threads: Threads | None = None
+    """None if the samples cannot be collated."""
+    threads: Threads = field(default_factory=Threads)
     loader: LoaderSetup | None = None
     noise: Noise = field(default_factory=Noise)
     ended: str | None = None
@@ -362,7 +320,7 @@ class Measured:
     @property
     def is_useful(self) -> bool:
         """True if there is enough to report even if the probe ends early."""
-        return self.samples is not None
+        return bool(self.samples.seconds)
 
     @property
     def engine(self) -> str | None:
@@ -370,26 +328,16 @@ class Measured:
         return None if self.loader is None else self.loader.engine
 
     @property
-    def start_method(self) -> str:
-        """How worker processes are started."""
-        return self.headroom.start_method if self.loader is None else self.loader.start_method
+    def workers(self) -> int:
+        """The number of the loader's workers; without a loader, one for each core."""
+        return self.headroom.cores if self.loader is None else self.loader.workers
 
     @property
     def batch_share_s(self) -> float:
         """Time per sample in which a worker collates and sends its batch."""
-        if self.batch is None:
-            return 0.0
-        return self.batch.carry_s / self.batch.size
+        return 0.0 if self.batch is None else self.batch.carry_s / self.batch.size
 
     @property
     def pipeline_s(self) -> float:
         """Total time of a median sample: making it, and its share of the batch. Gains are relative to this."""
-        return (0.0 if self.samples is None else self.samples.usual_s) + self.batch_share_s
-
-    @property
-    def epoch_s(self) -> float | None:
-        """Expected time of an epoch with the loader's workers, or one per core; None if unknown."""
-        if self.samples is None or self.making is None or self.making.length is None:
-            return None
-        workers = self.headroom.cores if self.loader is None else min(self.loader.workers, self.headroom.cores)
-        return self.making.length * (self.samples.mean_s + self.batch_share_s) / max(workers, 1)
+        return self.samples.usual_s + self.batch_share_s

@@ -96,5 +96,4 @@ def usual_s(function: Callable[[], object], clock: Clock, *, most_s: float = 0.2
         before = clock.now()
         function()
         times.append(clock.since(before)[0])
-    times.sort()
-    return (times[len(times) // 2] + times[(len(times) - 1) // 2]) / 2
+    return float(np.median(times))

@@ -1,22 +1,23 @@
 """The files that a dataset opens. Nothing is patched.
 
-Python reports `open` and `sqlite3.connect` to an audit hook. Files that libraries in C open show while they are open
-(`/proc/self/fd`), where a function in Python gets their path (`reading.py`), and in the attributes of datasets.
+Python reports `open` and `sqlite3.connect` to an audit hook. Files that libraries in C open show where a function in
+Python gets their path (`reading.py`), and in the attributes of datasets.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from feedline.datasets.derived.formats import format_by_name, kind_of_file
+from feedline.datasets.derived.formats import format_by_content, format_by_name, kind_of_file
 from feedline.system.timing import Clock
 from feedline.tools.measure.measured import Reopened
 from feedline.tools.measure.noise import usual_s
@@ -27,6 +28,7 @@ _OFTEN = 0.25
 """A file that at least this share of the samples opens is worth keeping open. A guess."""
 _MOST_PATHS = 10_000
 _MOST_REOPENED = 8
+_MOST_LISTED = 8
 _WHOLE_BYTES = 1 << 26
 """No more of a file is read to see how long that takes."""
 
@@ -42,6 +44,11 @@ def file_at(value: object) -> str | None:
         return None
 
 
+def format_of(path: str) -> str | None:
+    """Return the format of a file, a key of `READABLE`; None for any other file."""
+    return format_by_name(path) or format_by_content(path)
+
+
 class OpenedFiles:
     """The files that this process opens: while the dataset is created, and for each sample.
 
@@ -55,24 +62,19 @@ class OpenedFiles:
         """How many samples opened a file."""
         self.samples = -1
         """How many were counted."""
-        self.read_bytes = 0
-        """What a sample reads from all files."""
-        self._now: dict[str, str] = {}
-        self._how: dict[str, str] = {}
-        self._read_before = 0
+        self._now: dict[str, None] = {}
+        self._read_before = self._read_bytes = 0
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, args: tuple[object, ...]) -> None:
-        if event in ("open", "sqlite3.connect"):
-            path = args[0]
-            if isinstance(path, (str, bytes, os.PathLike)):
-                name = os.path.abspath(os.fsdecode(path))
-                if not name.startswith(_SYSTEM) and len(self._now) < _MOST_PATHS:
-                    self._now[name] = event.partition(".")[0]
+        if event in ("open", "sqlite3.connect") and isinstance(args[0], (str, bytes, os.PathLike)):
+            path = os.path.abspath(os.fsdecode(args[0]))
+            if not path.startswith(_SYSTEM) and len(self._now) < _MOST_PATHS:
+                self._now[path] = None
 
-    def take(self) -> dict[str, str]:
-        """Return what was opened since the last call, by path: by "open" or "sqlite3"."""
-        taken, self._now = self._now, {}
+    def take(self) -> list[str]:
+        """Return what was opened since the last call."""
+        taken, self._now = list(self._now), {}
         return taken
 
     def sample(self) -> None:
@@ -80,53 +82,67 @@ class OpenedFiles:
         opened = self.take()
         self.samples += 1
         if not self.samples:
-            self.before = list(opened)
-            self._read_before = _bytes_read()
+            self.before, self._read_before = opened, _bytes_read()
             return
-        self.read_bytes = (_bytes_read() - self._read_before) // self.samples
+        self._read_bytes = (_bytes_read() - self._read_before) // self.samples
         if len(self.by_samples) < _MOST_PATHS:
-            self.by_samples.update(opened.keys())
-            self._how.update(opened)
+            self.by_samples.update(opened)
 
     def often(self) -> list[str]:
         """Return the files that many samples open, the most frequent first."""
         least = max(4, _OFTEN * self.samples)
         return [path for path, count in self.by_samples.most_common(_MOST_REOPENED) if count >= least]
 
-    def reopened(self, by_c: Mapping[str, str], most_s: float, clock: Clock) -> tuple[Reopened, ...]:
-        """Return the files that many samples open, and the time that each of them spends on it.
-
-        Args:
-            by_c: the library, by path, that opens a file in each sample although Python did not report it.
-            most_s: the time of a sample that may be spent on files.
-            clock: measures the times.
-        """
-        files = {path: self._how[path] for path in self.often() if os.path.isfile(path)}
-        files.update((path, how) for path, how in by_c.items() if path not in files)
-        is_whole = self.read_bytes >= sum(map(os.path.getsize, files))
+    def reopened(self, most_s: float, clock: Clock) -> tuple[Reopened, ...]:
+        """Return the files that many samples open; a sample spends at most `most_s` on them."""
+        files = list(filter(os.path.isfile, self.often()))
+        is_whole = self._read_bytes >= sum(map(os.path.getsize, files))
         found = []
-        for path, how in files.items():
-            way = _way(path, how, is_whole=is_whole)
-            samples = self.by_samples[path] or self.samples
-            again_s = min(self._again_s(path, way, clock), most_s / len(files))
-            found.append(Reopened(path, samples, self.read_bytes, way, again_s))
+        for path in files:
+            way = way_of(path, is_whole=is_whole)
+            try:
+                again_s = min(usual_s(lambda: way.again(path), clock), most_s / len(files))  # noqa: B023  # called here
+            except Exception:  # raised by any library: the file is gone, or cannot be read this way
+                again_s = 0.0
+            found.append(
+                Reopened(path, self.by_samples[path], self._read_bytes, again_s, bool(way.reading), *way.kept(path))
+            )
         return tuple(found)
 
-    def _again_s(self, path: str, way: str, clock: Clock) -> float:
-        """Return how long it takes to open and read a file once more than if it is kept."""
-        try:
-            return usual_s(lambda: WAYS[way](path), clock)
-        except Exception:  # raised by any library: the file is gone, or cannot be read this way
-            return 0.0
 
+class Way(NamedTuple):
+    """A way to keep a file."""
 
-# Any: modules that the program has imported.
-def _library(name: str) -> Any:
-    return sys.modules[name]
+    # object: what a sample no longer makes.
+    again: Callable[[str], object]
+    """What samples no longer do with its path."""
+    name: str
+    """What to call what is kept."""
+    opening: str
+    """How to open the file."""
+    reading: str = ""
+    """How to read it before the workers start; empty if each opens it when it is first used."""
+    note: str = ""
+    """How to use what is kept."""
+    fix: str = "Open it once in each worker, when it is first used, and keep it open."
+
+    def kept(self, path: str) -> tuple[str, str]:
+        """Return the fix for a file that is opened repeatedly, as a sentence and as code."""
+        opening = self.opening.format(repr(path))
+        if self.reading:
+            return self.fix, (
+                f"# in __init__:\nwith {opening} as file:\n    self.{self.name} = {self.reading}\n"
+                f"# in __getitem__, instead of opening and reading the file{self.note}:\n{self.name} = self.{self.name}"
+            )
+        return self.fix, (
+            f"# in __init__:\nself.{self.name} = None\n"
+            f"# in __getitem__:\nif self.{self.name} is None:\n    self.{self.name} = {opening}\n"
+            f"# and instead of opening the file, without closing it:\n{self.name} = self.{self.name}{self.note}"
+        )
 
 
 def _connected(path: str) -> None:
-    connection = _library("sqlite3").connect(path)
+    connection = sqlite3.connect(path)
     connection.execute("SELECT count(*) FROM sqlite_master")
     connection.close()
 
@@ -141,45 +157,38 @@ def _lines(path: str) -> list[str]:
         return file.readlines(_WHOLE_BYTES)
 
 
-WAYS: dict[str, Callable[[str], object]] = {
-    "h5py": lambda path: _library("h5py").File(path, "r").close(),
-    "sqlite3": _connected,
-    "pyarrow": lambda path: _library("pyarrow.parquet").read_table(path),
-    "npy": np.load,
-    "json": lambda path: json.loads(Path(path).read_bytes()),
-    "lines": _lines,
-    "bytes": _content,
-    "text part": lambda path: open(path).close(),
-    "part": lambda path: open(path, "rb").close(),
-}
-"""What samples no longer do if the dataset keeps the file, by the way of keeping it."""
+_SHARED = "Read the file once and share its content between all workers."
+_WAYS = {
+    "sqlite": Way(_connected, "file", "sqlite3.connect({})"),
+    "npy": Way(
+        np.load, "rows", "np.load({}, mmap_mode='c')",
+        fix="Map the array on first use: rows are then read from the file as they are needed.",
+    ),
+    "json": Way(
+        lambda path: json.loads(Path(path).read_bytes()), "items", "open({})", "feedline.share(json.load(file))",
+        fix=_SHARED,
+    ),
+    "lines": Way(_lines, "lines", "open({})", "feedline.share(file.readlines())", fix=_SHARED),
+    "bytes": Way(
+        _content, "content", "open({}, 'rb')", "file.read()", " (as a file: io.BytesIO(content))",
+        "Read the file once and keep its content; better still, keep the parsed result.",
+    ),
+    "part of a text": Way(lambda path: open(path).close(), "file", "open({})", note="\nfile.seek(0)"),
+    "part": Way(lambda path: open(path, "rb").close(), "file", "open({}, 'rb')", note="\nfile.seek(0)"),
+}  # fmt: skip
 
 
-def _way(path: str, how: str, *, is_whole: bool) -> str:
-    """Return the way to keep a file."""
-    if how in WAYS:
-        return how
-    if path.endswith(".npy"):
-        return "npy"
-    is_text = format_by_name(path) in ("csv", "jsonl", "text") or kind_of_file(path).is_text
+def way_of(path: str, *, is_whole: bool) -> Way:
+    """Return the way to keep a file; `is_whole` is True if samples read all of it."""
+    found = format_of(path)
+    if found in ("sqlite", "npy"):
+        return _WAYS[found]
+    is_text = found in ("csv", "jsonl", "text") or kind_of_file(path).is_text
     if not is_whole:
-        return "text part" if is_text else "part"
-    is_small = os.path.getsize(path) <= _WHOLE_BYTES
-    return "json" if path.endswith(".json") and is_small else "lines" if is_text else "bytes"
-
-
-def held_open() -> Iterator[str]:
-    """Yield the files that this process holds open, whatever has opened them."""
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            path = file_at(os.readlink(f"/proc/self/fd/{number}"))
-        except OSError:  # the one of the listing
-            continue
-        if path is not None:
-            yield path
-
-
-_MOST_LISTED = 8
+        return _WAYS["part of a text" if is_text else "part"]
+    if path.endswith(".json") and os.path.getsize(path) <= _WHOLE_BYTES:
+        return _WAYS["json"]
+    return _WAYS["lines" if is_text else "bytes"]
 
 
 def paths_in(dataset: object) -> Iterator[str]:

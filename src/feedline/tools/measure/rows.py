@@ -17,17 +17,17 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO, TypeVar
 
 from feedline.system.files import make_folder_for
 from feedline.system.shown import printable
 from feedline.tools.measure import machine
 from feedline.tools.measure.harness import (
+    FEEDLINE,
     TORCH,
     Case,
     Entry,
-    LoaderLike,
+    Loading,
     Outcome,
     Settings,
     Side,
@@ -35,8 +35,6 @@ from feedline.tools.measure.harness import (
     nothing,
     ratio,
     run_rounds,
-    sides,
-    worker_arguments,
 )
 from feedline.tools.measure.steady import Span, Steady, touch
 from feedline.tools.screen import Screen, Styled, Table
@@ -47,64 +45,56 @@ def span(arguments: argparse.Namespace) -> Span:
     return Span(arguments.seconds, batches=getattr(arguments, "counted_batches", 1), warmup=arguments.warmup)
 
 
-def loaders(
+Way = TypeVar("Way")
+# Any: a loader of any library.
+Opened = Callable[[Loading], Any]
+
+
+# object: datasets, and arguments of torch's DataLoader.
+def both(theirs: object, ours: object, **options: object) -> dict[str, Opened]:
+    """Return the ways to load a dataset with torch's loader, and one with feedline's."""
+    return {
+        TORCH: lambda loading: loading.open(theirs, **options),
+        FEEDLINE: lambda loading: loading.open(ours, **options),
+    }
+
+
+def sides(arguments: argparse.Namespace, ways: Mapping[str, Way]) -> Iterator[tuple[Side, Way, Loading]]:
+    """Yield each way to load with each number of workers and, if it is feedline's, with each engine."""
+    start_method, prefetch = (getattr(arguments, name, None) for name in ("start_method", "prefetch"))
+    for workers in arguments.workers:
+        for name, way in ways.items():
+            library, _, remark = name.partition(" ")
+            engines: Sequence[str | None] = [None]
+            if library == FEEDLINE:
+                engines = ["inline"] if workers == 0 else arguments.engine
+            for engine in engines:
+                side = Side(library, ", ".join(filter(None, (engine, remark))) or None)
+                yield side, way, Loading(workers, arguments.batch_size, engine, start_method, prefetch)
+
+
+def entries(
     arguments: argparse.Namespace,
     case: Case,
-    dataset: Callable[[Side], object],
+    ways: Mapping[str, Opened],
     *,
-    batch_size: int | None = None,
+    length: int | None = None,
     consume: Callable[[object], None] = touch,
     finish: Callable[[], None] = nothing,
-    ours: Mapping[str, object] = MappingProxyType({}),
-    **options: object,
 ) -> Iterator[Entry]:
-    """Yield torch's loader and feedline's engines for every number of workers in the flags.
+    """Yield an entry in steady state for each way to load, each number of workers, and each of feedline's engines.
 
     Args:
         arguments: the flags.
         case: the values that these loaders share, apart from the number of workers.
-        dataset: makes the dataset of a side, each time a loader is opened.
-        batch_size: samples per batch; None for the flag.
+        ways: how each is opened, by the library and a remark, such as "feedline stream".
+        length: batches in an epoch, for loaders that do not know it.
         consume: called with every batch.
         finish: waits for work that `consume` left running.
-        ours: arguments for feedline's loader only.
-        options: arguments for both loaders.
     """
-    size = arguments.batch_size if batch_size is None else batch_size
-    start_method, prefetch = (getattr(arguments, name, None) for name in ("start_method", "prefetch"))
-    for workers in arguments.workers:
-        started = worker_arguments(workers, start_method=start_method, prefetch=prefetch)
-        for side in sides(workers, arguments.engine):
-            given = {"batch_size": size, **started, **options, **({} if side.library == TORCH else ours)}
-            opened = partial(_open, side, dataset, given)
-            yield steady(
-                {**case, "workers": workers}, side, opened, arguments, batch_size=size, consume=consume, finish=finish
-            )
-
-
-def same(dataset: object) -> Callable[[Side], object]:
-    """Give every side the same dataset object."""
-    return lambda _: dataset
-
-
-def _open(side: Side, dataset: Callable[[Side], object], options: Mapping[str, object]) -> LoaderLike:
-    return side.open(dataset(side), **options)
-
-
-def steady(
-    case: Case,
-    side: Side,
-    opened: Callable[[], LoaderLike],
-    arguments: argparse.Namespace,
-    *,
-    batch_size: int,
-    consume: Callable[[object], None] = touch,
-    length: int | None = None,
-    finish: Callable[[], None] = nothing,
-) -> Entry:
-    """Return the entry of a loader that is measured in steady state."""
-    measured = Steady(opened, consume, batch_size, span(arguments), length, finish)
-    return Entry(case, side, measured.measure, measured.peak_pss_mb)
+    for side, way, loading in sides(arguments, ways):
+        steady = Steady(partial(way, loading), consume, loading.batch_size, span(arguments), length, finish)
+        yield Entry({**case, "workers": loading.workers}, side, steady.measure, steady.peak_pss_mb)
 
 
 def measure(

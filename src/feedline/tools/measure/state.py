@@ -9,7 +9,7 @@ import random
 import sys
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sized
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -33,43 +33,36 @@ _DEPTH = 6
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
-def handles_before(dataset: object) -> tuple[OpenHandle, ...]:
-    """Return the open handles in a dataset that has not made a sample yet: forked workers inherit them."""
-    return tuple(map(_open_handle, inherited(dataset)))
+# Any: handles of any library.
+_OPENINGS: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "h5py": ("h5py.File({}, 'r')", lambda file: file.filename),
+    "sqlite3": ("sqlite3.connect({})", lambda base: base.execute("PRAGMA database_list").fetchone()[2]),
+    "lmdb": ("lmdb.open({}, readonly=True, lock=False)", lambda environment: environment.path()),
+    "socket": ("socket.create_connection({})", lambda connection: None),
+    "gzip": ("gzip.open({}, 'rb')", lambda file: os.path.abspath(file.name)),
+    "_io": ("open({}, 'rb')", lambda file: os.path.abspath(file.name)),
+}
+"""The call that opens a handle, and its path or None, by the module of its class."""
 
 
-def handles_of_threads(dataset: object) -> tuple[OpenHandle, ...]:
-    """Return the open handles in a dataset that threads must not use at the same time."""
-    return tuple(map(_open_handle, used_by_threads(dataset)))
+def handles_in(dataset: object, *, on_threads: bool = False) -> tuple[OpenHandle, ...]:
+    """Return the open handles in a dataset that forked workers, or threads, must not share."""
+    return tuple(map(_open_handle, used_by_threads(dataset) if on_threads else inherited(dataset)))
 
 
 def _open_handle(one: Shared) -> OpenHandle:
-    return OpenHandle(one.path, one.called, one.trouble, one.advice, _opening(one.value))
-
-
-# Any: a handle of any library.
-def _opening(handle: Any) -> str:
-    """Return the call that opens a handle again, from its own path; empty if it has none."""
-    kind = type(handle)
-    library = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    module = type(one.value).__module__
+    opening, path_of = _OPENINGS.get(module.partition(".")[0], _OPENINGS["_io"])
     try:
-        if library == "h5py.File" and os.path.isfile(handle.filename):
-            return f"h5py.File({handle.filename!r}, 'r'{', swmr=True' if handle.swmr_mode else ''})"
-        if library == "sqlite3.Connection":
-            path = handle.execute("PRAGMA database_list").fetchone()[2]
-            return f"sqlite3.connect({path!r})" if path else ""
-        if library.endswith(".Environment") and isinstance(handle.path(), str):
-            is_file = ", subdir=False" if os.path.isfile(handle.path()) else ""
-            return f"lmdb.open({handle.path()!r}, readonly=True, lock=False{is_file})"
-        if isinstance(path := getattr(handle, "name", None), str) and os.path.isfile(path):
-            if library == "gzip.GzipFile":
-                return f"gzip.open({os.path.abspath(path)!r}, 'rb')"
-            if isinstance(handle, io.IOBase):
-                text = f", encoding={handle.encoding!r}" if isinstance(handle, io.TextIOWrapper) else ""
-                return f"open({os.path.abspath(path)!r}, {getattr(handle, 'mode', 'rb')!r}{text})"
+        path = path_of(one.value)
     except Exception:  # each library has its own error for a handle that was closed, or is used on another thread
-        return ""
-    return ""
+        path = None
+    if isinstance(one.value, io.TextIOWrapper):
+        opening = opening.replace("'rb'", f"{one.value.mode!r}, encoding={one.value.encoding!r}")
+    place = repr(path) if isinstance(path, str) and os.path.exists(path) else "self.path"
+    if module == "socket":
+        place = "self.address"
+    return OpenHandle(one.path, one.called, one.trouble, one.advice, opening.format(place))
 
 
 def held_in(dataset: object) -> tuple[Held, ...]:
@@ -82,33 +75,21 @@ def held_in(dataset: object) -> tuple[Held, ...]:
         elif not isinstance(value, _CONTAINERS):
             continue
         if len(value) >= _MANY and not is_inside:
-            some = _some(value)
-            each = _size(some, {}, 0) / len(some)
-            found.append(
-                Held(path, len(value), int(sys.getsizeof(value) + each * len(value)), _shared_bytes(value, some))
-            )
+            step = max(1, len(value) // _SAMPLED_ITEMS)
+            items = islice(dict.items(value) if isinstance(value, dict) else iter(value), 0, None, step)
+            some = dict(items) if isinstance(value, dict) else list(items)
+            times = len(value) / len(some)
+            size = sys.getsizeof(value) + _size(some, {}, 0) * times
+            try:
+                shared = None if isinstance(value, (set, frozenset)) else int(share(some).nbytes * times)
+            except (TypeError, ValueError):  # objects that `share` cannot hold
+                shared = None
+            found.append(Held(path, len(value), int(size), shared))
     return tuple(found)
 
 
-def _some(container: Collection[object]) -> dict[object, object] | list[object]:
-    """Return some items from all over a container, as a dict or a list."""
-    step = max(1, len(container) // _SAMPLED_ITEMS)
-    if isinstance(container, dict):
-        return dict(islice(dict.items(container), 0, None, step))
-    return list(islice(iter(container), 0, None, step))
-
-
-def _shared_bytes(container: Sized, some: Sized) -> int | None:
-    if isinstance(container, (set, frozenset)):
-        return None
-    try:
-        return int(share(some).nbytes / len(some) * len(container))
-    except (TypeError, ValueError):  # objects that `share` cannot hold
-        return None
-
-
 def _size(value: object, seen: dict[int, object], depth: int) -> int:
-    """Return the memory of an object and its contents; an object referenced several times counts once."""
+    """Return the memory of an object and its contents; one that is referenced several times counts once."""
     if id(value) in seen or isinstance(value, (type, bool, type(None))):
         return 0
     seen[id(value)] = value
@@ -155,14 +136,11 @@ def _of_the_process() -> Iterator[object]:
 
 
 # Any: torch's generators are recognised without importing torch.
-def _state_of(generator: Any) -> str:
-    if isinstance(generator, random.Random):
-        return repr(generator.getstate())
-    if isinstance(generator, np.random.Generator):
-        return repr(generator.bit_generator.state)
-    if isinstance(generator, np.random.RandomState):
-        return repr(pickle.dumps(generator.get_state()))
-    return repr(generator.get_state().numpy().tobytes())
+def _state_of(generator: Any) -> bytes:
+    if isinstance(generator, (random.Random, np.random.Generator, np.random.RandomState)):
+        return pickle.dumps(generator)
+    state: bytes = generator.get_state().numpy().tobytes()
+    return state
 
 
 class _Bounded(io.BytesIO):
@@ -174,12 +152,8 @@ class _Bounded(io.BytesIO):
 
     def write(self, data: Buffer) -> int:
         if time.monotonic() > self._until_s:
-            raise _TooLong
+            raise TimeoutError
         return super().write(data)
-
-
-class _TooLong(Exception):
-    """Pickling takes longer than allowed."""
 
 
 def not_picklable(dataset: object, until_s: float) -> tuple[str | None, str]:
@@ -191,7 +165,7 @@ def not_picklable(dataset: object, until_s: float) -> tuple[str | None, str]:
     buffers: list[pickle.PickleBuffer] = []
     try:
         pickle.Pickler(file, 5, buffer_callback=buffers.append).dump(dataset)
-    except _TooLong:
+    except TimeoutError:
         return None, ""
     except Exception as exc:  # including exceptions of the user's own __getstate__
         failure = what_fails(dataset, "dataset")

@@ -1,12 +1,12 @@
-"""Datasets of real files, each with a disease that a source of ours cures; short, so that a probe makes all samples."""
+"""Datasets that read files in a slow way, open them again and again, or share an open one with all workers."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 import re
-import threading
-import time
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import DataLoader
-from feedline.tools.measure.measured import Lock, SlowImages, SlowRows
-from tests.tools.advise.fixes import WORKER, Names, case, created, pasted_class
-from tests.tools.advise.measurements import samples
+import feedline
+from feedline.tools.measure.measured import Reopened, SlowImages, SlowRows, State
+from feedline.tools.measure.opened_files import way_of
+from feedline.tools.measure.state import handles_in
+from tests.tools.advise.fixes import WORKER, Names, case, created, pasted, pasted_class
+from tests.tools.advise.measurements import loader, samples
 
 COUNT = 600
 COLUMNS = 20
@@ -95,32 +97,6 @@ class PandasRows(Rows):
         return row.drop("label").astype("float64").to_numpy(), int(row["label"])
 
 
-@case("slow-source", needs="pandas")
-class PandasMemory(PandasRows):
-    """The same, of a frame that is no file."""
-
-    def __init__(self) -> None:
-        import pandas
-
-        values = np.random.default_rng(0).random((COUNT, COLUMNS))
-        self.frame = pandas.DataFrame(values, columns=[f"x{column}" for column in range(COLUMNS)])
-        self.frame["label"] = np.arange(COUNT)
-
-
-@case("slow-source", needs="pandas")
-class PandasReads(Rows):
-    """Reads a row of the file with pandas for each sample."""
-
-    def __init__(self) -> None:
-        self.path = write_csv()
-
-    def __getitem__(self, index: int) -> Any:
-        import pandas
-
-        row = pandas.read_csv(self.path, skiprows=range(1, index + 1), nrows=1).iloc[0]
-        return row.drop("label").to_numpy(), int(row["label"])
-
-
 @case(needs="pandas")
 class PandasLabels(Rows):
     """A frame with labels, beside samples that take much longer: the frame is not what takes the time."""
@@ -161,67 +137,21 @@ class ChunkedRows(Rows):
             self.file.close()
 
 
-@case("slow-source", needs="h5py")
-class ChunkedAgain(ChunkedRows):
-    """The same, from a file that is opened for each sample."""
-
-    def __getitem__(self, index: int) -> Any:
-        import h5py
-
-        with h5py.File(self.path, "r") as file:
-            return file["x"][index], file["labels/y"][index]
-
-
+@case(
+    "shared-handle",
+    needs="h5py",
+    also=("slow-source",),
+    setup=lambda dataset: {"state": State(handles=handles_in(dataset))},
+    fixed=pasted(is_open=False),
+)
 class ChunkedInherited(ChunkedRows):
     """The same, from a file that is open before the workers start."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open: bool = True) -> None:
         import h5py
 
-        self.file = h5py.File(write_hdf5(), "r")
-
-
-LOCK = threading.Lock()
-
-
-@case("serialised", also=("unpicklable",), setup={"samples": samples(locks=(Lock("dataset.lock", 1.0),))})
-class OwnLock(Rows):
-    """Holds a lock of its own while it makes a sample."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-
-    def __getitem__(self, index: int) -> NDArray[Any]:
-        with self.lock:
-            time.sleep(2e-3)
-            return np.full(4, index)
-
-
-@case("serialised", also=("unpicklable",))
-class ModuleLock(Rows):
-    """Holds a lock of its module."""
-
-    def __getitem__(self, index: int) -> NDArray[Any]:
-        with LOCK:
-            time.sleep(2e-3)
-            return np.full(4, index)
-
-
-@case(also=("unpicklable", "waiting"))
-class FreeLock(OwnLock):
-    """Has a lock, and hardly ever holds it."""
-
-    def __getitem__(self, index: int) -> NDArray[Any]:
-        with self.lock:
-            found = np.full(4, index)
-        time.sleep(2e-3)
-        return found
-
-
-@case("serialised", also=("unpicklable",))
-def lock_on_threads() -> Any:
-    """Return a loader whose threads wait for a lock."""
-    return DataLoader(OwnLock(), batch_size=4, num_workers=2, engine="thread")
+        self.path = write_hdf5() if is_open else ""
+        self.file = h5py.File(self.path, "r") if is_open else None
 
 
 @case(
@@ -231,8 +161,11 @@ def lock_on_threads() -> Any:
     after=_stacked,
     gain=WORKER,
 )
-class CSVAgain(PandasReads):
+class CSVAgain(Rows):
     """Reads all rows of the file with Python's csv module for each sample."""
+
+    def __init__(self) -> None:
+        self.path = write_csv()
 
     def __getitem__(self, index: int) -> Any:
         with open(self.path, newline="") as file:
@@ -291,27 +224,6 @@ class ParquetAgain(Rows):
 
         (row,) = pq.read_table(self.path).slice(index, 1).to_pylist()
         return row
-
-
-@case("slow-source", needs="pyarrow", also=("fails-on-threads",))  # threads crash it
-class RowGroups(Rows):
-    """Keeps the file open, and reads a group of rows for each row."""
-
-    def __init__(self) -> None:
-        self.path = write_parquet()
-        self.file: Any = None
-
-    def __getitem__(self, index: int) -> Any:
-        import pyarrow.parquet as pq
-
-        if self.file is None:
-            self.file = pq.ParquetFile(self.path)
-        (row,) = self.file.read_row_group(index // GROUP).slice(index % GROUP, 1).to_pylist()
-        return row
-
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
@@ -385,23 +297,6 @@ class Crops(Photos):
             return np.asarray(image.crop((100, 100, 300, 250)).resize((64, 48)))
 
 
-class ResizedCrops(Crops):
-    """The same in one call of Pillow."""
-
-    def __getitem__(self, index: int) -> NDArray[Any]:
-        from PIL import Image
-
-        with Image.open(self.paths[index % 4]) as image:
-            return np.asarray(image.resize((64, 48), box=(100, 100, 300, 250)))
-
-
-@case(needs="PIL")
-class SmallPhotos(Photos):
-    """Sound: files that are hardly larger than the samples."""
-
-    shape = (256, 256)
-
-
 @case(needs="PIL")
 class Drafts(Photos):
     """Sound: the decoder already scales them."""
@@ -425,3 +320,150 @@ class Mapped(Rows):
 
     def __getitem__(self, index: int) -> NDArray[Any]:
         return np.sort(self.rows[index])
+
+
+# -- open files --------------------------------------------------------------------------------------------------------
+
+
+class Bytes(Rows):
+    """Rows of 64 bytes in a file."""
+
+    def __init__(self) -> None:
+        self.path = str(Path.cwd() / "rows.bin")
+        np.random.default_rng(0).integers(0, 256, (COUNT, 1000)).astype(np.uint8).tofile(self.path)
+        self.handle: Any = None
+
+
+@case()
+class OpenedLater(Bytes):
+    """Sound: opens its file on first use, and keeps it, so each worker has its own."""
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        if self.handle is None:
+            self.handle = open(self.path, "rb")  # noqa: SIM115  # it has to stay open
+        return np.frombuffer(os.pread(self.handle.fileno(), 64, index), np.uint8).copy()
+
+
+@case("shared-handle", setup=lambda dataset: {"state": State(handles=handles_in(dataset))}, fixed=pasted(is_open=False))
+class OpenBefore(Bytes):
+    """Opens it before the workers start."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        super().__init__()
+        if is_open:
+            self.handle = open(self.path, "rb")  # noqa: SIM115  # it has to stay open
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        self.handle.seek(index)
+        return np.frombuffer(self.handle.read(64), np.uint8).copy()
+
+
+def _of_threads(dataset: Any) -> Names:
+    return {"state": State(thread_handles=handles_in(dataset, on_threads=True)), "loader": loader(engine="thread")}
+
+
+@case(
+    "shared-handle",
+    of=OpenBefore,
+    setup=_of_threads,
+    fixed=pasted("(handle.seek(index), np.frombuffer(handle.read(64), np.uint8).copy())[1]", is_open=False),
+)
+def handle_on_threads() -> Any:
+    return feedline.DataLoader(OpenBefore(), batch_size=4, num_workers=2, engine="thread")
+
+
+# -- files that are opened again ---------------------------------------------------------------------------------------
+
+
+class Reread(Rows):
+    """Has more samples than its file has rows, so that no source has as many."""
+
+    def __len__(self) -> int:
+        return 8 * COUNT
+
+
+def _reopening(rest: str, *, is_whole: bool = True) -> Any:
+    """Register a dataset that opens its file again; `rest` makes a sample of what is kept."""
+
+    def setup(dataset: Any) -> Names:
+        path = str(dataset.path)
+        way = way_of(path, is_whole=is_whole)
+        return {"samples": samples(reopened=(Reopened(path, 200, 80_000, 9e-4, is_whole, *way.kept(path)),))}
+
+    return case("reopened-file", setup=setup, fixed=pasted(rest), gain=WORKER)
+
+
+@_reopening("rows[index % 600]")
+class Reopening(Reread):
+    """Reads a whole file for each of its rows."""
+
+    def __init__(self) -> None:
+        self.path = Path.cwd() / "rows.npy"
+        np.save(self.path, np.random.default_rng(0).random((COUNT, 400)))
+
+    def __getitem__(self, index: int) -> Any:
+        return np.load(self.path)[index % COUNT]
+
+
+@_reopening("np.array([float(value) for value in lines[index % 600].split()])")
+class ReopeningLines(Reread):
+    """Reads all lines of a file to deliver one of them."""
+
+    def __init__(self) -> None:
+        self.path = Path.cwd() / "rows.txt"
+        self.path.write_text("".join(f"{index} {index / 7:.30f} {index / 3:.30f}\n" for index in range(1000)))
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path) as file:
+            lines = file.readlines()
+        return np.array([float(value) for value in lines[index % COUNT].split()])
+
+
+@_reopening("np.array(items[index % 600])")
+class ReopeningJSON(Reread):
+    """Parses a whole file for each of its rows."""
+
+    def __init__(self) -> None:
+        self.path = Path.cwd() / "rows.json"
+        self.path.write_text(json.dumps([[index, index / 7] for index in range(1000)]))
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path) as file:
+            rows = json.load(file)
+        return np.array(rows[index % COUNT])
+
+
+@_reopening("np.frombuffer(content, np.uint8)[index % 600 * 1000 :][:1000].copy()")
+class ReopeningWhole(Bytes, Reread):
+    """Reads all bytes of a file for each of its rows."""
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path, "rb") as file:
+            return np.frombuffer(file.read(), np.uint8)[index % COUNT * 1000 :][:1000].copy()
+
+
+@_reopening("np.frombuffer((file.seek(index), file.read(64))[1], np.uint8).copy()", is_whole=False)
+class ReopeningParts(Bytes, Reread):
+    """Reopens a file for each part that it reads."""
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path, "rb") as file:
+            file.seek(index)
+            return np.frombuffer(file.read(64), np.uint8).copy()
+
+
+@_reopening("np.array(list(file.execute('SELECT value FROM rows WHERE id = 1'))[0])", is_whole=False)
+class ReopeningSQLite(Reread):
+    def __init__(self) -> None:
+        self.path = Path.cwd() / "rows.db"
+        self.path.unlink(missing_ok=True)
+        connection = sqlite3.connect(self.path)
+        connection.execute("CREATE TABLE rows AS SELECT 1 AS id, 2.5 AS value")
+        connection.commit()
+        connection.close()
+
+    def __getitem__(self, index: int) -> Any:
+        connection = sqlite3.connect(self.path)
+        (row,) = connection.execute("SELECT value FROM rows WHERE id = 1")
+        connection.close()
+        return np.array(row)
