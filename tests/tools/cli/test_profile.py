@@ -138,12 +138,6 @@ def test_a_program_without_a_loader_is_an_error(program: Path, words: list[str],
     assert not list(program.parent.glob("*-profile*"))
 
 
-def test_findings_that_the_verdict_does_not_name_are_printed(program: Path) -> None:
-    code, out, _ = run(str(program), "workers", "odd", cwd=program.parent)
-    assert code == 0
-    assert "failing-samples: " in out
-
-
 def test_recording_stops_at_the_limit_and_says_so(program: Path) -> None:
     few = "import feedline.tools.cli.profile as profile\nprofile._MOST_ROWS, profile._MOST_LOADERS = 10, 2\n"
     code, out, _ = run(str(program), cwd=program.parent, first=few)
