@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.programs import running, running_afresh
+from tests.faults.programs import running
 
 START = """
 import threading, warnings
@@ -81,11 +81,6 @@ def draw():
 start_loaders(Samples(draw), [Busy(lambda: torch.rand(200_000)), Busy(lambda: np.random.rand(200_000))])
 """
 
-MATRICES = """
-square = np.random.default_rng(0).random((300, 300))
-start_loaders(Samples(lambda: square @ square), [Busy(lambda: square @ square)])
-"""
-
 
 COMMON_LOCK = """
 class Locked(Samples):
@@ -109,7 +104,6 @@ start_loaders(dataset, [Busy(epoch)])
 PROGRAMS = {
     "fewer threads of OpenCV": (FEWER_OPENCV_THREADS, 3),
     "generators": (GENERATORS, 4),
-    "matrices": (MATRICES, 4),
     "common lock": (COMMON_LOCK, 4),
 }
 
@@ -117,7 +111,7 @@ PROGRAMS = {
 def check(text: str, starts: int) -> None:
     if "cv2" in text:
         pytest.importorskip("cv2")
-    with running_afresh(START + text, starts) as program:
+    with running(START + text, starts, afresh=True) as program:
         for number in range(starts):
             assert program.line().split()[0] == str(number), program.errors()
         assert program.line() == "done"
@@ -162,7 +156,7 @@ say("done")
 
 @pytest.mark.slow  # torch's own loader hangs there
 def test_workers_may_compute_on_several_threads_too() -> None:
-    with running_afresh(CONVOLUTION) as program:
+    with running(CONVOLUTION, afresh=True) as program:
         assert program.line() == "done"
         assert program.end() == 0
 

@@ -14,7 +14,6 @@ import importlib.util
 import io
 import json
 import lzma
-import sqlite3
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable
@@ -23,7 +22,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import cbor2
+import h5py
+import msgpack
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import soundfile
+import torch
+import zstandard
+from PIL import Image
+from webdataset import tenbin
 
 import feedline
 from feedline import audio
@@ -47,8 +56,6 @@ from feedline.datasets import (
     TFRecordDataset,
 )
 from feedline.datasets.derived.cache.sample_store import FILE, Encoded, Head, write_store
-from feedline.errors import CorruptSource
-from feedline.images.decoding import decode_image
 from feedline.memory.sharing import records
 from feedline.text import TokenDataset, TokenWriter, verify
 from feedline.tools.write.inspection import inspect
@@ -58,26 +65,27 @@ from tests.datasets.formats.mds import shards
 from tests.datasets.formats.tfrecord.records import example, file_of
 from tests.fuzz import videos
 from tests.fuzz.damage import ALL, FLIP, TRUNCATE
-from tests.images.decoders import INSTALLED as DECODERS
-from tests.images.decoders import best_installed
 from tests.tools.advise.recordings import everything_of, recording_of
 
 VICTIM = "victim"
-"""Part of the name of every damaged file, and so of every error about it."""
+"""Part of the path of every damaged file, and so of every error about it."""
 COUNT = 12
 
+# Any, throughout: samples and datasets of any form.
+Make = Callable[[Path], bytes]
+Read = Callable[[Path], Iterable[Any]]
 
-# Any, throughout: samples of any form.
+
 @dataclass(frozen=True)
 class Target:
     """A format, and how a damaged file of it is read."""
 
     name: str
-    make: Callable[[Path], bytes]
+    make: Make
     """Returns the bytes that are damaged, given a folder that is not there yet."""
     place: Callable[[Path, bytes], Path]
     """Puts them into a folder, and returns what is opened."""
-    read: Callable[[Path], Iterable[Any]]
+    read: Read
     values: tuple[str, ...] = ()
     """After which damage every value has to be right, if there is no error."""
     count: tuple[str, ...] = ()
@@ -90,6 +98,7 @@ class Target:
     """Kinds of damage: not all of them where a library trusts its own tables, as SECURITY.md says."""
 
 
+@functools.cache
 def samples() -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     return [
@@ -103,19 +112,39 @@ def samples() -> list[dict[str, Any]]:
     ]
 
 
-def numbers() -> list[dict[str, Any]]:
-    """Return samples without values of variable length."""
-    return [{name: value for name, value in one.items() if name != "name"} for one in samples()]
+def without(*names: str) -> list[dict[str, Any]]:
+    """Return the samples without some fields."""
+    return [{name: value for name, value in one.items() if name not in names} for one in samples()]
 
 
-def packed(name: str, made: Callable[[], Any] = samples, **options: Any) -> Callable[[Path], bytes]:
-    """Return a function that packs samples with `feedline.pack`."""
+def column(name: str) -> Any:
+    return np.stack([one[name] for one in samples()])
+
+
+def all_of(dataset: Any) -> list[Any]:
+    """Read a map-style dataset to its end, then again in one call as loaders do."""
+    try:
+        found = [dataset[index] for index in range(len(dataset))]
+        if hasattr(dataset, "read_columns"):
+            dataset.read_columns(np.arange(len(dataset)))
+        if isinstance(dataset, ArrayDataset):
+            found.append([*feedline.Loader(dataset, 5)])
+        return found
+    finally:
+        dataset.close()
+
+
+def reading(kind: Any, *given: Any, below: str = "", **options: Any) -> Read:
+    """Return a function that reads all samples of a source of this kind, at a path or below it."""
+    return lambda path: all_of(kind(path / below, *given, **options))
+
+
+def written(write: Callable[[Path], object], file: str) -> Make:
+    """Return a function that writes into a new folder, and returns the content of a file there."""
 
     def make(folder: Path) -> bytes:
-        folder.mkdir()
-        out = folder / name
-        feedline.pack(made(), out, workers=0, **options)
-        return (out / "data.mdb" if out.is_dir() else out).read_bytes()
+        write(folder)
+        return next(folder.glob(file)).read_bytes()
 
     return make
 
@@ -132,37 +161,59 @@ def at(name: str) -> Callable[[Path, bytes], Path]:
     return place
 
 
-def value_in(name: str, value: bytes, read: Callable[[Path], Iterable[Any]]) -> Target:
-    """Return the target in which one value inside a file written by `feedline.pack` is damaged."""
-
-    @functools.cache
-    def whole() -> bytes:
-        with tempfile.TemporaryDirectory() as folder:
-            return packed(f"all.{name}")(Path(folder, "made"))
+def one_of(name: str, write: Callable[[Path], object], read: Read, file: str, *values: str) -> Target:
+    """Return the target in which one file of a folder is damaged."""
 
     def place(folder: Path, data: bytes) -> Path:
-        assert whole().count(value) == 1
-        return at(f".{name}")(folder, whole().replace(value, data))
+        write(folder / VICTIM)
+        next((folder / VICTIM).glob(file)).write_bytes(data)
+        return folder / VICTIM
 
-    return Target(f"{name}-value", lambda folder: value, place, read, ALL, kinds=(FLIP,))
+    return Target(name, written(write, file), place, read, values)
 
 
-def all_of(dataset: Any) -> list[Any]:
-    """Read a map-style dataset to its end, then again in one call as loaders do."""
-    try:
-        found = [dataset[index] for index in range(len(dataset))]
-        if hasattr(dataset, "read_columns"):
-            dataset.read_columns(np.arange(len(dataset)))
-        if isinstance(dataset, ArrayDataset):
-            found.append([*feedline.Loader(dataset, 5)])
-        return found
-    finally:
-        dataset.close()
+def pack(folder: Path, name: str = "", given: Any = None, **options: Any) -> None:
+    if name:
+        folder.mkdir()
+    feedline.pack(given or samples(), folder / name, workers=0, **options)
+
+
+def packed(ending: str, given: Any = None, **options: Any) -> Make:
+    """Return a function that packs samples with `feedline.pack`."""
+    return written(functools.partial(pack, name=f"all{ending}", given=given, **options), f"all{ending}")
+
+
+@functools.cache
+def whole(ending: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return packed(ending)(Path(folder, "packed"))
+
+
+def value_in(ending: str, value: bytes, kind: Any) -> Target:
+    """Return the target in which one value inside a file written by `feedline.pack` is damaged."""
+
+    def place(folder: Path, data: bytes) -> Path:
+        assert whole(ending).count(value) == 1
+        return at(ending)(folder, whole(ending).replace(value, data))
+
+    return Target(f"{ending[1:]}-value", lambda folder: value, place, reading(kind), ALL, kinds=(FLIP,))
+
+
+def written_by(write: Callable[[Any], object]) -> bytes:
+    """Return what a function writes into a file."""
+    out = io.BytesIO()
+    write(out)
+    return out.getvalue()
+
+
+def saved(array: Any) -> bytes:
+    return written_by(lambda out: np.save(out, array))
 
 
 # -- tar ---------------------------------------------------------------------------------------------------------------
 
 _TAR_FIELDS = {"image": "image.npy", "vector": "vector.npy", "label": "cls", "name": "name.txt"}
+_TABLE = reading(TarDataset, fields=_TAR_FIELDS, cache=False)
 
 
 def tar_of(members: Iterable[tuple[str, bytes]]) -> bytes:
@@ -177,20 +228,13 @@ def tar_of(members: Iterable[tuple[str, bytes]]) -> bytes:
 
 def _tar_file(folder: Path) -> bytes:
     """Return a shard of another program, without checksums."""
-    fields = [("image.npy", "image"), ("vector.npy", "vector")]
-    content = [
-        (f"{place}.{ending}", _saved(one[name])) for place, one in enumerate(samples()) for ending, name in fields
+    contents = [
+        {"image.npy": saved(one["image"]), "vector.npy": saved(one["vector"]), "cls": b"3", "name.txt": b"a"}
+        for one in samples()
     ]
-    labels = [
-        (f"{place}.{ending}", data) for place in range(COUNT) for ending, data in (("cls", b"3"), ("name.txt", b"a"))
-    ]
-    return tar_of(sorted(content + labels))
-
-
-def _saved(array: Any) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
+    return tar_of(
+        (f"{number}.{ending}", data) for number, one in enumerate(contents) for ending, data in sorted(one.items())
+    )
 
 
 def _stream(path: Path) -> list[Any]:
@@ -201,18 +245,8 @@ def _stream(path: Path) -> list[Any]:
         dataset.close()
 
 
-def _table(path: Path) -> list[Any]:
-    return all_of(TarDataset(path, fields=_TAR_FIELDS, cache=False))
-
-
-def _compressed(compress: Callable[[bytes], bytes]) -> Callable[[Path], bytes]:
-    return lambda folder: compress(packed("all.tar")(folder))
-
-
-def _zstd(data: bytes) -> bytes:
-    import zstandard
-
-    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+def _compressed(ending: str, compress: Callable[[bytes], bytes]) -> Target:
+    return Target(f"tar{ending}", lambda folder: compress(whole(".tar")), at(f".tar{ending}"), _stream, ALL)
 
 
 def _field(ending: str, content: Callable[[], bytes], *values: str, decode: Any = True) -> Target:
@@ -228,126 +262,53 @@ def _field(ending: str, content: Callable[[], bytes], *values: str, decode: Any 
     return Target(f"field-{ending}", lambda folder: content(), place, read, values)
 
 
-def _npy() -> bytes:
-    return _saved(samples()[0]["image"])
+_PLAIN = {"label": 3, "name": "sample ☃", "numbers": list(range(50)), "nested": {"a": [1.5, None, True]}}
 
 
-def _npz(**options: bool) -> bytes:
-    out = io.BytesIO()
-    (np.savez_compressed if options else np.savez)(out, **{name: samples()[0][name] for name in ("image", "vector")})
-    return out.getvalue()
+def _npz() -> bytes:
+    return written_by(lambda out: np.savez_compressed(out, image=samples()[0]["image"], vector=samples()[0]["vector"]))
 
 
 def _ten() -> bytes:
-    from webdataset import tenbin
-
     return bytes(tenbin.encode_buffer([samples()[0]["vector"], samples()[1]["image"]]))
 
 
-def _json() -> bytes:
-    return json.dumps([{**one, "image": one["image"].tolist(), "vector": 1.5} for one in samples()[:3]]).encode()
-
-
-def _plain_sample() -> dict[str, Any]:
-    return {"label": 3, "name": "sample ☃", "numbers": list(range(50)), "nested": {"a": [1.5, None, True]}}
-
-
-def _msgpack() -> bytes:
-    import msgpack
-
-    data: bytes = msgpack.packb(_plain_sample())
-    return data
-
-
-def _cbor() -> bytes:
-    import cbor2
-
-    return cbor2.dumps(_plain_sample())
-
-
 def _pth() -> bytes:
-    import torch
-
-    out = io.BytesIO()
-    torch.save({"vector": torch.arange(100.0), "label": 3, "image": torch.from_numpy(samples()[0]["image"])}, out)
-    return out.getvalue()
+    content = {"vector": torch.arange(100.0), "label": 3, "image": torch.from_numpy(samples()[0]["image"])}
+    return written_by(lambda out: torch.save(content, out))
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
+# -- pictures and sounds -----------------------------------------------------------------------------------------------
 
 
-def picture(format_: str, height: int = 40, width: int = 60) -> Callable[[], bytes]:
-    def make() -> bytes:
-        from PIL import Image
-
-        out = io.BytesIO()
-        y, x = np.mgrid[:height, :width]
-        x, y = x * 60 / width, y * 40 / height
-        pixels = np.stack([x * 4, y * 6, x + y], -1).astype(np.uint8)
-        if format_ == "JXL":
-            return bytes(importlib.import_module("imagecodecs").jpegxl_encode(pixels, usecontainer=True))
-        Image.fromarray(pixels).save(out, format_)
-        return out.getvalue()
-
-    return make
+def picture(ending: str) -> bytes:
+    y, x = np.mgrid[:40, :60]
+    pixels = np.stack([x * 4, y * 6, x + y], -1).astype(np.uint8)
+    if ending == "jxl":
+        return bytes(importlib.import_module("imagecodecs").jpegxl_encode(pixels, usecontainer=True))
+    format_ = "JPEG" if ending == "jpg" else ending.upper()
+    return written_by(lambda out: Image.fromarray(pixels).save(out, format_))
 
 
 _UNCONFIRMED = ("gif", "tiff", "avif", "jxl")
 """Pictures whose decoders fill in pixels that the file lacks."""
 
 
-def _picture_target(ending: str, format_: str, *values: str) -> Target:
-    def read(path: Path) -> list[Any]:
-        return all_of(ImageFolder(path.parent.parent, cache=False))
-
-    make = picture(format_)
-    return Target(
-        ending, lambda folder: make(), at(f"/{VICTIM}.{ending}"), read, values, may_grow=ending in _UNCONFIRMED
-    )
+def _picture(ending: str) -> Target:
+    read: Read = lambda path: all_of(ImageFolder(path.parent.parent, cache=False))  # noqa: E731
+    place = at(f"/{VICTIM}.{ending}")
+    return Target(ending, lambda folder: picture(ending), place, read, may_grow=ending in _UNCONFIRMED)
 
 
-def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
-    """Return the target for `decode_image` where a package is the best installed decoder."""
-
-    def read(path: Path) -> list[Any]:
-        try:
-            with best_installed(package):
-                data = path.read_bytes()
-                return [
-                    decode_image(data),
-                    decode_image(data, factor=2),
-                    decode_image(data, rows=10),
-                    decode_image(data, mode="I;16"),
-                ]
-        except CorruptSource as exc:
-            raise CorruptSource(f"{path}: {exc}") from exc
-
-    # So large that a few bytes of a JPEG could not encode much more. Others are small, to be decoded quickly.
-    make = picture(format_, *((240, 320) if format_ == "JPEG" else (60, 80)))
-    return Target(
-        f"{package}-{ending}", lambda folder: make(), at(f".{ending}"), read, values, may_grow=ending in _UNCONFIRMED
-    )
-
-
-# -- sounds ------------------------------------------------------------------------------------------------------------
-
-
-def sound(format_: str, subtype: str | None = None) -> Callable[[], bytes]:
-    def make() -> bytes:
-        import soundfile
-
-        out = io.BytesIO()
-        moment = np.arange(20_000) / 16_000
-        both = np.stack([np.sin(2 * np.pi * 300 * moment), np.sin(2 * np.pi * 500 * moment**2)], -1)
-        soundfile.write(out, both / 3, 16_000, format=format_, subtype=subtype)
-        return out.getvalue()
-
-    return make
-
-
-def _sound_target(ending: str, make: Callable[[], bytes], *values: str) -> Target:
+def _sound(ending: str, *values: str, format_: str = "", subtype: str | None = None) -> Target:
     """Return the target for a file in a folder, of which clips are decoded, then the whole file."""
     clips = audio.Compose([audio.CenterClip(0.25, short="repeat"), audio.Resample(8000), audio.Mono()])
+
+    def make(folder: Path) -> bytes:
+        moment = np.arange(20_000) / 16_000
+        both = np.stack([np.sin(2 * np.pi * 300 * moment), np.sin(2 * np.pi * 500 * moment**2)], -1) / 3
+        kind = format_ or ending.upper()
+        return written_by(lambda out: soundfile.write(out, both, 16_000, format=kind, subtype=subtype))
 
     def read(path: Path) -> list[Any]:
         folder = path.parent.parent
@@ -355,24 +316,10 @@ def _sound_target(ending: str, make: Callable[[], bytes], *values: str) -> Targe
         clip = all_of(audio.AudioFolder(folder, ("audio", "rate"), transform=clips, cache=False))
         return [durations, clip, all_of(audio.AudioFolder(folder, ("audio", "rate"), cache=False))]
 
-    return Target(f"sound-{ending}", lambda folder: make(), at(f"/{VICTIM}.{ending}"), read, values)
+    return Target(f"sound-{ending}", make, at(f"/{VICTIM}.{ending}"), read, values)
 
 
-def _sound_bytes(ending: str, make: Callable[[], bytes], *values: str) -> Target:
-    """Return the target for the bytes of a file in a shard."""
-
-    def place(folder: Path, data: bytes) -> Path:
-        return at(".tar")(folder, tar_of([(f"a.{ending}", data)]))
-
-    def read(path: Path) -> list[Any]:
-        return [
-            *TarDataset(path, fields=["__key__", "__url__", ending], transform=audio.Compose([]).on(ending)).stream()
-        ]
-
-    return Target(f"sound-bytes-{ending}", lambda folder: make(), place, read, values)
-
-
-# -- arrays ------------------------------------------------------------------------------------------------------------
+# -- arrays and tables -------------------------------------------------------------------------------------------------
 
 
 def _arrays(path: Path) -> list[Any]:
@@ -381,54 +328,22 @@ def _arrays(path: Path) -> list[Any]:
 
 
 def _npy_file(folder: Path) -> bytes:
-    out = io.BytesIO()
-    np.save(out, np.stack([one["vector"] for one in samples()]))
-    return out.getvalue()
+    return saved(column("vector"))
 
 
-def _npy_folder(folder: Path) -> Path:
-    feedline.pack(samples(), folder, format="npy", workers=0)
-    return folder
-
-
-def _npy_packed(folder: Path) -> bytes:
-    return (_npy_folder(folder) / "vector.npy").read_bytes()
-
-
-def _npy_place(folder: Path, data: bytes) -> Path:
-    """Replace a packed array by a damaged one."""
-    path = _npy_folder(folder / VICTIM)
-    (path / "vector.npy").write_bytes(data)
-    return path
-
-
-def _npy_facts(folder: Path) -> bytes:
-    return (_npy_folder(folder) / "feedline.json").read_bytes()
-
-
-def _facts_place(folder: Path, data: bytes) -> Path:
-    """Replace the packed facts, which hold the checksums, by damaged ones."""
-    path = _npy_folder(folder / VICTIM)
-    (path / "feedline.json").write_bytes(data)
-    return path
+def _files(how: Any) -> Read:
+    return lambda path: all_of(FileDataset(path.parent, read=how, cache=False))
 
 
 def _npz_file(folder: Path) -> bytes:
-    out = io.BytesIO()
-    arrays: Any = {name: np.stack([one[name] for one in samples()]) for name in ("image", "vector", "label")}
-    np.savez(out, **arrays)
-    return out.getvalue()
-
-
-# -- tables ------------------------------------------------------------------------------------------------------------
+    arrays: Any = {name: column(name) for name in ("image", "vector", "label")}
+    return written_by(lambda out: np.savez(out, **arrays))
 
 
 _COLUMNS = ["label", "name", "kind", "vector", "fixed", "some"]
 
 
 def arrow_table() -> Any:
-    import pyarrow as pa
-
     rows = samples()
     return pa.table(
         {
@@ -443,19 +358,12 @@ def arrow_table() -> Any:
 
 
 def _parquet_file(folder: Path) -> bytes:
-    import pyarrow.parquet as pq
-
-    out = io.BytesIO()
-    pq.write_table(arrow_table(), out, row_group_size=5, write_page_checksum=True)
-    return out.getvalue()
+    return written_by(lambda out: pq.write_table(arrow_table(), out, row_group_size=5, write_page_checksum=True))
 
 
-def _arrow(*, stream: bool, compression: str | None = None) -> Callable[[Path], bytes]:
+def _arrow(*, stream: bool, compression: str | None = None) -> Make:
     def make(folder: Path) -> bytes:
-        import pyarrow as pa
-
-        out = io.BytesIO()
-        table = arrow_table()
+        out, table = io.BytesIO(), arrow_table()
         options = pa.ipc.IpcWriteOptions(compression=compression)
         with (pa.ipc.new_stream if stream else pa.ipc.new_file)(out, table.schema, options=options) as writer:
             writer.write_table(table, max_chunksize=5)
@@ -464,111 +372,76 @@ def _arrow(*, stream: bool, compression: str | None = None) -> Callable[[Path], 
     return make
 
 
-def _unpack_place(folder: Path, data: bytes) -> Path:
-    """Replace an unpacked row group by damaged bytes."""
-    path = at(".parquet")(folder, _parquet_file(folder))
-    all_of(ParquetDataset(path, cache=folder / f"{VICTIM}-unpacked"))
-    next((folder / f"{VICTIM}-unpacked").glob("*.arrow")).write_bytes(data)
-    return path
-
-
-def _unpacked_file(folder: Path) -> bytes:
-    folder.mkdir()
-    path = at(".parquet")(folder, _parquet_file(folder))
-    all_of(ParquetDataset(path, cache=folder / "unpacked"))
-    return next((folder / "unpacked").glob("*.arrow")).read_bytes()
-
-
-def _copied(folder: Path) -> Path:
-    """Write compressed lines, and make their decompressed copy."""
+def _unpacked(folder: Path) -> list[Any]:
+    """Read a Parquet file through its unpacked row groups, which are written if they are missing."""
     folder.mkdir(exist_ok=True)
-    lines = "".join(json.dumps({"label": one["label"], "name": one["name"]}) + "\n" for one in samples())
-    path = at(".jsonl.gz")(folder, gzip.compress(lines.encode(), mtime=0))
-    _read_copy(path)
-    return path
+    if not (folder / "a.parquet").exists():
+        (folder / "a.parquet").write_bytes(_parquet_file(folder))
+    return all_of(ParquetDataset(folder / "a.parquet", cache=folder / "unpacked"))
 
 
-def _copy_of(path: Path) -> Path:
-    return next((path.parent / f"{VICTIM}-copies").glob("*.lines"))
+def _lines_file(folder: Path) -> bytes:
+    return b"".join(json.dumps({"label": one["label"], "name": one["name"]}).encode() + b"\n" for one in samples())
 
 
-def _read_copy(path: Path) -> list[Any]:
+def _copied_lines(folder: Path) -> list[Any]:
+    """Read compressed lines through their decompressed copy, which is written if it is missing."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "a.jsonl.gz"
+    if not path.exists():
+        path.write_bytes(gzip.compress(_lines_file(folder), mtime=0))
     with mock.patch("feedline.datasets.formats.lines.index.MOST_UNIT", 0):
-        return all_of(JSONLines(path, cache=path.parent / f"{VICTIM}-copies"))
+        return all_of(JSONLines(path, cache=folder / "copies"))
 
 
-def _copy_place(folder: Path, data: bytes) -> Path:
-    """Replace a decompressed copy by damaged bytes."""
-    path = _copied(folder)
-    _copy_of(path).write_bytes(data)
-    return path
+def _csv_file(folder: Path) -> bytes:
+    rows = [f"{one['label']},{one['name']},{one['vector'][0]}" for one in samples()]
+    return "\n".join(["label,name,number", *rows, ""]).encode()
 
 
 # -- HDF5, databases ---------------------------------------------------------------------------------------------------
 
 
 def _hdf5_file(folder: Path) -> bytes:
-    import h5py
-
-    rows = samples()
     out = io.BytesIO()
     with h5py.File(out, "w") as file:
-        file["contiguous"] = np.stack([one["vector"] for one in rows])
-        file.create_dataset(
-            "packed",
-            data=np.stack([one["image"] for one in rows]),
-            chunks=(5, 8, 6, 3),
-            shuffle=True,
-            compression="gzip",
-        )
-        file.create_dataset("chunked", data=np.array([one["label"] for one in rows]), chunks=(5,))
+        file["contiguous"] = column("vector")
+        images, chunk = column("image"), (5, 8, 6, 3)
+        file.create_dataset("packed", data=images, chunks=chunk, shuffle=True, compression="gzip")
+        file.create_dataset("chunked", data=column("label"), chunks=(5,))
     return out.getvalue()
 
 
 def _hdf5_texts(folder: Path) -> bytes:
     """Return a file of values of variable length, over whose heaps HDF5 loops forever after some damage."""
-    import h5py
-
     out = io.BytesIO()
     with h5py.File(out, "w") as file:
         file["text"] = [one["name"] for one in samples()]
     return out.getvalue()
 
 
-def _sqlite_file(folder: Path) -> bytes:
-    folder.mkdir()
-    database = sqlite3.connect(folder / "a.db")
-    database.execute("CREATE TABLE samples (id INTEGER PRIMARY KEY, label INT, name TEXT, vector BLOB)")
-    rows = [(number, one["label"], one["name"], one["vector"].tobytes()) for number, one in enumerate(samples())]
-    database.executemany("INSERT INTO samples VALUES (?, ?, ?, ?)", rows)
-    database.commit()
-    database.close()
-    return (folder / "a.db").read_bytes()
+def _database(package: str) -> Make:
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        database = importlib.import_module(package).connect(folder / "a.db")
+        database.execute("CREATE TABLE samples (id INTEGER PRIMARY KEY, label INT, name TEXT, vector BLOB)")
+        rows = [(number, one["label"], one["name"], one["vector"].tobytes()) for number, one in enumerate(samples())]
+        database.executemany("INSERT INTO samples VALUES (?, ?, ?, ?)", rows)
+        database.commit()
+        database.close()
+
+    return written(write, "a.db")
 
 
-def _sql(scheme: str) -> Callable[[Path], list[Any]]:
+def _sql(scheme: str) -> Read:
     return lambda path: all_of(SQLDataset(f"{scheme}:///{path}", "SELECT * FROM samples", key="id"))
-
-
-def _duckdb_file(folder: Path) -> bytes:
-    import duckdb
-
-    folder.mkdir()
-    with duckdb.connect(folder / "a.duckdb") as database:
-        database.execute("CREATE TABLE samples (id INTEGER, label INT, name TEXT)")
-        database.executemany(
-            "INSERT INTO samples VALUES (?, ?, ?)",
-            [(number, one["label"], one["name"]) for number, one in enumerate(samples())],
-        )
-    return (folder / "a.duckdb").read_bytes()
 
 
 # -- feedline's own ----------------------------------------------------------------------------------------------------
 
 
-def _store_file(folder: Path) -> bytes:
-    feedline.precompute(samples(), folder, progress=False)
-    return (folder / FILE).read_bytes()
+def _precompute(folder: Path) -> None:
+    feedline.precompute(samples(), folder, progress=False).close()
 
 
 def _record_place(folder: Path, data: bytes) -> Path:
@@ -582,8 +455,6 @@ def _record_place(folder: Path, data: bytes) -> Path:
 
 
 def _record(folder: Path) -> bytes:
-    import torch
-
     return records.encode({**samples()[1], "tensor": torch.arange(6.0), "more": [1, "a", {"b": b"bytes"}]})
 
 
@@ -598,62 +469,23 @@ class _Numbers:
         return "the same"
 
 
-def _cache(path: Path) -> list[Any]:
-    return all_of(CachedDataset(_Numbers(), memory=None, disk=path.parent))
+def _cached(folder: Path) -> list[Any]:
+    return all_of(CachedDataset(_Numbers(), memory=None, disk=folder))
 
 
-def _cache_file(folder: Path) -> bytes:
-    all_of(CachedDataset(_Numbers(), memory=None, disk=folder))
-    return (folder / FILE).read_bytes()
+def _indexed(folder: Path) -> list[Any]:
+    """Read a shard through its index, which is written if it is missing."""
+    folder.mkdir(exist_ok=True)
+    if not (folder / "a.tar").exists():
+        (folder / "a.tar").write_bytes(whole(".tar"))
+    return all_of(TarDataset(folder / "a.tar", fields=_TAR_FIELDS, cache=folder / "index"))
 
 
-@functools.cache
-def _shard() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        return packed("all.tar")(Path(folder, "packed"))
-
-
-def _index_place(folder: Path, data: bytes) -> Path:
-    """Put a damaged index next to a whole shard."""
-    path = at(".tar")(folder, _shard())
-    all_of(TarDataset(path, fields=_TAR_FIELDS, cache=folder / "index"))
-    next((folder / "index").glob("*.tar-index")).write_bytes(data)
-    return path
-
-
-def _index_file(folder: Path) -> bytes:
-    folder.mkdir()
-    path = at(".tar")(folder, _shard())
-    all_of(TarDataset(path, fields=_TAR_FIELDS, cache=folder / "index"))
-    return next((folder / "index").glob("*.tar-index")).read_bytes()
-
-
-def _indexed(path: Path) -> list[Any]:
-    return all_of(TarDataset(path, fields=_TAR_FIELDS, cache=path.parent / "index"))
-
-
-def _lines_file(folder: Path) -> bytes:
-    return b"".join(json.dumps({"label": one["label"], "name": one["name"]}).encode() + b"\n" for one in samples())
-
-
-def _csv_file(folder: Path) -> bytes:
-    rows = [f"{one['label']},{one['name']},{one['vector'][0]}" for one in samples()]
-    return "\n".join(["label,name,number", *rows, ""]).encode()
-
-
-def _csv_packed(folder: Path) -> bytes:
-    return gzip.compress(_csv_file(folder), mtime=0)
-
-
-# -- tokens ------------------------------------------------------------------------------------------------------------
-
-
-def _token_file(folder: Path) -> bytes:
+def _write_tokens(folder: Path) -> None:
     folder.mkdir()
     rng = np.random.default_rng(1)
     with TokenWriter(folder / "tokens.bin", dtype="uint16") as writer:
         writer.write(rng.integers(0, 60_000, rng.integers(0, 40)) for _ in range(COUNT))
-    return (folder / "tokens.bin").read_bytes()
 
 
 def _tokens(path: Path) -> list[Any]:
@@ -666,43 +498,18 @@ def _verified_tokens(path: Path) -> list[Any]:
     return _tokens(path)
 
 
-# -- recordings --------------------------------------------------------------------------------------------------------
-
-
-def _recording_file(ending: str) -> Callable[[Path], bytes]:
-    def make(folder: Path) -> bytes:
+def _recording(ending: str, *values: str) -> Target:
+    def write(folder: Path) -> None:
         folder.mkdir()
         recording_of(30, workers=2).save(folder / f"run{ending}")
-        return (folder / f"run{ending}").read_bytes()
 
-    return make
-
-
-def _recording_target(ending: str, *values: str) -> Target:
-    return Target(
-        f"recording{ending}", _recording_file(ending), at(f"-run{ending}"), lambda path: [everything_of(path)], values
-    )
+    make = written(write, f"run{ending}")
+    return Target(f"recording{ending}", make, at(f"-run{ending}"), lambda path: [everything_of(path)], values)
 
 
 # -- shards of other libraries -----------------------------------------------------------------------------------------
 
 _SHARD = {"image": "ndarray:uint8", "vector": "ndarray:float32:16", "label": "int", "name": "str"}
-_ROWS = [{"name": one["name"], "label": one["label"]} for one in samples()]
-
-
-def _one_of(name: str, write: Callable[[Path], object], read: Callable[[Path], Any], file: str, *values: str) -> Target:
-    """Return the target in which one file of a folder written by another library is damaged."""
-
-    def make(folder: Path) -> bytes:
-        write(folder)
-        return (folder / file).read_bytes()
-
-    def place(folder: Path, data: bytes) -> Path:
-        write(folder / VICTIM)
-        (folder / VICTIM / file).write_bytes(data)
-        return folder / VICTIM
-
-    return Target(name, make, place, lambda path: all_of(read(path)), values)
 
 
 def _pair(folder: Path) -> None:
@@ -710,32 +517,33 @@ def _pair(folder: Path) -> None:
     megatron.write(folder / "x", [[list(range(one, one + 9)), [one]] for one in range(COUNT)])
 
 
-def _examples() -> bytes:
+def _mds(name: str, file: str) -> Target:
+    write = functools.partial(shards.write, columns=_SHARD, shards=[samples()])
+    return one_of(name, write, reading(MDSDataset), file, TRUNCATE)
+
+
+def _litdata(name: str, file: str, content: Any = None, **options: Any) -> Target:
+    write = functools.partial(chunks.write, chunks=[content or samples()], **options)
+    return one_of(name, write, reading(LitDataDataset), file, TRUNCATE)
+
+
+def _examples(folder: Path) -> bytes:
     features = [{**one, "image": one["image"].tobytes(), "name": one["name"].encode()} for one in samples()]
     return file_of(example({**one, "label": np.array([one["label"]])}) for one in features)
 
 
 _SHARDS = [
-    _one_of("megatron", _pair, lambda path: MegatronDataset(path / "x"), "x.idx", TRUNCATE),
-    *(
-        _one_of(name, functools.partial(shards.write, columns=_SHARD, shards=[samples()]), MDSDataset, file, TRUNCATE)
-        for name, file in (("mds", "shard.00000.mds"), ("mds-index", "index.json"))
-    ),
-    *(
-        _one_of(name, functools.partial(chunks.write, chunks=[content], **options), LitDataDataset, file, TRUNCATE)
-        for name, content, options, file in (
-            ("litdata", samples(), {}, "chunk-0-0.bin"),
-            ("litdata-index", samples(), {}, "index.json"),
-            ("litdata-zstd", samples(), {"compression": "zstd"}, "chunk-0-0.zstd.bin"),
-            ("litdata-rows", _ROWS, {"arrow": True}, "chunk-0-0.bin"),
-        )
-    ),
-    Target(
-        "tfrecord", lambda folder: _examples(), at(".tfrecord"), lambda path: all_of(TFRecordDataset(path)), (FLIP,)
-    ),
+    one_of("megatron", _pair, reading(MegatronDataset, below="x"), "x.idx", TRUNCATE),
+    _mds("mds", "shard.00000.mds"),
+    _mds("mds-index", "index.json"),
+    _litdata("litdata", "chunk-0-0.bin"),
+    _litdata("litdata-index", "index.json"),
+    _litdata("litdata-zstd", "chunk-0-0.zstd.bin", compression="zstd"),
+    _litdata("litdata-rows", "chunk-0-0.bin", without("image", "vector"), arrow=True),
+    Target("tfrecord", _examples, at(".tfrecord"), reading(TFRecordDataset), (FLIP,)),
     Target(
         "tfrecord.gz",
-        lambda folder: gzip.compress(_examples()),
+        lambda folder: gzip.compress(_examples(folder)),
         at(".tfrecord.gz"),
         lambda path: list(TFRecordDataset(path).stream()),
         ALL,
@@ -743,35 +551,26 @@ _SHARDS = [
 ]
 
 
-# -- inspect -----------------------------------------------------------------------------------------------------------
-
-
-def _looked_at(path: Path) -> list[Any]:
-    return [inspect(str(path))]
-
-
 def inspected(target: Target) -> Target:
     """Return the target in which `feedline inspect` looks at the same files."""
-    return Target(
-        f"inspect-{target.name}", target.make, target.place, _looked_at, may_ask=target.may_ask, kinds=target.kinds
-    )
+    read: Read = lambda path: [inspect(str(path))]  # noqa: E731
+    return Target(f"inspect-{target.name}", target.make, target.place, read, may_ask=target.may_ask, kinds=target.kinds)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 
+_ONLY_VALUES = without("name")
 _FILES = [
-    Target("tar", packed("all.tar"), at(".tar"), _stream, ALL, ALL),
-    Target("tar-random", packed("all.tar"), at(".tar"), _table, ALL, ALL),
+    Target("tar", packed(".tar"), at(".tar"), _stream, ALL, ALL),
+    Target("tar-random", packed(".tar"), at(".tar"), _TABLE, ALL, ALL),
     Target("tar-foreign", _tar_file, at(".tar"), _stream, (TRUNCATE,)),
-    Target("tar.gz", _compressed(gzip.compress), at(".tar.gz"), _stream, ALL),
-    Target("tar.xz", _compressed(lzma.compress), at(".tar.xz"), _stream, ALL),
-    Target("tar.bz2", _compressed(bz2.compress), at(".tar.bz2"), _stream, ALL),
-    Target("tar.zst", _compressed(_zstd), at(".tar.zst"), _stream, ALL),
+    _compressed(".gz", gzip.compress),
+    _compressed(".xz", lzma.compress),
+    _compressed(".bz2", bz2.compress),
+    _compressed(".zst", zstandard.ZstdCompressor(write_checksum=True).compress),
     Target("npy", _npy_file, at(".npy"), _arrays, (TRUNCATE,), ALL),
     Target("npz", _npz_file, at(".npz"), _arrays, ALL),
-    Target(
-        "parquet", _parquet_file, at(".parquet"), lambda path: all_of(ParquetDataset(path, _COLUMNS)), ALL, may_ask=True
-    ),
+    Target("parquet", _parquet_file, at(".parquet"), reading(ParquetDataset, _COLUMNS), ALL, may_ask=True),
     Target(
         "parquet-far",
         _parquet_file,
@@ -780,135 +579,89 @@ _FILES = [
         ALL,
         may_ask=True,
     ),
-    Target("arrow", _arrow(stream=False), at(".arrow"), lambda path: all_of(ArrowDataset(path)), (TRUNCATE,)),
-    Target("arrow-stream", _arrow(stream=True), at(".arrow"), lambda path: all_of(ArrowDataset(path)), (TRUNCATE,)),
+    Target("arrow", _arrow(stream=False), at(".arrow"), reading(ArrowDataset), (TRUNCATE,)),
+    Target("arrow-stream", _arrow(stream=True), at(".arrow"), reading(ArrowDataset), (TRUNCATE,)),
     Target(
         "feather",
         _arrow(stream=False, compression="lz4"),
         at(".feather"),
-        lambda path: all_of(ArrowDataset(path)),
+        reading(ArrowDataset),
         (TRUNCATE,),
         may_ask=True,
     ),
-    Target("hdf5", _hdf5_file, at(".h5"), lambda path: all_of(HDF5Dataset(path)), (TRUNCATE,)),
-    Target(
-        "hdf5-text",
-        _hdf5_texts,
-        at(".h5"),
-        lambda path: all_of(HDF5Dataset(path)),
-        (TRUNCATE,),
-        kinds=(TRUNCATE,),
-    ),
-    Target("hdf5-packed", packed("all.h5", numbers), at(".h5"), lambda path: all_of(HDF5Dataset(path)), ALL),
-    Target(
-        "hdf5-gzip",
-        packed("all.h5", numbers, compression="gzip"),
-        at(".h5"),
-        lambda path: all_of(HDF5Dataset(path)),
-        ALL,
-    ),
-    value_in("h5", samples()[4]["name"].encode(), lambda path: all_of(HDF5Dataset(path))),
-    Target("npy-packed", _npy_packed, _npy_place, lambda path: all_of(ArrayDataset(path)), ALL),
-    Target("npy-facts", _npy_facts, _facts_place, lambda path: all_of(ArrayDataset(path)), ALL),
-    Target(
-        "parquet-packed",
-        packed("all.parquet"),
-        at(".parquet"),
-        lambda path: all_of(ParquetDataset(path)),
-        ALL,
-        may_ask=True,
-    ),
-    Target(
-        "lmdb", packed("all.lmdb"), at(".lmdb"), lambda path: all_of(LMDBDataset(path)), (TRUNCATE,), kinds=(TRUNCATE,)
-    ),
-    value_in("lmdb", samples()[4]["image"].tobytes(), lambda path: all_of(LMDBDataset(path))),
-    Target("sqlite", _sqlite_file, at(".db"), _sql("sqlite"), (TRUNCATE,)),
+    Target("hdf5", _hdf5_file, at(".h5"), reading(HDF5Dataset), (TRUNCATE,)),
+    Target("hdf5-text", _hdf5_texts, at(".h5"), reading(HDF5Dataset), (TRUNCATE,), kinds=(TRUNCATE,)),
+    Target("hdf5-packed", packed(".h5", _ONLY_VALUES), at(".h5"), reading(HDF5Dataset), ALL),
+    Target("hdf5-gzip", packed(".h5", _ONLY_VALUES, compression="gzip"), at(".h5"), reading(HDF5Dataset), ALL),
+    value_in(".h5", samples()[4]["name"].encode(), HDF5Dataset),
+    one_of("npy-packed", functools.partial(pack, format="npy"), reading(ArrayDataset), "vector.npy", *ALL),
+    one_of("npy-facts", functools.partial(pack, format="npy"), reading(ArrayDataset), "feedline.json", *ALL),
+    Target("parquet-packed", packed(".parquet"), at(".parquet"), reading(ParquetDataset), ALL, may_ask=True),
+    Target("lmdb", packed(".lmdb"), at(".lmdb"), reading(LMDBDataset), (TRUNCATE,), kinds=(TRUNCATE,)),
+    value_in(".lmdb", samples()[4]["image"].tobytes(), LMDBDataset),
+    Target("sqlite", _database("sqlite3"), at(".db"), _sql("sqlite"), (TRUNCATE,)),
     *(
-        [Target("duckdb", _duckdb_file, at(".duckdb"), _sql("duckdb"), ALL)]
+        [Target("duckdb", _database("duckdb"), at(".duckdb"), _sql("duckdb"), ALL)]
         if importlib.util.find_spec("duckdb")
         else []
     ),
-    Target("store", _store_file, at(f"/{FILE}"), lambda path: all_of(PrecomputedDataset(path.parent)), ALL),
-    Target("csv", _csv_file, at(".csv"), lambda path: all_of(CSVDataset(path, cache=False))),
-    Target("csv.gz", _csv_packed, at(".csv.gz"), lambda path: all_of(CSVDataset(path, cache=False)), ALL),
-]
-_JXL = ["jxl"] if importlib.util.find_spec("imagecodecs") else []
-_DECODED = [
-    *(_decoded(package, "jpg", "JPEG", TRUNCATE) for package in DECODERS),
-    *(_decoded(package, "png", "PNG", *ALL) for package in DECODERS if package != "simplejpeg"),
-    *(_decoded(package, "webp", "WEBP", TRUNCATE) for package in DECODERS if package != "simplejpeg"),
-    *(_decoded("PIL", ending, ending.upper(), TRUNCATE) for ending in ("tiff", "bmp", "avif", "jpeg2000")),
-    *(_decoded("PIL", "jxl", "JXL", TRUNCATE) for _ in _JXL),
-]
-_OTHERS = [
+    one_of("store", _precompute, reading(PrecomputedDataset), FILE, *ALL),
+    Target("csv", _csv_file, at(".csv"), reading(CSVDataset, cache=False)),
     Target(
-        "unpacked",
-        _unpacked_file,
-        _unpack_place,
-        lambda path: all_of(ParquetDataset(path, cache=path.parent / f"{VICTIM}-unpacked")),
+        "csv.gz",
+        lambda folder: gzip.compress(_csv_file(folder), mtime=0),
+        at(".csv.gz"),
+        reading(CSVDataset, cache=False),
         ALL,
     ),
-    Target("copy", lambda folder: _copy_of(_copied(folder)).read_bytes(), _copy_place, _read_copy, ALL),
-    Target("tokens", _token_file, at(".bin"), _tokens, (TRUNCATE,)),
-    Target("tokens-verified", _token_file, at(".bin"), _verified_tokens, ALL),
-    Target("cache", _cache_file, at(f"/{FILE}"), _cache, ALL),
-    Target("index", _index_file, _index_place, _indexed, ALL),
-    Target("record", _record, _record_place, lambda path: all_of(PrecomputedDataset(path)), (TRUNCATE,)),
-    _field("npy", _npy, TRUNCATE),
-    _field("npy.gz", lambda: gzip.compress(_npy()), *ALL),
-    _field("npz", lambda: _npz(compressed=True), *ALL),
+]
+_PICTURES = [
+    *map(_picture, ("png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif")),
+    *map(_picture, ["jxl"] if importlib.util.find_spec("imagecodecs") else []),
+    Target("files-npy", _npy_file, at("/a.npy"), _files("npy")),
+    Target("files-text", _csv_file, at("/a.txt"), _files("text")),
+]
+_OWN = [
+    one_of("unpacked", _unpacked, _unpacked, "unpacked/*.arrow", *ALL),
+    one_of("copy", _copied_lines, _copied_lines, "copies/*.lines", *ALL),
+    one_of("cache", _cached, _cached, FILE, *ALL),
+    one_of("index", _indexed, _indexed, "index/*.tar-index", *ALL),
+    Target("record", _record, _record_place, reading(PrecomputedDataset), (TRUNCATE,)),
+    Target("tokens", written(_write_tokens, "tokens.bin"), at(".bin"), _tokens, (TRUNCATE,)),
+    Target("tokens-verified", written(_write_tokens, "tokens.bin"), at(".bin"), _verified_tokens, ALL),
+    _recording(".json"),
+    _recording(".json.gz", *ALL),
+]
+_FIELDS = [
+    _field("npy", lambda: saved(samples()[0]["image"]), TRUNCATE),
+    _field("npy.gz", lambda: gzip.compress(saved(samples()[0]["image"])), *ALL),
+    _field("npz", _npz, *ALL),
     _field("ten", _ten),
-    _field("json", _json, TRUNCATE),
-    _field("mp", _msgpack, TRUNCATE),
-    _field("cbor", _cbor, TRUNCATE),
+    _field("json", lambda: json.dumps(_PLAIN).encode(), TRUNCATE),
+    _field("mp", lambda: bytes(msgpack.packb(_PLAIN)), TRUNCATE),
+    _field("cbor", lambda: cbor2.dumps(_PLAIN), TRUNCATE),
     _field("pth", _pth, TRUNCATE),
-    _field("png", picture("PNG"), TRUNCATE, decode="rgb8"),
-    _picture_target("png", "PNG"),
-    _picture_target("jpg", "JPEG"),
-    _picture_target("gif", "GIF"),
-    _picture_target("webp", "WEBP"),
-    _picture_target("bmp", "BMP"),
-    _picture_target("tiff", "TIFF"),
-    _picture_target("ppm", "PPM"),
-    _picture_target("avif", "AVIF"),
-    *(_picture_target(ending, "JXL") for ending in _JXL),
-    *_DECODED,
-    _recording_target(".json"),
-    _recording_target(".json.gz", *ALL),
-    Target(
-        "files-npy", _npy_file, at("/a.npy"), lambda path: all_of(FileDataset(path.parent, read="npy", cache=False))
-    ),
-    Target(
-        "files-text", _csv_file, at("/a.txt"), lambda path: all_of(FileDataset(path.parent, read="text", cache=False))
-    ),
+    _field("png", lambda: picture("png"), TRUNCATE, decode="rgb8"),
 ]
 _SOUNDS = [
-    _sound_target("wav", sound("WAV"), TRUNCATE),
-    _sound_target("flac", sound("FLAC"), TRUNCATE),
-    _sound_target("ogg", sound("OGG"), *ALL),
-    _sound_target("opus", sound("OGG", "OPUS"), *ALL),
-    _sound_target("aiff", sound("AIFF"), TRUNCATE),
-    _sound_target("mp3", sound("MP3")),
-    *(_sound_bytes(name.lower(), sound(name)) for name in ("WAV", "FLAC", "OGG", "AIFF", "MP3")),
+    _sound("wav", TRUNCATE),
+    _sound("flac", TRUNCATE),
+    _sound("ogg", *ALL),
+    _sound("opus", *ALL, format_="OGG", subtype="OPUS"),
+    _sound("aiff", TRUNCATE),
+    _sound("mp3"),
 ]
 _VIDEOS = [
     Target(f"video-{name}", make, at(f"/{VICTIM}{ending}"), videos.read, values, may_ask=True)
     for name, (make, ending, values) in videos.KINDS.items()
 ]
 _LEFT_OUT = ("tar-random", "tar-foreign", "parquet-far", "duckdb", "csv.gz", "npy-packed", "npy-facts")
-_LOOKED_AT = [one for one in _FILES if one.name not in _LEFT_OUT]
-TARGETS = {one.name: one for one in [*_FILES, *_SHARDS, *_OTHERS, *_SOUNDS, *_VIDEOS, *map(inspected, _LOOKED_AT)]}
-
-PROCESSES = {one.name: [one.name] for one in _FILES} | {
-    "shards": [one.name for one in _SHARDS],
-    "own": ["unpacked", "copy", "cache", "index", "record"],
-    "fields": [name for name in TARGETS if name.startswith("field-")],
-    "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", *_JXL, "files-npy", "files-text"],
-    "decoders": [one.name for one in _DECODED],
-    "sounds": [one.name for one in _SOUNDS],
-    "videos": [one.name for one in _VIDEOS],
-    "tokens": ["tokens", "tokens-verified"],
-    "recordings": ["recording.json", "recording.json.gz"],
-    "inspect": [name for name in TARGETS if name.startswith("inspect-")],
+_INSPECTED = [inspected(one) for one in _FILES if one.name not in _LEFT_OUT]
+_GROUPS = {
+    **{one.name: [one] for one in _FILES},
+    **{"shards": _SHARDS, "own": _OWN, "fields": _FIELDS, "pictures": _PICTURES, "sounds": _SOUNDS},
+    **{"videos": _VIDEOS, "inspect": _INSPECTED},
 }
+TARGETS = {one.name: one for group in _GROUPS.values() for one in group}
+PROCESSES = {name: [one.name for one in group] for name, group in _GROUPS.items()}
 """Formats by process; starting a process takes longer than a hundred cases."""

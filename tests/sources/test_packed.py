@@ -8,19 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-import feedline
-from feedline.datasets import HDF5Dataset, ParquetDataset, TarDataset
-from feedline.errors import SourceError
 from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
-from tests.sources.stores import FORMATS, TAR_FIELDS, Original, close, packed
-from tests.tools.write.stores import canonical
+from tests.sources.stores import FORMATS, TAR_FIELDS, Original, packed
 
-pytestmark = pytest.mark.sample(4)
-
-COUNT = 60
+COUNT = 30
 
 
 class Other(Original):
@@ -85,6 +78,7 @@ def plain(value: Any) -> Any:
 class TestNpy(Packed):
     format, pattern = "npy", "npy/*"
     stays_mapped = True
+    has_checksums = True
     test_a_missing_file_is_named = None  # type: ignore[assignment]  # it is a missing field
 
     def rewrite(self) -> None:
@@ -97,10 +91,7 @@ class TestNpy(Packed):
 
 class TestHDF5(Packed):
     format, pattern = "hdf5", "all.h5"
-
-
-class TestHDF5Shards(Packed):
-    format, pattern = "hdf5 shards", "hdf5/shard-*"
+    has_checksums = True
 
 
 class TestLMDB(Packed):
@@ -111,57 +102,8 @@ class TestTar(Packed):
     format, pattern = "tar", "all.tar"
 
 
-class TestTarShards(Packed):
-    format, pattern = "tar shards", "tar/shard-*"
-
-
-class TestParquet(Packed):
-    format, pattern = "parquet", "all.parquet"
-
-
 class TestParquetShards(Packed):
     format, pattern = "parquet shards", "parquet/shard-*"
-
-
-SHARDED: dict[str, tuple[Any, dict[str, Any]]] = {
-    "hdf5": (HDF5Dataset, {}),
-    "tar": (TarDataset, {"fields": TAR_FIELDS, "cache": False}),
-    "parquet": (ParquetDataset, {}),
-}
-
-
-@pytest.mark.parametrize("format_", SHARDED)
-def test_the_error_names_a_missing_shard(stores: Path, tmp_path: Path, format_: str) -> None:
-    kind, options = SHARDED[format_]
-    folder = Path(shutil.copytree(stores / "old" / format_, tmp_path / "shards"))
-    paths = sorted(map(str, folder.glob("shard-*")))
-    Path(paths[1]).unlink()
-    with pytest.raises((SourceError, FileNotFoundError), match=Path(paths[1]).name):
-        list(feedline.Loader(kind(paths, **options), 16))
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-def test_torchs_loader_gives_the_same_batches(stores: Path, format_: str, tmp_path: Path) -> None:
-    options = {"cache": False} if format_.startswith("tar") else {}
-    dataset = FORMATS[format_](stores / "old", **options)
-    expected: Any = Original(COUNT)
-    order: list[int] = [int(index) for batch in feedline.Loader(np.arange(COUNT), 8, shuffle=True) for index in batch]
-    ways = [torch.utils.data.DataLoader(one, 8, sampler=order) for one in (dataset, expected)]
-    for found, batch in zip(*ways, strict=True):
-        assert_same(found, batch)
-    close(dataset)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_of_tar_shards_gives_the_same_samples(stores: Path, workers: int) -> None:
-    """The order of a stream depends on the workers, so samples are compared instead of batches."""
-    shards = str(stores / "old" / "tar" / "shard-*.tar")
-    dataset: Any = TarDataset(shards, fields=TAR_FIELDS).stream(shuffle=False)
-    loader = feedline.Loader(dataset, 8, workers=workers, collate_fn=list)
-    found = sorted(canonical(sample) for batch in loader for sample in batch)
-    assert found == sorted(canonical(sample) for sample in Original(COUNT))
-    loader.close()
-    close(dataset)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # its own

@@ -13,6 +13,17 @@ from feedline.tools.cli.main import main
 from feedline.tools.cli.options import picture
 
 
+def test_only_files_that_killed_writers_left_are_dropped(tmp_path: Path) -> None:
+    left, recent, other = ".a.lines.0123456789abcdef.part", ".a.lines.0123456789abcdee.part", ".b.0123456789abcdef.part"
+    mine = [".a.part", ".a", "a", ".a.0123.part", ".a.lines.0123456789abcdef.part.txt"]
+    for name in (left, recent, other, *mine):
+        (tmp_path / name).touch()
+        if name != recent:
+            os.utime(tmp_path / name, (1, 1))
+    drop_abandoned(tmp_path, "a")
+    assert sorted(os.listdir(tmp_path)) == sorted([recent, other, *mine])
+
+
 def test_recordings_pages_and_plots_go_into_new_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -28,14 +39,3 @@ def test_recordings_pages_and_plots_go_into_new_folders(
     assert main(["profile", "-o", "profiles/one/x", str(program)]) == 0
     assert sorted(path.name for path in Path("profiles/one").iterdir()) == ["x.html", "x.json.gz"]
     assert capsys.readouterr().err == ""
-
-
-def test_only_files_that_killed_writers_left_are_dropped(tmp_path: Path) -> None:
-    left, recent, other = ".a.lines.0123456789abcdef.part", ".a.lines.0123456789abcdee.part", ".b.0123456789abcdef.part"
-    mine = [".a.part", ".a", "a", ".a.0123.part", ".a.lines.0123456789abcdef.part.txt"]
-    for name in (left, recent, other, *mine):
-        (tmp_path / name).touch()
-        if name != recent:
-            os.utime(tmp_path / name, (1, 1))
-    drop_abandoned(tmp_path, "a")
-    assert sorted(os.listdir(tmp_path)) == sorted([recent, other, *mine])

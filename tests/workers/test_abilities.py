@@ -16,13 +16,11 @@ from pathlib import Path
 import pytest
 
 from feedline.workers import abilities
+from tests import program_server
 
 PROGRAM = """
 import asyncio, mmap, multiprocessing, os, select, selectors, socket, subprocess, sys
 import multiprocessing.connection, multiprocessing.shared_memory
-
-if len(sys.argv) > 3:
-    import torch  # which asks what system this is, and not what it has
 
 LACKING = {
     "macos": [
@@ -43,6 +41,9 @@ for module, name in LACKING[sys.argv[1]]:  # in workers too: spawn runs this fil
 import numpy as np
 
 import feedline
+from feedline.workers.portable import segments
+
+segments.sys = type("sys", (), {"platform": sys.argv[1]})  # the one place that asks for the system
 
 
 class Squares:
@@ -67,7 +68,7 @@ def check(loader, collect):
     loader.close()
 
 
-def from_numpy(loader):
+def numbers(loader):
     seen = []
     for squares, index in loader:
         assert (squares[:, 3, 5] == index.astype(float) ** 2).all()
@@ -76,33 +77,18 @@ def from_numpy(loader):
     return seen
 
 
-def from_torch(loader):
-    seen = []
-    for squares, index in loader:
-        assert (squares[:, 3, 5] == index.double() ** 2).all()
-        squares += 1
-        seen += index.tolist()
-    return seen
-
-
 if __name__ == "__main__":
     methods = sys.argv[2].split(",")
-    if len(sys.argv) == 3:
-        check(feedline.Loader(Squares(), 8), from_numpy)
-        check(feedline.Loader(Squares(), 8, workers=2, engine="thread"), from_numpy)
-        for method in methods:
-            if method == "fork":  # which costs little
-                check(feedline.Loader(Squares(), 8, workers=2, start_method=method), from_numpy)
-            check(feedline.Loader(Squares(), 8, workers=2, start_method=method, persistent=True), from_numpy)
-            streamed = feedline.Loader(Stream(), 3, workers=2, start_method=method)
-            assert [batch.tolist() for batch in streamed] == [[0, 1, 2], [3, 4]]
-            copied = feedline.Loader(Stream(), 3, workers=2, start_method=method, shard=False)
-            assert [batch.tolist() for batch in copied] == [[0, 1, 2], [0, 1, 2], [3, 4], [3, 4]]
-    else:
-        check(feedline.DataLoader(Squares(), 8), from_torch)
-        check(feedline.DataLoader(Squares(), 8, num_workers=2, engine="thread"), from_torch)
-        for method in methods:
-            check(feedline.DataLoader(Squares(), 8, num_workers=2, multiprocessing_context=method), from_torch)
+    check(feedline.Loader(Squares(), 8), numbers)
+    check(feedline.Loader(Squares(), 8, workers=2, engine="thread"), numbers)
+    for method in methods:
+        if method == "fork":  # which costs little
+            check(feedline.Loader(Squares(), 8, workers=2, start_method=method), numbers)
+        check(feedline.Loader(Squares(), 8, workers=2, start_method=method, persistent=True), numbers)
+        streamed = feedline.Loader(Stream(), 3, workers=2, start_method=method)
+        assert [batch.tolist() for batch in streamed] == [[0, 1, 2], [3, 4]]
+        copied = feedline.Loader(Stream(), 3, workers=2, start_method=method, shard=False)
+        assert [batch.tolist() for batch in copied] == [[0, 1, 2], [0, 1, 2], [3, 4], [3, 4]]
     assert "feedline.workers.processes.link" not in sys.modules
     assert not multiprocessing.active_children()
     print("done")
@@ -145,26 +131,25 @@ def test_running_out_of_descriptors_does_not_disable_shared_arenas(monkeypatch: 
     assert abilities.can_share_arenas()
 
 
-def run_without(system: str, methods: str, folder: Path, *more: str) -> None:
-    program = folder / "program.py"
-    program.write_text(PROGRAM)
-    command = [sys.executable, "-W", "error", str(program), system, methods, *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+def check(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == "done\n"
     assert done.stderr == "", "no leaks and no warnings"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("system", "methods"),
-    [("macos", "fork"), ("windows", "spawn"), ("macos", "spawn")],
-)
-def test_numpy_loaders_on_other_systems(system: str, methods: str, tmp_path: Path) -> None:
-    run_without(system, methods, tmp_path)
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_loaders_work_with_portable_means(program: Path) -> None:
+    check(program_server.run(program, "macos", "fork", finalizes=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["macos", "windows"])
-def test_torch_loaders_on_other_systems(system: str, tmp_path: Path) -> None:
-    run_without(system, "spawn,forkserver" if system == "macos" else "spawn", tmp_path, "torch")
+@pytest.mark.parametrize(("system", "methods"), [("windows", "spawn"), ("macos", "spawn,forkserver")])
+def test_loaders_work_on_other_systems(system: str, methods: str, program: Path) -> None:
+    command = [sys.executable, "-W", "error", str(program), system, methods]
+    check(subprocess.run(command, capture_output=True, text=True, timeout=250, check=False))

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy
 import pytest
 import torch  # noqa: F401  (importing it opens files for good, which would look like leaks of a test)
 
@@ -120,53 +119,8 @@ def is_gone(pid: int) -> bool:
         os.close(fd)
 
 
-COUNTED = """
-import os
-from pathlib import Path
-
-with open(Path(__file__).parent / "executions", "a") as file:
-    print(os.getpid(), file=file)
-
-class Numbers:
-    def __len__(self):
-        return 4
-    def __getitem__(self, index):
-        return os.getpid(), os.getppid()
-"""
-
-INSERTING = """
-import os, sys
-sys.path[:0] = {folders}
-import counted
-from feedline import Loader
-
-if __name__ == "__main__":
-    loader = Loader(counted.Numbers(), None, workers=2, start_method="forkserver")
-    print(os.getpid(), *(pid for epoch in range(2) for pid, _ in loader))
-"""
-
-
-FOLDERS = [str(Path(module.__file__ or "").parents[1]) for module in (feedline, numpy)]
-
-
 def run(folder: Path, program: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(program)
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, *options, str(folder / "train.py")]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ, cwd=folder)
-
-
-@pytest.mark.slow
-def test_a_program_that_extends_sys_path_to_find_feedline(tmp_path: Path) -> None:
-    """With -S there are no site-packages: the program adds all folders itself, also relative ones."""
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "counted.py").write_text(COUNTED)
-    result = run(tmp_path, INSERTING.format(folders=["./src", *FOLDERS]), "-S")
-    assert result.returncode == 0, result.stderr
-    assert not result.stderr
-    trainer, *workers = result.stdout.split()
-    executions = (tmp_path / "src" / "executions").read_text().split()
-    assert len(set(workers)) > 2, "each epoch has new workers"
-    assert executions[0] == trainer
-    assert len(executions) == 2, "by the program and by the server, never by a worker"
-    assert executions[1] not in workers

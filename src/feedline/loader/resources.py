@@ -69,8 +69,11 @@ class Resources:
         if self.config.engine_name == "thread":
             import feedline.workers.threads
         elif self.config.engine_name == "process":
-            import feedline.workers.processes.arena
-            import feedline.workers.processes.engine  # noqa: F401
+            import feedline.workers.processes.engine
+            from feedline.workers import abilities
+
+            if abilities.can_share_arenas():
+                import feedline.workers.processes.arena  # noqa: F401  # needs what only Linux has
 
     def arena(self) -> Arena | None:
         """Return the memory; a new one in a forked process.

@@ -18,11 +18,10 @@ import pytest
 import torch
 import zstandard
 
-from feedline import DataLoader
-from feedline.datasets import CSVDataset, JSONLines, TextLines, open_dataset
+from feedline.datasets import JSONLines, open_dataset
 from feedline.datasets.derived.formats import format_by_name, kind_of_file
 from feedline.datasets.derived.recognition import recognise
-from feedline.errors import CorruptSource, SourceError
+from feedline.errors import SourceError
 
 ROWS = [{"text": "lorem ipsum " * 60, "number": number} for number in range(300)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -58,27 +57,20 @@ def message_for(path: str | Path) -> str:
     return str(caught.value)
 
 
-def test_damaged_tar_archives_are_reported_by_their_reader(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar"
-    path.write_bytes(b"\0\1 nothing of a header" * 50)
-    with pytest.raises(CorruptSource, match=r"its size or checksum is not a number\. The shard is damaged"):
-        len(open_dataset(path))
-
-
 def test_a_pattern_without_a_known_suffix_says_what_its_first_file_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("0.json.gz").write_bytes(gzip.compress(LINES))
-    assert "0.json.gz: it looks like JSON lines compressed with gzip. feedline.datasets" in message_for("*.gz")
     np.save("0.npy", np.arange(3))
     Path("0.npy").rename("0.dat")
-    assert "ArrayDataset reads 0.dat" in message_for("*.dat")
-    assert message_for("*.json").startswith("No file matches *.json")
-
-
-def test_the_message_for_an_address_does_not_claim_that_it_is_empty() -> None:
-    assert message_for("s3://bucket/a.json.gz").startswith("The name s3://bucket/a.json.gz does not indicate")
+    for path, named in (
+        ("*.gz", "0.json.gz: it looks like JSON lines compressed with gzip"),
+        ("*.dat", "ArrayDataset reads 0.dat"),
+        ("*.json", "No file"),
+        ("s3://bucket/a.json.gz", "does not indicate"),
+    ):
+        assert named in message_for(path)
 
 
 def torch_file() -> bytes:
@@ -157,15 +149,3 @@ def test_archives_are_still_recognised_under_any_name(tmp_path: Path) -> None:
 
 
 # -- the advice in the messages works ----------------------------------------------------------------------------------
-
-
-def test_the_advice_for_text_and_json_works(tmp_path: Path) -> None:
-    text, table, values = tmp_path / "a.log.gz", tmp_path / "a.dat", tmp_path / "a.json"
-    text.write_bytes(gzip.compress(b"hello\nyou\n"))
-    assert "TextLines(path) reads it" in kind_of_file(str(text)).advice
-    assert list(TextLines(text, cache=False)) == ["hello", "you"]
-    table.write_text("a|b\n1|2\n")
-    assert CSVDataset(table, delimiter="|")[0] == {"a": 1, "b": 2}
-    values.write_text('[{"a": 1}, {"a": 2}]')
-    assert "DataLoader(json.load(open(path)))" in kind_of_file(str(values)).advice
-    assert [int(batch["a"]) for batch in DataLoader(json.loads(values.read_text()))] == [1, 2]

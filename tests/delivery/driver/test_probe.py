@@ -44,11 +44,6 @@ class Numbers:
         return index
 
 
-class Loops(Numbers):
-    def __getitem__(self, index: int) -> int:
-        return sum(range(20_000)) * 0 + index
-
-
 class Draws(Numbers):
     def __getitem__(self, index: int) -> float:  # type: ignore[override]  # another kind of sample
         return random.random()
@@ -128,18 +123,6 @@ def test_threads_whose_batches_fail_gain_nothing(
     assert found is not None
     assert (found.threads, found.thread_gain) == (2, 0.0)
     assert "recursive use" not in capfd.readouterr().err
-
-
-@pytest.mark.real_time
-def test_real_datasets_scale_on_threads_if_they_sleep_and_not_if_they_compute() -> None:
-    def is_so(dataset: Any, batch_size: int, test: Callable[[module.Probe], bool]) -> bool:
-        found = look(dataset, batch_size)
-        return found is not None and test(found)
-
-    sleeps = lambda found: found.cpu_share < 0.5 and found.thread_gain > 0.6 * found.threads  # noqa: E731
-    computes = lambda found: found.cpu_share > 0.5 and found.thread_gain < 0.9 * found.threads  # noqa: E731
-    assert any(is_so(Numbers(0.005), 4, sleeps) for _ in range(10))
-    assert any(is_so(Loops(), 16, computes) for _ in range(10))
 
 
 def test_a_probe_has_no_side_effects_in_this_process() -> None:

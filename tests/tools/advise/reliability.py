@@ -9,8 +9,7 @@ third dataset, for machines on which a command must not take long.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import functools
+import itertools
 import json
 import multiprocessing
 import os
@@ -19,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -87,66 +87,41 @@ def _spin() -> None:
         pass
 
 
-@contextlib.contextmanager
-def busy_loops(count: int) -> Iterator[None]:
-    """Run `count` processes that compute, on the cores of this one."""
-    loops = [multiprocessing.get_context("fork").Process(target=_spin, daemon=True) for _ in range(count)]
-    for loop in loops:
-        loop.start()
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.join()
+# Any: a queue of multiprocessing.
+def _begin_lane(cores: Any, busy: int) -> None:
+    """Pin this process to the next cores of a queue, and start busy loops there; they end with it."""
+    os.sched_setaffinity(0, cores.get())
+    for _ in range(busy):
+        multiprocessing.get_context("fork").Process(target=_spin, daemon=True).start()
 
 
-def _lane(number: int, busy: int, cores: list[int] | None, tasks: Any, results: Any) -> None:
-    """Diagnose the datasets of a queue, on these cores; the target of a process."""
-    if cores is not None:
-        os.sched_setaffinity(0, cores)
-    with busy_loops(busy):
-        for place in iter(tasks.get, None):
-            began_s = time.monotonic()
-            names, odd = run_once(PROBED[place])
-            results.put((place, names, odd, time.monotonic() - began_s))
+def _timed_case(name: str, until_s: float) -> tuple[set[str], str, float] | None:
+    """Diagnose a dataset, and return how long that took, too; None if the time is up."""
+    began_s = time.monotonic()
+    return None if began_s > until_s else (*run_once(CASES[name]), time.monotonic() - began_s)
 
 
-def drill(cases: list[int], runs: int, busy: int, lanes: int, until_s: float) -> list[Row]:
+def drill(cases: list[Case], runs: int, busy: int, lanes: int, until_s: float) -> list[Row]:
     """Run each of these cases `runs` times, in turns, until a time on the clock of `time.monotonic`."""
     context = multiprocessing.get_context("fork")
-    tasks, results = context.SimpleQueue(), context.SimpleQueue()
-    cores = sorted(os.sched_getaffinity(0))
-    pinned = [cores[CORES_PER_LANE * lane : CORES_PER_LANE * (lane + 1)] for lane in range(lanes)]
-    if lanes * CORES_PER_LANE > len(cores):
-        pinned = [cores] * lanes
-    # Not daemons, as they start probes, which are processes.
-    workers = [
-        context.Process(target=functools.partial(_lane, lane, busy, pinned[lane], tasks, results))
-        for lane in range(lanes)
-    ]
-    for worker in workers:
-        worker.start()
-    rows = {place: Row(PROBED[place].name, PROBED[place].own) for place in cases}
-    waiting = [place for _ in range(runs) for place in cases][::-1]
-    in_flight = 0
-    while in_flight or waiting:
-        while waiting and in_flight < lanes and time.monotonic() < until_s:
-            tasks.put(waiting.pop())
-            in_flight += 1
-        if not in_flight:
-            break
-        place, names, odd, seconds = results.get()
-        in_flight -= 1
-        row = rows[place]
-        row.count(names, PROBED[place].also)
-        row.seconds += seconds
-        if odd or (row.own is not None and row.own not in names):
-            sys.stderr.write(f"{row.name}, run {row.runs}: {odd or 'nothing was found'}\n\n")
-    for _ in workers:
-        tasks.put(None)
-    for worker in workers:
-        worker.join()
+    cores, pinned = sorted(os.sched_getaffinity(0)), context.SimpleQueue()
+    for lane in range(lanes):
+        own = cores[CORES_PER_LANE * lane : CORES_PER_LANE * (lane + 1)]
+        pinned.put(own if lanes * CORES_PER_LANE <= len(cores) else cores)
+    rows = {case.name: Row(case.name, case.own) for case in cases}
+    with ProcessPoolExecutor(lanes, context, _begin_lane, (pinned, busy)) as pool:
+        tasks = cases * runs
+        for case, result in zip(
+            tasks, pool.map(_timed_case, [case.name for case in tasks], itertools.repeat(until_s)), strict=True
+        ):
+            if result is None:
+                continue
+            names, odd, seconds = result
+            row = rows[case.name]
+            row.count(names, case.also)
+            row.seconds += seconds
+            if odd or (row.own is not None and row.own not in names):
+                sys.stderr.write(f"{row.name}, run {row.runs}: {odd or 'nothing was found'}\n\n")
     return list(rows.values())
 
 
@@ -183,14 +158,14 @@ def main() -> int:
     parser.add_argument("--json", help="also write the rows to this file")
     arguments = parser.parse_args()
     part, parts = map(int, arguments.part.split("/"))
-    chosen = [place for place, case in enumerate(PROBED) if not arguments.only or case.name in arguments.only]
-    skipped = [place for place in chosen if (needs := PROBED[place].needs) is not None and find_spec(needs) is None]
-    places = [place for place in chosen if place not in skipped][part - 1 :: parts]
+    chosen = [case for case in PROBED if not arguments.only or case.name in arguments.only]
+    skipped = [case for case in chosen if case.needs is not None and find_spec(case.needs) is None]
+    cases = [case for case in chosen if case not in skipped][part - 1 :: parts]
     until_s = time.monotonic() + 60 * arguments.minutes
-    rows = drill(places, arguments.runs, arguments.busy, arguments.lanes, until_s)
+    rows = drill(cases, arguments.runs, arguments.busy, arguments.lanes, until_s)
     lines = [*table(rows)]
     if skipped:
-        lines.append(f"Skipped, as a package is missing: {', '.join(PROBED[place].name for place in skipped)}")
+        lines.append(f"Skipped, as a package is missing: {', '.join(case.name for case in skipped)}")
     sys.stdout.write("\n".join(lines) + "\n")
     if arguments.json:
         with open(arguments.json, "w") as file:

@@ -321,7 +321,15 @@ class Locked(Healthy):
         return np.array([total + index])
 
 
-@case("serialised", also=("unpicklable",), setup={"samples": samples(locks=(("dataset.lock", 1.0),))})
+@case(
+    "serialised",
+    also=("unpicklable",),
+    setup={
+        "state": State(lock="dataset.lock"),
+        "samples": samples(cpu_share=0.1),
+        "threads": Threads({1: 1.0, 2: 1.0}, 1.0),
+    },
+)
 class OwnLock(Healthy):
     """Holds a lock of its own while it makes a sample."""
 

@@ -375,7 +375,14 @@ def handle_on_threads() -> Any:
 # -- files that are opened again ---------------------------------------------------------------------------------------
 
 
-def _reopening(rest: str, *, is_whole: bool = True, needs: str | None = None) -> Any:
+class Reread(Rows):
+    """Has more samples than its file has rows, so that no source has as many."""
+
+    def __len__(self) -> int:
+        return 8 * COUNT
+
+
+def _reopening(rest: str, *, is_whole: bool = True) -> Any:
     """Register a dataset that opens its file again; `rest` makes a sample of what is kept."""
 
     def setup(dataset: Any) -> Names:
@@ -383,11 +390,11 @@ def _reopening(rest: str, *, is_whole: bool = True, needs: str | None = None) ->
         way = way_of(path, is_whole=is_whole)
         return {"samples": samples(reopened=(Reopened(path, 200, 80_000, 9e-4, is_whole, *way.kept(path)),))}
 
-    return case("reopened-file", setup=setup, fixed=pasted(rest), needs=needs, gain=WORKER)
+    return case("reopened-file", setup=setup, fixed=pasted(rest), gain=WORKER)
 
 
-@_reopening("rows[index]")
-class Reopening(Rows):
+@_reopening("rows[index % 600]")
+class Reopening(Reread):
     """Reads a whole file for each of its rows."""
 
     def __init__(self) -> None:
@@ -395,11 +402,11 @@ class Reopening(Rows):
         np.save(self.path, np.random.default_rng(0).random((COUNT, 400)))
 
     def __getitem__(self, index: int) -> Any:
-        return np.load(self.path)[index]
+        return np.load(self.path)[index % COUNT]
 
 
-@_reopening("np.array([float(value) for value in lines[index].split()])")
-class ReopeningLines(Rows):
+@_reopening("np.array([float(value) for value in lines[index % 600].split()])")
+class ReopeningLines(Reread):
     """Reads all lines of a file to deliver one of them."""
 
     def __init__(self) -> None:
@@ -409,11 +416,11 @@ class ReopeningLines(Rows):
     def __getitem__(self, index: int) -> Any:
         with open(self.path) as file:
             lines = file.readlines()
-        return np.array([float(value) for value in lines[index].split()])
+        return np.array([float(value) for value in lines[index % COUNT].split()])
 
 
-@_reopening("np.array(items[index])")
-class ReopeningJSON(Rows):
+@_reopening("np.array(items[index % 600])")
+class ReopeningJSON(Reread):
     """Parses a whole file for each of its rows."""
 
     def __init__(self) -> None:
@@ -423,20 +430,20 @@ class ReopeningJSON(Rows):
     def __getitem__(self, index: int) -> Any:
         with open(self.path) as file:
             rows = json.load(file)
-        return np.array(rows[index])
+        return np.array(rows[index % COUNT])
 
 
-@_reopening("np.frombuffer(content, np.uint8)[index * 1000 :][:1000].copy()")
-class ReopeningWhole(Bytes):
+@_reopening("np.frombuffer(content, np.uint8)[index % 600 * 1000 :][:1000].copy()")
+class ReopeningWhole(Bytes, Reread):
     """Reads all bytes of a file for each of its rows."""
 
     def __getitem__(self, index: int) -> Any:
         with open(self.path, "rb") as file:
-            return np.frombuffer(file.read(), np.uint8)[index * 1000 :][:1000].copy()
+            return np.frombuffer(file.read(), np.uint8)[index % COUNT * 1000 :][:1000].copy()
 
 
 @_reopening("np.frombuffer((file.seek(index), file.read(64))[1], np.uint8).copy()", is_whole=False)
-class ReopeningParts(Bytes):
+class ReopeningParts(Bytes, Reread):
     """Reopens a file for each part that it reads."""
 
     def __getitem__(self, index: int) -> Any:
@@ -445,24 +452,8 @@ class ReopeningParts(Bytes):
             return np.frombuffer(file.read(64), np.uint8).copy()
 
 
-@_reopening("file['rows'][index]", is_whole=False, needs="h5py")
-class ReopeningHDF5(Rows):
-    def __init__(self) -> None:
-        import h5py
-
-        self.path = Path.cwd() / "rows.h5"
-        with h5py.File(self.path, "w") as file:
-            file["rows"] = np.random.default_rng(0).random((COUNT, 64))
-
-    def __getitem__(self, index: int) -> Any:
-        import h5py
-
-        with h5py.File(self.path, "r") as file:
-            return file["rows"][index]
-
-
 @_reopening("np.array(list(file.execute('SELECT value FROM rows WHERE id = 1'))[0])", is_whole=False)
-class ReopeningSQLite(Rows):
+class ReopeningSQLite(Reread):
     def __init__(self) -> None:
         self.path = Path.cwd() / "rows.db"
         self.path.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import feedline
-from feedline.tools.advise import machine, slow_batches, slow_samples, slow_source, workers, wrong_data
+from feedline.tools.advise import machine, slow_batches, slow_samples, workers, wrong_data
 from feedline.tools.advise.diagnosis import diagnose
 from feedline.tools.advise.finding import Finding
 from feedline.tools.measure.machine import collect_details
@@ -25,13 +25,13 @@ FIXES = {name: case for name, case in CASES.items() if case.setup is not None}
 NO_CODE = {"failing-loader"}
 """Findings without code, as the change has to be made in the user's own."""
 
-pytestmark = pytest.mark.sample(3)
-
 
 # -- fixes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FIXES)
+@pytest.mark.parametrize(
+    "name", [*list(FIXES)[:3], *(pytest.param(name, marks=pytest.mark.slow) for name in list(FIXES)[3:])]
+)
 def test_the_fix_gives_the_same_batches(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where some datasets write files
     fix = FIXES[name]
@@ -47,7 +47,7 @@ def test_the_fix_gives_the_same_batches(name: str, tmp_path: Path, monkeypatch: 
 def test_every_finding_about_a_dataset_has_a_tested_fix() -> None:
     """The findings are read from the source code, so that no new one is forgotten."""
     named = set()
-    for module in (wrong_data, slow_samples, slow_source, slow_batches, workers):
+    for module in (wrong_data, slow_samples, slow_batches, workers):
         for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding":
                 named.add(ast.literal_eval(node.args[0]))

@@ -48,7 +48,8 @@ CHUNKED = SlowRows("h5py", "a.h5", 9e-4, "HDF5Dataset", "...", row_s=1e-4, chunk
 LARGE = SlowImages("Pillow", "/data/0.jpg", pixels=4e6, size=(200, 250), library_s=9e-4, image_s=1.5e-4)
 REOPENED = Reopened("/data/a.npy", 200, 4 << 20, 8e-4, True, "Map it.", "...")
 THREADS, INLINE, PROCESSES = loader(engine="thread"), loader(engine="inline", workers=0), loader()
-SLEEPY = {"samples": samples(cpu_share=0.05), "threads": Threads({1: 100.0, 2: 200.0, 8: 780.0})}
+SLEEPY = {"samples": samples(cpu_share=0.05), "threads": Threads({1: 100.0, 2: 200.0, 8: 780.0}, 2.0)}
+ASLEEP = {"samples": samples(cpu_share=0.05), "threads": Threads({1: 100.0, 2: 100.0, 8: 100.0}, 1.0)}
 LOCKED = Threads({1: 1000.0, 2: 1000.0}, 1.0)
 LATE = samples(seconds=(1e-3,) * 190 + (0.05,) * 10, repeated=(("1", 0.05), ("2", 0.05)))
 LENGTHS = samples(lengths=tuple(np.random.default_rng(0).integers(1, 1000, 640).tolist()))
@@ -101,10 +102,11 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({**SLEEPY, "loader": loader(workers=8)}, ""),
     ({**SLEEPY, "making": Making("Mine", 1000, is_async=True)}, ""),
     ({**SLEEPY, "threads": Threads()}, "waiting"),
-    ({"samples": samples(locks=(("dataset.a", 0.3), ("dataset.b", 0.9)))}, "serialised"),
-    ({"samples": samples(locks=(("dataset.b", 0.9),), cpu_share=0.1), "loader": THREADS}, "serialised!"),
-    ({"samples": samples(locks=(("dataset.b", 0.9),)), "loader": PROCESSES}, ""),
-    ({"samples": samples(locks=(("dataset.a", 0.3),)), "loader": THREADS}, ""),
+    ({**ASLEEP, "state": State(lock="dataset.lock")}, "serialised"),
+    ({**ASLEEP, "state": State(lock="dataset.lock"), "loader": THREADS}, "serialised!"),
+    ({**ASLEEP, "state": State(lock="dataset.lock"), "loader": PROCESSES}, ""),
+    (ASLEEP, ""),  # no lock is known
+    ({**SLEEPY, "state": State(lock="dataset.lock")}, "waiting"),  # they do not wait for it
     ({"threads": LOCKED}, "serialised"),
     ({"threads": LOCKED, "loader": THREADS}, "serialised!"),
     ({"threads": LOCKED, "loader": PROCESSES}, ""),
@@ -187,9 +189,9 @@ def test_no_gain_is_promised_from_few_samples() -> None:
 
 
 def test_the_evidence_names_what_was_measured() -> None:
-    held = found(samples=samples(locks=(("dataset.b", 0.9),)))
-    assert "dataset.b for 90%" in held.problem
-    assert "at most 1.1 times the samples of one" in held.evidence
+    held = found(**ASLEEP, state=State(lock="dataset.lock"))
+    assert "dataset.lock for 100%" in held.problem
+    assert "two made 1.00 times the samples of one" in held.evidence
     assert "GIL" in found(threads=LOCKED).problem
     copies = found(state=State(held=(HELD,)))
     assert "800.0 MiB in 8 workers; shared, it takes 20.0 MiB once" in copies.evidence

@@ -158,9 +158,7 @@ def test_samples_that_do_not_wait_for_rows_are_left_alone(make: Callable[[], Any
         (slow_files.ReopeningJSON, "feedline.share(json.load(file))"),
         (slow_files.ReopeningWhole, "file.read()"),
         (slow_files.ReopeningParts, "open({}, 'rb')\n"),
-        (slow_files.ReopeningHDF5, "h5py.File({}, 'r')"),
         (slow_files.ReopeningSQLite, "sqlite3.connect({})"),
-        (slow_files.ParquetAgain, "pyarrow.parquet.read_table({})"),
     ],
 )
 def test_a_file_that_samples_open_again_is_kept_in_its_own_way(kind: type[Any], code: str) -> None:

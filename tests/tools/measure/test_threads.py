@@ -11,54 +11,41 @@ import pytest
 
 from feedline.system.timing import OnThreads
 from feedline.tools.measure import threads
-from feedline.tools.measure.threads import held_locks, try_threads
+from feedline.tools.measure.threads import lock_in, try_threads
 from tests.tools.advise import slow_datasets
-from tests.tries import try_again
-
-LOCK = threading.Lock()
 
 
-class ModuleLock(slow_datasets.OwnLock):
-    """Holds a lock of its module."""
+class Locked:
+    """Has a lock in its class."""
 
-    def __getitem__(self, index: int) -> None:
-        with LOCK:
-            time.sleep(2e-3)
+    lock = threading.Lock()
 
 
-@pytest.mark.parametrize(
-    ("kind", "path", "is_held"),
-    [
-        (slow_datasets.OwnLock, "dataset.lock", True),
-        (ModuleLock, f"{__name__}.LOCK", True),
-        (slow_datasets.FreeLock, "dataset.lock", False),
-    ],
-)
-def test_locks_that_samples_hold_are_found(kind: type[slow_datasets.OwnLock], path: str, is_held: bool) -> None:
-    dataset = kind()
-
-    def check() -> None:
-        shares = dict(held_locks(dataset, dataset.__getitem__, [0, 1]))
-        assert (shares[path] > 0.5) == is_held
-
-    try_again(check)
+def test_locks_are_found_in_a_dataset_its_class_and_its_module() -> None:
+    assert lock_in(Locked()) == "Locked.lock"
+    assert lock_in(slow_datasets.OwnLock()) == "dataset.lock"
+    assert lock_in([1, 2]) == ""
 
 
-def on_given_threads(rates: dict[int, list[float]], computed_s: float = 1e3) -> Callable[..., OnThreads]:
+def on_given_threads(
+    rates: dict[int, list[float]], awake: float = 1.0, computed_s: float = 1e3
+) -> Callable[..., OnThreads]:
     """Replace real threads: each round returns the next rate of a list."""
 
     def run(calls: list[Any], until_s: float, **_: Any) -> OnThreads:
-        return OnThreads(rates[len(calls)].pop(0), computed_s, awake=1.0)
+        return OnThreads(rates[len(calls)].pop(0), computed_s, awake=awake)
 
     return run
 
 
-def test_rates_are_medians_of_alternating_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("awake", "speedup"), [(1.0, 2.0), (0.1, 1.98)])
+def test_rates_are_medians_of_alternating_rounds(awake: float, speedup: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The speedup of threads that compute is that of threads with a core each."""
     rates = {1: [100.0, 5.0, 102.0], 2: [200.0, 198.0, 1.0]}
-    monkeypatch.setattr(threads, "on_threads", on_given_threads(rates))
+    monkeypatch.setattr(threads, "on_threads", on_given_threads(rates, awake))
     found = try_threads(lambda index: index, [1, 2, 3], (1, 2), 0.0, time.monotonic() + 600)
     assert found.rates == {1: 100.0, 2: 198.0}, "rounds disturbed by other programs do not count"
-    assert found.speedup == 2.0
+    assert found.speedup == speedup
 
 
 def test_nothing_is_said_about_a_lock_if_a_library_computes_on_threads_of_its_own(

@@ -3,10 +3,8 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +13,7 @@ import pytest
 
 import feedline
 from feedline.types import EngineName
+from tests.faults.programs import running
 
 engines = pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
 
@@ -233,40 +232,26 @@ def test_an_interrupt_or_a_cancellation_by_a_sample_does_not_hang(error: type[Ba
         list(feedline.Loader(Raising(error("from inside")), 5))
 
 
-PROGRAM = """
-import asyncio, feedline
+INTERRUPTED = """
+import asyncio
 
-class Endless:
-    def __len__(self):
-        return 8
+class Endless(Numbers):
     async def __getitem__(self, index):
         if index == 3:
-            print("waiting", flush=True)
+            say("waiting")
         try:
             await asyncio.sleep(3600)
         finally:
-            print("cancelled", flush=True)
+            say("cancelled")
 
-try:
-    list(feedline.Loader(Endless(), 4))
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
+list(Loader(Endless(), 4))
 """
 
 
-@pytest.fixture
-def program() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as running:
-        yield running
-        running.kill()
-
-
 @pytest.mark.slow
-def test_ctrl_c_interrupts_the_wait(program: subprocess.Popen[str]) -> None:
-    assert program.stdout is not None
-    assert program.stdout.readline() == "waiting\n"
-    program.send_signal(signal.SIGINT)
-    rest = program.stdout.read()  # written by two threads, so lines may be interleaved
-    assert program.wait() == 0
-    assert rest.count("interrupted") == 1
-    assert rest.count("cancelled") == 4
+def test_ctrl_c_interrupts_the_wait() -> None:
+    with running(INTERRUPTED, finalizes=True) as program:
+        assert program.line() == "waiting"
+        program.kill(signal.SIGINT)
+        assert [program.line() for _ in range(4)] == ["cancelled"] * 4
+        assert program.end() == -signal.SIGINT

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import random
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,7 +15,7 @@ from feedline.abc import ErrorPolicy, Repeatable
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.datasets.formats.arrays import ArrayDataset
-from feedline.faults import Fault, Policy, Retry, Verdict
+from feedline.faults import Fault, Retry, Verdict
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import seed_globals
@@ -133,9 +130,6 @@ DRAWS: dict[str, Callable[[], float]] = {
     "rng": lambda: float(rng().random()),
     "random": random.random,
 }
-
-
-# -- skip ---
 
 
 # -- replace ---
@@ -374,61 +368,3 @@ def test_an_iterator_that_cannot_repeat_a_sample_is_not_asked_again(then: Any, r
     else:
         assert bench.make(2) == [0]
         assert bench.reported == reported
-
-
-# -- references ---
-
-
-class Witness:
-    """An object whose release can be observed."""
-
-
-class Holding(FlakyBulk):
-    """Its frames hold a `Witness` when it fails."""
-
-    witness: weakref.ref[Witness] | None = None
-
-    def __getitem__(self, index: int) -> tuple[int, float]:
-        held = Witness()
-        self.witness = weakref.ref(held)
-        return super().__getitem__(index)
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self.__getitem__, range(self.count))
-
-
-POLICIES = {
-    "skip": "skip",
-    "retry, then skip": Retry(2, then="skip", wait_s=0.0),
-    "retry, then raise": Retry(2, wait_s=0.0),
-    "replace": "replace",
-    "raise": Policy({OSError: "skip"}),
-}
-
-
-WAYS = ("together", "single", "seeded", "collate", "stream")
-
-
-@pytest.mark.parametrize(
-    ("policy", "how"),
-    [(policy, how) for policy in POLICIES for how in WAYS if policy != "replace" or how not in ("collate", "stream")],
-)
-def test_a_failure_keeps_no_reference_cycle(policy: str, how: str) -> None:
-    dataset = Holding({} if how == "collate" else dict.fromkeys(range(30), ALWAYS), count=30)
-    bench = Bench(
-        dataset,
-        POLICIES[policy],
-        batched=how != "single",
-        seeded=how == "seeded",
-        collate=dataset.__getitem__ if how == "collate" else list,  # called with a list of samples, it fails
-        kind=DatasetKind.ITERABLE if how == "stream" else DatasetKind.MAP,
-    )
-    gc.collect()
-    gc.disable()
-    try:
-        with contextlib.suppress(NothingLeft, KeyError, TypeError, StopIteration):
-            bench.make({"single": 5, "stream": 2}.get(how, [5]))
-        assert dataset.witness is not None
-        assert dataset.witness() is None
-    finally:
-        gc.enable()

@@ -276,28 +276,6 @@ class Torn:
         raise OSError("torn")
 
 
-class Vanishing(Repeatable):
-    """Fails after `count` samples, and ends when it is retried."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.place = 0
-
-    def __iter__(self) -> Vanishing:
-        return Vanishing(self.count)
-
-    def __next__(self) -> int:
-        self.place += 1
-        if self.place == self.count + 1:
-            raise OSError("torn")
-        if self.place > self.count:
-            raise StopIteration
-        return self.place - 1
-
-    def try_again(self) -> bool:
-        return True
-
-
 def guarded(world: World, rank: int, dataset: Any, on_error: Any) -> SpanFetcher:
     scope = Scope()
     guard = Guard(policy_of(on_error), scope, dataset, worker=None, pause=lambda _: None)
@@ -325,6 +303,28 @@ def test_every_worker_of_every_rank_raises_the_error_of_a_broken_stream(
             assert step <= number <= step + world.worker_count
             with pytest.raises(StopIteration):  # raised once, then the stream has ended
                 fetcher(Span(number + world.worker_count, 0))
+
+
+class Vanishing(Repeatable):
+    """Fails after `count` samples, and ends when it is retried."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.place = 0
+
+    def __iter__(self) -> Vanishing:
+        return Vanishing(self.count)
+
+    def __next__(self) -> int:
+        self.place += 1
+        if self.place == self.count + 1:
+            raise OSError("torn")
+        if self.place > self.count:
+            raise StopIteration
+        return self.place - 1
+
+    def try_again(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize("count", range(5))

@@ -15,13 +15,6 @@ from feedline.workers.ray import cluster
 from feedline.workers.ray.options import RayOptions
 
 
-def _module(**functions: Callable[[], object]) -> ModuleType:
-    """Return a stand-in for the module `ray`."""
-    module = ModuleType("ray")
-    vars(module).update(functions)
-    return module
-
-
 def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"feedline\[ray\]"):
@@ -59,6 +52,13 @@ def test_a_fork_of_a_connected_program_is_rejected(monkeypatch: pytest.MonkeyPat
         finally:
             os._exit(9)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def _module(**functions: Callable[[], object]) -> ModuleType:
+    """Return a stand-in for the module `ray`."""
+    module = ModuleType("ray")
+    vars(module).update(functions)
+    return module
 
 
 def test_one_more_worker_needs_free_resources() -> None:

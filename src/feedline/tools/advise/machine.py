@@ -27,8 +27,7 @@ def find(machine: Machine) -> list[Finding]:
         *_memory(machine),
         _shared_memory(machine),
         *_limits(machine),
-        _engine(machine),
-        _start_method(machine),
+        *_workers(machine),
         *_torch(machine),
     ]
 
@@ -93,40 +92,32 @@ def _limits(machine: Machine) -> Iterator[Finding]:
         is_few = machine.processes < FEW_PROCESSES
         found = f"{machine.processes} (ulimit -u, or the container's limit); threads count."
         yield Finding("processes", found, advice if is_few else None)
-    if machine.address_bytes is not None:
-        yield Finding(
-            "addresses",
-            f"{bytes_text(machine.address_bytes)} (ulimit -v).",
-            "Run `ulimit -v unlimited`. A control group limits memory better: it counts only memory in use.",
-            evidence="Buffers for batches reserve address space, little of which becomes memory",
-        )
-    if machine.file_bytes is not None:
-        yield Finding(
-            "size of files",
-            f"{bytes_text(machine.file_bytes)} (ulimit -f).",
-            "Run `ulimit -f unlimited`, or use engine='thread'.",
-            evidence="The limit applies to shared memory, too: no batch of a worker process can be larger",
-        )
+    counted_only = "A control group limits memory better: it counts only memory in use."
+    for subject, size, option, advice, why in (
+        ("addresses", machine.address_bytes, "v", counted_only, "Buffers for batches reserve addresses, not memory"),
+        ("size of files", machine.file_bytes, "f", "Or use engine='thread'.", "It applies to shared memory, too"),
+    ):
+        if size is not None:
+            fix = f"Run `ulimit -{option} unlimited`. {advice}"
+            yield Finding(subject, f"{bytes_text(size)} (ulimit -{option}).", fix, evidence=why)
 
 
-def _engine(machine: Machine) -> Finding:
+def _workers(machine: Machine) -> Iterator[Finding]:
+    """Report how worker processes start, and how they send batches."""
     if machine.shares_arenas:
-        return Finding("process engine", "Workers write batches into one shared arena.")
-    return Finding(
-        "process engine",
-        "The portable one, which is as fast as torch's loader.",
-        "The kernel is older than 5.3, or a sandbox forbids memfd_create or pidfd_open: allow them, or use "
-        "engine='thread'."
-        if machine.system.startswith("Linux")
-        else None,
-        evidence="Each large batch is sent in its own block of shared memory. The shared arena needs Linux",
-    )
-
-
-def _start_method(machine: Machine) -> Finding:
+        yield Finding("process engine", "Workers write batches into one shared arena.")
+    else:
+        allow = "The kernel is older than 5.3, or a sandbox forbids memfd_create or pidfd_open: allow them, or use "
+        yield Finding(
+            "process engine",
+            "The portable one, which is as fast as torch's loader.",
+            f"{allow}engine='thread'." if machine.system.startswith("Linux") else None,
+            evidence="Each large batch is sent in its own block of shared memory. The shared arena needs Linux",
+        )
+    pickled = "dataset and functions must be picklable"
     if machine.start_method == "fork":
-        return Finding("start method", "fork by default: workers inherit the dataset, nothing is pickled.")
-    return Finding("start method", f"{machine.start_method} by default: dataset and functions must be picklable.")
+        pickled = "workers inherit the dataset, nothing is pickled"
+    yield Finding("start method", f"{machine.start_method} by default: {pickled}.")
 
 
 def _torch(machine: Machine) -> Iterator[Finding]:

@@ -67,13 +67,11 @@ def steady_growth(memory: Sequence[tuple[float, float]]) -> float:
     later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
     if len(later) < 8:
         return 0.0
-    means = [part.mean(axis=0) for part in np.array_split(later, 4)]
-    steps = np.diff([mean[1] for mean in means])
+    made, sizes = np.array([part.mean(axis=0) for part in np.array_split(later, 4)]).T
     grown = later[-1][1] - later[0][1]
-    made = means[-1][0] - means[0][0]
-    if grown < _STEADY_BYTES or steps.min() < grown / 16 or made <= 0:
+    if grown < _STEADY_BYTES or np.diff(sizes).min() < grown / 16 or made[-1] <= made[0]:
         return 0.0
-    return float(1000 * (means[-1][1] - means[0][1]) / made)
+    return float(1000 * (sizes[-1] - sizes[0]) / (made[-1] - made[0]))
 
 
 def find(stats: Stats, growth: float = 0.0) -> Findings:
@@ -103,8 +101,7 @@ def _share(stats: Stats, cause: str) -> float:
 
 def _gain(stats: Stats, *, workers: int | None = None, saved_s: float = 0.0) -> float:
     """Return the speedup with `workers` workers and `saved_s` less work per batch."""
-    period = stats.judged
-    load = load_of(period, cores_of(stats.settings))
+    period, load = stats.judged, load_of(stats.judged, cores_of(stats.settings))
     make_s = max(load.make_s - saved_s, 1e-9)
     own_s = period.waits.get("slot", 0.0) / period.batches
     then = replace(load, make_s=make_s, cpu_s=min(load.cpu_s, make_s), step_s=load.step_s + own_s)

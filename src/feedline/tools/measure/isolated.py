@@ -115,6 +115,7 @@ def watch(
         stacks.close()
 
 
+@dataclass
 class TimeBudget:
     """Decides when a process has used up its time. Only time in which the process could run counts.
 
@@ -123,19 +124,20 @@ class TimeBudget:
     thread of the process was ready but had no core does not count either.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._limit_s = _START_S
-        self._last_s: float | None = None
-        self._queued_s = 0.0
-        self._moved_s = 0.0
-        self._moved_at_s = 0.0
-        self.spent_s = 0.0
-        """Time counted since the process began."""
+    seconds: float
+    """What the process is given once it has started."""
+    spent_s: float = 0.0
+    """Time counted since it has started; before that, since it was created."""
+    has_begun: bool = False
+    _last: tuple[float, float] | None = None
+    """The time and the time without a core at the last poll."""
+    _moved: tuple[float, float] = (0.0, 0.0)
+    """How long the processes had computed when they were last seen to, and the time counted then."""
 
     def begin(self) -> None:
         """Start counting the given time: the process has started."""
-        self._limit_s, self.spent_s = self._seconds, 0.0
+        if not self.has_begun:
+            self.has_begun, self.spent_s = True, 0.0
 
     def is_over(self, now_s: float, queued_s: float, moved_s: Callable[[], float]) -> bool:
         """Count the time since the last call, and return True if the process must be ended.
@@ -146,17 +148,17 @@ class TimeBudget:
             moved_s: returns how long the process and its children have computed or waited for a core. Called only when
                 the time is up.
         """
-        if self._last_s is not None:
-            step_s = min(now_s - self._last_s, 2 * _POLL_S)
-            self.spent_s += max(0.0, step_s - max(0.0, queued_s - self._queued_s))
-        self._last_s, self._queued_s = now_s, queued_s
-        beyond_s = self.spent_s - self._limit_s
+        if self._last is not None:
+            step_s = min(now_s - self._last[0], 2 * _POLL_S)
+            self.spent_s += max(0.0, step_s - max(0.0, queued_s - self._last[1]))
+        self._last = now_s, queued_s
+        beyond_s = self.spent_s - (self.seconds if self.has_begun else _START_S)
         if beyond_s <= 0:
             return False
         moved = moved_s()
-        if moved - self._moved_s > _MOVING * _GRACE_S:
-            self._moved_s, self._moved_at_s = moved, self.spent_s
-        return beyond_s > _BUSY_GRACE_S or (beyond_s > _GRACE_S and self.spent_s - self._moved_at_s > _GRACE_S)
+        if moved - self._moved[0] > _MOVING * _GRACE_S:
+            self._moved = moved, self.spent_s
+        return beyond_s > _BUSY_GRACE_S or (beyond_s > _GRACE_S and self.spent_s - self._moved[1] > _GRACE_S)
 
 
 def _session_s(leader: int) -> float:
@@ -197,8 +199,7 @@ class _Listener:
                 else:
                     if message.kind == "done":
                         return kept
-                    if self.stage == "start":
-                        budget.begin()
+                    budget.begin()
                     self._take(message, kept)
                     continue
             if end is not None:  # it is not reaped yet, so its session can still be killed

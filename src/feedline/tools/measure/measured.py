@@ -73,6 +73,8 @@ class State:
     not_picklable: str | None = None
     """What cannot be pickled, and why; None if everything can."""
     pickle_advice: str = ""
+    lock: str = ""
+    """The name of a lock of `threading` in the dataset or its module; empty if there is none."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +152,6 @@ class Samples:
     reopened: tuple[Reopened, ...] = ()
     rows: SlowRows | None = None
     images: SlowImages | None = None
-    locks: tuple[tuple[str, float], ...] = ()
-    """The locks that samples hold, and the share of a sample's time in which they hold each."""
     lengths: tuple[int, ...] = ()
     """Lengths of the first axis of the largest field whose samples differ in length; empty if none differ."""
     length_field: str = "sample"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -92,15 +93,9 @@ class OpenedFiles:
         least = max(4, _OFTEN * self.samples)
         return [path for path, count in self.by_samples.most_common(_MOST_REOPENED) if count >= least]
 
-    def reopened(self, by_c: Iterable[str], most_s: float, clock: Clock) -> tuple[Reopened, ...]:
-        """Return the files that many samples open, and the time that each of them spends on it.
-
-        Args:
-            by_c: files that libraries in C open in each sample, which Python does not report.
-            most_s: the time of a sample that may be spent on files.
-            clock: measures the times.
-        """
-        files = list(dict.fromkeys([*filter(os.path.isfile, self.often()), *by_c]))
+    def reopened(self, most_s: float, clock: Clock) -> tuple[Reopened, ...]:
+        """Return the files that many samples open; a sample spends at most `most_s` on them."""
+        files = list(filter(os.path.isfile, self.often()))
         is_whole = self._read_bytes >= sum(map(os.path.getsize, files))
         found = []
         for path in files:
@@ -109,8 +104,9 @@ class OpenedFiles:
                 again_s = min(usual_s(lambda: way.again(path), clock), most_s / len(files))  # noqa: B023  # called here
             except Exception:  # raised by any library: the file is gone, or cannot be read this way
                 again_s = 0.0
-            samples = self.by_samples[path] or self.samples
-            found.append(Reopened(path, samples, self._read_bytes, again_s, bool(way.reading), *way.kept(path)))
+            found.append(
+                Reopened(path, self.by_samples[path], self._read_bytes, again_s, bool(way.reading), *way.kept(path))
+            )
         return tuple(found)
 
 
@@ -145,13 +141,8 @@ class Way(NamedTuple):
         )
 
 
-# Any: modules that the program has imported.
-def _library(name: str) -> Any:
-    return sys.modules[name]
-
-
 def _connected(path: str) -> None:
-    connection = _library("sqlite3").connect(path)
+    connection = sqlite3.connect(path)
     connection.execute("SELECT count(*) FROM sqlite_master")
     connection.close()
 
@@ -168,11 +159,7 @@ def _lines(path: str) -> list[str]:
 
 _SHARED = "Read the file once and share its content between all workers."
 _WAYS = {
-    "hdf5": Way(lambda path: _library("h5py").File(path, "r").close(), "file", "h5py.File({}, 'r')"),
     "sqlite": Way(_connected, "file", "sqlite3.connect({})"),
-    "parquet": Way(
-        lambda path: _library("pyarrow.parquet").read_table(path), "table", "pyarrow.parquet.read_table({})"
-    ),
     "npy": Way(
         np.load, "rows", "np.load({}, mmap_mode='c')",
         fix="Map the array on first use: rows are then read from the file as they are needed.",
@@ -194,7 +181,7 @@ _WAYS = {
 def way_of(path: str, *, is_whole: bool) -> Way:
     """Return the way to keep a file; `is_whole` is True if samples read all of it."""
     found = format_of(path)
-    if found in ("hdf5", "sqlite", "parquet", "npy"):
+    if found in ("sqlite", "npy"):
         return _WAYS[found]
     is_text = found in ("csv", "jsonl", "text") or kind_of_file(path).is_text
     if not is_whole:

@@ -75,7 +75,7 @@ class FileReads:
             images = self._images(followed, samples, image_size(some))
             samples = replace(samples, rows=rows, images=images)
         most_s = samples.usual_s - min(followed.remains_s, samples.usual_s / 2)  # following lines takes time, too
-        return replace(samples, reopened=self.opened.reopened(followed.reopened, most_s, self.clock))
+        return replace(samples, reopened=self.opened.reopened(most_s, self.clock))
 
     def _rows(self, followed: Followed, samples: Samples, size: int, until_s: float) -> SlowRows | None:
         """Return how samples read rows, and the time of the source of ours that reads them; None if they hardly do."""
@@ -117,10 +117,11 @@ class FileReads:
 
     def _candidates(self, followed: Followed) -> Iterator[tuple[Callable[[], Any], str, str]]:
         """Yield sources for what the samples read, the most likely first: each with its path, and arguments as code."""
-        options: dict[str, Any] = {}
+        options, text = dict[str, Any](), ""
         if followed.reader == "h5py":
             paths = list(dict.fromkeys(path for path, _ in followed.hdf5))
             options = {"fields": tuple(name for _, name in followed.hdf5)}
+            text = f", fields={options['fields']!r}"
             if len(paths) > 1:
                 return  # no source reads samples from several files
         elif os.path.isfile(followed.reader):
@@ -128,7 +129,6 @@ class FileReads:
         else:
             often = [path for path, _ in followed.paths.most_common()]
             paths = [*self.opened.often(), *often, *self.opened.before, *paths_in(self.dataset)]
-        text = "".join(f", {name}={value!r}" for name, value in options.items())
         for path in filter(os.path.isfile, islice(dict.fromkeys(paths), _MOST_PATHS)):
             found = format_of(path)
             is_small = os.path.getsize(path) <= _MOST_BYTES or found in _BY_ROW

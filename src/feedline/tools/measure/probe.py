@@ -27,7 +27,7 @@ from feedline.tools.measure.opened_files import OpenedFiles
 from feedline.tools.measure.our_source import FileReads
 from feedline.tools.measure.samples import Ask, Sampling, asking, iterated, making_of, some_indices
 from feedline.tools.measure.state import OwnGenerators, handles_in, held_in, not_picklable
-from feedline.tools.measure.threads import held_locks, try_threads
+from feedline.tools.measure.threads import lock_in, try_threads
 
 _SHARES = {"samples": 0.35, "files": 0.4, "pickle": 0.1, "loader": 0.5, "threads": 0.6}
 """Share of the remaining time that each part may take."""
@@ -122,7 +122,7 @@ class _Probe:
         """Make samples; return their measurements, the first ones, what makes them, and whether handles are open."""
         # Before the first sample is made: each worker has its own handle if it is opened on first use.
         reason, advice = not_picklable(dataset, self._until("pickle"))
-        state = State(handles=handles_in(dataset), held=held_in(dataset), not_picklable=reason, pickle_advice=advice)
+        state = State(handles_in(dataset), (), held_in(dataset), (), (), reason, advice, lock_in(dataset))
         self._send("part", "state", state)
         if making.is_map:
             ask, indices = asking(dataset), iter(some_indices(dataset, making.length or 0))
@@ -147,7 +147,5 @@ class _Probe:
         some = sampling.made[:_LARGEST_BATCH] if making.is_map and not making.is_async else []
         reads = FileReads(dataset, ask, self._opened_files, self._clock)
         samples = reads.of(samples, some, sampling.kept[0], size, self._until("files"))
-        if some:
-            samples = replace(samples, locks=held_locks(dataset, ask, some))
         self._send("part", "samples", samples)
         return samples, sampling.kept, ask, bool(state.thread_handles)

@@ -14,8 +14,7 @@ import sys
 import sysconfig
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -29,7 +28,6 @@ from feedline.tools.measure.opened_files import OpenedFiles, file_at
 
 TABLES = ("pandas", "h5py", "pyarrow", "polars")
 """Libraries that read rows."""
-_IN_C = ("h5py", "pyarrow")
 _IMAGES = "PIL"
 _OURS = "feedline"
 _FOLLOWED_S = 0.5
@@ -48,64 +46,45 @@ class Chunk(NamedTuple):
     """Its shape, size and compression, if a row unpacks more rows; else empty."""
 
 
-@dataclass
-class Followed:
-    """What a few samples did."""
-
-    samples: int = 0
-    spent_s: defaultdict[str, float] = field(default_factory=partial(defaultdict, float))
-    """The time of all of them, by what reads: a library, or the path of a file."""
-    remains_s: float = 0.0
-    """The time of a median sample beside that. Following it takes time, too, so this is rather too long."""
-    paths: Counter[str] = field(default_factory=Counter)
-    """How many samples passed the path of a file to a function."""
-    by_c: Counter[str] = field(default_factory=Counter)
-    """The same for functions of libraries that open files in C."""
-    hdf5: dict[tuple[str, str], Chunk] = field(default_factory=dict)
-    """The HDF5 datasets that were read, by file and name."""
-    kept: float = 1.0
-    """The smallest share of an image that Pillow has kept of it in a crop."""
-
-    @property
-    def reader(self) -> str:
-        """What read the longest: a library, or a path; empty if nothing did."""
-        return max(self.spent_s, key=self.spent_s.__getitem__, default="")
-
-    @property
-    def reopened(self) -> list[str]:
-        """The files that libraries in C open in each sample."""
-        return [path for path, count in self.by_c.items() if count == self.samples]
-
-
 def follow(ask: Callable[[Any], object], indices: list[Any], opened: OpenedFiles) -> Followed:
     """Make a few samples again and return what they did; `opened` notes what they open."""
-    found = Followed()
-    following = _Following(found, opened, frozenset(opened.often()))
+    found = Followed(opened)
     rests: list[float] = []
     until_s = time.monotonic() + _FOLLOWED_S
     for index in indices[:LEAST_SAMPLES]:
-        if found.samples and time.monotonic() > until_s:
+        if rests and time.monotonic() > until_s:
             break
         try:
-            rests.append(following.rest_of(partial(ask, index)))
+            rests.append(found.rest_of(partial(ask, index)))
         except Exception:  # it could be made before
-            return Followed()
-        if following.is_lost:
-            return Followed()
-        found.samples += 1
-    found.remains_s = float(np.median(rests)) if rests else 0.0
+            return Followed(opened)
+        if found.is_lost:
+            return Followed(opened)
+    found.samples, found.remains_s = len(rests), float(np.median(rests)) if rests else 0.0
     return found
 
 
-class _Following:
-    def __init__(self, found: Followed, opened: OpenedFiles, files: Collection[str]) -> None:
-        self._found = found
+class Followed:
+    """What a few samples did."""
+
+    def __init__(self, opened: OpenedFiles) -> None:
+        self.samples = 0
+        self.spent_s: defaultdict[str, float] = defaultdict(float)
+        """The time of all of them, by what reads: a library, or the path of a file."""
+        self.remains_s = 0.0
+        """The time of a median sample beside that. Following it takes time, too, so this is rather too long."""
+        self.paths: Counter[str] = Counter()
+        """How many samples passed the path of a file to a function."""
+        self.hdf5: dict[tuple[str, str], Chunk] = {}
+        """The HDF5 datasets that were read, by file and name."""
+        self.kept = 1.0
+        """The smallest share of an image that Pillow has kept of it in a crop."""
+        self.is_lost = False
+        """True if a sample was not followed to its end."""
         self._opened = opened
-        self._files = files
-        modules = {name: sys.modules.get(name) for name in (*TABLES, "json", _IMAGES)}
-        folders = {
-            name: os.path.dirname(str(module.__file__)) for name, module in modules.items() if module is not None
-        }
+        self._files = frozenset(opened.often())
+        modules = ((name, sys.modules.get(name)) for name in (*TABLES, "json", _IMAGES))
+        folders = {name: os.path.dirname(str(module.__file__)) for name, module in modules if module is not None}
         folders[_OURS] = os.path.dirname(os.path.dirname(str(feedline.datasets.__file__)))
         self._folders = {name: folder + os.sep for name, folder in folders.items()}
         paths = sysconfig.get_paths()
@@ -115,13 +94,16 @@ class _Following:
         """Files that are open now, of those that many samples open."""
         self._since_s = self._entered_s = self._library_s = self._rest_s = 0.0
         self._events = 0
-        self.is_lost = False
-        """True if a sample was not followed to its end."""
         self._inside: str | None = None
-        self._given: set[tuple[str, bool]] = set()
-        """Paths that functions were given; True if a library in C opens them."""
+        self._given: set[str] = set()
+        """Paths that functions were given."""
         self._last: str | None = None
         """The file that was opened last."""
+
+    @property
+    def reader(self) -> str:
+        """What read the longest: a library, or a path; empty if nothing did."""
+        return max(self.spent_s, key=self.spent_s.__getitem__, default="")
 
     def rest_of(self, make: Callable[[], object]) -> float:
         """Make a sample, and return its time beside reading."""
@@ -135,8 +117,7 @@ class _Following:
         finally:
             sys.settrace(before)
             self._mark(is_end=True)
-        self._found.paths.update({path for path, _ in self._given})
-        self._found.by_c.update(path for path, is_in_c in self._given if is_in_c)
+        self.paths.update(self._given)
         return self._rest_s
 
     def _kind(self, code: CodeType) -> str | None:
@@ -172,7 +153,7 @@ class _Following:
         if event == "return" and self._inside is not None:
             seconds = time.perf_counter() - self._entered_s
             if self._inside != _OURS:
-                self._found.spent_s[self._inside] += seconds
+                self.spent_s[self._inside] += seconds
                 self._library_s += seconds
             self._inside = None
         return self._left
@@ -199,7 +180,7 @@ class _Following:
         if path is None:
             self._rest_s += own_s
         else:
-            self._found.spent_s[path] += own_s
+            self.spent_s[path] += own_s
         if self._fds or now_opened:
             self._fds = self._still_open(now_opened)
         self._library_s = 0.0
@@ -223,14 +204,14 @@ class _Following:
         for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
             path = file_at(values.get(name))
             if path is not None:
-                self._given.add((path, kind in _IN_C))
+                self._given.add(path)
         me: Any = values.get("self")
         if kind == "h5py" and code.co_name == "__getitem__" and hasattr(me, "chunks") and me.shape:
-            self._found.hdf5[str(me.file.filename), str(me.name).lstrip("/")] = _chunk_of(me)
+            self.hdf5[str(me.file.filename), str(me.name).lstrip("/")] = _chunk_of(me)
         elif kind == _IMAGES and code.co_name in ("crop", "resize") and values.get("box") is not None:
             left, top, right, bottom = values["box"]
             share = (right - left) * (bottom - top) / max(me.width * me.height, 1)
-            self._found.kept = min(self._found.kept, share) if share > 0 else self._found.kept
+            self.kept = min(self.kept, share) if share > 0 else self.kept
 
 
 def _chunk_of(dataset: Any) -> Chunk:

@@ -152,12 +152,8 @@ class _Bounded(io.BytesIO):
 
     def write(self, data: Buffer) -> int:
         if time.monotonic() > self._until_s:
-            raise _TooLong
+            raise TimeoutError
         return super().write(data)
-
-
-class _TooLong(Exception):
-    """Pickling takes longer than allowed."""
 
 
 def not_picklable(dataset: object, until_s: float) -> tuple[str | None, str]:
@@ -169,7 +165,7 @@ def not_picklable(dataset: object, until_s: float) -> tuple[str | None, str]:
     buffers: list[pickle.PickleBuffer] = []
     try:
         pickle.Pickler(file, 5, buffer_callback=buffers.append).dump(dataset)
-    except _TooLong:
+    except TimeoutError:
         return None, ""
     except Exception as exc:  # including exceptions of the user's own __getstate__
         failure = what_fails(dataset, "dataset")

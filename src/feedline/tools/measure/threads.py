@@ -1,4 +1,4 @@
-"""What threads have in common that make samples at the same time: locks of the dataset, and the interpreter's."""
+"""Whether several threads make more samples than one, or wait for a lock of the dataset or of the interpreter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -29,59 +28,19 @@ core, which does not count as waiting for the lock."""
 _HELPED = 1.3
 """If the process computes this many times as long as the thread that makes samples, a library has its own threads."""
 
+_SLEEPING = 0.5
+"""A thread that is awake for a smaller share of its time mostly sleeps: rates do not depend on other programs then."""
+
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Semaphore, threading.Condition)
-_LOOK_S = 1e-3
-"""How often a lock is tried while samples are made."""
-_HELD_S = 0.2
-"""How long samples are made again to see how long they hold a lock."""
-_MOST_LOCKS = 4
 
 
-def held_locks(dataset: object, ask: Ask, indices: list[object]) -> tuple[tuple[str, float], ...]:
-    """Make samples again, and return the locks, and the share of a sample's time in which each is held."""
-    again = itertools.cycle(indices)
-    try:
-        return tuple(
-            (path, _held_share(lock, lambda: ask(next(again)))) for path, lock in _locks_of(dataset)[:_MOST_LOCKS]
-        )
-    except Exception:  # a sample that could be made before
-        return ()
-
-
-# Any: the locks of threading have no common class.
-def _locks_of(dataset: object) -> list[tuple[str, Any]]:
-    """Return the locks in a dataset, in its class, and in the module of its class, with their names."""
+def lock_in(dataset: object) -> str:
+    """Return the name of a lock in a dataset, in its class or in the module of its class; empty if there is none."""
     kind = type(dataset)
     found = objects_in(dataset, _LOCKS)
-    for owner, names in (
-        (kind.__qualname__, vars(kind)),
-        (kind.__module__, vars(sys.modules.get(kind.__module__, sys))),
-    ):
-        found += [(f"{owner}.{name}", value) for name, value in names.items()]
-    return [(path, value) for path, value in found if isinstance(value, _LOCKS)]
-
-
-def _held_share(lock: Any, make: Callable[[], object]) -> float:
-    """Make samples for a moment, and return the share of the time in which another thread could not get a lock."""
-    ended, seen = threading.Event(), [0, 0]
-
-    def look() -> None:
-        while not ended.wait(_LOOK_S):
-            is_free = lock.acquire(blocking=False)
-            seen[0 if is_free else 1] += 1
-            if is_free:
-                lock.release()
-
-    thread = threading.Thread(target=look, daemon=True)
-    until_s = time.monotonic() + _HELD_S
-    thread.start()
-    try:
-        while time.monotonic() < until_s:
-            make()
-    finally:
-        ended.set()
-        thread.join()
-    return seen[1] / max(sum(seen), 1)
+    for owner, names in ((kind.__qualname__, kind), (kind.__module__, sys.modules.get(kind.__module__))):
+        found += [(f"{owner}.{name}", value) for name, value in getattr(names, "__dict__", {}).items()]
+    return next((path for path, value in found if isinstance(value, _LOCKS)), "")
 
 
 def try_threads(ask: Ask, indices: list[object], counts: tuple[int, ...], sample_s: float, until_s: float) -> Threads:
@@ -117,9 +76,12 @@ def try_threads(ask: Ask, indices: list[object], counts: tuple[int, ...], sample
         {count: float(np.median([getattr(made, name) for made in several])) for count, several in found.items()}
         for name in ("rate", "awake")
     )
-    # Rates depend on what else uses the cores; the time in which threads wait for each other does not.
-    is_known = 2 in awake and awake[1] > 0 and np.median(helped) <= _HELPED
-    return Threads(rates, 2 * awake[2] / awake[1] if is_known else None, failure)
+    speedup = None
+    if 2 in rates and awake[1] < _SLEEPING:
+        speedup = rates[2] / rates[1]
+    elif 2 in rates and np.median(helped) <= _HELPED:
+        speedup = 2 * awake[2] / awake[1]  # unlike rates, this does not depend on what else uses the cores
+    return Threads(rates, speedup, failure)
 
 
 def _maker(ask: Ask, indices: Iterator[object]) -> Callable[[], object]:

@@ -136,13 +136,6 @@ def test_only_regular_files_are_listed(tmp_path: Path, monkeypatch: pytest.Monke
         assert paths(tmp_path) == ["a/1.jpg"]
 
 
-def test_which_files_are_wanted(tmp_path: Path) -> None:
-    touch(tmp_path, "a/1.jpg", "a/2.JPG", "b/3.png", "top.txt")
-    assert paths(tmp_path, (".jpg",)) == ["a/1.jpg", "a/2.JPG"]
-    assert paths(tmp_path, (".jpg", ".png")) == ["a/1.jpg", "a/2.JPG", "b/3.png"]
-    assert paths(tmp_path, (".gif",)) == []
-
-
 def test_the_error_names_a_directory_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "a/1", "b/c/2")
     scandir = os.scandir

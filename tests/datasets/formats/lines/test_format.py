@@ -19,27 +19,7 @@ from feedline.errors import CorruptSource
 from tests.datasets.formats.lines.writing import VALUES
 from tests.sampling import examples
 
-PIECES = [
-    "1",
-    ",",
-    "[",
-    "]",
-    '"',
-    "\\",
-    "{",
-    "}",
-    ":",
-    "a",
-    " ",
-    "\t",
-    "\r",
-    "ä",
-    "NaN",
-    "-0",
-    "1e400",
-    "\x00",
-    "\\u00e4",
-]
+PIECES = [*'1,[]"\\{}:a \t\rä\x00', "NaN", "-0", "1e400", "\\u00e4"]
 LIMIT = 1 << 20
 
 

@@ -10,14 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import feedline
 from feedline.datasets import JSONLines
 from feedline.datasets.formats.lines import format as format_module
-from feedline.errors import BadState, CorruptSource, SourceChanged
-from tests.datasets.formats.lines.writing import FORMS, all_of, lines_of, packed, rows, taken, write
+from feedline.errors import CorruptSource
+from tests.datasets.formats.lines.writing import FORMS, lines_of, packed, rows, taken, write
 from tests.sampling import examples
-
-COUNT = 40
 
 
 @pytest.fixture(autouse=True)
@@ -104,25 +101,6 @@ def test_skipped_lines_are_not_parsed(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("is_shuffled", [False, True])
-def test_take_and_next_and_skip_in_any_order(tmp_path: Path, is_shuffled: bool) -> None:
-    write(tmp_path / "a.jsonl", lines_of(range(30)))
-    write(tmp_path / "b.jsonl.gz", lines_of(range(30, 60)), is_split=True)
-    stream = JSONLines(tmp_path, part_bytes=40).stream(shuffle=is_shuffled, window=2)
-    expected = list(stream)
-    assert sorted(expected) == list(range(60))
-    for first in range(0, 60, 7):
-        for count in (0, 1, 5, 29, 100):
-            iterator: Any = iter(stream)
-            assert iterator.skip(first) == first
-            assert taken(iterator, count) == expected[first : first + count]
-            assert iterator.skip(2) == len(expected[first + count :][:2])
-            state = iterator.state_dict()
-            rest = expected[first + count + 2 :]
-            assert list(iterator) == rest
-            assert list(resumed(stream, state)) == rest
-
-
-@pytest.mark.parametrize("is_shuffled", [False, True])
 def test_take_raises_only_if_the_first_sample_fails(tmp_path: Path, is_shuffled: bool) -> None:
     path = write(tmp_path / "a.jsonl", b"0\n1\n?\n3\n4\n")
 
@@ -151,51 +129,3 @@ def test_take_raises_only_if_the_first_sample_fails(tmp_path: Path, is_shuffled:
         outcomes += made
     assert sorted(outcomes) == [0, 10, 30]
     assert failures == 2
-
-
-def test_a_state_of_other_files_is_rejected(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", lines_of(range(COUNT)))
-    stream = JSONLines(path).stream()
-    iterator = iter(stream)
-    iterator.skip(20)
-    state = iterator.state_dict()
-    (tmp_path / "moved").mkdir()
-    path.rename(tmp_path / "moved" / "a.jsonl")
-    assert next(resumed(JSONLines(tmp_path / "moved").stream(), state)) == 20, "a folder may be renamed"
-    write(tmp_path / "b.jsonl", lines_of(range(COUNT)))
-    with pytest.raises(BadState, match="files"):
-        resumed(JSONLines(tmp_path / "b.jsonl").stream(), state)
-    write(path, lines_of(range(COUNT + 1)))
-    with pytest.raises(SourceChanged, match=r"a\.jsonl has changed since it was looked at"):
-        next(resumed(stream, state))
-    with pytest.raises(BadState, match="This is not the state"):
-        resumed(stream, {"place": 3})
-
-
-@pytest.mark.parametrize("is_shuffled", [False, True])
-def test_a_loader_resumes_with_workers(tmp_path: Path, is_shuffled: bool) -> None:
-    write(tmp_path / "a.jsonl.gz", lines_of(range(25)), is_split=True)
-    write(tmp_path / "b.jsonl", lines_of(range(25, COUNT)))
-    stream = JSONLines(tmp_path, part_bytes=30).stream(shuffle=is_shuffled)
-    whole = [batch.tolist() for batch in feedline.Loader(stream, 3)]
-    assert sorted(number for batch in whole for number in batch) == list(range(COUNT))
-    for workers in (0, 2):
-        loader = feedline.Loader(stream, 3, workers=workers)
-        batches = iter(loader)
-        begun = [next(batches).tolist() for _ in range(5)]
-        state = loader.state_dict()
-        del batches
-        again = feedline.Loader(stream, 3, workers=workers)
-        again.load_state_dict(state)
-        assert begun + [batch.tolist() for batch in again] == whole
-
-
-def test_every_epoch_has_its_own_order(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", lines_of(range(COUNT)))
-    stream = JSONLines(path, part_bytes=20).stream(shuffle=True, seed=3)
-    first = all_of(stream)
-    stream.set_epoch(1)
-    second = all_of(stream)
-    assert first != second
-    assert sorted(first) == sorted(second) == list(range(COUNT))
-    assert list(JSONLines(path).stream()) == list(range(COUNT))

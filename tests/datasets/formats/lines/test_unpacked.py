@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import gzip
 import os
-import warnings
 from pathlib import Path
 
 import pytest
 
-import feedline
 from feedline.datasets import JSONLines
 from feedline.datasets.formats.lines import index
 from feedline.datasets.formats.lines import source as source_module
 from feedline.datasets.framework.store import BLOCK_BYTES, read_stored, stored_bytes
-from feedline.errors import BadOption, CorruptSource, DataWarning, PerformanceWarning, SourceChanged, SourceError
-from tests.datasets.formats.lines.writing import lines_of, rows, touch_later, write
-from tests.tools.write.stores import in_child
+from feedline.errors import BadOption, DataWarning, PerformanceWarning, SourceChanged, SourceError
+from tests.datasets.formats.lines.writing import lines_of, touch_later, write
 
 COUNT = 1000
 LINES = lines_of({"number": number, "text": "x" * 90} for number in range(COUNT))
@@ -54,33 +51,12 @@ def check(path: Path) -> None:
     assert read_stored(copy_of(path)) == LINES
 
 
-@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, len(LINES) // 2, len(LINES), stored_bytes(len(LINES)) - 1])
+@pytest.mark.parametrize("size", [0, BLOCK_BYTES, len(LINES), stored_bytes(len(LINES)) - 1])
 def test_a_copy_that_was_cut_off_is_made_again(path: Path, size: int) -> None:
     check(path)
     os.truncate(copy_of(path), size)
     with pytest.warns(DataWarning, match="is damaged or cut off"):
         check(path)
-
-
-@pytest.mark.parametrize("content", [LINES[:501], LINES, bytes(stored_bytes(len(LINES)))])
-def test_a_file_that_feedline_did_not_complete_is_no_copy(path: Path, content: bytes) -> None:
-    check(path)
-    copy_of(path).write_bytes(content)
-    with pytest.warns(DataWarning, match="is damaged or cut off"):
-        check(path)
-
-
-def test_a_pipe_or_link_in_place_of_a_copy_is_replaced(path: Path) -> None:
-    check(path)
-    copy = copy_of(path)
-    copy.unlink()
-    os.mkfifo(copy)
-    check(path)
-    copy.unlink()
-    (path.parent / "others").write_bytes(LINES)
-    copy.symlink_to(path.parent / "others")
-    check(path)
-    assert (path.parent / "others").read_bytes() == LINES
 
 
 def damage(copy: Path, place: int) -> None:
@@ -91,13 +67,10 @@ def damage(copy: Path, place: int) -> None:
         file.write(bytes([value ^ 1]))
 
 
-@pytest.mark.parametrize("is_open", [False, True])
-def test_a_damaged_copy_is_made_again_when_the_damage_is_read(path: Path, is_open: bool) -> None:
+def test_a_damaged_copy_is_made_again_when_the_damage_is_read(path: Path) -> None:
     dataset = opened(path)
     assert dataset.__getitems__(range(COUNT)) == list(range(COUNT))
     damage(copy_of(path), len(LINES) // 2)
-    if not is_open:
-        dataset = opened(path)
     assert dataset[0] == 0
     with pytest.warns(DataWarning, match=r"\.lines is damaged"):
         assert dataset[COUNT // 2] == COUNT // 2
@@ -105,17 +78,6 @@ def test_a_damaged_copy_is_made_again_when_the_damage_is_read(path: Path, is_ope
     assert other.__getitems__(range(COUNT)) == dataset.__getitems__(range(COUNT)) == list(range(COUNT))
     for one in (dataset, other):
         one.close()
-
-
-def test_workers_make_a_damaged_copy_again(path: Path) -> None:
-    dataset = opened(path)
-    damage(copy_of(path) if len(dataset) else path, len(LINES) // 2)
-    loader = feedline.Loader(dataset, 50, workers=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # in the workers
-        assert [number for batch in loader for number in batch.tolist()] == list(range(COUNT))
-    loader.close()
-    check(path)
 
 
 def test_a_lost_copy_is_made_again_unless_the_file_has_changed(path: Path) -> None:
@@ -140,26 +102,6 @@ def test_a_damaged_copy_of_a_file_that_has_changed_is_an_error(path: Path) -> No
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.warns(DataWarning, match="is damaged"), pytest.raises(SourceError, match=r"a\.jsonl\.gz"):
         dataset[COUNT // 2]
-    dataset.close()
-
-
-@pytest.mark.slow
-def test_a_run_killed_at_any_step_leaves_a_whole_copy_or_none(path: Path) -> None:
-    for point in range(1, 100):
-        if in_child(lambda: len(opened(path)), kill_at=point):
-            break
-        check(path)
-        copy_of(path).unlink()
-    assert point > 3
-
-
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
-def test_lines_are_numbered_as_in_the_file(tmp_path: Path, ending: str) -> None:
-    path = write(tmp_path / f"a.jsonl{ending}", b"\n" + lines_of(rows(60)) + b"?\n")
-    dataset = JSONLines(path, "number", cache=tmp_path / "copies")
-    assert dataset.__getitems__([40, 3]) == [40, 3]
-    with pytest.raises(CorruptSource, match=rf"a\.jsonl{ending}, line 62: "):
-        dataset[60]
     dataset.close()
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -138,16 +137,6 @@ def test_an_end_mark_in_the_middle_of_a_stream(tmp_path: Path) -> None:
         len(ArrowDataset(path))
 
 
-def test_the_error_names_a_file_with_metadata_that_is_not_utf8(tmp_path: Path) -> None:
-    path = tmp_path / "a.arrow"
-    table = pa.table({"x": [1, 2]}).rename_columns(["name"])
-    with pa.ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table)
-    path.write_bytes(path.read_bytes().replace(b"name", b"n\xffme"))
-    with pytest.raises(CorruptSource, match=r"a\.arrow"):
-        len(ArrowDataset(path))
-
-
 @pytest.mark.parametrize("kind", [ArrowDataset, ParquetDataset])
 def test_the_error_names_a_column_that_is_not_utf8(kind: type[ArrowDataset | ParquetDataset], tmp_path: Path) -> None:
     """Programs in other languages can write such strings."""
@@ -163,9 +152,3 @@ def test_the_error_names_a_column_that_is_not_utf8(kind: type[ArrowDataset | Par
     with pytest.raises(CorruptSource, match=r"Column 'name' .*a\.file'.*binary column, or leave it out with fields="):
         kind(path)[1]
     assert kind(path, fields=("number", "text"))[1] == (2, "b")
-
-
-@pytest.mark.parametrize("paths", [5, [], ["a", 5]])
-def test_paths_that_name_no_files_are_rejected(paths: Any) -> None:
-    with pytest.raises(BadOption, match="paths="):
-        ArrowDataset(paths)

@@ -250,3 +250,16 @@ def test_the_package_tfrecord_writes_and_reads_the_same_records(tmp_path: Path) 
         assert found["image"] == one["image"]
         assert found["label"].tolist() == one["label"].tolist()
         assert found["names"].tolist() == one["names"]
+
+
+def test_a_record_of_a_stream_that_cannot_be_parsed_is_retried(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(file_of([b"1", b"two", b"3"]))
+    samples = iter(TFRecordDataset(tmp_path, parse=int).stream())
+    assert next(samples) == 1
+    for _ in range(2):
+        with pytest.raises(ValueError, match="two"):
+            next(samples)
+        assert samples.try_again()
+    with pytest.raises(ValueError, match="two"):
+        next(samples)
+    assert list(samples) == [3]
