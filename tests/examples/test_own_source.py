@@ -46,25 +46,21 @@ class TestSeismicRecords(SourceContract):
 PYTEST = """
 import sys, pytest
 sys.path.insert(0, ".")
-sys.exit(pytest.main(["-c", "pytest.ini", "-p", "no:cacheprovider", "-q", *sys.argv[1:]]))
+sys.exit(pytest.main(["-c", "pytest.ini", "-p", "no:cacheprovider", "-q"]))
 """
 
 
-def run_page(folder: Path, *options: str) -> None:
+def run_page(folder: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     for name, block in zip(NAMES, blocks, strict=True):
         (folder / name).write_text(block, encoding="utf-8")
     shutil.copy(ROOT / "examples" / "own_source.py", folder)
     (folder / "test_own_source.py").write_text(TEST_OF_THE_EXAMPLE, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
-    done = program_server.run(PYTEST, *options, cwd=folder)
+    done = program_server.run(PYTEST, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_sources_of_the_page_pass_their_suites(tmp_path: Path) -> None:
-    run_page(tmp_path, "-k", "not start_method")
-
-
 @pytest.mark.slow
-def test_sources_of_the_page_pass_their_suites_with_every_start_method(tmp_path: Path) -> None:
-    run_page(tmp_path, "-k", "start_method")
+def test_sources_of_the_page_pass_their_suites(tmp_path: Path) -> None:
+    run_page(tmp_path)

@@ -25,13 +25,13 @@ FIXES = {name: case for name, case in CASES.items() if case.setup is not None}
 NO_CODE = {"failing-loader"}
 """Findings without code, as the change has to be made in the user's own."""
 
-pytestmark = pytest.mark.sample(3)
-
 
 # -- fixes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FIXES)
+@pytest.mark.parametrize(
+    "name", [*list(FIXES)[:3], *(pytest.param(name, marks=pytest.mark.slow) for name in list(FIXES)[3:])]
+)
 def test_the_fix_gives_the_same_batches(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where some datasets write files
     fix = FIXES[name]
