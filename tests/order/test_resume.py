@@ -359,17 +359,6 @@ def test_a_state_can_be_loaded_into_a_used_loader(options: dict[str, Any]) -> No
     loader.close()
 
 
-def test_loading_during_an_iteration_applies_to_the_next_one() -> None:
-    epochs = whole_epochs()
-    loader = shuffled()
-    iterator = iter(loader)
-    next(iterator)
-    loader.load_state_dict(state_after(5))
-    assert values(iterator) == epochs[0][1:], "the running iteration continues"
-    assert loader.state_dict() == state_after(5), "the loaded state is still pending"
-    assert values(loader) == epochs[0][5:]
-
-
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}])
 def test_the_states_of_a_resumed_loader_are_those_of_one_that_never_stopped(options: dict[str, Any]) -> None:
     loader = shuffled(**options)

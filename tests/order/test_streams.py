@@ -257,14 +257,6 @@ def test_a_rejected_state_stays_an_error_until_another_is_loaded() -> None:
     assert sorted(flat(resumed)) == list(range(20))
 
 
-def test_streams_without_order_resume_without_losses() -> None:
-    def loader() -> Any:
-        return DataLoader(datasets.StatefulSplitStream(30), batch_size=2, num_workers=2, in_order=False)
-
-    taken, resumed = interrupted(loader, 5)
-    assert sorted(index for batch in numbers(taken) + numbers(resumed) for index in batch) == list(range(30))
-
-
 # Resuming, where the loader splits
 
 
