@@ -254,10 +254,7 @@ def test_every_order_resumes_from_every_step(name: str, shape: Shape) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    slow_except(
-        KINDS, "shuffled with a generator", "stratified", "torch's random", "a stateful sampler", "torchdata's random"
-    ),
+    "name", slow_except(KINDS, "shuffled with a generator", "stratified", "a stateful sampler", "torchdata's random")
 )
 def test_every_order_resumes_with_workers(name: str) -> None:
     """From two workers, which run ahead of the training loop, to none, to threads or to the same number, in turns."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.multiprocessing
 import torch.utils.dlpack
@@ -18,7 +19,9 @@ import feedline
 from tests.parity import datasets
 from tests.parity.sides import Side, same
 
-N = 40  # with two samples per batch, five times as many batches as two workers have in flight
+pytestmark = pytest.mark.workers(1)
+
+N = 40  # with two samples per batch, ten times as many batches as a worker has in flight
 
 Derive = Callable[[Any], Any]  # Any: everything that can be derived from a batch
 

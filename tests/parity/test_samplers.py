@@ -15,6 +15,8 @@ from torch.utils.data import (
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side, same, same_inline
 
+pytestmark = pytest.mark.workers(1)
+
 N = 11
 
 
