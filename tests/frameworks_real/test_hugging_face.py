@@ -11,13 +11,15 @@ from tests.frameworks_real.bases import flat
 from tests.frameworks_real.conftest import need
 from tests.frameworks_real.ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 need("datasets")
 
 SCRIPT = Path(__file__).with_name("hugging_face_ranks.py")
 EVERY = list(range(36))
 
 
-@pytest.fixture(scope="module", params=[2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3))])
+@pytest.fixture(scope="module", params=[2, 3])
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"), forked=True)
 

@@ -88,15 +88,6 @@ def test_derived_objects_outlive_the_batch(side: Side) -> object:
     return [checksum(part) for part in kept]
 
 
-@same
-def test_arrays_of_a_custom_collate_function_are_writeable(side: Side) -> object:
-    kept = []
-    for batch in side.loader(Rows(N), batch_size=2, collate_fn=datasets.to_array):
-        kept.append(batch[1:])
-        batch[0] = -1
-    return [(checksum(array), array.flags.writeable) for array in kept]
-
-
 # Changing batches in place
 
 

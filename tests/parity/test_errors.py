@@ -76,10 +76,6 @@ def test_batches_of_an_iterable_dataset_around_a_failure(parity: Parity, batch_s
     parity.same(lambda side: drain(side.loader(datasets.FailingIterable(3), batch_size=batch_size)))
 
 
-def test_an_iterable_dataset_that_cannot_start(parity: Parity) -> None:
-    parity.same_failure(lambda side: list(side.loader(datasets.FailingStart(), batch_size=2)), "cannot open the stream")
-
-
 @pytest.mark.parametrize("invalid", ["a", 1.5])
 def test_a_sampler_that_yields_invalid_indices(parity: Parity, invalid: object) -> None:
     def code(side: Side) -> object:

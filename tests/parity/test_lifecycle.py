@@ -58,16 +58,6 @@ def test_a_loader_inside_the_dataset_of_a_loader(parity: Parity) -> None:
 # Threads
 
 
-@same
-def test_an_iterator_made_in_one_thread_and_read_in_another(side: Side) -> object:
-    iterator = iter(side.loader(datasets.Squares(6), batch_size=2))
-    results = [next(iterator)]
-    thread = threading.Thread(target=lambda: results.extend(iterator))
-    thread.start()
-    thread.join()
-    return results
-
-
 # Processes
 
 
