@@ -140,18 +140,6 @@ def _images() -> Path:
     return folder.parent
 
 
-@case(needs="PIL")
-class Images(Healthy):
-    def __init__(self) -> None:
-        self.paths = sorted(_images().rglob("*.jpg"))
-
-    def __getitem__(self, index: int) -> Any:
-        from PIL import Image
-
-        with Image.open(self.paths[index % 40]) as image:
-            return np.asarray(image.resize((128, 128))), index % 10
-
-
 # Decoding small images as torchvision does, or Arrow rows, holds the lock for a share close to the threshold.
 @case(needs="PIL", also=("serialised",))
 def image_folder() -> Any:
