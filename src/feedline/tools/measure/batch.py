@@ -178,10 +178,9 @@ class _Trial:
                     continue
                 array = np.asarray(as_array(values[0]))
                 then_s = self.carry_s(self.changed(name, partial(_as_bytes, scale=scale)), self.collate)
-                saved_s = usual_s(partial(_as_floats, small[0], values[0], scale), self.clock)
-                if then_s is not None:
-                    saved_s += max(0.0, carry_s - then_s) / len(self.samples)
-                yield FloatField(name, str(array.dtype), scale > 1, array.nbytes, saved_s)
+                convert_s = usual_s(partial(_as_floats, small[0], values[0], scale), self.clock)
+                carried_s = 0.0 if then_s is None else max(0.0, carry_s - then_s) / len(self.samples)
+                yield FloatField(name, str(array.dtype), scale > 1, array.nbytes, convert_s, carried_s)
                 break
 
 
