@@ -29,12 +29,12 @@ EXTRAS ?=
 SESSIONS ?=
 TAG ?=
 
-.PHONY: help demo test pytest test-times test-hostile slow frameworks upstream frameworks-tools ray ray-drill drill soak quick lint format types bench hooks clean docs docs-serve docs-test docs-publish gpu dist dist-test sbom matrix lint-release release-tools
+.PHONY: help demo test pytest test-times test-hostile slow frameworks upstream frameworks-tools ray ray-drill drill soak quick lint format types bench hooks clean docs docs-serve docs-test docs-publish report-picture gpu dist dist-test sbom matrix lint-release release-tools
 
 help:
 	@echo "make demo    the same training with torch's loader and with feedline, a table and a report (half a minute, after the installation)"
 	@echo "make test    lint, types, tests: what CI runs (about eight minutes on two cores)"
-	@echo "make slow    every combination, more examples of properties, spawned workers, docs, benchmarks, the demo"
+	@echo "make slow    the slow tests: more examples of properties, spawned workers, docs, benchmarks, the demo"
 	@echo "make test-times     the tests of make test, and what each folder and file costs"
 	@echo "make test-hostile   make test five times, beside busy loops, stopped at random: RUNS=5"
 	@echo "make frameworks   Lightning, Accelerate, the Trainer, Ray Train and others on real ranks, in an environment apart"
@@ -46,6 +46,7 @@ help:
 	@echo "make quick   the tests that start few processes"
 	@echo "make docs    build the documentation into site/; a broken link, anchor or reference fails"
 	@echo "make docs-serve   show the documentation on 127.0.0.1:8000, built again whenever a page changes"
+	@echo "make report-picture   draw the picture of a report in README and docs anew, in Chromium"
 	@echo "make docs-test    every page of the documentation in Chromium, on a phone and on a desktop"
 	@echo "make gpu     the tests that need a CUDA device"
 	@echo "make matrix  the oldest and newest Python, NumPy and torch, and no extras at all: SESSIONS=no_extras-3.10"
@@ -103,8 +104,10 @@ test-hostile: $(VENV)/.installed-dev
 
 slow: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.servers
-	$(BIN)/python -m pytest -m "(slow or hypothesis) and not real_time" --hypothesis-profile=thorough --processes $(JOBS)
-	$(BIN)/python -m pytest -m real_time --processes 1
+	@status=0; \
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not real_time" --hypothesis-profile=thorough --processes $(JOBS) || status=1; \
+	$(BIN)/python -m pytest -m real_time || status=1; \
+	exit $$status
 
 # Some of them bring torchvision or torchaudio in a build for CUDA, which does not load beside torch's build for CPUs.
 frameworks-tools:
@@ -149,6 +152,9 @@ docs-serve: $(VENV)/.installed-docs
 
 docs-test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "" tests/site
+
+report-picture: $(VENV)/.installed-dev
+	$(BIN)/python -m docs.building.report_picture
 
 # Puts what make docs built on the branch that site/ is a checkout of.
 docs-publish:

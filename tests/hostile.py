@@ -2,8 +2,7 @@
 
 Two endless loops compete for the cores. At random moments, all processes of the run are stopped for a second and
 continued, as on a laptop that sleeps or a virtual machine whose host is busy. Every second run has a low priority and
-ignores SIGINT, like a job in the background. The suite has to pass each time: no test may depend on how fast its
-machine is.
+ignores SIGINT, like a job in the background. The suite has to pass each time.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -31,39 +29,30 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--log", type=Path, default=Path("hostile.log"), help="where the output of all runs goes")
     parser.add_argument("command", nargs="*", default=["make", "test"])
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     failed = 0
-    with arguments.log.open("wb") as log, _busy_loops():
-        for number in range(arguments.runs):
-            in_background = number % 2 == 1
-            began_s, seed = time.monotonic(), random.SystemRandom().randrange(1 << 32)
-            code, stops = _run(arguments.command, log, random.Random(seed), in_background=in_background)
-            failed += code != 0
-            how = "in the background, nice 10" if in_background else "in the foreground"
-            minutes = (time.monotonic() - began_s) / 60
-            sys.stdout.write(
-                f"run {number + 1} of {arguments.runs}, {how}: exit code {code} after {minutes:.1f} minutes, "
-                f"stopped {stops} times\n"
-            )
-            sys.stdout.flush()
-    if failed:
-        sys.stdout.write(f"{failed} of {arguments.runs} runs failed. {arguments.log} has their output.\n")
-    return min(failed, 1)
-
-
-@contextlib.contextmanager
-def _busy_loops() -> Iterator[None]:
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(_BUSY_LOOPS)]
     try:
-        yield
+        with options.log.open("wb") as log:
+            for number in range(options.runs):
+                began_s, in_background = time.monotonic(), number % 2 == 1
+                code = _run(options.command, log, in_background=in_background)
+                failed += code != 0
+                where = "background" if in_background else "foreground"
+                minutes = (time.monotonic() - began_s) / 60
+                sys.stdout.write(f"run {number + 1}, in the {where}: exit code {code} after {minutes:.1f} minutes\n")
+                sys.stdout.flush()
     finally:
         for loop in loops:
             loop.kill()
             loop.wait()
+    if failed:
+        sys.stdout.write(f"{failed} of {options.runs} runs failed. {options.log} has their output.\n")
+    return min(failed, 1)
 
 
-def _run(command: list[str], log: IO[bytes], draw: random.Random, *, in_background: bool) -> tuple[int, int]:
-    """Run the command and stop its processes at random; return its exit code and the number of stops."""
+def _run(command: list[str], log: IO[bytes], *, in_background: bool) -> int:
+    """Run the command and stop its processes at random; return its exit code."""
 
     def prepare() -> None:
         if in_background:
@@ -73,52 +62,38 @@ def _run(command: list[str], log: IO[bytes], draw: random.Random, *, in_backgrou
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=prepare
     )
-    stops = 0
     try:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(draw.uniform(*_PAUSE_S)), stops
-            stopped = _stop(process.pid)
+                return process.wait(random.uniform(*_PAUSE_S))
+            # Except for those that a test has stopped itself.
+            stopped = [pid for pid, state in _family(process.pid) if state not in "TtZ"]
+            _signal(stopped, signal.SIGSTOP)
             time.sleep(_STOP_S)
-            for pid in stopped:
-                _signal(pid, signal.SIGCONT)
-            stops += 1
+            _signal(stopped, signal.SIGCONT)
     finally:
         if process.poll() is None:
-            for pid in _descendants(process.pid):
-                _signal(pid, signal.SIGKILL)
+            _signal([pid for pid, _ in _family(process.pid)], signal.SIGKILL)
             process.wait()
 
 
-def _stop(root: int) -> list[int]:
-    """Stop a process and its descendants, except for those that a test has stopped itself."""
-    running = [pid for pid in _descendants(root) if _state(pid) not in ("T", "t", "Z", "")]
-    for pid in running:
-        _signal(pid, signal.SIGSTOP)
-    return running
+def _family(root: int) -> list[tuple[int, str]]:
+    """Return a process and its descendants, each with its state."""
+    parents: dict[int, tuple[int, str]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it has ended in the meantime
+            state, parent = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:2]
+            parents[int(name)] = int(parent), state
+    found = {root}
+    while more := {pid for pid, (parent, _) in parents.items() if parent in found} - found:
+        found |= more
+    return [(pid, parents[pid][1]) for pid in found & parents.keys()]
 
 
-def _descendants(root: int) -> list[int]:
-    found, waiting = [], [root]
-    while waiting:
-        pid = waiting.pop()
-        found.append(pid)
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{pid}/task"):
-                with contextlib.suppress(OSError):  # it has ended in the meantime
-                    waiting += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    return found
-
-
-def _state(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return ""
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import os
 import random
 import sys
 import traceback
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import connection
@@ -126,16 +126,14 @@ class _Files:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal is None or not self._config.getoption("--costs", False):
             return
-        total_s = sum(file.cpu_s for file in self._finished)
-        by_folder: Counter[str] = Counter()
+        costs: dict[str, dict[str, float]] = {"folder": defaultdict(float), "file": {}}
         for file in self._finished:
-            by_folder[os.path.dirname(file.argument)] += file.cpu_s  # type: ignore[assignment]
-        by_file = Counter({file.argument: file.cpu_s for file in self._finished})
-        for title, costs in (("folder", by_folder.most_common()), ("file", by_file.most_common(40))):
-            terminal.write_sep("-", f"CPU seconds by {title}, {total_s:.0f} in all")
-            for name, cpu_s in costs:
-                tests = sum(self._tests[each] for each in self._tests if each == name or os.path.dirname(each) == name)
-                terminal.write_line(f"{cpu_s:8.1f}  {cpu_s / total_s:6.1%}  {tests:6d} tests  {name}")
+            costs["folder"][os.path.dirname(file.argument)] += file.cpu_s
+            costs["file"][file.argument] = file.cpu_s
+        for title, seconds in costs.items():
+            terminal.write_sep("-", f"CPU seconds by {title}, {sum(seconds.values()):.0f} in all")
+            for name, cpu_s in sorted(seconds.items(), key=lambda row: -row[1])[:40]:
+                terminal.write_line(f"{cpu_s:8.1f}  {name}")
 
     # -- messages of a process, by their kind ---
 

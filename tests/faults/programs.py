@@ -55,7 +55,7 @@ class Program:
     """A running program: its output line by line, its workers, its end."""
 
     def __init__(
-        self, process: subprocess.Popen[str] | program_server.Forked, stdin: IO[str], stdout: IO[str], errors: IO[str]
+        self, process: subprocess.Popen[bytes] | program_server.Forked, stdin: IO[str], stdout: IO[str], errors: IO[str]
     ) -> None:
         self.process = process
         self.stdin = stdin
@@ -129,52 +129,42 @@ class Program:
 
 
 @contextmanager
-def running(text: str, *arguments: object, keep_open: int | None = None, finalizes: bool = False) -> Iterator[Program]:
+def running(
+    text: str,
+    *arguments: object,
+    keep_open: int | None = None,
+    finalizes: bool = False,
+    afresh: bool = False,
+    inside: Sequence[str] = (),
+) -> Iterator[Program]:
     """Run a program for the duration of the block; any of its processes that are left then are killed.
 
-    It is forked from a process that has imported torch, which is fast (see `tests/program_server.py`).
+    It is forked from a process that has imported torch, which is fast (see `tests/program_server.py`); or, for tests of
+    memory or threads, it runs in a new interpreter (`afresh`). `inside` is a command prefix that starts the new
+    interpreter under other limits (see `limits`).
     """
     program_stdin, stdin = os.pipe()
     stdout, program_stdout = os.pipe()
+    text = PREAMBLE + textwrap.dedent(text)
+    process: subprocess.Popen[bytes] | program_server.Forked
     with tempfile.TemporaryFile("w+") as errors, open(stdin, "w") as to_program, open(stdout) as from_program:
         try:
-            process = program_server.start(
-                PREAMBLE + textwrap.dedent(text),
-                arguments,
-                stdin=program_stdin,
-                stdout=program_stdout,
-                stderr=errors.fileno(),
-                cwd=ROOT,
-                pass_fds=() if keep_open is None else (keep_open,),
-                start_new_session=True,
-                finalizes=finalizes,
-            )
+            files = {"stdin": program_stdin, "stdout": program_stdout, "stderr": errors.fileno()}
+            if afresh or inside:
+                command = [*inside, sys.executable, "-c", text, *map(str, arguments)]
+                process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **files)
+            else:
+                process = program_server.start(
+                    text,
+                    arguments,
+                    cwd=ROOT,
+                    pass_fds=() if keep_open is None else (keep_open,),
+                    start_new_session=True,
+                    finalizes=finalizes,
+                    **files,
+                )
         finally:
             os.close(program_stdin)
             os.close(program_stdout)
         with contextlib.closing(Program(process, to_program, from_program, errors)) as program:
-            yield program
-
-
-@contextmanager
-def running_afresh(text: str, *arguments: object, inside: Sequence[str] = ()) -> Iterator[Program]:
-    """Run a program in a new interpreter, for tests of its memory or threads.
-
-    `inside` is a command prefix that starts the program under other limits (see `limits`).
-    """
-    with (
-        tempfile.TemporaryFile("w+") as errors,  # a pipe would be held open by workers
-        subprocess.Popen(
-            [*inside, sys.executable, "-c", PREAMBLE + textwrap.dedent(text), *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            cwd=ROOT,
-            start_new_session=True,
-        ) as process,
-    ):
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with contextlib.closing(Program(process, process.stdin, process.stdout, errors)) as program:
             yield program

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.programs import running, running_afresh
+from tests.faults.programs import running
 
 START = """
 import threading, warnings
@@ -111,7 +111,7 @@ PROGRAMS = {
 def check(text: str, starts: int) -> None:
     if "cv2" in text:
         pytest.importorskip("cv2")
-    with running_afresh(START + text, starts) as program:
+    with running(START + text, starts, afresh=True) as program:
         for number in range(starts):
             assert program.line().split()[0] == str(number), program.errors()
         assert program.line() == "done"
@@ -156,7 +156,7 @@ say("done")
 
 @pytest.mark.slow  # torch's own loader hangs there
 def test_workers_may_compute_on_several_threads_too() -> None:
-    with running_afresh(CONVOLUTION) as program:
+    with running(CONVOLUTION, afresh=True) as program:
         assert program.line() == "done"
         assert program.end() == 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -60,25 +59,6 @@ def test_each_epoch_has_the_samples_that_a_fresh_loader_delivers(engine: str, na
 
     for epoch, batches in enumerate(epochs_of(loader(), range(4))):
         assert batches == next(epochs_of(loader(), range(epoch, epoch + 1)))
-
-
-@every_dataset
-@pytest.mark.parametrize("seen", [0, 3])
-def test_a_resumed_epoch_goes_on_alike_whatever_the_loader_has_seen(name: str, seen: int) -> None:
-    loader = make("DataLoader", DATASETS[name](), on_error="skip")
-    batches_of(loader)
-    steps = iter(loader)
-    for _ in range(3):
-        next(steps)
-    state = json.loads(json.dumps(loader.state_dict()))
-    rest = batches_of(steps)
-    other = make("DataLoader", DATASETS[name](), on_error="skip")
-    for _ in range(seen):
-        batches_of(other)
-    other.load_state_dict(state)
-    assert batches_of(other) == rest
-    assert other.faults.quarantined == loader.faults.quarantined
-    assert batches_of(other) == batches_of(loader), "the next epoch too"
 
 
 class Wrapper:

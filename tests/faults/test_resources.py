@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.limits import SHARED_MEMORY, as_another_user, with_shared_memory
-from tests.faults.programs import running_afresh
+from tests.faults.programs import running
 
 # -- /dev/shm ---
 
@@ -45,7 +45,7 @@ say(sorted(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else [])
     ],
 )
 def test_batches_larger_than_dev_shm_arrive(memory: str, engine: str, tmp_path: Path) -> None:
-    with running_afresh(LARGE_BATCHES, engine, 1 << 30, inside=with_shared_memory(memory, tmp_path / "dev")) as program:
+    with running(LARGE_BATCHES, engine, 1 << 30, inside=with_shared_memory(memory, tmp_path / "dev")) as program:
         assert program.line() == "[]"
         assert program.end() == 0, program.errors()
         assert program.errors() == ""
@@ -107,7 +107,7 @@ say("done")
 @pytest.mark.slow
 @pytest.mark.parametrize(("start_method", "allowed"), [("fork", 0), ("forkserver", 2)])
 def test_the_error_about_a_process_limit_names_ulimit(start_method: str, allowed: int) -> None:
-    with running_afresh(FEW_PROCESSES, start_method, allowed, inside=[*as_another_user(), *ONE_THREAD]) as program:
+    with running(FEW_PROCESSES, start_method, allowed, inside=[*as_another_user(), *ONE_THREAD]) as program:
         message = program.line()
         assert message.startswith("refused"), program.errors()
         assert "4 workers" in message
@@ -150,7 +150,7 @@ for left in range(0, 30):
 @pytest.mark.slow
 def test_few_descriptors_are_enough_or_the_error_says_so() -> None:
     """With forked workers, since Python's fork server does not survive a client that runs out of descriptors."""
-    with running_afresh(FEW_DESCRIPTORS) as program:
+    with running(FEW_DESCRIPTORS, afresh=True) as program:
         lines = [program.line().split(maxsplit=2)]
         while [message for _, _, message in lines[-3:]] != ["enough"] * 3:
             lines.append(program.line().split(maxsplit=2))
@@ -182,7 +182,7 @@ say("done")
 
 @pytest.mark.slow
 def test_loaders_work_with_more_than_a_thousand_open_descriptors() -> None:
-    with running_afresh(MANY_OPEN) as program:
+    with running(MANY_OPEN, afresh=True) as program:
         message = program.line()
         if message == "cannot":
             pytest.skip("the hard limit on open files is too low here")
@@ -222,7 +222,7 @@ def test_batches_within_a_file_size_limit_arrive_and_larger_ones_raise(limit_mib
     """The limit also applies to shared memory. A batch within it arrives, in a slot or in its own file."""
     most = min(limit_mib << 20, 64 << 20) // 2
     sizes = [1000, most // 4, most - 8192, *([most + 1] if limit_mib <= 64 else [])]
-    with running_afresh(FILE_LIMIT, "fork", limit_mib, *sizes) as program:
+    with running(FILE_LIMIT, "fork", limit_mib, *sizes, afresh=True) as program:
         messages = [program.line().partition(" ")[2] for _ in sizes]
         assert program.end() == 0, program.errors()
     assert messages[:3] == ["worked"] * 3

@@ -18,7 +18,7 @@ import pytest
 
 from feedline import Loader
 from feedline.errors import WorkerError
-from tests.faults.loaders import Bad, Numbers, everywhere, make, on, plain
+from tests.faults.loaders import Numbers, everywhere, make, on, plain
 from tests.faults.programs import running
 
 SENDER = """
@@ -332,26 +332,3 @@ def test_an_interrupt_at_the_end_of_an_epoch_does_not_start_the_next_one(engine:
         assert loader.state_dict()["ended"]
         loader.close()
     assert place > 3
-
-
-def test_a_timeout_raised_by_the_datasets_own_handler_fails_the_sample() -> None:
-    """Its handler is installed only briefly, so its exceptions can be told apart from those of other handlers."""
-
-    class Timed(Numbers):
-        def __getitem__(self, index: int) -> Any:
-            before = signal.signal(signal.SIGUSR1, self.handle)
-            try:
-                if index == 5:
-                    signal.raise_signal(signal.SIGUSR1)
-                return super().__getitem__(index)
-            finally:
-                signal.signal(signal.SIGUSR1, before)
-
-        def handle(self, number: int, frame: Any) -> None:
-            raise Bad("too slow")
-
-    batches = iter(Loader(Timed(12), 4))
-    next(batches)
-    with pytest.raises(Bad):
-        next(batches)
-    assert plain(next(batches)) == [8, 9, 10, 11], "as after any failed sample"

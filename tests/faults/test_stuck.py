@@ -6,18 +6,12 @@ import itertools
 import os
 import re
 import signal
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import IterableDataset
 
-from feedline import DataLoader
 from feedline.errors import WorkerTimeout, WorkerWarning
-from feedline.workers import abilities
 from tests.contracts.gate import Gate
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
@@ -84,18 +78,6 @@ def test_the_error_says_what_the_worker_is_doing(engine: str, kind: str, tmp_pat
         assert list(itertools.chain(*rest)) == list(range(4, 20)), "late, but not lost"
 
 
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """Stop a process for the duration of the block, as a debugger or job control does."""
-    os.kill(pid, signal.SIGSTOP)
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        os.sched_yield()
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 class StopsItself(Augmented):
     """Stops its worker at sample 14, once."""
 
@@ -144,26 +126,3 @@ def test_a_sample_that_always_blocks_is_found(policy: str, tmp_path: Path, monke
             assert loader.stats()["restarted_workers"] == restarted, "it is not requested again"
         assert indices_of(loader.faults) == [5]
         assert loader.faults[0].stage == "worker"
-
-
-class Slowly(IterableDataset[int]):
-    """A stream that cannot skip: whoever resumes it reads all samples again."""
-
-    def __iter__(self) -> Iterator[int]:
-        for number in range(200):
-            time.sleep(0.02)  # simulates work, does not wait for anything
-            yield number
-
-
-@pytest.mark.parametrize("engine", ["process", "portable"])
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
-def test_a_worker_that_reads_its_stream_again_is_not_late(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if engine == "portable":
-        monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
-    loader = DataLoader(Slowly(), 2, num_workers=1, timeout=1, restarts=3)
-    iterator = iter(loader)
-    got = [int(sample) for _ in range(75) for sample in next(iterator)]
-    os.kill(pids_of(iterator)[0], signal.SIGKILL)  # the next one reads for three seconds
-    got += [int(sample) for batch in iterator for sample in batch]
-    assert got == list(range(200))
-    assert loader.stats().counters["restarted_workers"] == 1

@@ -11,8 +11,6 @@ from tests.frameworks_real.bases import flat
 from tests.frameworks_real.conftest import need
 from tests.frameworks_real.ranks import run_ranks
 
-pytestmark = pytest.mark.sample(6)
-
 need("datasets")
 
 SCRIPT = Path(__file__).with_name("hugging_face_ranks.py")

@@ -145,7 +145,7 @@ def test_frameworks_keep_a_loader_that_was_made_in_another_process() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 1}, {"num_workers": 1}])
+@pytest.mark.parametrize("options", [{"shuffle": True, "seed": 1}, {"num_workers": 1}])
 def test_an_epoch_that_ends_after_its_iterator_leaves_a_valid_state(options: dict[str, Any]) -> None:
     """Lightning saves a checkpoint after `fit`, whose last epoch was limited to a few batches."""
     loader, other = (DataLoader(range(SIZE), 4, **options) for _ in range(2))

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any
 
 import pytest
-import torch
 
 from feedline import DataLoader, Loader
 from feedline.delivery.state import Snapshot
@@ -126,15 +125,3 @@ def test_virtual_epochs_of_a_foreign_order_continue_after_an_exception(kind: Any
             failures += 1
     assert failures > 1
     assert seen[:4] == [[0, 1], [4, 5], [0, 1], [4, 5]], "only the bad batch is missing, and none comes twice"
-
-
-@pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_virtual_epochs_of_two_ranks_without_a_seed_are_disjoint(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    for rank in range(2):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        torch.manual_seed(rank)
-        loader = kind(list(range(40)), 2, shuffle=True)
-        seen += [index for batch in next(loader.virtual_epochs(10)) for index in batch.tolist()]
-    assert sorted(seen) == list(range(40))

@@ -345,21 +345,6 @@ def test_an_early_state_fixes_the_order_of_an_unseeded_loader(options: dict[str,
     assert [batch[:, 0].tolist() for batch in other] == order
 
 
-def test_a_state_does_not_change_with_the_loader() -> None:
-    loader = shuffled(num_workers=2)
-    iterator = iter(loader)
-    next(iterator)
-    state = loader.state_dict()
-    kept = copy.deepcopy(state)
-    list(iterator)
-    list(loader)
-    assert state == kept
-    other = shuffled()
-    other.load_state_dict(state)
-    list(other)
-    assert state == kept
-
-
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2, "persistent_workers": True}])
 def test_a_state_can_be_loaded_into_a_used_loader(options: dict[str, Any]) -> None:
     epochs = whole_epochs()

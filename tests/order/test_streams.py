@@ -257,27 +257,6 @@ def test_a_rejected_state_stays_an_error_until_another_is_loaded() -> None:
     assert sorted(flat(resumed)) == list(range(20))
 
 
-def test_a_stream_whose_state_outlives_epochs_resumes() -> None:
-    """The dataset is a queue: its epochs differ, and its state is more than a position in one of them."""
-
-    def loader() -> Any:
-        return DataLoader(datasets.TurnstileStream(6), batch_size=2)
-
-    reference = loader()
-    whole = [batch for _ in range(3) for batch in values(reference)]
-    for stop in range(9):
-        begun = loader()
-        taken: list[Any] = []
-        while len(taken) < stop:
-            taken += values(itertools.islice(begun, min(3, stop - len(taken))))
-        resumed = loader()
-        resumed.load_state_dict(begun.state_dict())
-        while len(taken) < 9:
-            more = values(resumed)
-            taken += more
-        assert taken == whole, f"after {stop} batches"
-
-
 def test_streams_without_order_resume_without_losses() -> None:
     def loader() -> Any:
         return DataLoader(datasets.StatefulSplitStream(30), batch_size=2, num_workers=2, in_order=False)

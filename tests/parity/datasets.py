@@ -325,13 +325,6 @@ class HeldCounter(Counter):
         return super().__getitem__(index)
 
 
-class Environment(Squares):
-    """What a worker inherited from the parent."""
-
-    def __getitem__(self, index: int) -> Any:
-        return os.environ.get("FEEDLINE_PARITY", "unset"), torch.get_default_dtype() == torch.float64
-
-
 class ProcessIds(Squares):
     def __getitem__(self, index: int) -> Any:
         return os.getpid(), threading.current_thread() is threading.main_thread()

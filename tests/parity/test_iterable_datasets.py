@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import ChainDataset, IterableDataset
+from torch.utils.data import IterableDataset
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.map import SequenceWrapper
 
@@ -46,12 +46,6 @@ def test_inline_the_iterator_is_read_one_batch_at_a_time(side: Side) -> object:
 # torch's combinations
 
 
-@same
-def test_chained_streams(side: Side) -> object:
-    chain = ChainDataset([datasets.Sharded(5), datasets.Sharded(4)])
-    return list(side.loader(chain, batch_size=2))
-
-
 # Data pipes: the loader seeds their shufflers and gives each worker its shard
 
 
@@ -85,12 +79,6 @@ def test_a_generator_seeds_the_shufflers_of_a_pipe(side: Side) -> object:
     generator = torch.Generator().manual_seed(99)
     loader = side.loader(iter_pipe("shuffled, then sharded"), batch_size=3, generator=generator)
     return list(loader), list(loader), torch.rand((), generator=generator)
-
-
-@same_with_workers
-def test_persistent_workers_get_a_new_shuffle_every_epoch(side: Side) -> object:
-    loader = side.loader(iter_pipe("shuffled, then sharded"), batch_size=3, persistent_workers=True)
-    return list(loader), list(loader), list(loader)
 
 
 @same

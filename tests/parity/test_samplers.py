@@ -78,13 +78,6 @@ def test_a_generator_gives_torchs_order_over_epochs(side: Side) -> object:
     return list(loader), list(loader), list(loader), torch.rand((), generator=generator)
 
 
-@same_inline
-def test_zipped_loaders_draw_in_the_same_order_as_torch(side: Side) -> object:
-    one = side.loader(datasets.Squares(N), batch_size=4, shuffle=True)
-    two = side.loader(datasets.Squares(N), batch_size=4, shuffle=True)
-    return list(zip(one, two, strict=True))
-
-
 # Batch samplers
 
 BATCH_SAMPLERS: dict[str, Callable[[], Any]] = {

@@ -13,7 +13,7 @@ from torch.utils.data import get_worker_info
 
 from tests.holding import Hold
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side, same, same_in_processes, same_with_workers
+from tests.parity.sides import Parity, Side, same_in_processes, same_with_workers
 
 
 def seeded(seed: int = 7) -> torch.Generator:
@@ -21,14 +21,6 @@ def seeded(seed: int = 7) -> torch.Generator:
 
 
 # get_worker_info()
-
-
-@same
-def test_the_main_process_is_not_a_worker(side: Side) -> object:
-    seen = [get_worker_info()]
-    for _ in side.loader(datasets.Squares(6), batch_size=2):
-        seen.append(get_worker_info())
-    return [*seen, get_worker_info()]
 
 
 SEEN: dict[str, Callable[[], dict[str, Any]]] = {
@@ -139,19 +131,6 @@ def test_persistent_workers_keep_their_copy(side: Side) -> object:
 
 
 # What a worker inherits
-
-
-def test_environment_and_defaults_are_inherited(parity: Parity, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEEDLINE_PARITY", "set")
-
-    def code(side: Side) -> object:
-        torch.set_default_dtype(torch.float64)
-        try:
-            return list(side.loader(datasets.Environment(3), batch_size=None))
-        finally:
-            torch.set_default_dtype(torch.float32)
-
-    parity.same(code)
 
 
 # The workers themselves, under torch's private names

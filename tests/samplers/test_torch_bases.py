@@ -62,7 +62,6 @@ def ask_interpreter(code: str) -> Any:  # Any: the value that `code` assigns to 
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "imports",
     [pytest.param(IMPORTS[name], id=name, marks=[pytest.mark.slow] * (name == "through a loader")) for name in IMPORTS],
@@ -85,6 +84,7 @@ def ask_here() -> dict[str, Any]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imports", ["", "import torch\n"], ids=["without torch", "with torch"])
 def test_pickles_work_with_and_without_torch(imports: str) -> None:
     here = ask_here()

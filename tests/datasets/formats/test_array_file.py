@@ -209,13 +209,6 @@ class TestOddArrays:
 
 
 class TestDamage:
-    def test_truncated_after_construction(self, tmp_path: Path) -> None:
-        np.save(tmp_path / "x.npy", IMAGES)
-        source = ArrayDataset(tmp_path / "x.npy")
-        os.truncate(tmp_path / "x.npy", 500)
-        with pytest.raises(CorruptSource, match="truncated"):
-            source[0]
-
     def test_rejects_files_that_are_not_arrays(self, tmp_path: Path) -> None:
         (tmp_path / "x.npy").write_bytes(b"hello" * 100)
         with pytest.raises(CorruptSource, match=r"not a \.npy file"):
@@ -233,13 +226,6 @@ class TestDamage:
             ArrayDataset(tmp_path / "x.npy")
         whole = np.load(tmp_path / "x.npy", mmap_mode="r")  # NumPy ignores them
         assert len(ArrayDataset(whole)) == COUNT
-
-    def test_a_header_that_declares_too_little(self, tmp_path: Path) -> None:
-        np.save(tmp_path / "x.npy", IMAGES)
-        raw = (tmp_path / "x.npy").read_bytes().replace(b"(30, 3, 4)", b"(20, 3, 4)")
-        (tmp_path / "x.npy").write_bytes(raw)
-        with pytest.raises(CorruptSource, match="480 bytes too many"):
-            ArrayDataset(tmp_path / "x.npy")
 
     def test_a_zip_with_a_damaged_directory(self, tmp_path: Path) -> None:
         path = tmp_path / "x.npz"
@@ -264,23 +250,28 @@ class TestDamage:
         with pytest.raises(SourceChanged, match=r"was float32 of shape \(30, 3, 4\), and is now .*\(7, 3, 4\)"):
             source[0]
 
-    def test_missing(self, tmp_path: Path) -> None:
-        with pytest.raises(SourceError, match="There is no file"):
-            ArrayDataset(tmp_path / "x.npy")
-        with pytest.raises(BadOption, match=r"folder without \.npy files"):
-            ArrayDataset(tmp_path)
-        with pytest.raises(SourceError, match="There is nothing at"):
-            ArrayDataset(tmp_path / "x.bin")
+    @pytest.mark.parametrize(
+        ("name", "fields", "kind", "named"),
+        [
+            ("none.npy", None, SourceError, r"none\.npy"),
+            ("none.bin", None, SourceError, r"none\.bin"),
+            ("", None, BadOption, "folder"),
+            ("x.bin", None, BadOption, r"\.npy"),
+            ("x.npz", "x", BadOption, r"'x'.*x\.npz.*'a'"),
+        ],
+    )
+    def test_missing(self, tmp_path: Path, name: str, fields: Any, kind: type[Exception], named: str) -> None:
         (tmp_path / "x.bin").write_bytes(b"x")
-        with pytest.raises(BadOption, match=r"neither a \.npy"):
-            ArrayDataset(tmp_path / "x.bin")
+        np.savez(tmp_path / "x.npz", a=IMAGES)
+        with pytest.raises(kind, match=named):
+            ArrayDataset(tmp_path / name, fields)
+
+    def test_arrays_without_names_and_several_arrays_in_place_of_one(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "x.npz", a=IMAGES)
         with pytest.raises(BadOption, match="several arrays"):
             ArrayDataset({"a": tmp_path / "x.npz"})
-        with pytest.raises(BadOption, match="have no names"):
+        with pytest.raises(BadOption, match="no names"):
             ArrayDataset(IMAGES, "x")
-        with pytest.raises(BadOption, match=r"names 'x', but .*x\.npz has 'a'"):
-            ArrayDataset(tmp_path / "x.npz", "x")
 
 
 def test_large_arrays_that_are_not_contiguous_are_not_copied(tmp_path: Path) -> None:
@@ -291,18 +282,6 @@ def test_large_arrays_that_are_not_contiguous_are_not_copied(tmp_path: Path) -> 
         loader = kind(ArrayDataset(column), 4)
         assert tuple(next(iter(loader)).shape) == (4, 2)
         loader.close()
-
-
-@pytest.mark.parametrize(
-    "head", [b"{'descr': '<f8', 'shape': (3,", b"{'descr': '|S0', 'fortran_order': False, 'shape': (9,)}"]
-)
-def test_errors_about_malformed_headers_name_the_file(tmp_path: Path, head: bytes) -> None:
-    path = tmp_path / "x.npy"
-    path.write_bytes(b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head)
-    with pytest.raises(CorruptSource, match=r"x\.npy is not a \.npy file, or is incomplete"):
-        ArrayDataset(path)
-    with pytest.raises(CorruptSource, match=r"x\.npy"):
-        FileDataset([path], read="npy")[0]
 
 
 @pytest.mark.parametrize("shape", [(0, 1 << 62, 1 << 62), (1 << 62, 0, 1 << 62), (0, 1 << 70)])

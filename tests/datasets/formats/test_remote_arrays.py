@@ -124,21 +124,15 @@ def test_streams_are_fetched_piece_by_piece_and_resume_exactly(server: WebServer
     own.close()
 
 
-@pytest.mark.parametrize("is_stream", [True, False])
-def test_a_cache_keeps_what_it_can(is_stream: bool, server: WebServer, tmp_path: Path) -> None:
+def test_a_cache_keeps_what_it_can(server: WebServer, tmp_path: Path) -> None:
     count = 400
     np.save(server.folder / "long.npy", np.repeat(np.arange(count), 16).reshape(count, 16))
     size = count * 16 * 8
     remote = RemoteArrays(f"{server.address}/long.npy", remote=Remote(cache=tmp_path / "c", cache_bytes=size // 2))
     counts = []
     for epoch in range(2):
-        if is_stream:
-            stream = remote.stream(shuffle=True, seed=1, window=2)
-            stream.set_epoch(epoch)
-            assert sorted(int(sample[0]) for sample in stream) == list(range(count))
-        else:
-            order = np.random.default_rng(epoch).permutation(count).reshape(-1, 20)
-            assert all((np.array(remote.__getitems__(some))[:, 0] == some).all() for some in order)
+        order = np.random.default_rng(epoch).permutation(count).reshape(-1, 20)
+        assert all((np.array(remote.__getitems__(some))[:, 0] == some).all() for some in order)
         counts.append(sum(asked(server)))
     assert counts[0] <= 1.2 * size
     assert counts[1] < 0.7 * size, [count / size for count in counts]
@@ -194,16 +188,17 @@ def test_rejects_files_that_cannot_be_read_row_by_row(
         RemoteArrays(f"{server.address}/bad.npy")
 
 
+@pytest.mark.parametrize("given", ["x.npy", Path("x.npy"), np.zeros(3), ["http://host/x.npy"], {}])
+def test_what_is_no_address_is_rejected(given: Any) -> None:
+    with pytest.raises(BadOption, match=r"address|at least one array"):
+        RemoteArrays(given)
+
+
 def test_bad_arguments(server: WebServer) -> None:
     np.save(server.folder / "short.npy", np.zeros(7))
     address = f"{server.address}/x.npy"
-    with pytest.raises(BadOption, match=r"same number of rows, but .*x\.npy has 60, .*short\.npy has 7"):
+    with pytest.raises(BadOption, match=r"x\.npy has 60, .*short\.npy has 7"):
         RemoteArrays((address, f"{server.address}/short.npy"))
-    for given in ("x.npy", Path("x.npy"), np.zeros(3), [address]):
-        with pytest.raises(BadOption, match=r"is not an address.*ArrayDataset"):
-            RemoteArrays(given)  # type: ignore[arg-type]
-    with pytest.raises(BadOption, match="at least one array"):
-        RemoteArrays({})
     with pytest.raises(BadOption, match="no names"):
         RemoteArrays(address, fields="x")
     with pytest.raises(BadOption, match="names 'z'"):

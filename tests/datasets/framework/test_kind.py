@@ -48,16 +48,16 @@ def test_kinds(dataset: Any, kind: DatasetKind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "message"),
+    ("dataset", "named"),
     [
-        (3, "that=3 is not a dataset"),
-        ("out.lmdb", "that='out.lmdb' is a str, not a dataset.*feedline.datasets.*feedline inspect"),
-        (Path("out"), "is a PosixPath, not a dataset"),
-        (Endless(), "that is a Endless.*without __len__"),
-        (iter([1]), "that is a list_iterator.*only once"),
-        ((number for number in [1]), "that is a generator.*only once"),
+        (3, "that=3"),
+        ("out.lmdb", "that='out.lmdb'"),
+        (Path("out"), "PosixPath"),
+        (Endless(), "Endless.*__len__"),
+        (iter([1]), "list_iterator"),
+        ((number for number in [1]), "generator"),
     ],
 )
-def test_rejects_objects_that_are_not_datasets(dataset: Any, message: str) -> None:
-    with pytest.raises(BadOption, match=message):
+def test_rejects_objects_that_are_not_datasets(dataset: Any, named: str) -> None:
+    with pytest.raises(BadOption, match=named):
         kind_of(dataset, "that")

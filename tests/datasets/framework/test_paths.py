@@ -21,13 +21,6 @@ def make(folder: Path, *names: str) -> list[str]:
     return [str(folder / name) for name in names]
 
 
-def test_numbers_in_names_are_sorted_as_numbers(tmp_path: Path) -> None:
-    expected = make(tmp_path, "part-2.parquet", "part-10.parquet", "part-100.parquet", "sub/part-1.parquet")
-    assert found_files(tmp_path, ENDINGS) == tuple(expected)
-    assert found_files(str(tmp_path / "part-*.parquet"), ENDINGS) == tuple(expected[:3])
-    assert found_files(str(tmp_path / "**" / "*.parquet"), ENDINGS) == tuple(expected)
-
-
 def test_hidden_files_and_other_endings_are_left_out(tmp_path: Path) -> None:
     make(tmp_path, ".hidden.parquet", "_metadata.parquet", "a.csv", "a.parquet")
     assert found_files(tmp_path, ENDINGS) == (str(tmp_path / "a.parquet"),)
@@ -47,23 +40,6 @@ def test_a_folder_whose_name_has_the_ending_is_not_a_file(tmp_path: Path) -> Non
 def test_a_file_that_two_endings_fit_comes_once(tmp_path: Path) -> None:
     names = make(tmp_path, "a.tfrecord-00000-of-00001.gz")
     assert found_files(tmp_path, (".tfrecord-*", ".tfrecord-*.gz")) == tuple(names)
-
-
-def test_names_with_brackets_are_not_patterns_if_the_file_exists(tmp_path: Path) -> None:
-    (name,) = make(tmp_path, "a[1].parquet")
-    assert found_files(name, ENDINGS) == (name,)
-
-
-def test_a_list_keeps_its_order(tmp_path: Path) -> None:
-    a, b = make(tmp_path, "a.parquet", "b.parquet")
-    assert found_files([b, a, b], ENDINGS) == (b, a, b)
-    assert found_files((Path(path) for path in (b, a)), ENDINGS) == (b, a)
-
-
-@pytest.mark.parametrize("paths", [[], ()])
-def test_rejects_empty_lists_of_paths(paths: Any) -> None:
-    with pytest.raises(BadOption, match="empty"):
-        found_files(paths, ENDINGS)
 
 
 def test_a_changed_file_is_detected(tmp_path: Path) -> None:

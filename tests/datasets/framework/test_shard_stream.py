@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.datasets import JSONLines, Remote, TarDataset, TFRecordDataset
+from feedline.datasets import JSONLines, TarDataset, TFRecordDataset
 from feedline.datasets.framework.shares import shares_of
 from feedline.datasets.storage.ahead import Ahead
 from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError
@@ -370,14 +370,6 @@ def test_a_common_stream_ends_if_a_file_is_missing(tmp_path: Path) -> None:
     assert list(iterator) == list(range(14, COUNT))
 
 
-def test_all_workers_of_a_common_stream_read_the_same_version(tmp_path: Path) -> None:
-    paths = write(tmp_path, "jsonl")
-    loader = feedline.Loader(stream("jsonl", paths), 4, workers=2, engine="thread")
-    Path(paths[2]).write_bytes(b"1\n" * 50)
-    with pytest.raises(SourceChanged, match="shard-002"):
-        listed(loader)
-
-
 @pytest.mark.parametrize("kind", OWN)
 def test_damage_after_a_state_was_saved_is_an_error(kind: str, tmp_path: Path) -> None:
     """The samples that follow it were not returned yet, even if some with higher numbers were."""
@@ -482,12 +474,3 @@ def test_an_interrupt_while_reading_loses_nothing(kind: str, tmp_path: Path, mon
 
 
 # -- reading ahead ---
-
-
-@pytest.mark.parametrize("kind", ["tar", "jsonl"])
-def test_reading_ahead_with_threads_gives_the_same_samples(kind: str, paths: list[str]) -> None:
-    for depth in (1, 4):
-        assert list(stream(kind, paths, remote=Remote(read_ahead=depth))) == list(range(COUNT))
-    half = iter(stream(kind, paths, remote=Remote(read_ahead=4)))
-    next(half)
-    del half  # its threads end with it

@@ -87,17 +87,6 @@ def test_the_rest_is_split_and_serialised(data: st.DataObject, kinds: list[str],
     assert sorted(found) == sorted(sample for share in left for sample in samples_of(share))
 
 
-def test_many_shards_are_serialised_as_few_numbers() -> None:
-    whole = [ShardShare(turn) for turn in range(5, 10_005)]
-    begun = [ShardShare(turn, ordinal=3, came=frozenset({3, 5})) for turn in (0, 2)]
-    units = [begin["units"] for begin in resharded([*whole, *begun], 3)]
-    assert units == [
-        [[0, 0, 1, 3, "5"], [6, 3, 3333]],
-        [[2, 0, 1, 3, "5"], [7, 3, 3333]],
-        [[5, 3, 3334]],
-    ]
-
-
 @pytest.mark.parametrize(
     "lines", [1, [1], [[1]], [["a", 1, 1]], [[0, 0, 1, 0, 0, "x"]], [[0, 0, 0, 0, 0, "1"]], [[9, 1, 1]], [[-1, 1, 1]]]
 )

@@ -12,24 +12,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import feedline
 from feedline import collate
-from feedline.datasets.framework.source import Empty, Indices, Source, TableSource, is_column, stacked
+from feedline.datasets.framework.source import Empty, Indices, TableSource, is_column, stacked
 from tests.datasets.contract import SourceContract
-
-
-class Letters(Source):
-    """A source that reads samples."""
-
-    def __len__(self) -> int:
-        return 26
-
-    def _read(self, indices: Indices) -> list[Any]:
-        return [chr(ord("a") + index) for index in indices.tolist()]
-
-    def close(self) -> None:
-        pass
-
-    def _form(self) -> str:
-        return "str"
 
 
 class Table(TableSource):
@@ -59,14 +43,6 @@ class Table(TableSource):
 
     def _form(self) -> str:
         return "{'x': float32[2], 'y': int32[], 'name': str}"
-
-
-class TestLetters(SourceContract):
-    def make_source(self, **options: Any) -> Letters:
-        return Letters(**options)
-
-    def samples(self) -> list[Any]:
-        return [chr(ord("a") + index) for index in range(26)]
 
 
 class TestTable(SourceContract):

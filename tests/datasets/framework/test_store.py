@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from feedline.datasets.framework import store
-from feedline.datasets.framework.paths import File
 from feedline.datasets.framework.store import (
     BLOCK_BYTES,
     MARK,
@@ -172,16 +171,6 @@ def test_damage_is_reported_and_a_value_that_does_not_fit_counts_as_missing(tmp_
         entry.path.write_bytes(damaged)
         with pytest.warns(DataWarning, match="things"):
             assert entry.load(bytes) is None
-
-
-def test_a_file_that_was_written_again_has_another_stamp(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_text("one")
-    before, status = File.at(str(path)), path.stat()
-    path.write_text("two")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    after = File.at(str(path))
-    assert (after, after.stamp == before.stamp) == (before, False)
 
 
 def test_concurrent_writers_leave_one_whole_entry(tmp_path: Path) -> None:

@@ -254,18 +254,6 @@ def test_a_lock_is_released_even_if_a_process_was_forked_meanwhile(tmp_path: Pat
             child.join()
 
 
-def test_a_piece_can_be_fetched_after_a_failed_fetch(tmp_path: Path) -> None:
-    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
-
-    def fail() -> bytes:
-        raise SourceError("unreachable")
-
-    with pytest.raises(SourceError, match="unreachable"):
-        cache.fetched(path_of(cache, far, 0), PIECE, fail, is_worth=False)
-    assert cache.stats().held == 0
-    assert opened(far, cache).read(0, PIECE) == DATA[:PIECE]
-
-
 def test_pieces_of_the_own_dataset_stay_however_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Far(), Far()
     second.address = "s3://bucket/second.tar"
@@ -399,17 +387,6 @@ def test_only_regular_files_of_the_right_size_are_pieces(tmp_path: Path, replace
     read_parts(opened(far, DiskCache(tmp_path / "c", 1 << 40)))
     assert far.fetched == 4 * PIECE, "they were replaced"
     assert taken(tmp_path / "c") == 4 * stored_bytes(PIECE)
-
-
-def test_a_folder_in_place_of_a_piece_is_left_alone(tmp_path: Path) -> None:
-    far, cache = Far(), DiskCache(tmp_path / "c", 10**6)
-    path = path_of(cache, far, 0)
-    path.mkdir(parents=True)
-    (tmp_path / "c" / MARK).touch()
-    (path / "mine").touch()
-    with pytest.warns(FeedlineWarning, match="cannot be written"):
-        assert opened(far, cache).read(0, PIECE) == DATA[:PIECE]
-    assert (path / "mine").exists()
 
 
 @pytest.mark.parametrize("replaced", [os.mkfifo, zeros])

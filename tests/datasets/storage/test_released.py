@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,22 +47,15 @@ def open_connections() -> list[Connections]:
     return [found for found in gc.get_objects() if isinstance(found, Connections) and any(found._idle.values())]
 
 
-def read(batches: Iterable[object], count: int) -> None:
-    for _, _ in zip(range(count), batches, strict=False):
-        pass
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("batches", [2, 1000], ids=["some", "all"])
-@pytest.mark.parametrize("engine", ["inline", "thread"])
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_dropped_dataset_closes_its_connections(source: str, engine: Any, batches: int, folder: Path) -> None:
+def test_a_dropped_dataset_closes_its_connections(source: str, folder: Path) -> None:
     with web_server(folder) as server:
         gc.collect()
         gc.disable()
         try:
             dataset = SOURCES[source](server.address, folder / "cache")
-            read(DataLoader(dataset, 4, num_workers=engine == "thread", engine=engine), batches)
+            for _, _ in zip(range(2), DataLoader(dataset, 4, num_workers=1, engine="thread"), strict=False):
+                pass
             del dataset
             for thread in threading.enumerate():
                 if thread.name.startswith("feedline"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from feedline.datasets import JSONLines, Remote
+from feedline.datasets import Remote
 from feedline.errors import BadOption
 
 
@@ -51,9 +51,3 @@ def test_secrets_are_not_shown_and_are_pickled(tmp_path: Path) -> None:
     assert copy.disk_cache.folder == tmp_path / "c"
     assert replace(remote, cache=None).disk_cache is None
     assert hash(copy) == hash(remote)
-
-
-def test_sources_refuse_anything_else() -> None:
-    anything: Any = {"anon": True}
-    with pytest.raises(BadOption, match=r"remote= takes a feedline\.datasets\.Remote, but a dict"):
-        JSONLines("https://host/a.jsonl", remote=anything)

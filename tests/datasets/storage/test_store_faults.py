@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import random
@@ -11,7 +10,7 @@ import tarfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,7 @@ from feedline.datasets import Remote, TarDataset
 from feedline.datasets.storage import ahead, disk_cache
 from feedline.datasets.storage import blob as blobs
 from feedline.datasets.storage.storage import Storage
-from feedline.errors import FeedlineWarning, SourceChanged, SourceError
+from feedline.errors import FeedlineWarning, SourceError
 from tests.datasets.storage.servers import (
     StoreProxy,
     first,
@@ -66,30 +65,6 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = SimpleNamespace(sleep=slept.append, monotonic=time.monotonic)  # only here, not for the servers
     monkeypatch.setattr(blobs, "time", clock)
     return slept
-
-
-def test_pauses_are_longer_if_a_store_throttles(storage: Storage, proxy: StoreProxy, pauses: list[float]) -> None:
-    opened = storage.open("s3://bucket/a")
-    for fault in ("InternalError", "SlowDown"):
-        proxy.fault = first(3, fault)
-        assert opened.read(10, 70_000) == DATA[10:70_000]
-    assert len(pauses) == 6
-    failed, throttled = sum(pauses[:3]), sum(pauses[3:])
-    assert throttled > 2 * failed, "8 times as long, plus or minus half"
-    proxy.fault = first(9, "SlowDown")
-    with pytest.raises(SourceError, match=r"s3://bucket/a cannot be read at byte 0: .*tried 5 times"):
-        opened.read(0, 5)
-
-
-def test_a_truncated_answer_is_resumed(storage: Storage, proxy: StoreProxy) -> None:
-    opened = storage.open("s3://bucket/a")
-    proxy.fault = first(2, "reset")
-    proxy.ranges.clear()
-    assert opened.read(3, 90_000) == DATA[3:90_000]
-    sizes = [size for _, size in proxy.ranges]
-    assert sizes[0] == 89_997
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[-1] < 30_000, "bytes that had arrived are not requested again"
 
 
 def test_an_answer_that_stalls_times_out(proxy: StoreProxy) -> None:
@@ -155,60 +130,6 @@ def test_listings_of_several_pages_are_in_order(storage: Storage, proxy: StorePr
     assert sum("list-type=2" in path for _, path in proxy.asked) >= 2 + 3, "two failed requests and three pages"
     with pytest.raises(SourceError, match="No object fits"):
         storage.listed("s3://bucket/none/*.tar")
-
-
-# Any: a dataset or a stream.
-HOW: dict[str, Callable[[TarDataset], Any]] = {"stream": TarDataset.stream, "random": lambda dataset: dataset}
-
-
-@pytest.mark.usefixtures("shards")
-@pytest.mark.parametrize("how", HOW)
-def test_a_listing_saves_one_request_per_shard_for_its_version(how: str, proxy: StoreProxy, tmp_path: Path) -> None:
-    def heads(shards: str) -> int:
-        proxy.asked.clear()
-        dataset = TarDataset(
-            shards, "txt", remote=Remote(storage_options=options_for(proxy)), cache=tmp_path / "indices"
-        )
-        assert list(HOW[how](dataset)) == [f"{number:04d}" for number in range(80)]
-        dataset.close()
-        return sum(method == "HEAD" for method, _ in proxy.asked)
-
-    assert heads("s3://bucket/few/{0..7}.tar") >= 8
-    for listed in ("s3://bucket/few/*.tar", "s3://bucket/few/"):
-        assert heads(listed) == 0
-
-
-@pytest.mark.parametrize("how", HOW)
-def test_a_shard_that_changed_after_it_was_listed_is_detected(
-    how: str, s3: Any, proxy: StoreProxy, tmp_path: Path
-) -> None:
-    for number in range(2):
-        s3.put_object(Bucket="bucket", Key=f"changing/{number}.tar", Body=shard(range(10)))
-    dataset = TarDataset(
-        "s3://bucket/changing/*.tar",
-        "txt",
-        remote=Remote(storage_options=options_for(proxy)),
-        cache=tmp_path / "indices",
-    )
-    s3.put_object(Bucket="bucket", Key="changing/1.tar", Body=shard(range(10, 20)))  # of the same size
-    with pytest.raises(SourceChanged, match=r"s3://bucket/changing/1\.tar was changed"):
-        list(HOW[how](dataset))
-    dataset.close()
-
-
-@pytest.mark.usefixtures("shards")
-def test_the_order_does_not_depend_on_faults(proxy: StoreProxy, pauses: list[float]) -> None:
-    def texts() -> list[str]:
-        table = TarDataset("s3://bucket/few/*.tar", "txt", remote=Remote(storage_options=options_for(proxy)))
-        with contextlib.closing(table.stream(shuffle=True, seed=5, buffer=7)) as stream:
-            return [text for batch in feedline.Loader(stream, 4) for text in batch]
-
-    expected = texts()
-    assert sorted(expected) == [f"{number:04d}" for number in range(80)]
-    faults = iter(["SlowDown", None, "reset", None, None, "InternalError"] * 100)
-    proxy.fault = lambda method, path, headers: next(faults) if method == "GET" and "few/" in path else None
-    assert texts() == expected
-    assert pauses
 
 
 @pytest.mark.usefixtures("shards", "pauses")

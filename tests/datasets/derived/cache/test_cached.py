@@ -341,20 +341,6 @@ def _augment(sample: dict[str, Any]) -> dict[str, Any]:
     return {**sample, "x": sample["x"] + feedline.rng().random(dtype=np.float32)}
 
 
-def test_a_random_transform_runs_after_the_cache() -> None:
-    """It draws the same numbers in each epoch as without a cache."""
-
-    class Plain(Numbers):
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            return _augment(super().__getitem__(index))
-
-    cached = feedline.Loader(CachedDataset(Numbers(), memory="1MB", transform=_augment), 7, seed=9)
-    plain = feedline.Loader(Plain(), 7, seed=9)
-    for _ in range(2):
-        for found, expected in zip(cached, plain, strict=True):
-            assert found["x"].tolist() == expected["x"].tolist()
-
-
 # -- crashes and bad options -----------------------------------------------------------------------------------------
 
 
@@ -424,12 +410,6 @@ class Asynchronous(Numbers):
         return super().__getitem__(index)
 
 
-class AsyncRandom(Asynchronous):
-    async def __getitem__(self, index: int) -> Any:  # type: ignore[override]
-        sample = await super().__getitem__(index)
-        return {**sample, "draw": feedline.rng().random()} if index % 2 else sample
-
-
 class Half(Numbers):
     async def __getitems__(self, indices: list[int]) -> Any:
         return indices
@@ -446,19 +426,6 @@ def test_asynchronous_datasets(engine: EngineName, workers: int, tmp_path: Path)
     assert cached.dataset.made == 60
     assert cached.stats()["memory_hits"] == 60
     cached.close()
-
-
-def test_random_asynchronous_samples() -> None:
-    cached = CachedDataset(AsyncRandom(), memory="1MB")
-    loader = feedline.Loader(cached, 10, seed=3, collate_fn=list)
-    with pytest.warns(PerformanceWarning):
-        epochs = [[sample for batch in loader for sample in batch] for _ in range(2)]
-    assert cached.stats()["random"] == 60
-    assert cached.stats()["memory_samples"] == 30
-    plain = feedline.Loader(AsyncRandom(), 10, seed=3, collate_fn=list)
-    for found in epochs:
-        expected = [sample for batch in plain for sample in batch]
-        assert [sample.get("draw") for sample in found] == [sample.get("draw") for sample in expected]
 
 
 @pytest.mark.parametrize(

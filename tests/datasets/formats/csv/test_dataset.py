@@ -251,31 +251,29 @@ def test_a_stream_is_split_among_workers_and_resumed(shuffle: bool, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "message"),
+    ("text", "options", "named"),
     [
-        ("a,b\n1,2\n3\n", {}, r"a\.csv', row 3: Expected 2 columns, got 1"),
-        ("a,b\n" + "1,2\n" * 200 + '3,"x\ny",4\n', {}, r"row 202: Expected 2 columns, got 3"),
-        ("1,2\n3,4\n", {"columns": ["x"]}, "row 1: Expected 1 columns"),
-        ("a,b\n" + "1,2\n" * 99 + "3,x\n", {"types": {"b": "int64"}}, r"row 101, column 'b'.*'x'"),
-        ("a\n300\n", {"types": {"a": "int8"}}, r"row 2, column 'a'.*300.*types="),
-        ('a,b\n1,2\n3,"x\n', {}, r"a quote that is opened in row 3 is never closed"),
-        ('a\n1\n"', {}, r"row 3 is never closed"),
-        ('a,b\n1,2\n3,"x\n', {"fields": "a"}, r"row 3 is never closed"),
-        ('a,b\n1,2\n"3,\nx\n', {"fields": "b"}, r"row 3: Expected 2 columns"),
-        ('a,b\n1,2\n3,"' + "x\n" * 200, {}, r"row 3 or later: a quote is never closed, or a row has more than"),
-        ("", {}, "is empty"),
-        ("a\0b,c\n1,2\n", {}, "the header contains zero bytes"),
-        ("a,a\n1,2\n", {}, "several columns 'a'"),
-        ("a,b\n1,2\n", {"types": {"z": "int8"}}, r"'z', but .*'a', 'b'"),
-        ("a,b\n1,2\n", {"fields": "z"}, "'z', but .* 'a', 'b'"),
+        ("a,b\n1,2\n3\n", {}, "row 3.* 2 columns, got 1"),
+        ("a,b\n" + "1,2\n" * 200 + '3,"x\ny",4\n', {}, "row 202.* 2 columns, got 3"),
+        ("1,2\n3,4\n", {"columns": ["x"]}, "row 1"),
+        ("a,b\n" + "1,2\n" * 99 + "3,x\n", {"types": {"b": "int64"}}, "row 101, column 'b'.*'x'"),
+        ("a\n300\n", {"types": {"a": "int8"}}, "row 2, column 'a'.*300.*types="),
+        *(('a,b\n1,2\n3,"x\n', options, "quote .* row 3") for options in ({}, {"fields": "a"})),
+        ('a\n1\n"', {}, "row 3"),
+        ('a,b\n1,2\n"3,\nx\n', {"fields": "b"}, "row 3"),
+        ('a,b\n1,2\n3,"' + "x\n" * 200, {}, "row 3 or later"),
+        ("", {}, "empty"),
+        ("a\0b,c\n1,2\n", {}, "header"),
+        ("a,a\n1,2\n", {}, "columns 'a'"),
+        *(("a,b\n1,2\n", options, "'z', but .*'a', 'b'") for options in ({"types": {"z": "int8"}}, {"fields": "z"})),
     ],
 )
 def test_errors_name_file_and_row(
-    text: str, options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, options: dict[str, Any], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsing, "LONGEST_ROW", 100)
     dataset = dataset_of(tmp_path / "a.csv", text, **options)
-    with pytest.raises((SourceError, BadOption), match=message) as raised:
+    with pytest.raises((SourceError, BadOption), match=named) as raised:
         len(dataset)
     assert "a.csv" in str(raised.value)
 

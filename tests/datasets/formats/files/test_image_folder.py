@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import feedline
 from feedline import images
 from feedline.datasets import ImageFolder
-from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceError
+from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.testing.asserting import assert_same
 from feedline.types import EngineName
 from tests.datasets.contract import SourceContract
@@ -107,15 +107,6 @@ def test_images_are_arrays_images_or_bytes(root: Path) -> None:
     assert ImageFolder(root, decode="bytes", fields="image")[0] == (root / "Zebra/1.png").read_bytes()
     assert ImageFolder(root, decode=len, fields="image")[0] == (root / "Zebra/1.png").stat().st_size
     assert list(ImageFolder(root, fields=None)[0]) == ["image", "label", "path"]
-
-
-@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1", "I;16", "CMYK"])
-def test_images_of_any_mode_become_rgb(tmp_path: Path, mode: str) -> None:
-    (tmp_path / "a").mkdir()
-    Image.new(mode, (5, 4)).save(tmp_path / "a" / ("x.tif" if mode == "CMYK" else "x.png"))
-    image, _ = ImageFolder(tmp_path)[0]
-    assert image.shape == (4, 5, 3)
-    assert image.dtype == np.uint8
 
 
 def test_without_labels_a_sample_is_an_image(root: Path) -> None:
@@ -224,27 +215,3 @@ def test_decode_auto_applies_the_orientation_and_decode_rgb_does_not(tmp_path: P
     Image.fromarray(picture(0)).save(tmp_path / "a/1.jpg", exif=exif)
     shapes = [ImageFolder(tmp_path, "image", decode=decode)[0].shape for decode in ("auto", "rgb")]
     assert shapes == [(5, 6, 3), (6, 5, 3)]
-
-
-def test_files_added_or_removed_after_they_were_listed(tmp_path: Path) -> None:
-    root, cache = tmp_path / "pictures", tmp_path / "cache"
-    for name in ("a/1.png", "a/2.png", "b/1.png"):
-        save(root, name, 1)
-    first = ImageFolder(root, cache=cache)
-    assert len(first) == 3
-    (root / "a" / "2.png").unlink()
-    with pytest.raises(OSError, match=r"2\.png"):
-        first[1]
-    again = ImageFolder(root, cache=cache)
-    assert [os.path.relpath(path, root) for path, _ in again.samples] == ["a/1.png", "b/1.png"]
-    save(root, "c/1.png", 1)
-    assert ImageFolder(root, cache=cache).classes == ["a", "b", "c"]
-
-
-def test_a_missing_package_is_no_damage(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def decode(content: bytes) -> object:
-        raise MissingExtra(module="imagecodecs", extra="images", purpose="reading JPEG XL")
-
-    monkeypatch.setattr("feedline.datasets.formats.files.image_folder.decode_image", decode)
-    with pytest.raises(MissingExtra, match="imagecodecs"):
-        ImageFolder(root)[0]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import json
 import pickle
 import random
@@ -25,7 +24,6 @@ from tests.datasets.contract import SourceContract
 from tests.datasets.formats.lines.writing import (
     BETWEEN,
     FORMS,
-    PACKS,
     VALUES,
     all_of,
     lines_of,
@@ -300,33 +298,6 @@ def test_damage_gives_an_error_or_a_different_line(form: tuple[str, bool], place
             assert is_cut or found == rows(40)
             assert found == rows(40)[: len(found)]
         dataset.close()
-
-
-def test_lines_before_the_damage_are_delivered(tmp_path: Path) -> None:
-    whole = gzip.compress(lines_of(range(3000)))
-    first, second = tmp_path / "a.jsonl.gz", tmp_path / "b.jsonl"
-    first.write_bytes(whole[: len(whole) // 2])
-    second.write_text("-1\n-2\n")
-    stream = JSONLines([first, second]).stream()
-    found, iterator = list[int](), iter(stream)
-    with pytest.raises(CorruptSource, match=r"a\.jsonl\.gz"):
-        found.extend(iterator)
-    assert found == list(range(len(found)))
-    assert len(found) > 1000
-    assert iterator.take(50) == [-1, -2], "the next file follows"
-
-
-def test_empty_frames_are_skipped(tmp_path: Path) -> None:
-    """Seekable zstd files end with such a frame, and pzstd writes one before every frame."""
-    skippable = b"\x5e\x2a\x4d\x18" + (9).to_bytes(4, "little") + b"123456789"
-    content = lines_of(range(500))
-    frames = [PACKS[".zst"](content[start : start + 300]) for start in range(0, len(content), 300)]
-    path = tmp_path / "a.jsonl.zst"
-    path.write_bytes(b"".join(skippable + frame for frame in frames) + skippable)
-    check_all_ways(JSONLines(path, cache=False), list(range(500)), 3)
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(CorruptSource, match="ends within a compressed stream"):
-        len(JSONLines(path, cache=False))
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])

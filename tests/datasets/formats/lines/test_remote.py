@@ -18,7 +18,7 @@ from feedline.datasets import JSONLines, Remote, TextLines
 from feedline.datasets.formats.lines import index
 from feedline.datasets.formats.lines import source as source_module
 from feedline.datasets.storage.blob import RetryPolicy
-from feedline.errors import CorruptSource, MissingExtra, SourceChanged, SourceError
+from feedline.errors import CorruptSource, SourceChanged, SourceError
 from tests.datasets.formats.lines.writing import FORMS, all_of, lines_of, taken, write
 from tests.datasets.storage.servers import Request, WebServer, web_server
 
@@ -177,15 +177,6 @@ def test_files_in_a_store(memory: Any, tmp_path: Path) -> None:
         len(TextLines("memory://bucket/none/"))
 
 
-def test_an_object_that_changes_is_detected(memory: Any) -> None:
-    memory.pipe("/bucket/a.jsonl", lines_of(range(COUNT)))
-    dataset = JSONLines("memory://bucket/a.jsonl")
-    assert dataset[0] == 0
-    memory.pipe("/bucket/a.jsonl", lines_of(range(COUNT + 1)))
-    with pytest.raises(SourceChanged, match=r"a\.jsonl was changed"):
-        dataset[COUNT - 1]
-
-
 class Hub(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     """The parts of Hugging Face's file system that feedline uses, over a local folder."""
 
@@ -239,16 +230,6 @@ def test_lines_on_the_hub(hub: Path, tmp_path: Path) -> None:
     write(hub / "part-0.jsonl.gz", lines_of(range(41)))
     with pytest.raises(SourceChanged, match=r"hf://datasets/ada/poems/part-0\.jsonl\.gz was changed"):
         dataset[39]
-
-
-def test_the_hub_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(protocol: str) -> type:
-        raise ImportError("Install huggingface_hub to access HfFileSystem")
-
-    monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
-    with pytest.raises(MissingExtra, match=r"huggingface_hub.*feedline\[hf\]") as caught:
-        len(JSONLines("hf://datasets/ada/poems/a.jsonl"))
-    assert "hf://" in str(caught.value)
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])

@@ -12,8 +12,8 @@ from feedline.datasets import JSONLines
 from feedline.datasets.formats.lines import index
 from feedline.datasets.formats.lines import source as source_module
 from feedline.datasets.framework.store import BLOCK_BYTES, read_stored, stored_bytes
-from feedline.errors import BadOption, CorruptSource, DataWarning, PerformanceWarning, SourceChanged, SourceError
-from tests.datasets.formats.lines.writing import lines_of, rows, touch_later, write
+from feedline.errors import BadOption, DataWarning, PerformanceWarning, SourceChanged, SourceError
+from tests.datasets.formats.lines.writing import lines_of, touch_later, write
 
 COUNT = 1000
 LINES = lines_of({"number": number, "text": "x" * 90} for number in range(COUNT))
@@ -102,16 +102,6 @@ def test_a_damaged_copy_of_a_file_that_has_changed_is_an_error(path: Path) -> No
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.warns(DataWarning, match="is damaged"), pytest.raises(SourceError, match=r"a\.jsonl\.gz"):
         dataset[COUNT // 2]
-    dataset.close()
-
-
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
-def test_lines_are_numbered_as_in_the_file(tmp_path: Path, ending: str) -> None:
-    path = write(tmp_path / f"a.jsonl{ending}", b"\n" + lines_of(rows(60)) + b"?\n")
-    dataset = JSONLines(path, "number", cache=tmp_path / "copies")
-    assert dataset.__getitems__([40, 3]) == [40, 3]
-    with pytest.raises(CorruptSource, match=rf"a\.jsonl{ending}, line 62: "):
-        dataset[60]
     dataset.close()
 
 

@@ -118,15 +118,6 @@ def test_values_without_a_column_are_collated(tmp_path: Path, value: Any) -> Non
     dataset.close()
 
 
-def test_records_of_different_shapes_are_read_as_samples(tmp_path: Path) -> None:
-    samples = [{"x": np.arange(number)} for number in range(5)]
-    dataset = LMDBDataset(write_records(tmp_path / "x.lmdb", samples))
-    assert dataset.read_columns(np.array([1, 2])) is None
-    for found, expected in zip(dataset.__getitems__(range(5)), samples, strict=True):
-        assert_same(found, expected)
-    dataset.close()
-
-
 def test_a_database_without_feedline_metadata_gives_bytes(tmp_path: Path) -> None:
     path = write(tmp_path / "x", [(b"b", b"2"), (b"a", b"1"), (b"c", b"")])
     dataset = LMDBDataset(path)
@@ -242,15 +233,6 @@ def test_metadata_that_is_damaged_or_of_a_later_version(tmp_path: Path, meta: by
     dataset = LMDBDataset(write(tmp_path / "x", [(b"__feedline__", meta)]))
     with pytest.raises(CorruptSource, match=r"damaged|later version"):
         len(dataset)
-    dataset.close()
-
-
-def test_errors_of_the_decode_function_name_the_sample(tmp_path: Path) -> None:
-    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1"), (b"b", b"x")]), decode=int)
-    assert dataset[0] == 1
-    with pytest.raises(ValueError, match="invalid literal") as caught:
-        dataset[1]
-    assert "key b'b'" in str(getattr(caught.value, "__notes__", ""))
     dataset.close()
 
 

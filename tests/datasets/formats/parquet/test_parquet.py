@@ -187,18 +187,6 @@ def test_any_files_any_filter_any_indices(
             assert columns[0].tolist() == [kept[i] for i in indices]
 
 
-def test_checksums_are_verified_if_the_file_has_them(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    rows = pa.table({"x": np.arange(1000)})
-    pq.write_table(rows, path, compression="none", use_dictionary=False, write_page_checksum=True)
-    data = bytearray(path.read_bytes())
-    place = data.find(np.arange(500, 510).tobytes())
-    data[place] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(CorruptSource, match=r"[Cc]hecksum|CRC"):
-        ParquetDataset(path, "x")[0]
-
-
 def test_rejects_several_columns_of_the_same_name(tmp_path: Path) -> None:
     rows = pa.table([pa.array([1]), pa.array([2])], names=["x", "x"])
     for name in ("a.parquet", "a.arrow"):
@@ -255,17 +243,6 @@ def test_checksums_of_columns_that_only_a_filter_reads_are_verified(tmp_path: Pa
     with pytest.raises(CorruptSource, match=r"[Cc]hecksum|CRC"):
         len(ParquetDataset(path, "x", filters=[("y", "<", 1010)]))
     assert ParquetDataset(path, "x")[3] == 3
-
-
-def test_a_row_group_with_fewer_rows_than_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.parquet", table())
-    decode = ParquetDataset._decoded
-    monkeypatch.setattr(ParquetDataset, "_decoded", lambda *about: decode(*about).slice(0, 5))
-    with pytest.raises(CorruptSource, match=r"Row group 1 of '.*a\.parquet' has 5 rows, but 7 are expected"):
-        ParquetDataset(path)[8]
-    assert ParquetDataset(path, "number", filters=[("number", "<=", 4)])[4] == 4
-    with pytest.raises(CorruptSource, match="has 5 rows, but 6 are expected"):
-        ParquetDataset(path, "number", filters=[("number", "==", 5)])[0]
 
 
 def test_fewer_samples_than_were_packed_are_detected(tmp_path: Path) -> None:

@@ -21,19 +21,15 @@ from feedline.datasets.formats.parquet import blob_file
 from feedline.datasets.formats.parquet.blob_file import BlobFile, parts_of
 from feedline.datasets.framework.manifest import FACTS, UNFINISHED
 from feedline.datasets.storage.blob import LocalBlob, RetryPolicy
-from feedline.datasets.storage.systems import close_system, make_system
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing.asserting import assert_same
 from tests.datasets.formats.parquet.tables import COUNT, samples, table, write
 from tests.datasets.storage.servers import (
     StoreProxy,
-    gs_server,
-    knows_generations,
     needs_s3,
     options_for,
     s3_bucket,
     store_proxy,
-    web_server,
 )
 
 pytestmark = [needs_s3, pytest.mark.slow]
@@ -152,31 +148,6 @@ def test_any_read_of_a_file_with_some_prefetched_parts(tmp_path: Path, monkeypat
     assert parts_of([]) == parts_of([(7, 7)]) == []
 
 
-def test_decoded_row_groups_are_cached(proxy: StoreProxy, s3: Any, tmp_path: Path) -> None:
-    # A footer and a row group; a footer; both again, since the cached row group belongs to another object.
-    for first_number, expected in ((0, 2), (0, 1), (5, 2)):
-        s3.put_object(Bucket="bucket", Key="kept.parquet", Body=parquet_bytes(pa.table({"x": [first_number, 2, 3]})))
-        dataset = opened(proxy, "s3://bucket/kept.parquet", cache=tmp_path / "unpacked")
-        proxy.ranges.clear()
-        assert dataset[0] == first_number
-        assert len(proxy.ranges) == expected
-        dataset.close()
-
-
-def test_files_on_a_web_server(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", numbers_table(0), GROUP)
-    with web_server(tmp_path) as server:
-        dataset = ParquetDataset(server.address.replace("//", "//ada:hunter2@") + "/a.parquet?sig=t0ken", ("x", "wide"))
-        assert numbers([sample[0] for sample in dataset.stream()] for _ in range(1)) == list(range(COUNT))
-        server.requests.clear()
-        server.tags["a.parquet"] = '"another"'
-        dataset._blocks.clear()
-        with pytest.raises(SourceChanged, match=r"http://\*\*\*@127.0.0.1:\d+/a\.parquet\?\*\*\* was changed"):
-            dataset[0]
-        assert "hunter2" not in repr(dataset)
-        dataset.close()
-
-
 # -- errors ---
 
 
@@ -212,33 +183,3 @@ def test_a_changed_object_never_mixes_versions(proxy: StoreProxy, s3: Any) -> No
 
 
 # -- many objects ---
-
-
-# -- Google Cloud Storage ---
-
-
-@pytest.fixture(scope="module")
-def gs() -> Iterator[str]:
-    with gs_server() as address:
-        yield address
-
-
-def test_a_changed_gs_object_is_detected(gs: str) -> None:
-    with store_proxy(gs) as proxy:
-        system = make_system("gs", {"endpoint_url": gs, "token": "anon"})
-        proxy.fault = knows_generations(system)
-        system.pipe_file("bucket/a/1.parquet", parquet_bytes(numbers_table(0)))
-        options: dict[str, Any] = {"remote": Remote(storage_options={"endpoint_url": proxy.address, "token": "anon"})}
-        dataset, other = (ParquetDataset("gs://bucket/a", ("x", "text"), **options) for _ in range(2))
-        assert dataset[0] == (0, "t0")
-        assert len(other) == COUNT
-        assert all("generation=" in path for _, path in asked(proxy) if "alt=media" in path)
-        system.pipe_file("bucket/a/1.parquet", parquet_bytes(numbers_table(1)))
-        for one in (dataset, other):
-            with pytest.raises(SourceChanged, match=r"gs://bucket/a/1\.parquet was changed or deleted"):
-                one[GROUP]
-        again = ParquetDataset("gs://bucket/a", ("x", "text"), **options)
-        assert again[0] == (COUNT, f"t{COUNT}")
-        for one in (dataset, other, again):
-            one.close()
-        close_system(system)

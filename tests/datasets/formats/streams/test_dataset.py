@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import feedline
 from examples.growing_file import GrowingFile
@@ -157,19 +156,6 @@ def test_a_batch_that_cannot_be_collated(store: Store, engine: EngineName, worke
     assert sorted(consume(loader, store)) == sorted(ALL) == sorted(store.acknowledged())
 
 
-def test_a_batch_that_cannot_be_collated_is_not_retried() -> None:
-    def collate(numbers: list[int]) -> list[int]:
-        if 5 in numbers:
-            raise ValueError(numbers)
-        return numbers
-
-    batches = iter(feedline.Loader(StreamDataset(Numbers(12), idle_s=0), 4, collate_fn=collate))
-    assert next(batches) == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="5"):
-        next(batches)
-    assert next(batches) == [8, 9, 10, 11]
-
-
 @pytest.mark.parametrize("on_error", ["raise", "retry"])
 @pytest.mark.parametrize("while_collating", [False, True])
 def test_an_interrupt_loses_nothing(store: Store, while_collating: bool, on_error: str, tmp_path: Path) -> None:
@@ -252,17 +238,6 @@ def test_a_refused_acknowledgement_is_repeated(tmp_path: Path, monkeypatch: pyte
     assert store.acknowledged() == {0, 1, 2, 3}
 
 
-def test_loaders_of_torch(tmp_path: Path) -> None:
-    store = Lines(tmp_path)
-    dataset: Any = StreamDataset(store.feed(), transform=number_of, idle_s=0)
-    loader: Any = feedline.DataLoader(dataset, batch_size=4, num_workers=2)
-    assert sorted(torch.cat(list(loader)).tolist()) == sorted(ALL) == sorted(store.acknowledged())
-    store.offsets.unlink()
-    dataset = StreamDataset(store.feed(), transform=number_of, idle_s=0, acknowledge="received")
-    assert set(torch.cat(list(torch.utils.data.DataLoader(dataset, batch_size=4))).tolist()) == ALL
-    assert store.acknowledged() == ALL
-
-
 def test_an_endless_stream_ends_when_it_is_closed(tmp_path: Path) -> None:
     dataset = StreamDataset(Lines(tmp_path).feed(), transform=number_of)
     loader = feedline.Loader(dataset, 2, workers=2, engine="thread", in_order=False)
@@ -305,26 +280,6 @@ def test_a_state_saved_after_an_exception_resumes_before_the_failed_batch(tmp_pa
         other = feedline.Loader(dataset, 2, workers=workers, on_error="skip")
         other.load_state_dict(state)
         assert found + np.concatenate(list(other)).tolist() == [0, 1, 2, 3, 4, 6, 7, 8]
-
-
-class Shaky(GrowingFile):
-    """Fails before each of three messages."""
-
-    calls = 0
-
-    def receive(self, most: int, wait_s: float) -> Any:
-        self.calls += 1
-        if self.calls in (1, 3, 5):
-            raise OSError("the server is away")
-        return super().receive(1, wait_s)
-
-
-@pytest.mark.parametrize("on_error", [Retry(2, wait_s=0), SKIP])
-def test_an_exception_between_messages_repeats_none(on_error: Any, tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text("0\n1\n2\n")
-    loader = feedline.Loader(StreamDataset(Shaky(path), idle_s=0), 1, on_error=on_error)
-    assert [batch.tolist() for batch in loader] == [[0], [1], [2]]
 
 
 class Numbers(Feed):
@@ -385,11 +340,6 @@ def test_messages_that_were_put_back_are_unchanged() -> None:
     with pytest.raises(OSError, match="torn"):
         next(steps)
     assert [batch.tolist() for batch in steps] == [[200, 201, 203], [204, 205]]
-
-
-def test_a_message_that_cannot_be_copied_is_passed_on_itself() -> None:
-    feed = Numbers(3, lambda number: (threading.Lock(), number))
-    assert list(StreamDataset(feed, idle_s=0, transform=lambda payload: payload[1])) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 
 import pytest
 
-from examples import growing_file
 from examples.growing_file import GrowingFile
 
 
@@ -26,11 +24,6 @@ def log(tmp_path: Path) -> Path:
     path = tmp_path / "log.jsonl"
     path.write_text("".join(f"{number}\n" for number in range(10)))
     return path
-
-
-def test_the_script_runs(capfd: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(growing_file.__file__), run_name="__main__")
-    assert capfd.readouterr().out == "100 lines\nappended since: [100]\n"
 
 
 def test_a_line_is_delivered_when_it_is_complete(log: Path) -> None:

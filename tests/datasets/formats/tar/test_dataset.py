@@ -43,12 +43,6 @@ def test_construction_and_repr_open_nothing() -> None:
     assert repr(dataset.stream()) == "ShardStream(3 tar shards, each sample cls)"
 
 
-def test_a_stream_has_neither_length_nor_indices() -> None:
-    stream = TarDataset("a.tar").stream()
-    assert not hasattr(stream, "__len__")
-    assert not hasattr(stream, "__getitem__")
-
-
 def test_samples_have_the_form_of_fields(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes(numbered(1)))
@@ -65,17 +59,6 @@ def test_samples_have_the_form_of_fields(tmp_path: Path) -> None:
         assert list(table) == [expected]
         assert repr(table).startswith("TarDataset(1 samples of "), "the index is known by now"
         table.close()
-
-
-# Any: reads all samples of a dataset, by indices or as a stream.
-@pytest.mark.parametrize("read", [iter, TarDataset.stream])
-def test_a_header_overwritten_with_zeros_is_not_taken_for_the_end_of_a_shard(tmp_path: Path, read: Any) -> None:
-    path = tmp_path / "a.tar"
-    data = tar_bytes(numbered(20))
-    place = data.index(b"000010.cls")
-    path.write_bytes(data[:place] + bytes(512) + data[place + 512 :])
-    with pytest.raises(CorruptSource, match=rf"a\.tar: a block of zeros.* at byte {place}, but other bytes follow"):
-        list(read(TarDataset(path)))
 
 
 @pytest.mark.parametrize("read", [iter, TarDataset.stream])

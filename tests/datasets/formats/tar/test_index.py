@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import feedline
-from feedline.datasets import TarDataset
 from feedline.datasets.formats.tar import index as module
 from feedline.datasets.formats.tar.index import Index, ShardIndex, index_of, scan
 from feedline.datasets.storage.blob import LocalBlob
@@ -91,14 +90,6 @@ def test_a_shard_that_changed_is_indexed_again(path: Path, tmp_path: Path, scans
     assert second.count == (21 if how == "content" else 20)
     assert not same(first, second)
     assert len(list((tmp_path / "index").glob("*.tar-index"))) == 1
-
-
-def test_the_index_is_stored_in_the_users_cache_folder(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "cache"))
-    assert len(TarDataset(path)) == 20
-    assert len(list((tmp_path / "cache").glob("*.tar-index"))) == 1
 
 
 def test_scanning_skips_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

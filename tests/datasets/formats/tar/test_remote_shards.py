@@ -16,8 +16,7 @@ import feedline
 from feedline.datasets import Remote, TarDataset
 from feedline.datasets.storage import ahead
 from feedline.datasets.storage.blob import RetryPolicy
-from feedline.errors import SourceChanged, SourceError
-from tests.datasets.formats.tar.writing import numbered, tar_bytes, write_shards
+from tests.datasets.formats.tar.writing import numbered, write_shards
 from tests.datasets.storage.servers import (
     Request,
     WebServer,
@@ -43,11 +42,6 @@ def server(tmp_path: Path) -> Iterator[WebServer]:
     write_shards(tmp_path, SIZES)
     with web_server(tmp_path) as server:
         yield server
-
-
-# Any, throughout: options as the user gives them.
-def numbers(dataset: Any) -> list[int]:
-    return [int(sample) for sample in dataset]
 
 
 def test_the_requests_of_a_random_batch_run_at_once(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,66 +73,6 @@ def test_connections_that_keep_dropping_lose_no_samples(server: WebServer) -> No
     assert table.__getitems__([99, 3, 50, 3]) == [99, 3, 50, 3]
     dataset.close()
     table.close()
-
-
-def test_the_error_for_a_server_that_stays_down_names_the_shard(server: WebServer) -> None:
-    def down(request: Request) -> str | None:
-        return "503" if request.path == "shard-001.tar" and request.start > 0 else None
-
-    server.fault = down
-    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", remote=Remote(retries=2)).stream()
-    iterator = iter(dataset)
-    found: list[int] = []
-    with pytest.raises(SourceError, match=r"shard-001\.tar cannot be read at byte .*503.*tried 3 times.*retries="):
-        found.extend(iterator)
-    assert found == list(range(len(found)))
-    assert list(iterator) == list(range(65, COUNT))
-    dataset.close()
-
-
-def test_resuming_requests_only_the_rest(server: WebServer) -> None:
-    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls").stream()
-    first = iter(dataset)
-    for _ in range(100):
-        next(first)
-    state = first.state_dict()
-    del first
-    server.requests.clear()
-    second = iter(dataset)
-    second.load_state_dict(state)
-    assert list(second) == list(range(100, COUNT))
-    assert {request.path for request in server.requests} == {"shard-002.tar"}
-    beyond = [request.start for request in server.requests if request.start > 0]
-    assert min(beyond) >= state["entry"][0] > 50_000
-    dataset.close()
-
-
-def test_random_access_over_http(server: WebServer, tmp_path: Path) -> None:
-    table = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=tmp_path / "index")
-    loader = feedline.Loader(table, 16, shuffle=True, seed=1, workers=2)
-    assert sorted(int(number) for batch in loader for number in batch) == list(range(COUNT))
-    table.close()
-    server.requests.clear()
-    again = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=tmp_path / "index")
-    assert len(again) == COUNT
-    assert all(request.start == 0 for request in server.requests), "the index was cached"
-    again.close()
-
-
-def test_a_shard_replaced_on_the_server_is_detected(server: WebServer, tmp_path: Path) -> None:
-    server.tags = {f"shard-{n:03d}.tar": '"1"' for n in range(3)}
-    folder = tmp_path / "index"
-    address = f"{server.address}/shard-000.tar"
-    table = TarDataset(address, fields="cls", cache=folder)
-    assert table[0] == 0
-    (tmp_path / "shard-000.tar").write_bytes(tar_bytes(numbered(40, first=500)))
-    server.tags["shard-000.tar"] = '"2"'
-    with pytest.raises(SourceChanged, match=r"shard-000\.tar"):
-        table[20]
-    table.close()
-    again = TarDataset(address, fields="cls", cache=folder)
-    assert again[20] == 520
-    again.close()
 
 
 def covered(server: WebServer, dataset: TarDataset, index: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from feedline import DataLoader
 from feedline.datasets import Remote, TarDataset
 from feedline.datasets.storage import ahead, disk_cache
 from feedline.datasets.storage.blob import RetryPolicy
-from feedline.datasets.storage.http import Connections
 from feedline.errors import BadOption
 from tests.datasets.formats.tar.writing import write_shards
 from tests.datasets.storage.servers import WebServer, web_server
@@ -40,15 +38,6 @@ def test_ranks_agree_on_the_order_for_any_number_of_ranks_per_machine(
             dataset = TarDataset(shards, "cls", remote=Remote(cache=tmp_path / "cache"))
             found += list(dataset.stream(shuffle=True, seed=1, sticky=sticky))
     assert sorted(found) == list(range(38))
-
-
-def test_a_cache_may_be_added_before_resuming(tmp_path: Path) -> None:
-    shards = write_shards(tmp_path, [4] * 5)
-    first = iter(TarDataset(shards, "cls").stream(shuffle=True, seed=1))
-    begun = [next(first) for _ in range(7)]
-    second = iter(TarDataset(shards, "cls", remote=Remote(cache=tmp_path / "cache")).stream(shuffle=True, seed=1))
-    second.load_state_dict(first.state_dict())
-    assert sorted([*begun, *second]) == list(range(20))
 
 
 @pytest.fixture
@@ -117,26 +106,6 @@ def test_a_bounded_cache_fetches_as_little_as_possible(
     assert stats.held <= total * 0.3
     loader.close()
     dataset.close()
-
-
-def test_a_cache_keeps_no_connection_alive(server: WebServer, tmp_path: Path) -> None:
-    """Dropping the last reference to a stream closes its connections, without the garbage collector."""
-
-    def train() -> None:
-        dataset = TarDataset(pattern(server), "cls", remote=Remote(cache=tmp_path / "cache", cache_bytes=100_000))
-        stream = dataset.stream(shuffle="shards", seed=1)
-        assert len(list(stream)) == 8 * SHARDS
-        stream.close()
-        dataset.close()
-
-    gc.collect()
-    gc.disable()
-    try:
-        train()
-        kept = [found for found in gc.get_objects() if isinstance(found, Connections)]
-    finally:
-        gc.enable()
-    assert not kept
 
 
 def test_a_state_is_resumed_by_another_number_of_ranks(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:

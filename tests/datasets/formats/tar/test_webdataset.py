@@ -231,14 +231,6 @@ def test_functions_come_before_names_and_after_gz(tmp_path: Path) -> None:
     assert (".txt", b"packed") in seen
 
 
-def test_patterns_expand_like_in_the_package(tmp_path: Path) -> None:
-    for number in range(12):
-        with webdataset.TarWriter(str(tmp_path / f"s-{number:03d}.tar")) as writer:
-            writer.write({"__key__": str(number), "cls": number})
-    for pattern in ("s-{000..011}.tar", "s-{000..003}.tar::" + str(tmp_path) + "/s-{007,009}.tar"):
-        compare(ours(f"{tmp_path}/{pattern}"), theirs(f"{tmp_path}/{pattern}", True))
-
-
 @pytest.mark.parametrize(
     ("version", "is_safe"), [("2.5.1+cpu", False), ("2.9.0", False), ("2.10.0a0", True), ("3.0", True)]
 )

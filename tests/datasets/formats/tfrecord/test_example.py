@@ -77,14 +77,3 @@ def test_malformed_messages_are_rejected(data: bytes) -> None:
 def test_sequence_examples_are_recognised() -> None:
     with pytest.raises(SequenceExample):
         parse_example(field(2, b""))
-
-
-@given(features=FEATURES)
-def test_protobuf_reads_the_same_features(features: dict[str, object]) -> None:
-    messages = pytest.importorskip("tfrecord.example_pb2", exc_type=ImportError)
-    theirs = messages.Example.FromString(example(features))
-    written = {name: kind for name in features for kind in [theirs.features.feature[name].WhichOneof("kind")]}
-    for name, value in parse_example(theirs.SerializeToString()).items():
-        expected = list(getattr(theirs.features.feature[name], written[name]).value)
-        found = value.tolist() if isinstance(value, np.ndarray) else value if isinstance(value, list) else [value]
-        np.testing.assert_array_equal(found, expected)
