@@ -87,7 +87,7 @@ def measure(
         ray.init(address="local", num_cpus=workers + 1, **options)
     try:
         if side.library == "ray":
-            opened: Any = partial(_ray_data, dataset, workers, batch_size, side.engine)
+            opened: Any = partial(_ray_data, dataset, workers, batch_size, side.engine or "")
         else:
             opened = side.open(dataset, batch_size=batch_size, shuffle=True, num_workers=workers).__iter__
         return _timed(opened, batch_size)

@@ -169,8 +169,7 @@ class Study:
             self.begin(ranks, states, now_s)
             self.begins_s.append(now_s)
             now_s = self.steps(now_s, self.end_s * (place + 1) / len(case.ranks))
-            told = [world.state() for world in self.worlds]
-            states = [state for state in told if state is not None]
+            states = [world.state() for world in self.worlds]
             case.state_bytes = max(case.state_bytes, len(json.dumps(states[0])))
             for world in self.worlds:
                 case.restarts += world.counters.restarts

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -52,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     on_device = arguments.device == "cuda"
     dataset = workloads.ReadySamples(10_000_000, pool=arguments.pool, shape=(3, arguments.size, arguments.size))
-    consumers: dict[str, Callable[[torch.Tensor], None]] = {"touch": touch, "read": read, "copy": CopyToDevice()}
+    # Any: a tensor.
+    consumers: dict[str, Callable[[Any], None]] = {"touch": touch, "read": read, "copy": CopyToDevice()}
     entries: list[harness.Entry] = []
     for consumer in ["copy"] if on_device else arguments.consumer:
         entries += rows.entries(

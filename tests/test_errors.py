@@ -44,10 +44,9 @@ def test_every_error_is_a_feedline_error_with_a_built_in_that_callers_already_ca
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("protocol", [2, 5])
-def test_every_error_can_be_sent_from_a_worker(name: str, protocol: int) -> None:
+def test_every_error_can_be_sent_from_a_worker(name: str) -> None:
     exc = make(name)
-    for again in (pickle.loads(pickle.dumps(exc, protocol)), copy.copy(exc)):
+    for again in (pickle.loads(pickle.dumps(exc, 2)), pickle.loads(pickle.dumps(exc, 5)), copy.copy(exc)):
         assert type(again) is type(exc)
         assert str(again) == str(exc)
         assert again.args == exc.args

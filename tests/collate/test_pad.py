@@ -190,8 +190,10 @@ def test_the_error_names_missing_fields() -> None:
         pad({"ids": 0})([np.arange(2)])
 
 
-@pytest.mark.parametrize("framework", ["numpy", "torch"])
-@pytest.mark.parametrize(("value", "dtype"), [(-1, "uint8"), (0.5, "int64"), (2, "bool"), (float("nan"), "int32")])
+@pytest.mark.parametrize(
+    ("value", "dtype", "framework"),
+    [(-1, "uint8", "numpy"), (0.5, "int64", "torch"), (2, "bool", "numpy"), (float("nan"), "int32", "torch")],
+)
 def test_rejects_a_padding_value_that_does_not_fit_the_dtype(value: float, dtype: str, framework: str) -> None:
     with pytest.raises(CollateError, match=dtype):
         pad(value).bound_to(framework)([np.zeros(1, dtype), np.zeros(2, dtype)])

@@ -99,14 +99,6 @@ class RemembersTheLastEpoch(Broken):
         return super().take(ready, self.seen - 1)
 
 
-class TakesWhatIsReady(Broken):
-    def take(self, ready: Collection[int], expected: int) -> int | None:
-        ordinal = super().take(ready, expected)
-        if ordinal is not None:
-            ready.remove(ordinal) if isinstance(ready, (set, list)) else ready.pop(ordinal)  # type: ignore[attr-defined]
-        return ordinal
-
-
 @pytest.mark.parametrize("broken", Broken.__subclasses__())
 def test_schedulers_that_break_the_contract_fail_the_suite(broken: type[Broken]) -> None:
     class Suite(SchedulerContract):

@@ -5,9 +5,7 @@ Those that keep it are in tests/datasets and, as users write them, in tests/exam
 
 from __future__ import annotations
 
-import contextlib
 import os
-import unittest
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,13 +75,6 @@ class ClosedForGood(Numbers):
         return list(indices.tolist())
 
 
-class FromTheEnd(Numbers):
-    """Computes a place in a file from the index, as sources do, without a look at its sign."""
-
-    def _checked(self, indices: Iterable[object]) -> Indices:
-        return np.array(indices, np.int64) % 64
-
-
 class Endless(Numbers):
     def _checked(self, indices: Iterable[object]) -> Indices:
         return np.minimum(np.array(indices, np.int64), 29)
@@ -112,7 +103,6 @@ TESTS = [name for name in dir(SourceContract) if name.startswith("test_")]
         (OfOneProcess, "test_a_forked_process_reads_after_its_parent_did"),
         (OfOneProcess, "test_batches_are_the_same_with_every_engine"),
         (ClosedForGood, "test_a_source_can_be_closed_twice_and_used_again"),
-        (FromTheEnd, "test_an_index_out_of_range_gives_an_error_and_no_sample"),
         (Endless, "test_an_index_out_of_range_gives_an_error_and_no_sample"),
     ],
 )
@@ -200,6 +190,10 @@ class TestInFile(SourceContract):
         self.write(list(range(200, 230)))
         return list(range(200, 230))
 
+    @pytest.mark.slow
+    def test_batches_are_the_same_with_every_start_method(self) -> None:
+        super().test_batches_are_the_same_with_every_start_method()
+
 
 @pytest.mark.parametrize(
     ("kind", "test"),
@@ -219,60 +213,10 @@ def test_careless_sources_fail_the_suite(tmp_path: Path, kind: type[InFile], tes
         getattr(suite, test)()
 
 
-class WithTheIndex:
-    """A dataset as users write it, without a base class: its samples contain the index."""
-
-    def __len__(self) -> int:
-        return 30
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if not 0 <= index < 30:
-            raise IndexError(index)
-        return {"values": [index, (index, 0.5)], "number": index}
-
-
-def test_samples_may_contain_the_index() -> None:
-    class Suite(SourceContract):
-        def make_source(self, **options: Any) -> Any:
-            return WithTheIndex()
-
-        def samples(self) -> list[Any]:
-            return [WithTheIndex()[index] for index in range(30)]
-
-    Suite().test_samples_are_what_was_written()
-    Suite().test_indices_may_be_integers_of_numpy()
-
-
 @dataclass
 class Record:
     image: torch.Tensor
     signal: np.ndarray[Any, Any]
-
-
-class Records:
-    """A dataset as users of torch write it."""
-
-    def __len__(self) -> int:
-        return 30
-
-    def __getitem__(self, index: int) -> tuple[Record, int]:
-        if not 0 <= index < 30:
-            raise IndexError(index)
-        return Record(torch.tensor([index, float("nan")]), np.arange(index, index + 3)), int(index)
-
-
-def test_samples_may_be_tensors_and_dataclasses() -> None:
-    class Suite(SourceContract):
-        def make_source(self, **options: Any) -> Any:
-            return Records()
-
-        def samples(self) -> list[Any]:
-            return [Records()[index] for index in range(30)]
-
-    for test in TESTS:
-        if "start_method" not in test:  # that needs new interpreters
-            with contextlib.suppress(unittest.SkipTest):
-                getattr(Suite(), test)()
 
 
 @pytest.mark.parametrize(

@@ -57,13 +57,7 @@ class WhoLoads(torch.utils.data.Dataset[int]):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kept"),
-    [
-        ({}, False),
-        ({"device": "cpu"}, True),
-        ({"device": "cpu", "persistent_workers": False}, False),
-        ({"persistent_workers": True}, True),
-    ],
+    ("arguments", "kept"), [({"device": "cpu"}, True), ({"device": "cpu", "persistent_workers": False}, False)]
 )
 def test_workers_are_persistent_by_default_with_a_device(arguments: dict[str, Any], kept: bool) -> None:
     loader = DataLoader(WhoLoads(), 1, num_workers=1, engine="process", **arguments)

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any  # Any: values of YAML and JSON
@@ -22,7 +21,6 @@ from typing import IO, Any  # Any: values of YAML and JSON
 import pytest
 import yaml
 
-import feedline
 from feedline import DataLoader
 from feedline.samplers import DistributedSampler
 
@@ -204,15 +202,6 @@ def test_a_pod_that_was_asked_to_stop_does_not_count_as_a_failure() -> None:
     assert pod()["restartPolicy"] == "Never", "podFailurePolicy needs it"
 
 
-def test_the_probe_and_the_scraper_find_the_port() -> None:
-    words, probe = container()["args"], container()["livenessProbe"]["httpGet"]
-    port = words[words.index("--metrics-port") + 1]
-    notes = manifest()["Job"]["spec"]["template"]["metadata"]["annotations"]
-    assert (notes["prometheus.io/port"], notes["prometheus.io/path"]) == (port, "/metrics")
-    named = {one["name"]: one["containerPort"] for one in container()["ports"]}
-    assert (str(named[probe["port"]]), probe["path"]) == (port, "/healthz")
-
-
 # -- SLURM ---
 
 FAKES = {
@@ -306,16 +295,6 @@ def test_a_signalled_slurm_job_is_requeued_and_resumes_exactly(tmp_path: Path) -
         assert samples_in([*first, *second]) == expected(rank)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("bash") is None, reason="the script is for bash")
-def test_a_slurm_job_that_fails_by_itself_is_not_requeued(tmp_path: Path) -> None:
-    job = start_job(tmp_path, tmp_path, "--no-such-option")
-    output, errors = job.communicate(timeout=250)
-    assert job.returncode != 0
-    assert "no-such-option" in output + errors
-    assert "requeue" not in (tmp_path / "scontrol.log").read_text()
-
-
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the script is for bash")
 def test_the_slurm_script_is_valid_and_requests_a_signal_and_a_requeue() -> None:
     file = FOLDER / "slurm.sbatch"
@@ -365,18 +344,3 @@ def test_the_script_serves_metrics_and_says_when_it_is_stuck() -> None:
     health.stuck_after_s = 0.0
     assert health.answer("/healthz")[0] == 503
     assert health.answer("/")[0] == 404
-
-
-def test_metrics_are_served_over_http() -> None:
-    health = train_module().Health(stuck_after_s=1e9)
-    loader = feedline.DataLoader(range(8), 2)
-    loader.on_stats(health.update, every_s=0)
-    list(loader)
-    server = health.serve(0)
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=60) as answer:
-            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            assert answer.read().decode() == health.text
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -90,9 +90,3 @@ def test_example_that_is_not_run_here_is_run_by_another_test(name: str, test: st
 def test_the_page_lists_every_example_and_nothing_else() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert set(re.findall(r"\]\(\.\./\.\./examples/(\w+\.py)\)", page)) == FILES.keys()
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_the_page_says_how_to_run_the_example(name: str) -> None:
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if f"](../../examples/{name})" in line]
-    assert any(line.startswith("|") and f"examples/{name}`" in line for line in rows)

@@ -80,8 +80,10 @@ VIEWS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("form", "view"),
+    [*((FORMATS[number % 3], view) for number, view in enumerate(VIEWS)), ("torch", "whole"), ("numpy", "selected")],
+)
 def test_batches_equal_those_of_torchs_loader(form: str | None, view: str) -> None:
     names = None if form is not None else [name for name in NUMBERS if name not in ("row", "weights")]
     dataset = VIEWS[view](make(names)).with_format(form)
@@ -137,8 +139,7 @@ def _doubled(batch: dict[str, list[int]]) -> dict[str, list[int]]:
     return {"byte": [2 * value for value in batch["byte"]]}
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("case", ODD)
+@pytest.mark.parametrize(("case", "form"), [(case, FORMATS[number % 3]) for number, case in enumerate(ODD)])
 def test_odd_datasets_behave_as_in_torchs_loader(case: str, form: str | None) -> None:
     dataset = ODD[case]()
     if form is not None and dataset.format["type"] is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,6 @@ from tests.parity import datasets
 from tests.parity.observation import outcome
 from tests.parity.samples import SAMPLES, UNCOLLATABLE
 
-pytestmark = pytest.mark.sample(3)
-
-
 # -- where a batch is made ---
 
 
@@ -38,10 +35,11 @@ PLACES: dict[str, Callable[[], memory.Memory]] = {
 FOR_ANOTHER_PROCESS = ["a slot", "a full slot", "a message"]
 
 
-def same_as_torchs(samples: Any, place: str) -> None:
+def same_as_torchs(samples: Any, places: Iterable[str] = PLACES) -> None:
     expected = outcome(lambda: torchs(samples))
-    with task_in(PLACES[place]()):
-        assert outcome(lambda: ours.default_collate(samples)) == expected
+    for place in places:
+        with task_in(PLACES[place]()):
+            assert outcome(lambda: ours.default_collate(samples)) == expected, place
 
 
 # -- kinds of samples
@@ -70,15 +68,15 @@ MIXED: dict[str, Callable[[], list[Any]]] = {
 KINDS = {**SAMPLES, **MIXED, **{name: make for name, (make, _) in UNCOLLATABLE.items()}}
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy", "ignore:The PyTorch API of nested")
-def test_every_kind_of_sample_is_collated_like_torch_does(kind: str, place: str) -> None:
-    if place != "local buffers" and kind in ("channels last", "expanded tensors"):
-        pytest.skip("batches of torch's own workers are contiguous; tests/parity compares them")
-    same_as_torchs(KINDS[kind](), place)
+def test_every_kind_of_sample_is_collated_like_torch_does(kind: str) -> None:
+    # Batches of torch's own workers are contiguous; tests/parity compares them.
+    is_moved = kind in ("channels last", "expanded tensors")
+    same_as_torchs(KINDS[kind](), ["local buffers"] if is_moved else PLACES)
 
 
+@pytest.mark.slow
 def test_tensors_without_memory_are_collated_like_torch_does() -> None:
     for place in PLACES.values():
         with task_in(place()):
@@ -86,18 +84,12 @@ def test_tensors_without_memory_are_collated_like_torch_does() -> None:
 
 
 @pytest.mark.parametrize("place", FOR_ANOTHER_PROCESS)
-def test_a_batch_for_another_process_is_contiguous_like_torchs(place: str) -> None:
+def test_a_batch_for_another_process_is_contiguous_and_has_the_type_of_the_first_sample(place: str) -> None:
     sample = torch.arange(48.0).reshape(2, 3, 4, 2).to(memory_format=torch.channels_last)
     assert not torchs([sample, sample]).is_contiguous(), "without workers, it keeps the memory format"
     with task_in(PLACES[place]()):
         batch = ours.default_collate([sample, sample])
-    assert batch.is_contiguous()
-    assert batch.tolist() == [sample.tolist()] * 2
-
-
-@pytest.mark.parametrize("place", FOR_ANOTHER_PROCESS)
-def test_a_batch_for_another_process_has_the_type_of_the_first_sample(place: str) -> None:
-    with task_in(PLACES[place]()):
+        assert (batch.is_contiguous(), batch.tolist()) == (True, [sample.tolist()] * 2)
         mixed = ours.default_collate([torch.ones(2), torch.ones(2, dtype=torch.float64)])
         assert torch.equal(mixed, torch.ones(2, 2))
         assert mixed.dtype is torch.float32, "the type of the first sample"
@@ -136,8 +128,7 @@ def test_a_batch_is_made_in_the_slot(samples: list[Any]) -> None:
 # -- types that users registered
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_users_registration_for_tensors_or_numbers_is_used(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_registration_for_tensors_or_numbers_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def concatenate(batch: Any, *, collate_fn_map: Any = None) -> Any:
         return torch.cat(list(batch))
 
@@ -146,7 +137,7 @@ def test_a_users_registration_for_tensors_or_numbers_is_used(place: str, monkeyp
 
     monkeypatch.setitem(torch_collate.default_collate_fn_map, torch.Tensor, concatenate)
     monkeypatch.setitem(torch_collate.default_collate_fn_map, int, total)
-    same_as_torchs([(torch.ones(2), 3), (torch.ones(3), 4)], place)
+    same_as_torchs([(torch.ones(2), 3), (torch.ones(3), 4)])
     ours.install_collate()
     assert torch_collate.default_collate_fn_map[torch.Tensor] is concatenate
 
@@ -172,15 +163,11 @@ def test_numbers_are_created_on_the_default_device(numbers: list[float]) -> None
         assert ours.default_collate(numbers).device == torchs(numbers).device == torch.device("meta")
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dtype", [*map(str, AS_NUMPY.values()), "uint16", "uint32"])
-def test_numpy_scalars_are_collated_like_torch_does(dtype: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_scalars_are_collated_like_torch_does(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [np.dtype(dtype).type(number) for number in (0, 1, 100, 3)]
     expected = torchs(samples)
-    with task_in(PLACES[place]()):
-        found = ours.default_collate(samples)
-        assert found.dtype is expected.dtype
-        assert torch.equal(found, expected)
+    same_as_torchs(samples)
     mixed = [np.float32(1.5), np.float64(2.5), np.int64(3)]
     assert ours.default_collate(mixed).dtype is torchs(mixed).dtype
     if np.dtype(dtype) in AS_NUMPY.values():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import errno
 import json
-import os
 import pickle
 import signal
 import threading
@@ -21,9 +19,6 @@ from feedline.insight.recording import Recording
 from feedline.loader.base import session_of
 from feedline.randomness import scope
 
-pytestmark = pytest.mark.sample(4)
-
-ENGINES = ["inline", "thread", "process", "portable"]
 SHORT_S = 0.001
 """Long enough for samples to be timed one by one."""
 
@@ -59,7 +54,9 @@ class Sleep:
         return sample
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(
+    params=["inline", "process", *(pytest.param(name, marks=pytest.mark.slow) for name in ("thread", "portable"))]
+)
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name: str = request.param
     if name == "portable":
@@ -126,8 +123,8 @@ def test_each_epoch_has_its_own_statistics(engine: str) -> None:
     json.dumps(stats.as_dict())
 
 
-def test_stats_can_be_read_while_another_thread_iterates(engine: str) -> None:
-    loader = loader_of(Slow(400), engine)
+def test_stats_can_be_read_while_another_thread_iterates() -> None:
+    loader = loader_of(Slow(400), "thread")
     seen: list[int] = []
     thread = threading.Thread(target=lambda: seen.extend(len(batch) for batch in loader))
     thread.start()
@@ -175,44 +172,6 @@ def test_the_recording_of_an_interrupted_run_can_be_read(how: str, tmp_path: Pat
     recording = Recording.load(tmp_path / "run.json")
     assert recording.stats().epoch.batches == 4
     assert "feedline-recording" not in [thread.name for thread in threading.enumerate()]
-
-
-def test_a_process_forked_during_a_recording_does_not_write_it(tmp_path: Path) -> None:
-    loader, pid = loader_of(Slow(), "inline"), os.getpid()
-    try:
-        with feedline.record(loader, tmp_path / "run.json"):
-            child = os.fork()
-            if child:
-                os.waitpid(child, 0)
-            else:
-                with feedline.record(loader, tmp_path / "own.json"):
-                    list(loader)
-    finally:
-        if os.getpid() != pid:
-            os._exit(0)
-    assert len(Recording.load(tmp_path / "run.json").rows["got"]) == 0
-    assert len(Recording.load(tmp_path / "own.json").rows["got"]) == 6
-
-
-def test_a_full_disk_does_not_hide_an_exception_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = loader_of(Slow(), "inline")
-
-    def run(fails: bool) -> None:
-        with feedline.record(loader, tmp_path / "run.json"):
-            list(loader)
-            if fails:
-                raise RuntimeError("training failed")
-
-    def write(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", write)
-    with pytest.raises(RuntimeError, match="training failed") as failed:
-        run(fails=True)
-    assert "could not be written" in " ".join(getattr(failed.value, "__notes__", ["could not be written"]))
-    with pytest.raises(OSError, match="No space left"):
-        run(fails=False)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import multiprocessing
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,8 +17,6 @@ from feedline.delivery.driver.driver import Driver
 from feedline.delivery.driver.probe import Probe
 from feedline.delivery.machine.controller import Controller
 from feedline.errors import BadOption
-
-pytestmark = pytest.mark.sample(4)
 
 
 class Drawing(Dataset[Any]):
@@ -74,11 +69,11 @@ def batches_of(loader: Any) -> list[Any]:
     return [[part.tolist() for part in batch] for batch in loader]
 
 
-# -- the same batches --------------------------------------------------------------------------------------------------
+# -- the same batches ---
 
 
 @pytest.mark.usefixtures("grows")
-@pytest.mark.parametrize("engine", ["auto", "process", "thread"])
+@pytest.mark.parametrize("engine", ["auto", pytest.param("process", marks=pytest.mark.slow), "thread"])
 def test_batches_do_not_depend_on_the_number_of_workers(engine: Any) -> None:
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3}
     fixed = batches_of(DataLoader(Drawing(), **options))
@@ -96,33 +91,11 @@ def test_a_stream_split_by_the_loader_works_with_auto() -> None:
     assert torch.cat(list(loader)).tolist() == list(range(300))
 
 
-@pytest.mark.slow
-def test_workers_come_and_go_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every sample comes once and in order, however often the number changes."""
-    counts = [1, 5, 2, 4, 1, 3] * 20
-
-    def decide(tuning: tuning_module.Tuning, period: Any) -> bool:
-        tuning.count = counts.pop()
-        return True
-
-    monkeypatch.setattr(tuning_module, "_LEAST_BATCHES", 2)
-    monkeypatch.setattr(tuning_module, "_LEAST_S", 0.0)
-    monkeypatch.setattr(tuning_module, "_EVERY", 1)
-    monkeypatch.setattr(tuning_module.Tuning, "decide", decide)
-    monkeypatch.setattr(tuning_module.Tuning, "is_refused", lambda tuning, count: None)
-    for persistent in (False, True):
-        loader = DataLoader(Drawing(), 4, num_workers="auto", engine="process", persistent_workers=persistent, seed=0)
-        for _ in range(2):
-            assert [index for batch in loader for index in batch[0].tolist()] == list(range(400))
-        loader.close()
-    assert len(counts) < 116, "the number changed often"
-
-
 # -- states ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("grows")
-@pytest.mark.parametrize(("before", "after"), [("auto", 0), ("auto", 2), (2, "auto"), (0, "auto")])
+@pytest.mark.parametrize(("before", "after"), [("auto", 0), (2, "auto")])
 def test_a_state_can_be_resumed_with_any_number_of_workers(before: Any, after: Any) -> None:
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3}
     fixed = batches_of(DataLoader(Drawing(), **options))
@@ -171,26 +144,6 @@ def test_a_stream_that_is_not_split_gets_one_worker() -> None:
     assert torch.cat(list(one)).tolist() == list(range(9))
 
 
-def in_daemon(connection: Any) -> None:
-    loader = DataLoader(Drawing(40), batch_size=4, num_workers="auto", seed=3)
-    batches = batches_of(loader)
-    assert loader.tuning is not None
-    connection.send((batches, loader.num_workers, loader.tuning.log))
-
-
-def test_a_daemonic_process_makes_batches_itself() -> None:
-    context = multiprocessing.get_context("fork")
-    near, far = context.Pipe()
-    process = context.Process(target=in_daemon, args=(far,), daemon=True)
-    process.start()
-    assert near.poll(60)
-    batches, workers, log = near.recv()
-    process.join()
-    assert batches == batches_of(DataLoader(Drawing(40), batch_size=4, seed=3))
-    assert workers == 0
-    assert "may not start others" in log[0]
-
-
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
@@ -205,17 +158,6 @@ def test_rejects_other_strings_than_auto() -> None:
     assert any("'auto'" in note for note in caught.value.__notes__)
     with pytest.raises(BadOption, match="or 'auto'"):
         Loader([1, 2], workers=1, prefetch="much")  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_copies_and_pickles_tune_themselves() -> None:
-    loader = DataLoader(Drawing(40), batch_size=4, num_workers="auto", engine="process")
-    expected = batches_of(DataLoader(Drawing(40), batch_size=4, seed=0))
-    others: list[Any] = [copy.copy(loader), pickle.loads(pickle.dumps(loader))]
-    for other in others:
-        assert [batch[0].tolist() for batch in other] == [batch[0] for batch in expected]
-        assert other.tuning is not loader.tuning
-        assert other.tuning.log
 
 
 def test_the_loader_continues_without_workers_that_cannot_be_started(

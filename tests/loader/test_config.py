@@ -38,20 +38,6 @@ def test_a_batch_sampler_that_changes_is_read_in_every_epoch() -> None:
     assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_what_a_subclass_overrides_is_read_in_every_epoch() -> None:
-    class Growing(DataLoader[Any]):
-        size = 1
-
-        @property
-        def _index_sampler(self) -> Any:
-            return BatchSampler(SequentialSampler(range(6)), self.size, drop_last=False)
-
-    loader = Growing(list(range(6)), 2)
-    assert len(list(loader)) == 6
-    loader.size = 6
-    assert len(list(loader)) == 1
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_config_does_not_keep_the_loader_alive(kind: Any) -> None:
     loader = kind(list(range(6)), 2)

@@ -56,24 +56,6 @@ def test_a_line_covers_the_time_since_the_last_one(monkeypatch: pytest.MonkeyPat
     assert view.line().startswith("Photos: no batch for 2 s")
 
 
-def test_lines_are_written_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Screen(io.StringIO):
-        is_written = threading.Event()
-
-        def write(self, text: str) -> int:
-            self.is_written.set()
-            return super().write(text)
-
-    monkeypatch.setattr(live, "_EVERY_S", 0.001)
-    screen = Screen()
-    monkeypatch.setattr(sys, "stderr", screen)
-    loader = feedline.Loader(list(range(100)), 1)
-    with loader.live():
-        next(iter(loader))
-        assert screen.is_written.wait(60)
-    assert screen.getvalue().startswith("feedline: list: ")
-
-
 def test_writing_takes_no_lock_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     class Raw(io.RawIOBase):
         def fileno(self) -> int:

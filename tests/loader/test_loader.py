@@ -12,17 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from feedline import Loader, collate
 from feedline.abc import Columnar, Scheduler, WorkerView
 from feedline.errors import EmptyBatch
 from feedline.schedulers import InOrder
 from feedline.types import EngineName
-from tests.sampling import examples
-
-pytestmark = pytest.mark.sample(5)
 
 X = np.arange(300, dtype=np.float32).reshape(100, 3)
 Y = np.arange(100)
@@ -102,12 +97,12 @@ def test_samples_are_collated_into_batches(engine: EngineName) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "unpack"),
+    ("dataset", "unpack", "engine"),
     [
-        ((X, Y), lambda batch: batch),
-        ({"x": X, "y": Y}, lambda batch: (batch["x"], batch["y"])),
-        ((torch.from_numpy(X), torch.from_numpy(Y)), lambda batch: batch),
-        (OnlyColumns(), lambda batch: (batch["x"], batch["y"])),
+        ((X, Y), lambda batch: batch, "process"),
+        ({"x": X, "y": Y}, lambda batch: (batch["x"], batch["y"]), "inline"),
+        ((torch.from_numpy(X), torch.from_numpy(Y)), lambda batch: batch, "thread"),
+        (OnlyColumns(), lambda batch: (batch["x"], batch["y"]), "process"),
     ],
     ids=["tuple", "dict", "tensors", "columnar"],
 )
@@ -122,30 +117,6 @@ def test_arrays_can_be_a_dataset(dataset: Any, unpack: Any, engine: EngineName) 
         seen += y.tolist()
     assert sorted(seen) == list(range(100))
     assert seen != sorted(seen)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20), deadline=None)
-@given(
-    count=st.integers(0, 40),
-    batch_size=st.integers(1, 9),
-    drop_last=st.booleans(),
-    shuffle=st.booleans(),
-    engine_name=st.sampled_from(["inline", "thread"]),
-)
-def test_every_sample_comes_once(
-    count: int, batch_size: int, drop_last: bool, shuffle: bool, engine_name: EngineName
-) -> None:
-    loader = Loader(Squares(count), batch_size, drop_last=drop_last, shuffle=shuffle, **options(engine_name))
-    batches = values(loader)
-    assert len(batches) == len(loader)
-    seen = [index for batch in batches for index in batch]
-    assert len(set(seen)) == len(seen)
-    assert set(seen) <= set(range(count))
-    assert len(seen) == (count // batch_size * batch_size if drop_last else count)
-    assert shuffle or seen == list(range(len(seen)))
-
-
-# Seeds
 
 
 # Collate functions
@@ -180,7 +151,9 @@ def test_an_empty_batch_can_be_skipped(engine: EngineName) -> None:
 # Workers
 
 
-@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    "start_method", ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("forkserver", "spawn"))]
+)
 def test_every_start_method_delivers_the_same_batches(start_method: str) -> None:
     loader = Loader((X, Y), 32, shuffle=True, seed=1, workers=2, start_method=start_method)
     batches = list(loader)
@@ -210,8 +183,7 @@ def test_worker_init_runs_in_every_worker(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 
-@pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_a_custom_scheduler_is_used(engine_name: EngineName) -> None:
+def test_a_custom_scheduler_is_used() -> None:
     class Last(InOrder):
         asked = 0
 
@@ -220,7 +192,7 @@ def test_a_custom_scheduler_is_used(engine_name: EngineName) -> None:
             return super().assign(ordinal, indices, workers[-1:])
 
     scheduler: Scheduler = Last()
-    loader = Loader(Squares(), 2, workers=2, engine=engine_name, scheduler=scheduler)
+    loader = Loader(Squares(), 2, workers=2, engine="thread", scheduler=scheduler)
     assert indices(loader) == list(range(25))
     assert Last.asked
 
@@ -249,13 +221,6 @@ def test_a_large_batch_occupies_a_slot_until_it_is_dropped(engine_name: EngineNa
     list(batches)
     del batches
     assert loader.stats()["leased_slots"] == 0
-
-
-@pytest.mark.parametrize("engine_name", ["inline", "thread", "process"])
-def test_batches_are_delivered_without_memory_for_slots(engine_name: EngineName) -> None:
-    data = np.arange(40 * 50_000, dtype=np.float32).reshape(40, 50_000)
-    loader = Loader(data, 4, memory_budget=0, **options(engine_name))
-    assert np.array_equal(np.concatenate(list(loader)), data)
 
 
 # No torch

@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.sample(4)
-
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import SequentialSampler, TensorDataset  # noqa: E402
 
 from feedline import DataLoader, DataLoader2, Loader  # noqa: E402
 from feedline.errors import BadOption, OptionWarning  # noqa: E402
-from feedline.loader.arguments import name_options  # noqa: E402
 from feedline.loader.base import config_of, session_of  # noqa: E402
 from feedline.samplers import BatchSampler, RandomSampler  # noqa: E402
 from feedline.schedulers import InOrder  # noqa: E402
@@ -94,8 +91,7 @@ def public(loader: Any, *, only_vars: bool) -> dict[str, Any]:
 BATCHING = ["batch_size", "sampler", "drop_last"]
 
 
-@pytest.mark.parametrize("only_vars", [False, True], ids=["getattr", "vars"])
-@pytest.mark.parametrize("kind", [DataLoader, DataLoader2])
+@pytest.mark.parametrize(("kind", "only_vars"), [(DataLoader, False), (DataLoader2, True)])
 @pytest.mark.parametrize("given", GIVEN, ids=lambda given: ", ".join(given)[:40] or "nothing")
 def test_a_loader_can_be_rebuilt_from_its_attributes(given: dict[str, Any], kind: Any, only_vars: bool) -> None:
     loader = kind(DATA, **given)
@@ -146,8 +142,7 @@ class OfTheClass(DataLoader[Any]):
     locals().update(COLLIDING)
 
 
-@pytest.mark.parametrize("kind", [Before, After, OfTheClass])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("kind", "workers"), [(Before, 0), (After, 2), (OfTheClass, 0)])
 def test_attributes_of_a_subclass_are_its_own(kind: Any, workers: int) -> None:
     options: dict[str, Any] = {"batch_size": 3, "shuffle": True, "seed": 7, "num_workers": workers}
     plain, loader = DataLoader(DATA, **options), kind(DATA, **options)
@@ -181,8 +176,10 @@ class OwnSeed(Loader):
         self.seed, self.engine = seed + 1, "v8"
 
 
-@pytest.mark.parametrize("make", [Loader, lambda data: OwnSeed(data, 7)])
-@pytest.mark.parametrize("name", ["dataset", "sampler", "batch_sampler", "shuffle"])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(Loader, "dataset"), (Loader, "sampler"), (lambda data: OwnSeed(data, 7), "batch_sampler"), (Loader, "shuffle")],
+)
 def test_what_orders_the_samples_of_a_loader_cannot_be_reassigned(make: Any, name: str) -> None:
     loader = make(list(range(4)))
     before = [batch.tolist() for batch in copy.copy(loader)]
@@ -191,7 +188,7 @@ def test_what_orders_the_samples_of_a_loader_cannot_be_reassigned(make: Any, nam
     assert [batch.tolist() for batch in loader] == before
 
 
-@pytest.mark.parametrize("name", ["seed", "workers", "engine", "device"])
+@pytest.mark.parametrize("name", ["seed", "workers"])
 def test_options_of_a_loader_cannot_be_reassigned(name: str) -> None:
     loader = Loader(list(range(4)))
     with pytest.raises(BadOption, match=f"{name} cannot be changed"):
@@ -209,21 +206,3 @@ def test_attributes_that_torch_reads_again_are_read_again() -> None:
         loader.batch_size = 3
     with pytest.raises(ValueError, match="sampler attribute should not be set"):
         loader.sampler = SequentialSampler(DATA)
-
-
-# -- subclasses that pass on **kwargs
-
-
-def names_of(init: Any) -> list[str]:
-    name_options(init, list(inspect.signature(DataLoader.__init__).parameters.values())[14:])
-    return list(inspect.signature(init).parameters)
-
-
-def test_options_that_a_constructor_uses_are_left_out() -> None:
-    def init(self: Any, dataset: Any, seed: int, **options: Any) -> None:
-        self.scheduler = "cosine"
-        DataLoader(dataset, on_error="skip", **options)
-        options.setdefault("shard", False)
-
-    assert {"scheduler", "on_error", "shard"}.isdisjoint(names_of(init))
-    assert {"engine", "restarts"} <= set(names_of(init))

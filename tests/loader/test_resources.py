@@ -85,15 +85,6 @@ def test_closing_frees_the_arena_and_batches_stay_valid() -> None:
     assert arena_of(resources).acquire() == 0, "they can be used again"
 
 
-def test_stats_before_the_first_batch() -> None:
-    stats = make().stats(1, None, FaultLog())
-    assert stats["engine"] == "process"
-    assert stats["workers"] == 2
-    assert stats["batches"] == stats["arena_bytes"] == stats["leased_slots"] == stats["wait_s"] == 0
-    assert not any(stats.faults.values())
-    assert stats.verdict == "nothing to say yet: no batch was delivered"
-
-
 # -- which worker makes which batch ---
 
 COUNT = 12
@@ -112,8 +103,7 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hold:
     return Hold(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("engine", ["process", "portable"])
+@pytest.mark.parametrize(("engine", "workers"), [("process", 3), ("portable", 2)])
 def test_worker_i_makes_batch_i_mod_n(hold: Hold, engine: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if engine == "portable":
         monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 import pytest
-import torch
 
 from feedline import DataLoader, Loader
 from feedline.delivery.state import Snapshot
@@ -56,25 +54,6 @@ def test_a_batch_is_freed_before_the_next_is_made(kind: Any) -> None:
 
 
 # -- state ---
-
-
-def test_an_iteration_that_another_thread_starts_meanwhile_keeps_its_own_order() -> None:
-    plain: list[int] = []
-
-    class Interrupted(DataLoader[Any]):
-        is_first = True
-
-        def _new_iterator(self, order: Any) -> Any:
-            if self.is_first:
-                self.is_first = False
-                other = threading.Thread(target=lambda: plain.extend(len(batch) for batch in self))
-                other.start()
-                other.join()
-            return super()._new_iterator(order)
-
-    loader = Interrupted(list(range(10)), 4, shuffle=True, seed=2)
-    assert len([batch for epoch in islice(loader.virtual_epochs(7), 1) for batch in epoch]) == 7
-    assert plain == [4, 4, 2], "an epoch that ends"
 
 
 def test_a_distant_position_is_reached_at_once() -> None:
@@ -126,15 +105,3 @@ def test_virtual_epochs_of_a_foreign_order_continue_after_an_exception(kind: Any
             failures += 1
     assert failures > 1
     assert seen[:4] == [[0, 1], [4, 5], [0, 1], [4, 5]], "only the bad batch is missing, and none comes twice"
-
-
-@pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_virtual_epochs_of_two_ranks_without_a_seed_are_disjoint(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    for rank in range(2):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        torch.manual_seed(rank)
-        loader = kind(list(range(40)), 2, shuffle=True)
-        seen += [index for batch in next(loader.virtual_epochs(10)) for index in batch.tolist()]
-    assert sorted(seen) == list(range(40))

@@ -5,14 +5,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch.utils.data as torch_data
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadOption, BadState
-from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import flat, values
 
@@ -35,20 +33,6 @@ def test_invalid_ranks_are_rejected(rank: Any, world_size: Any) -> None:
 # Options of the loaders
 
 
-@pytest.mark.parametrize(("seed", "workers"), [(0, 0), (2**32, 0), (2**63, 1), (2**64 - 1, 0), (np.int64(5), 1)])
-def test_every_non_negative_integer_is_a_valid_seed(seed: Any, workers: int) -> None:
-    def batches() -> list[Any]:
-        engine: EngineName = "thread" if workers else "inline"
-        dataset = datasets.DrawingOwn(6) if workers else datasets.Drawing(6)
-        loader = DataLoader(dataset, batch_size=2, shuffle=True, seed=seed, num_workers=workers, engine=engine)
-        first = values(loader)
-        resumed = DataLoader(dataset, batch_size=2, shuffle=True, seed=seed)
-        resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-        return [first, values(resumed)]
-
-    assert batches() == batches()
-
-
 @pytest.mark.parametrize(("kind", "shard"), [(DataLoader, "all"), (DataLoader, 2), (Loader, ""), (Loader, [True])])
 def test_invalid_values_of_shard_are_rejected(kind: Any, shard: Any) -> None:
     with pytest.raises(BadOption, match=r"shard=.* is not one of True, False, 'pad', 'drop', 'exact'"):
@@ -59,13 +43,6 @@ def test_shard_is_rejected_for_map_style_datasets() -> None:
     with pytest.raises(BadOption, match=r"DistributedSampler"):
         DataLoader(datasets.Sized(3), shard="pad")
     assert values(DataLoader(datasets.Sized(3), shard=False)) == [[0], [1], [2]]
-
-
-def test_shard_is_rejected_for_data_pipes() -> None:
-    from torch.utils.data.datapipes.iter import IterableWrapper
-
-    with pytest.raises(BadOption, match="split themselves"):
-        DataLoader(IterableWrapper(range(3)), shard=True)
 
 
 @pytest.mark.parametrize(

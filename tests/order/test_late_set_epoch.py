@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 import torch.utils.data as torch_data
 
 from feedline import DataLoader, samplers
@@ -80,37 +78,6 @@ def test_set_epoch_applies_only_to_the_last_started_iteration() -> None:
     assert [values(first), values(second)] == [epochs[0], epochs[5]]
 
 
-def test_nothing_is_drawn_again_from_torchs_generator() -> None:
-    def epoch(last_set_epoch: int | None) -> tuple[list[Any], float]:
-        torch.manual_seed(0)
-        loader = DataLoader(datasets.Sized(N), 4, sampler=samplers.RandomSampler(range(N)))
-        batches = iter(loader)
-        if last_set_epoch is not None:
-            loader.set_epoch(last_set_epoch)
-        return values(batches), torch.rand(()).item()
-
-    (order, draw), (other, other_draw) = epoch(None), epoch(1)
-    assert draw == other_draw
-    assert order != other
-
-
-# Datasets with set_epoch
-
-
-def test_set_epoch_of_a_stream_after_iter() -> None:
-    def stream(**options: Any) -> Any:
-        return DataLoader(datasets.EpochStream(8), batch_size=2, **options)
-
-    loader = stream(num_workers=2)
-    loader.set_epoch(3)
-    expected = values(loader)
-    loader = stream(num_workers=2)
-    batches = iter(loader)
-    loader.set_epoch(3)
-    assert values(batches) == expected
-    assert expected != values(stream(num_workers=2))
-
-
 # States
 
 
@@ -165,14 +132,3 @@ def test_set_epoch_applies_after_a_state_that_was_taken_before_any_iteration(
     (loader if sets == "the loader" else sampler_of(loader)).set_epoch(2)
     assert values(loader) == epochs[2]
     loader.close()
-
-
-# Samplers that are replaced
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_a_sampler_replaced_after_state_dict_is_used(shuffle: bool) -> None:
-    loader: Any = DataLoader(datasets.Sized(N), batch_size=4, shuffle=shuffle)
-    loader.state_dict()
-    loader.batch_sampler.sampler = list(range(N))[::-1]
-    assert values(loader) == np.arange(N)[::-1].reshape(-1, 4).tolist()

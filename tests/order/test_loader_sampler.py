@@ -73,33 +73,8 @@ def test_the_sampler_follows_a_loaded_state(make: Callable[..., Any]) -> None:
     assert delivered(resumed) == rest == list(loader.sampler)[-len(rest) :]
 
 
-def test_a_generator_set_by_a_framework_changes_nothing() -> None:
-    loader, untouched = MAKERS["share"](seed=1), MAKERS["share"](seed=1)
-    loader.sampler.generator = torch.Generator().manual_seed(3)
-    again: Any = DataLoader(DATA, 4, sampler=loader.sampler, seed=1)
-    first = list(untouched.sampler)
-    assert list(loader.sampler) == list(again.sampler) == first
-    assert delivered(loader) == delivered(again) == delivered(untouched) == first
-
-
 class Wrapping(torch.utils.data.BatchSampler):  # type: ignore[name-defined, misc]  # torch may be missing
     """A custom batch sampler around one of ours."""
-
-
-class Repeated:
-    """Repeats a batch sampler, as programs do to keep workers over epochs."""
-
-    def __init__(self, batch_sampler: Any, times: int) -> None:
-        self.sampler = batch_sampler.sampler
-        self._batch_sampler = batch_sampler
-        self._times = times
-
-    def __len__(self) -> int:
-        return self._times * len(self._batch_sampler)
-
-    def __iter__(self) -> Any:
-        for _ in range(self._times):
-            yield from self._batch_sampler
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -120,13 +95,6 @@ def test_epochs_differ_behind_a_custom_batch_sampler(workers: int) -> None:
     assert head + delivered(other) == expected[2]
     assert delivered(other) == expected[3]
     loader.close()
-
-
-def test_each_repetition_within_an_epoch_has_another_order() -> None:
-    plain = DataLoader(DATA, 4, shuffle=True, seed=1)
-    expected = [index for _ in range(3) for index in delivered(plain)]
-    batches = Repeated(samplers.BatchSampler(samplers.RandomSampler(range(SIZE)), 4, False), 3)
-    assert delivered(DataLoader(DATA, batch_sampler=batches, seed=1)) == expected
 
 
 SHARES: dict[str, Callable[[int], Any]] = {

@@ -129,16 +129,6 @@ def test_sharded_and_intended_cases_do_not_warn(case: str) -> None:
     assert warning_texts(MEANT[case]()) == []
 
 
-@pytest.mark.usefixtures("ranks")
-def test_the_warning_turned_into_an_error_is_raised_before_anything_is_read() -> None:
-    loader = DataLoader(DATA, 4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DataWarning)
-        with pytest.raises(DataWarning):
-            iter(loader)
-        assert len(list(loader)) == 4, "it is raised once"
-
-
 # -- epochs with the same order ---
 
 

@@ -178,24 +178,6 @@ def test_batches_are_shared_for_any_number_of_ranks_before_and_after(name: str, 
     assert refused < 9, "of 16 pairs"
 
 
-def test_the_epoch_after_a_resumption_is_the_same_on_any_number_of_ranks() -> None:
-    world = loaders(WHOLE["random"], 2, "exact")
-    go_through(world, 3)
-    orders = []
-    for later in (1, 2, 3):
-        resumed = loaders(WHOLE["random"], later, "exact")
-        for loader in resumed:
-            loader.load_state_dict(world[0].state_dict())
-            list(loader)
-        second = go_through(resumed)
-        orders.append([set().union(*(batches[step] for batches in second)) for step in range(len(second[0]))])
-        assert union(second) == Counter(range(N))
-    single = flat(loaders(WHOLE["random"], 1, "exact")[0])
-    assert flat(loader) != single
-    assert orders[1][0] == orders[0][0] | orders[0][1]
-    assert orders[2][0] == orders[0][0] | orders[0][1] | orders[0][2]
-
-
 def test_a_sample_draws_the_same_after_the_number_of_ranks_changed() -> None:
     def world(world_size: int) -> list[Any]:
         shares = [samplers.DistributedSampler(range(36), world_size, rank, seed=2) for rank in range(world_size)]

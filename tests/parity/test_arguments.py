@@ -1,10 +1,8 @@
 """The constructor: which arguments are accepted or rejected, with which message, and what can be read back."""
 
-import copy
 import inspect
 import multiprocessing
 import os
-import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -197,16 +195,6 @@ def test_the_class_may_be_changed_after_construction(side: Side) -> object:
 
     wrapper: Any = Wrapper(side.kind(datasets.Squares(4), batch_size=2))
     return list(wrapper), isinstance(wrapper, torch.utils.data.DataLoader), wrapper.batch_size, wrapper.num_workers
-
-
-@pytest.mark.parametrize(
-    ("copy_it", "workers"), [(copy.copy, 0), (copy.deepcopy, 0), (lambda loader: pickle.loads(pickle.dumps(loader)), 2)]
-)
-@same_as_it_is
-def test_a_loader_can_be_copied_and_pickled(side: Side, copy_it: Callable[[Any], Any], workers: int) -> object:
-    loader = side.kind(datasets.Squares(5), batch_size=2, num_workers=workers)
-    again = copy_it(loader)
-    return type(again) is type(loader), list(again), list(loader), again.batch_size
 
 
 # Warnings

@@ -1,7 +1,6 @@
 """Samples to batches: exactly like torch's default functions, with registered types and custom functions."""
 
 import functools
-import pickle
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -181,7 +180,13 @@ def odd_tensor(samples: list[torch.Tensor], kind: str, resolved: bool = False) -
     return made.resolve_conj().resolve_neg() if resolved and kind in ("conjugate", "negative") else made
 
 
-@pytest.mark.parametrize("kind", ODD_TENSORS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[] if kind in ("negative", "leaf", "overlapping", "attributes") else pytest.mark.slow)
+        for kind in ODD_TENSORS
+    ],
+)
 def test_odd_tensors_from_workers(process_parity: Parity, kind: str) -> None:
     """They arrive as from torch's workers or, which is better, as they left the dataset.
 
@@ -270,26 +275,6 @@ def test_batches_from_worker_processes_keep_their_strides(side: Side) -> object:
     return [batch.strides if isinstance(batch, np.ndarray) else batch.stride() for batch in batches]
 
 
-class Packed:
-    """Pickled as the buffer of its memory."""
-
-    def __init__(self, memory: object) -> None:
-        self.memory = memory
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return Packed, (pickle.PickleBuffer(self.memory) if protocol >= 5 else self.memory,)  # type: ignore[arg-type]
-
-
-def packed(samples: list[int]) -> Packed:
-    return Packed((bytes, bytearray)[samples[0]](100_000))
-
-
-@same_in_processes
-def test_buffers_of_an_object_from_a_worker_process_keep_their_type(side: Side) -> object:
-    batches = list(side.loader(range(2), batch_size=1, collate_fn=packed))
-    return [(type(batch.memory).__name__, batch.memory == bytes(100_000)) for batch in batches]
-
-
 @same
 def test_batches_of_every_size(side: Side) -> object:
     """From a few bytes to several pages."""
@@ -304,26 +289,6 @@ def test_batches_of_every_size(side: Side) -> object:
         [len(part) if isinstance(part, (str, bytes)) else (part.dtype, part.shape, float(part.sum())) for part in batch]
         for batch in batches
     ]
-
-
-def with_storages(samples: list[int]) -> dict[str, Any]:
-    """Return a batch that contains storages: of a tensor in the batch, and of another one."""
-    own = torch.tensor(samples)
-    return {"own": own, "its": own.untyped_storage(), "other": torch.tensor(samples).untyped_storage(), "none": EMPTY}
-
-
-EMPTY = torch.empty(0).untyped_storage()
-
-
-def as_values(batch: dict[str, Any]) -> list[Any]:
-    kinds = [type(value) for value in batch.values()]
-    numbers = [torch.empty(0, dtype=torch.int64).set_(batch[name]).tolist() for name in ("its", "other", "none")]
-    return [kinds, numbers, batch["its"].data_ptr() == batch["own"].data_ptr()]
-
-
-@same_with_workers
-def test_storages_can_be_sent_from_workers(side: Side) -> object:
-    return [as_values(batch) for batch in side.loader(range(6), batch_size=4, collate_fn=with_storages)]
 
 
 @pytest.mark.parametrize("name", ["default_collate", "collate", "default_convert"])

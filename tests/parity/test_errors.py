@@ -16,6 +16,8 @@ from tests.parity.children import in_a_child
 from tests.parity.observation import Failure
 from tests.parity.sides import Parity, Side, same_inline, same_with_workers
 
+pytestmark = pytest.mark.workers(1)
+
 Make = Callable[[int], BaseException]
 
 ORDINARY: dict[str, tuple[Make, str]] = {
@@ -40,7 +42,6 @@ def drain(loader: Any, limit: int = 50) -> list[Any]:
     raise AssertionError("the loader never ends")
 
 
-@pytest.mark.workers(1)
 @pytest.mark.parametrize("name", ORDINARY)
 def test_an_exception_of_the_dataset_keeps_its_type(parity: Parity, name: str) -> None:
     make, text = ORDINARY[name]
@@ -75,11 +76,6 @@ def test_batches_of_an_iterable_dataset_around_a_failure(parity: Parity, batch_s
     parity.same(lambda side: drain(side.loader(datasets.FailingIterable(3), batch_size=batch_size)))
 
 
-def test_an_iterable_dataset_that_cannot_start(parity: Parity) -> None:
-    parity.same_failure(lambda side: list(side.loader(datasets.FailingStart(), batch_size=2)), "cannot open the stream")
-
-
-@pytest.mark.workers(1)
 @pytest.mark.parametrize("invalid", ["a", 1.5])
 def test_a_sampler_that_yields_invalid_indices(parity: Parity, invalid: object) -> None:
     def code(side: Side) -> object:
@@ -123,21 +119,9 @@ def test_an_iterator_after_an_exception_of_its_sampler(side: Side, at: str, batc
     return drain(side.loader(datasets.Squares(8), sampler=FailingSampler(at), batch_size=batch_size))
 
 
-@pytest.mark.workers(1)
-@pytest.mark.parametrize("at", ["iter", "next"])
-def test_a_sampler_that_fails_ends_the_iteration(worker_parity: Parity, at: str) -> None:
-    """feedline delivers the batches before it first; torch, which reads ahead, delivers none of them or some later."""
-    loader = worker_parity.feedline.loader(datasets.Squares(8), sampler=FailingSampler(at))
-    expected = [] if at == "iter" else [1, 4]
-    found = drain(loader)
-    assert [int(batch[0, 1]) for batch in found[:-1]] == expected
-    assert isinstance(found[-1], ValueError)
-
-
 # Exceptions that are hard to transfer
 
 
-@pytest.mark.workers(1)
 @pytest.mark.parametrize(
     ("make", "text"),
     [

@@ -111,22 +111,6 @@ def test_every_kind_of_dataset(side: Side, name: str) -> object:
 # `__getitems__`
 
 
-@same_inline
-def test_getitems_gets_the_list_of_indices_and_only_that(side: Side) -> object:
-    asked: list[Any] = []
-
-    class Asked(datasets.Squares):
-        def __getitems__(self, indices: list[int]) -> list[int]:
-            asked.append((type(indices), list(indices)))
-            return list(indices)
-
-        def __getitem__(self, index: int) -> Any:
-            raise AssertionError("one by one")
-
-    batches = list(side.loader(Asked(5), batch_size=2))
-    return batches, asked
-
-
 # Vectorised reading must not be visible
 
 
@@ -148,37 +132,8 @@ def test_a_batch_is_a_copy_of_the_dataset(side: Side) -> object:
     return tensor
 
 
-@same_inline
-def test_gradients_flow_back_to_the_tensors_inline(side: Side) -> object:
-    tensor = numbered(5, 2).requires_grad_()
-    for (batch,) in side.loader(TensorDataset(tensor), batch_size=2, shuffle=True):
-        (batch * batch).sum().backward()
-    return tensor.grad
-
-
 def test_an_index_out_of_range_raises_torchs_error(inline_parity: Parity) -> None:
     def code(side: Side) -> object:
         return list(side.loader(TensorDataset(numbered(4)), sampler=[0, 1, 4], batch_size=2))
 
     inline_parity.same_refusal(code)
-
-
-@same
-def test_lists_of_indices_address_tensors_at_once(side: Side) -> object:
-    dataset = TensorDataset(numbered(6, 2), numbered(6))
-    return list(side.loader(dataset, batch_size=None, sampler=[[0, 3], [5], [1, 1, 2]]))
-
-
-@same_inline
-def test_a_transform_with_state_is_called_in_order_inline(side: Side) -> object:
-    calls: list[float] = []
-
-    def transform(sample: Any) -> Any:
-        calls.append(float(sample[0]))
-        return sample[0]
-
-    loader = side.loader(Transformed(datasets.Squares(6), transform), batch_size=2, shuffle=True)
-    iterator = iter(loader)
-    next(iterator)
-    early = list(calls)  # inline loading does not read ahead of the consumer
-    return early, list(iterator), calls

@@ -228,24 +228,3 @@ def test_no_epoch_is_lost_after_the_end_of_a_stateful_dataset() -> None:
     whole, rest, following = story(feedline.DataLoader, make, 5)
     assert (rest, following) == ([], whole)
     assert story(StatefulDataLoader, make, 5)[1:] == [[], []]
-
-
-def test_the_next_epoch_after_resuming_continues_the_generator() -> None:
-    """With `generator=`, torchdata's next epoch after resuming is not that of an uninterrupted run; feedline's is."""
-
-    def following(kind: Any) -> tuple[list[Any], list[Any]]:
-        def make() -> Any:
-            return kind(datasets.Sized(N), batch_size=3, shuffle=True, generator=generator())
-
-        loader = make()
-        list(loader)
-        state = copy.deepcopy(loader.state_dict())
-        own = values(loader)
-        resumed = make()
-        resumed.load_state_dict(state)
-        return own, values(resumed)
-
-    own, resumed = following(feedline.DataLoader)
-    assert own == resumed
-    own, resumed = following(StatefulDataLoader)
-    assert own != resumed

@@ -1,6 +1,5 @@
 """Subclasses that override methods torch's loader calls on itself, and programs that read its iterators' counters."""
 
-import itertools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +11,9 @@ from feedline.errors import BadOption
 from feedline.frameworks.speechbrain import keep_loaders
 from feedline.loader.rebuilding import TorchRebuilding
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side, same, same_with_workers
+from tests.parity.sides import Parity, Side, same
+
+pytestmark = pytest.mark.workers(1)
 
 
 class Squared:
@@ -51,17 +52,6 @@ def squaring(side: Side) -> Side:
 def test_an_iterator_may_wrap_the_loaders_own(side: Side) -> object:
     loader = squaring(side).loader(datasets.Squares(7), batch_size=2, shuffle=True)
     return type(iter(loader)).__name__, len(iter(loader)), list(loader), list(loader)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("taken", [0, 1])
-@same_with_workers
-def test_with_persistent_workers_the_wrapper_is_kept_and_reset(side: Side, taken: int) -> object:
-    loader = squaring(side).loader(datasets.Squares(7), batch_size=2, shuffle=True, persistent_workers=True)
-    first = iter(loader)
-    taken_ = list(itertools.islice(first, taken))
-    second = iter(loader)
-    return taken_, second is first, loader._iterator is first, list(second), list(loader)
 
 
 def test_a_wrapped_iteration_is_saved_and_resumed(parity: Parity) -> None:

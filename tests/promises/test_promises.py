@@ -27,10 +27,3 @@ def advice(name: str, changes: list[str]) -> str:
         "A line is gone or has changed: users rely on it. Keep it, and deprecate it first (docs/stability.md).",
         "If it was never released, or the change is compatible (a new option, a wider type), run the same command.",
     ])  # fmt: skip
-
-
-def test_the_advice_shows_the_difference() -> None:
-    text = advice("api", ["- feedline.Loader(keyword) workers = 0", "+ feedline.Loader(keyword) workers = 1"])
-    assert "workers = 1" in text
-    assert "deprecate it first" in text
-    assert "tests.promises.write" in text

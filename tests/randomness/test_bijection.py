@@ -17,8 +17,6 @@ from feedline.randomness.keys import mix, mix_array
 from tests.samplers.chi_square import assert_fits
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(2)
-
 KEYS = [0, 1, 0xFEED, 2**64 - 1]
 sizes = (
     st.integers(1, 5000)
@@ -34,23 +32,18 @@ def orders(size: int, places: list[int], count: int) -> NDArray[np.int64]:
     return np.array([Bijection(size, mix(5, number))(asked) for number in range(count)])
 
 
-@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("size", [1023, 1024, 1025, 1088, 1089, 2047, 2048, 2049, 3000, 4095, 4096, 4097, 5000, 70_001])
-def test_sizes_around_every_limit_are_permuted(size: int, key: int) -> None:
-    assert np.array_equal(np.sort(Bijection(size, key)(np.arange(size))), np.arange(size))
+def test_sizes_around_every_limit_are_permuted(size: int) -> None:
+    for key in KEYS:
+        assert np.array_equal(np.sort(Bijection(size, key)(np.arange(size))), np.arange(size))
 
 
-@pytest.mark.parametrize("size", [2**20, 2**20 + 1, 10**9, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**33 + 5, 2**48 - 1])
-@pytest.mark.parametrize("key", KEYS[:2])
-def test_large_sizes_repeat_nothing(size: int, key: int) -> None:
-    check_sampled(size, key)
-
-
-def check_sampled(size: int, key: int) -> None:
+@pytest.mark.parametrize("size", [2**20 + 1, 10**9, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**48 - 1])
+def test_large_sizes_repeat_nothing(size: int) -> None:
     random = np.random.default_rng(1).integers(0, size - 1, 50_000, endpoint=True)
     edges = np.r_[np.arange(1000), size - 1 - np.arange(1000)]
     places = np.unique(np.r_[random, edges])
-    indices = Bijection(size, key)(places)
+    indices = Bijection(size, 1)(places)
     assert indices.min() >= 0
     assert indices.max() < size
     assert len(np.unique(indices)) == len(places)
@@ -100,8 +93,7 @@ def test_neighbouring_places_are_independent_over_keys(size: int) -> None:
         assert_fits(np.bincount(pairs, minlength=64))
 
 
-@pytest.mark.parametrize("size", [2**17, 10**6, 10**9, 2**40 + 1])
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize(("size", "key"), [(2**17, 0), (10**6, 1), (10**9, 2**64 - 1), (2**40 + 1, 0xFEED)])
 def test_steps_within_an_order_are_independent(size: int, key: int) -> None:
     order = Bijection(size, key)(np.arange(1 << 16))
     assert_fits(np.bincount(np.diff(order) % size * 64 // size, minlength=64))

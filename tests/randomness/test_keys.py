@@ -70,8 +70,8 @@ TAKERS: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("seed", ["a", 1.5, True])
 @pytest.mark.parametrize("taker", TAKERS)
-def test_a_seed_that_is_not_an_integer_is_rejected(taker: str, seed: object) -> None:
-    with pytest.raises(BadOption, match=f"seed={seed!r} is not an integer"):
-        TAKERS[taker](seed)
+def test_a_seed_that_is_not_an_integer_is_rejected(taker: str) -> None:
+    for seed in ("a", 1.5, True):
+        with pytest.raises(BadOption, match=f"seed={seed!r} is not an integer"):
+            TAKERS[taker](seed)

@@ -49,8 +49,7 @@ def test_turns_are_consecutive_at_distant_places(weights: list[float], key: int,
         assert (np.diff(turns[numbers == number]) == 1).all()
 
 
-@pytest.mark.parametrize("weights", [[1, 1], [3, 1], [1, 1, 1, 1], [2, 1, 1], [7, 1]])
-@pytest.mark.parametrize("stride", [2, 3, 4, 8])
+@pytest.mark.parametrize(("weights", "stride"), [([1, 1], 2), ([3, 1], 4), ([1, 1, 1, 1], 8), ([2, 1, 1], 3)])
 def test_every_rank_gets_the_same_proportions(weights: list[float], stride: int) -> None:
     numbers, _ = Turns(weights, key=1).at(np.arange(24_000))
     shares = np.array(weights) / sum(weights)

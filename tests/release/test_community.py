@@ -11,7 +11,6 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 
 # Any: YAML. `on` is read as a boolean.
@@ -38,10 +37,6 @@ def test_links_in_project_files_are_valid() -> None:
     for name in ("CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md"):
         for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", (ROOT / name).read_text("utf-8")):
             assert (ROOT / target).exists(), f"{name}: {target}"
-
-
-def test_all_workflows_are_known() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["docs", "release", "test"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -79,37 +74,12 @@ def test_linux_is_tested_with_every_python_of_the_metadata() -> None:
     assert {session.partition("-")[0] for session in sessions} <= functions
 
 
-def test_the_gpu_job_runs_only_if_there_is_a_runner() -> None:
-    job = load(ROOT / ".github/workflows/test.yml")["jobs"]["gpu"]
-    assert "vars.GPU_RUNNER != ''" in job["if"]
-    assert "labels" in job["if"]
-
-
 def test_releases_are_published_without_a_password() -> None:
     jobs = load(ROOT / ".github/workflows/release.yml")["jobs"]
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
     assert jobs["publish"]["environment"] == "release"
     (publishing,) = [step for step in jobs["publish"]["steps"] if "pypi-publish" in step.get("uses", "")]
     assert "with" not in publishing
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_issue_forms_can_be_filled_in(path: Path) -> None:
-    form = load(path)
-    if path.stem == "config":
-        assert form["blank_issues_enabled"] is False
-        return
-    fields = [part for part in form["body"] if part["type"] != "markdown"]
-    assert len({part["id"] for part in fields}) == len(fields)
-    assert any(part.get("validations", {}).get("required") for part in fields)
-    assert {"name", "description", "labels"} <= form.keys()
-
-
-def test_pre_commit_hooks_are_commands_that_make_installs() -> None:
-    hooks = [hook for repo in load(ROOT / ".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]]
-    tools = {hook["entry"].split()[0] for hook in hooks}
-    assert tools == {".venv/bin/ruff", ".venv/bin/mypy"}
-    assert all(hook["language"] == "system" for hook in hooks)
 
 
 def test_the_citation_agrees_with_the_package() -> None:

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from scripts import licences
 from tests.release.test_metadata import EXTRAS, FOR_DEVELOPERS, PROJECT
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_page_lists_every_direct_dependency_with_its_extras() -> None:
@@ -26,11 +23,6 @@ def test_the_page_lists_every_direct_dependency_with_its_extras() -> None:
 
 def test_every_licence_is_known() -> None:
     assert "not known" not in licences.PAGE.read_text("utf-8")
-
-
-def test_package_names_are_normalised_like_on_the_package_index() -> None:
-    table = licences.table_of({licences.normal("HuggingFace_Hub"): "MIT"}, {"huggingface-hub": ["hf"]})
-    assert "| huggingface-hub | MIT | `hf` |" in table
 
 
 def test_packages_without_a_licence_are_listed() -> None:
@@ -51,16 +43,3 @@ def test_packages_without_a_licence_are_listed() -> None:
 )
 def test_licence_names_are_shortened(given: str, short: str) -> None:
     assert licences.short(given) == short
-
-
-def test_updating_the_table_keeps_the_other_text() -> None:
-    page = f"# Title\n\n{licences.BEGIN}\nold\n\n{licences.END}\nafter\n"
-    assert licences.updated(page, "new\n") == f"# Title\n\n{licences.BEGIN}\nnew\n\n{licences.END}\nafter\n"
-    assert licences.updated(licences.updated(page, "new\n"), "old\n") == page
-
-
-def test_the_page_contains_no_local_paths_or_versions() -> None:
-    text = licences.PAGE.read_text("utf-8")
-    assert "/tmp" not in text
-    assert "file:" not in text
-    assert not re.search(r"\d+\.\d+\.\d+", text)

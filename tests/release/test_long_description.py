@@ -63,21 +63,16 @@ def test_the_source_is_read_from_pyproject() -> None:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git")
-@pytest.mark.parametrize("has_source", [True, False])
-def test_the_exported_tree_has_a_readme_with_absolute_links(
-    has_source: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_exported_tree_has_a_readme_with_absolute_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clone = tmp_path / "clone"
     (clone / "src/feedline").mkdir(parents=True)
     (clone / "src/feedline/__init__.py").write_text('__version__ = "1.2.3"\n')
     (clone / "README.md").write_text("[a](docs/a.md)\n")
-    urls = f'[project.urls]\nSource = "{SOURCE}"\n' if has_source else ""
-    (clone / "pyproject.toml").write_text(f'[project]\nname = "feedline"\n{urls}')
+    (clone / "pyproject.toml").write_text(f'[project]\nname = "feedline"\n[project.urls]\nSource = "{SOURCE}"\n')
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@localhost"]
     for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "a"]):
         subprocess.run([*git, *command], cwd=clone, check=True)
     monkeypatch.setattr(dist, "ROOT", clone)
     dist.export("HEAD", tmp_path / "tree")
-    expected = f"[a]({BLOB}/docs/a.md)\n" if has_source else "[a](docs/a.md)\n"
-    assert (tmp_path / "tree/README.md").read_text() == expected
+    assert (tmp_path / "tree/README.md").read_text() == f"[a]({BLOB}/docs/a.md)\n"
     assert (clone / "README.md").read_text() == "[a](docs/a.md)\n"

@@ -22,8 +22,14 @@ def forked_command(*words: object, status: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.sample(5)
-@pytest.mark.parametrize("extra", sorted(smoke.TRIED.keys() - {"nothing", "ray", "notebook", "jax", "gpu"}))
+@pytest.mark.parametrize(
+    "extra",
+    [
+        pytest.param(name, marks=[] if name in ("lmdb", "pack") else pytest.mark.slow)
+        # lance does not allow forks.
+        for name in sorted(smoke.TRIED.keys() - {"nothing", "ray", "notebook", "jax", "gpu", "lance"})
+    ],
+)
 def test_the_smoke_test_of_each_extra(extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if extra in NEEDS and importlib.util.find_spec(NEEDS[extra]) is None:
         pytest.skip(f"needs {NEEDS[extra]}")

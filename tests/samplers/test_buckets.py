@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,26 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.errors import BadOption
-from feedline.samplers.buckets import BucketBatches, LengthBucketBatchSampler, TokenBudgetBatchSampler, lengths_of
+from feedline.samplers.buckets import LengthBucketBatchSampler, TokenBudgetBatchSampler, lengths_of
+from tests.samplers.test_batch_laws import MAKERS
 from tests.sampling import examples
 
 LOG_NORMAL = np.random.default_rng(0).lognormal(5, 1, 20_000).astype(int)
 
-Maker = Callable[..., BucketBatches]
-MAKERS: dict[str, Maker] = {
-    "length": lambda lengths, **options: LengthBucketBatchSampler(lengths, 8, **options),
-    "boundaries": lambda lengths, **options: LengthBucketBatchSampler(lengths, 8, boundaries=[3, 20, 90], **options),
-    "budget": lambda lengths, **options: TokenBudgetBatchSampler(lengths, max(*lengths, 1) * 4, **options),
-    "capped": lambda lengths, **options: TokenBudgetBatchSampler(
-        lengths, max(*lengths, 1), max_batch_size=3, **options
-    ),
-}
 length_lists = st.lists(st.integers(0, 100), min_size=2, max_size=120) | st.lists(
     st.floats(0, 100), min_size=2, max_size=60
 )
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", ["length", "boundaries", "budget", "capped"])
 @settings(max_examples=examples(40))
 @given(lengths=length_lists, drop_last=st.booleans(), shuffle=st.booleans(), seed=st.integers(0, 2**64))
 def test_each_sample_comes_once(name: str, lengths: list[float], drop_last: bool, shuffle: bool, seed: int) -> None:

@@ -41,27 +41,20 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_the_order_depends_only_on_the_key(draw: Any) -> None:
-    orders = []
-    for _ in range(2):
-        draw()
-        orders.append(ForeignSampler(Mine(draw)).at(np.arange(20), Key(3, 1)).tolist())
-    other = ForeignSampler(Mine(draw)).at(np.arange(20), Key(3, 2)).tolist()
-    assert orders[0] == orders[1] != other
+def test_the_order_depends_only_on_the_key_and_global_generators_are_not_affected(draw: Any) -> None:
+    def order(epoch: int) -> list[int]:
+        found: list[int] = ForeignSampler(Mine(draw)).at(np.arange(20), Key(3, epoch)).tolist()
+        return found
 
-
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_global_generators_are_not_affected(draw: Any) -> None:
-    def seeded() -> None:
+    def drawn(*epochs: int) -> list[Any]:
         random.seed(1)
         np.random.seed(1)
         torch.manual_seed(1)
+        return [draw(), [order(epoch) for epoch in epochs], draw()]
 
-    seeded()
-    expected = [draw() for _ in range(3)]
-    seeded()
-    ForeignSampler(Mine(draw)).at(np.arange(20), Key(3, 1))
-    assert [draw() for _ in range(3)] == expected
+    first, orders, second = drawn(1, 2)
+    assert drawn() == [first, [], second]
+    assert order(1) == orders[0] != orders[1]
 
 
 def test_the_generator_of_a_torch_sampler_is_seeded_and_restored() -> None:

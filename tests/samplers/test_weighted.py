@@ -84,17 +84,7 @@ def test_rejects_what_torch_rejects(num_samples: Any, replacement: Any) -> None:
 CLASSES = [0] * 700 + [5] * 20 + [-3] * 3
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        CLASSES,
-        np.array(CLASSES),
-        torch.tensor(CLASSES),
-        [str(label) for label in CLASSES],
-        [torch.tensor(label) for label in CLASSES],
-    ],
-    ids=["list", "array", "tensor", "strings", "tensors"],
-)
+@pytest.mark.parametrize("labels", [CLASSES, [torch.tensor(label) for label in CLASSES]], ids=["list", "tensors"])
 def test_classes_and_samples_within_a_class_are_equally_likely(labels: Any) -> None:
     sampler = BalancedSampler(labels, 21_000, seed=1)
     drawn = np.array(list(sampler))

@@ -18,7 +18,7 @@ import pytest
 from tests.browsing import NARROW, WIDTH
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = ("index.html", "guide/images.html", "reference/loader.html", "reference/options.html", "troubleshooting.html")
+SAMPLE = ("index.html", "guide/images.html", "reference/loader.html", "reference/options.html", "reference/errors.html")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 pytest.importorskip("mkdocs")
@@ -110,9 +110,6 @@ def test_an_address_without_a_version_redirects_to_the_newest(opened: Any, addre
     assert re.fullmatch(r"\d+\.\d+.*", opened.inner_text(".md-version__current").strip())
 
 
-BROKEN = "[...document.images].filter(one => one.complete && !one.naturalWidth).map(one => one.src)"
-
-
 PARTS = 6
 
 
@@ -190,20 +187,6 @@ def test_text_has_enough_contrast(opened: Any, address: str, page: str) -> None:
     assert opened.evaluate(CONTRAST) == {}
 
 
-@pytest.mark.parametrize("opened", ["light", "dark"], indirect=True)
-def test_the_page_follows_the_system_until_the_reader_chooses(
-    opened: Any, address: str, request: pytest.FixtureRequest
-) -> None:
-    opened.goto(f"{address}/index.html")
-    wanted = "slate" if request.node.callspec.params["opened"] == "dark" else "default"
-    assert opened.get_attribute("body", "data-md-color-scheme") == wanted
-    for _ in range(2):  # light, then dark
-        opened.locator("form[data-md-component=palette] label:not([hidden])").click()
-    assert opened.get_attribute("body", "data-md-color-scheme") == "slate"
-    opened.goto(f"{address}/guide/ray.html")
-    assert opened.get_attribute("body", "data-md-color-scheme") == "slate"
-
-
 @pytest.mark.parametrize("width", [NARROW, WIDTH])
 def test_search_finds_an_option(opened: Any, address: str, width: int) -> None:
     opened.set_viewport_size({"width": width, "height": 900})
@@ -226,12 +209,3 @@ def test_the_keyboard_reaches_content_search_and_navigation(opened: Any, address
         reached.add(opened.evaluate("document.activeElement.className"))
     assert {"md-search__input", "md-tabs__link"} <= {one for name in reached for one in name.split()}
     assert any("md-nav__link" in one for one in reached)
-
-
-def test_the_skip_link_moves_the_focus_to_the_text(opened: Any, address: str) -> None:
-    opened.goto(f"{address}/guide/ray.html")
-    opened.keyboard.press("Tab")
-    opened.keyboard.press("Enter")
-    opened.wait_for_url("**/guide/ray.html#*")
-    opened.keyboard.press("Tab")
-    assert opened.evaluate("document.activeElement.closest('article') !== null")

@@ -18,14 +18,14 @@ feedline.DataLoader([0], num_workers=1)  # imports what every script would other
 
 
 # Any: pytest has no public name for what `pytest.param` returns.
-def cases(topic: str, slow: Collection[str] = ()) -> list[Any]:
-    """Return the scripts of a folder for `pytest.mark.parametrize`: the file, and its number of workers.
+def cases(slow: Collection[str] = ()) -> list[Any]:
+    """Return the scripts for `pytest.mark.parametrize`: the file, and its number of workers.
 
-    Those in `slow`, such as "spawned" or "infinite-2", start too many processes for `make test`, or torch ends their
-    workers too slowly.
+    Those in `slow`, such as "infinite-2", start too many processes for `make test`, or torch ends their workers too
+    slowly.
     """
     found = []
-    for script in sorted((SCRIPTS / topic).glob("*.py")):
+    for script in sorted(SCRIPTS.glob("*/*.py")):
         for workers in (0, 2) if WORKERS in script.read_text() else (None,):
             name = script.stem if workers is None else f"{script.stem}-{workers}"
             marks = [pytest.mark.slow] if name in slow else []

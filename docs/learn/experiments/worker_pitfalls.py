@@ -1,11 +1,12 @@
 """What happens when a program steps into one of the pitfalls of workers, with torch's loader and with feedline's?
 
-Every pitfall is a short program in `PROGRAMS` that uses a class `DataLoader`. It runs twice, in a process of its own,
-with this class from torch and from feedline. Shown is what it printed, the names of the warnings, and the last line
-of its traceback. A program that does not end within its time is a deadlock and is killed.
+The chapter runs the other pitfalls itself; these need more samples, h5py or a small /dev/shm. Each is a program in
+`PROGRAMS` that uses a class `DataLoader`. It runs twice, in a process of its own, with this class from torch and from
+feedline. Shown is what it printed, the names of the warnings, and the last line of its traceback. A program that does
+not end within its time is a deadlock and is killed.
 
-    python docs/learn/experiments/worker_pitfalls.py              # all of them, about two minutes
-    python docs/learn/experiments/worker_pitfalls.py lambda lock  # some of them
+    python docs/learn/experiments/worker_pitfalls.py            # all of them
+    python docs/learn/experiments/worker_pitfalls.py hdf5 shm   # some of them
 """
 
 # ruff: noqa: T201 (a script that prints)
@@ -24,24 +25,6 @@ LIMIT_S = 150
 LOADERS = {"torch": "torch.utils.data", "feedline": "feedline"}
 
 PROGRAMS = {
-    "unguarded": """
-loader = DataLoader(range(8), 2, num_workers=2, multiprocessing_context="spawn")
-print([batch.tolist() for batch in loader])
-""",
-    "lambda": """
-class Scaled(Dataset):
-    def __init__(self):
-        self.transform = lambda number: number / 255
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return self.transform(index)
-
-if __name__ == "__main__":
-    print(len(list(DataLoader(Scaled(), 2, num_workers=2, multiprocessing_context="forkserver"))))
-""",
     "file": """
 class Records(Dataset):
     def __init__(self, path):
@@ -61,71 +44,6 @@ with open("records.bin", "wb") as file:
 read = torch.cat([batch.clone() for batch in DataLoader(Records("records.bin"), 50, num_workers=4)])
 print("wrong samples:", int((read != torch.arange(2000)).sum()), "of 2000")
 """,
-    "hdf5": """
-import h5py
-
-class Rows(Dataset):
-    def __init__(self, path):
-        self.rows = h5py.File(path)["rows"]
-
-    def __len__(self):
-        return 2000
-
-    def __getitem__(self, index):
-        return int(self.rows[index][0])
-
-with h5py.File("rows.h5", "w") as file:
-    rows = np.repeat(np.arange(2000)[:, None], 512, axis=1)
-    file.create_dataset("rows", data=rows, chunks=(4, 512), compression="gzip")
-wrong = errors = 0
-batches = iter(DataLoader(Rows("rows.h5"), 50, num_workers=4))
-for number in range(40):
-    try:
-        wrong += int((next(batches) != torch.arange(number * 50, number * 50 + 50)).sum())
-    except Exception as error:
-        errors += 1
-        print(type(error).__name__, str(error).splitlines()[-1][:90]) if errors == 1 else None
-print("wrong samples:", wrong, "failed batches:", errors, "of 40")
-""",
-    "hdf5-object": """
-import h5py
-
-class Rows(Dataset):
-    def __init__(self, path):
-        self.rows = h5py.File(open(path, "rb"))["rows"]
-
-    def __len__(self):
-        return 2000
-
-    def __getitem__(self, index):
-        return int(self.rows[index][0])
-
-with h5py.File("rows.h5", "w") as file:
-    rows = np.repeat(np.arange(2000)[:, None], 512, axis=1)
-    file.create_dataset("rows", data=rows, chunks=(4, 512), compression="gzip")
-wrong = errors = 0
-batches = iter(DataLoader(Rows("rows.h5"), 50, num_workers=4))
-for number in range(40):
-    try:
-        wrong += int((next(batches) != torch.arange(number * 50, number * 50 + 50)).sum())
-    except Exception as error:
-        errors += 1
-        print(type(error).__name__, str(error).splitlines()[-1][:90]) if errors == 1 else None
-print("wrong samples:", wrong, "failed batches:", errors, "of 40")
-""",
-    "death": """
-class Fragile(Dataset):
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        if index == 5 and not os.path.exists("mark"):
-            open("mark", "w").close()
-            os.kill(os.getpid(), signal.SIGKILL)  # as the system does when memory runs out
-        return index
-
-print([batch.tolist() for batch in DataLoader(Fragile(), 2, num_workers=2)])
-""",
     "shm": """
 images = [torch.zeros(3, 256, 256) for _ in range(64)]  # collated into 25 MB
 print("/dev/shm:", os.statvfs("/dev/shm").f_frsize * os.statvfs("/dev/shm").f_blocks >> 20, "MiB")
@@ -135,29 +53,6 @@ print("batches:", sum(1 for batch in DataLoader(images, 32, num_workers=2)))
 batches = [torch.zeros(8, 3, 256, 256) for _ in range(8)]  # 6.3 MB each, made by the dataset
 print("/dev/shm:", os.statvfs("/dev/shm").f_frsize * os.statvfs("/dev/shm").f_blocks >> 20, "MiB")
 print("batches:", sum(1 for batch in DataLoader(batches, None, num_workers=2)))
-""",
-    "lock": """
-import threading
-
-class Cached(Dataset):
-    def __init__(self):
-        self.lock = threading.Lock()
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        with self.lock:
-            return index
-
-def refresh(cache):
-    with cache.lock:
-        time.sleep(2)
-
-cache = Cached()
-threading.Thread(target=refresh, args=(cache,), daemon=True).start()
-time.sleep(0.5)  # the thread has the lock now
-print([batch.tolist() for batch in DataLoader(cache, 4, num_workers=1, timeout=10)])
 """,
     "openmp": """
 class Summed(Dataset):
@@ -172,83 +67,35 @@ torch.set_num_threads(2)
 torch.ones(1000, 1000).exp().sum()  # the program has used its OpenMP threads
 print(len(list(DataLoader(Summed(), 2, num_workers=1, timeout=10))))
 """,
-    "threads": """
-class Multiplied(Dataset):
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        matrix = np.ones((500, 500), np.float32)
-        matrix @ matrix
-        torch.ones(500, 500) @ torch.ones(500, 500)
-        return len(os.listdir("/proc/self/task")), torch.get_num_threads()
-
-np.ones((500, 500)) @ np.ones((500, 500))
-for method in ("fork", "spawn"):
-    if __name__ == "__main__":
-        threads, torch_threads = next(iter(DataLoader(Multiplied(), 1, num_workers=1, multiprocessing_context=method)))
-        print(method, "threads of a worker:", threads.item(), "torch's:", torch_threads.item())
-""",
-    "iterable": """
-class Lines(IterableDataset):
-    def __iter__(self):
-        return iter(range(4))
-
-print([batch.tolist() for batch in DataLoader(Lines(), 2, num_workers=2)])
-""",
-    "generator": """
-class Lines(IterableDataset):
-    def __iter__(self):
-        for number in range(8):
-            if number == 3:
-                raise ValueError("line 3 is garbled")
-            yield number
-
-batches, got = iter(DataLoader(Lines(), 2, num_workers=1)), []
-while True:
-    try:
-        got.append(next(batches).tolist())
-    except StopIteration:
-        break
-    except ValueError as error:
-        got.append(type(error).__name__)
-print(got)
-""",
-    "exception": """
-class Corrupt(Exception):
-    def __init__(self, path, offset):
-        super().__init__(f"{path} is corrupt at byte {offset}")
-        self.path = path
-
-class Files(Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        raise Corrupt(f"{index}.jpg", 17)
-
-try:
-    list(DataLoader(Files(), 2, num_workers=1))
-except Exception as error:
-    print(type(error).__name__, getattr(error, "path", None))
-""",
-    "random": """
-class Noisy(Dataset):
-    def __init__(self):
-        self.rng = np.random.default_rng(0)
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return np.random.randint(1000), int(self.rng.integers(1000))
-
-loader = DataLoader(Noisy(), 2, num_workers=2)
-for epoch in range(2):
-    drawn = list(loader)
-    print("numpy.random", [batch[0].tolist() for batch in drawn], "own", [batch[1].tolist() for batch in drawn])
-""",
 }
+HDF5 = """
+import h5py
+
+class Rows(Dataset):
+    def __init__(self, path):
+        self.rows = h5py.File(OPENED)["rows"]
+
+    def __len__(self):
+        return 2000
+
+    def __getitem__(self, index):
+        return int(self.rows[index][0])
+
+with h5py.File("rows.h5", "w") as file:
+    rows = np.repeat(np.arange(2000)[:, None], 512, axis=1)
+    file.create_dataset("rows", data=rows, chunks=(4, 512), compression="gzip")
+wrong = errors = 0
+batches = iter(DataLoader(Rows("rows.h5"), 50, num_workers=4))
+for number in range(40):
+    try:
+        wrong += int((next(batches) != torch.arange(number * 50, number * 50 + 50)).sum())
+    except Exception as error:
+        errors += 1
+        print(type(error).__name__, str(error).splitlines()[-1][:90]) if errors == 1 else None
+print("wrong samples:", wrong, "failed batches:", errors, "of 40")
+"""
+PROGRAMS["hdf5"] = HDF5.replace("OPENED", "path")
+PROGRAMS["hdf5-object"] = HDF5.replace("OPENED", 'open(path, "rb")')
 
 HEAD = """
 import os, signal, sys, time

@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 
 import numpy as np
-from svg import COLOURS, GRID, Axes, Figure
+from svg import COLOURS, GRID, Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 from padding_cost import draw, packed, padded_share, ways
 
 IMAGES = Path(__file__).parents[2] / "assets" / "learn"
-SIZES = (8, 16, 32, 64, 128)
-
-
-def share() -> None:
-    """Draw the padded share against the batch size."""
-    lengths = draw()
-    figure = Figure("Padded share against batch size")
-    axes = Axes(
-        figure,
-        x=(3, 7),
-        y=(0, 100),
-        x_label="samples in a batch",
-        y_label="share of places that is padding, %",
-        right=130,
-    )
-    axes.y_ticks([(value, str(value)) for value in (0, 25, 50, 75, 100)])
-    axes.x_ticks([(math.log2(size), str(size)) for size in SIZES])
-    found = {size: {name: padded_share(lengths, made) for name, made in ways(lengths, size).items()} for size in SIZES}
-    heights = {"random": 81, "buckets": 14, "token budget": 4}
-    for colour, name in zip((COLOURS[3], COLOURS[0], COLOURS[2]), heights, strict=True):
-        axes.curve([(math.log2(size), 100 * found[size][name]) for size in SIZES], colour, dots=True)
-        x, y = axes.at(7, heights[name])
-        figure.text(x + 12, y + 4, name, colour=colour, bold=True)
-    figure.save(IMAGES / "collate-share.svg")
 
 
 def batches() -> None:
@@ -76,5 +51,4 @@ def batches() -> None:
 
 if __name__ == "__main__":
     np.random.seed(0)
-    share()
     batches()

@@ -8,32 +8,6 @@ from svg import COLOURS, GRID, INK, Figure
 
 IMAGES = Path(__file__).parents[2] / "assets" / "learn"
 
-MEMORY = (  # printed by docs/learn/experiments/copy_on_write.py, with torch's loader: size, first batch, last batch
-    ("array of numbers", 80, 9, 9),
-    ("array of fixed-width names", 43, 8, 9),
-    ("list of floats", 32, 8, 40),
-    ("list of names", 100, 9, 103),
-    ("array of objects", 100, 9, 103),
-)
-
-
-def memory() -> None:
-    """Draw what a worker has for itself after it has read every sample once."""
-    figure = Figure("Private memory of a worker that has read a dataset once", height=300)
-    figure.text(
-        24, 28, "private memory of the worker, MB: at its first batch, and what it copied until its last", bold=True
-    )
-    left, scale = 220, 3.1
-    for row, (name, size, first, last) in enumerate(MEMORY):
-        y = 52 + 46 * row
-        figure.text(left - 12, y + 18, name, anchor="end")
-        figure.rect(left, y, first * scale, 26, COLOURS[5], opacity=0.6)
-        if last - first > 1:
-            figure.rect(left + first * scale, y, (last - first) * scale, 26, COLOURS[3])
-        figure.text(left + last * scale + 8, y + 18, f"{last} (dataset: {size} MB)")
-    figure.text(left, 290, "grey: at the first batch    red: copied, page by page", size=12)
-    figure.save(IMAGES / "workers-memory.svg")
-
 
 def straggler() -> None:
     """Draw four workers that deliver in order, with a window of two batches each and one slow batch."""
@@ -73,5 +47,4 @@ def straggler() -> None:
 
 
 if __name__ == "__main__":
-    memory()
     straggler()

@@ -122,33 +122,6 @@ def test_the_page_is_not_wider_than_the_window(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
 
 
-@pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
-def test_the_timeline_zooms_with_mouse_and_keyboard(page: Any) -> None:
-    def seen() -> tuple[float, float]:
-        begin, end = page.evaluate("[timeline.from, timeline.to]")
-        return begin, end
-
-    def drawn() -> str:
-        picture: str = page.evaluate("document.getElementById('timeline').toDataURL()")
-        return picture
-
-    whole, picture = seen(), drawn()
-    page.hover("#timeline", position={"x": 200, "y": 40})
-    page.mouse.wheel(0, -300)
-    page.wait_for_function("timeline.to - timeline.from < timeline.end - timeline.begin")
-    assert drawn() != picture
-    page.focus("#timeline")
-    page.keyboard.press("0")
-    assert seen() == whole
-    page.keyboard.press("+")
-    begin, end = seen()
-    assert end - begin < whole[1] - whole[0]
-    page.keyboard.press("ArrowRight")
-    assert seen()[0] > begin
-    page.click("[data-zoom=all]")
-    assert seen() == whole
-
-
 def test_predictions_on_the_page_equal_the_computed_ones(page: Any, recording: Recording) -> None:
     run = RecordedRun(recording)
     grid = run.grid()
@@ -165,18 +138,3 @@ def test_predictions_on_the_page_equal_the_computed_ones(page: Any, recording: R
     error = abs(same.samples_per_s / run.samples_per_s - 1)
     assert f"the prediction is {100 * error:.1f} % off" in page.inner_text("#simulated")
     assert "up to 500 batches" in page.inner_text("#simulated")
-
-
-def test_a_chosen_prediction_is_compared_with_the_recorded_run(page: Any, recording: Recording) -> None:
-    run = RecordedRun(recording)
-    page.focus("#grid tbody tr:nth-child(2) td:last-child button")
-    page.keyboard.press("Enter")
-    one = run.predict(workers=1, speedup="batches")
-    assert page.inner_text("#chosen") == run.compared(one)
-    assert run.compared(one).startswith(
-        f"num_workers=1, prefetch_factor=2, batches twice as fast: {one.samples_per_s:,.0f} samples/s predicted, "
-        f"{one.samples_per_s / run.samples_per_s:.2f} times the recorded {run.samples_per_s:,.0f}. "
-    )
-    assert page.query_selector_all("#grid [aria-pressed=true]") != []
-    page.click("#grid tbody tr:first-child button")
-    assert page.inner_text("#chosen").startswith("num_workers=0: ")

@@ -147,21 +147,6 @@ def test_workers_that_compute_share_the_cores(recorded: dict[str, Any], workers:
     assert predicted.samples_per_s == pytest.approx(2 * batches_per_s, rel=0.05)
 
 
-def test_assumptions_are_listed() -> None:
-    def assumed(recording: Recording, workers: int) -> str:
-        run = RecordedRun(recording)
-        return " ".join(run.assumptions([run.predict(workers=workers)]))
-
-    assert "no CPU time was recorded), and share 2 cores" in assumed(regular(cores=2), 8)
-    assert "as measured" in assumed(regular(workers=2, cores=2, computing=1.0), 8)
-    assert assumed(regular(workers=2, cores=2, computing=0.05), 4) == "", "there are enough cores"
-    assert "without workers" in assumed(regular(workers=0), 2)
-    assert "are rough" in assumed(regular(batch_ms=0.5), 2)
-    threads = regular()
-    threads.settings["engine"] = "thread"
-    assert "lock" in assumed(threads, 2)
-
-
 def test_extremely_long_batches_are_cut() -> None:
     recording = regular(workers=2)
     recording.settings["moves"] = True

@@ -124,15 +124,6 @@ def test_findings_about_a_dataset() -> None:
     assert "feedline.rng()" in done.stdout
 
 
-def test_json_about_a_dataset() -> None:
-    done = run_doctor(f"{DATASETS}:Talking", "--json")
-    assert done.returncode == 0
-    output = json.loads(done.stdout)
-    assert output["measured"]["samples"] == 100
-    assert output["findings"] == []
-    assert "hello" in done.stderr, "the dataset's own output is not part of the result"
-
-
 def test_a_dataset_that_cannot_be_measured_is_explained_with_the_users_frames_only() -> None:
     done = run_doctor(f"{DATASETS}:Raising", "--seconds", 60)
     assert (done.returncode, done.stdout) == (5, "")
@@ -153,22 +144,6 @@ def test_a_warning_of_the_dataset_is_shown_once(tmp_path: Path) -> None:
     )
     done = run_doctor("mine:loader", cwd=tmp_path)
     assert done.stderr.count("UserWarning: sample 3 is damaged") == 1, done.stderr
-
-
-def test_a_failing_import_shows_the_users_traceback(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import json\n\ndef load():\n    return json.loads('{')\n\ndata = load()\n")
-    done = run_doctor("mine:data", cwd=tmp_path)
-    assert done.returncode == 4
-    assert "in load" in done.stderr
-    assert "JSONDecodeError" in done.stderr
-
-
-@pytest.mark.parametrize("source", [f"{DATASETS}:missing", f"{DATASETS}:number", "not_there:data"])
-def test_a_name_that_is_no_dataset_is_named(source: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", source]) == 1
-    captured = capfd.readouterr()
-    assert source.rpartition("/")[2].split(":")["not_there" not in source] in captured.err
-    assert captured.out == ""
 
 
 def test_ctrl_c_leaves_no_process_running(tmp_path: Path) -> None:

@@ -46,9 +46,9 @@ class Control:
     name: str = ""
     """This and what follows comes from the parameter."""
     kind: str = ""
-    default: object = None
-
     # Any: a number, a text or a boolean.
+    default: Any = None
+
     def read(self, given: Any) -> Any:
         """Return a value as the view takes it. Raises BadOption: the value is not possible here."""
         if self.kind == "number":

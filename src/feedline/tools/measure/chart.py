@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -33,45 +33,38 @@ def draw(title: str, panels: Sequence[Panel]) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'font-family="system-ui, sans-serif" font-size="12" fill="{_INK}">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        _text(16, 26, title, size=15),
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>{_text(16, 26, title, size=15)}',
     ]
     x = 16.0
     for name, colour in colours.items():
-        parts += [_line([(x, 46), (x + 20, 46)], colour, 2.5), _text(x + 26, 50, name)]
+        parts.append(_line([(x, 46), (x + 20, 46)], colour, 2.5) + _text(x + 26, 50, name))
         x += 44 + 6.2 * len(name)
     for place, panel in enumerate(panels):
-        parts += [f'<g transform="translate({place * _WIDTH} {_HEAD})">', *_panel(panel, colours), "</g>"]
+        parts.append(f'<g transform="translate({place * _WIDTH} {_HEAD})">{"".join(_panel(panel, colours))}</g>')
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _panel(panel: Panel, colours: dict[str, str]) -> list[str]:
+def _panel(panel: Panel, colours: dict[str, str]) -> Iterator[str]:
     xs = sorted({x for line in panel.lines.values() for x in line})
     ticks = _ticks(max(spread.high for line in panel.lines.values() for spread in line.values()))
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
-    def across(x: int) -> float:  # numbers of workers double, so each gets the same width
-        return round(_LEFT + (right - _LEFT) * (xs.index(x) + 0.5) / len(xs), 1)
+    def at(x: int, y: float) -> tuple[float, float]:  # numbers of workers double, so each gets the same width
+        across = _LEFT + (right - _LEFT) * (xs.index(x) + 0.5) / len(xs)
+        return round(across, 1), round(bottom - (bottom - _TOP) * y / ticks[-1], 1)
 
-    def up(y: float) -> float:
-        return round(bottom - (bottom - _TOP) * y / ticks[-1], 1)
-
-    parts = [
-        _text(_LEFT, 20, f"{panel.title}, {panel.unit}", size=13),
-        _text((_LEFT + right) / 2, _HEIGHT - 8, "workers", "middle"),
-        *(_text(across(x), bottom + 18, str(x), "middle") for x in xs),
-    ]
+    yield _text(_LEFT, 20, f"{panel.title}, {panel.unit}", size=13)
+    yield _text((_LEFT + right) / 2, _HEIGHT - 8, "workers", "middle")
+    yield from (_text(at(x, 0)[0], bottom + 18, str(x), "middle") for x in xs)
     for tick in ticks:
-        parts += [_line([(_LEFT, up(tick)), (right, up(tick))], _FAINT)]
-        parts += [_text(_LEFT - 8, up(tick) + 4, f"{tick:,.10g}", "end")]
+        _, y = at(xs[0], tick)
+        yield _line([(_LEFT, y), (right, y)], _FAINT) + _text(_LEFT - 8, y + 4, f"{tick:,.10g}", "end")
     for name, line in panel.lines.items():
-        parts.append(_line([(across(x), up(line[x].median)) for x in sorted(line)], colours[name], 2))
+        yield _line([at(x, line[x].median) for x in sorted(line)], colours[name], 2)
         for x, spread in line.items():
-            parts.append(_line([(across(x), up(spread.low)), (across(x), up(spread.high))], colours[name]))
-            shown = f"<title>{escape(name)}, {x} workers: {spread.median:,.4g} {panel.unit}</title>"
-            place = f'cx="{across(x)}" cy="{up(spread.median)}"'
-            parts.append(f'<circle {place} r="3.5" fill="{colours[name]}">{shown}</circle>')
-    return parts
+            (cx, cy), shown = at(x, spread.median), f"{name}, {x} workers: {spread.median:,.4g} {panel.unit}"
+            yield _line([at(x, spread.low), at(x, spread.high)], colours[name])
+            yield f'<circle cx="{cx}" cy="{cy}" r="3.5" fill="{colours[name]}"><title>{escape(shown)}</title></circle>'
 
 
 def _line(places: Sequence[tuple[float, float]], colour: str, width: float = 1.0) -> str:

@@ -156,13 +156,25 @@ class Sweep:
             send("part", name, value)
         has_gpu = TORCH in self.engines and torch.cuda.is_available()  # else CUDA is left alone: workers fork
         counted_s = min(_COUNTED_S, self.seconds / (4 * len(planned)))
-        work = _Work(target, counted_s, self.step_s, has_gpu, Swept(), send)
-        once = replace(self.rounds, rounds=1)
-        work.measure(planned, once, until_s)
-        planned += (more := self._around_best(work.swept.rates(), limits, has_gpu=has_gpu))
-        work.measure(more, once, until_s)
-        again = planned if TORCH in self.engines else contenders(work.swept.rates())
-        work.measure(again, replace(self.rounds, rounds=self.rounds.rounds - 1), until_s)
+        swept = Swept()
+
+        def send_results() -> None:
+            send("part", "failures", swept.failures)
+            send("part", "outcomes", swept.outcomes)
+
+        def run(chosen: Sequence[Setting], rounds: int) -> None:
+            entries = [_Measured(setting, target, counted_s, self.step_s, swept).entry(has_gpu) for setting in chosen]
+            for setting, entry in zip(chosen, entries, strict=True):
+                swept.outcomes.setdefault(setting, Outcome(entry.case, entry.side))
+            send_results()
+            outcomes = [swept.outcomes[setting] for setting in chosen]
+            some, step = replace(self.rounds, rounds=rounds), partial(send, "stage")
+            harness.run_rounds(entries, some, outcomes, step=step, keep=send_results, until_s=until_s)
+
+        run(planned, 1)
+        planned += (more := self._around_best(swept.rates(), limits, has_gpu=has_gpu))
+        run(more, 1)
+        run(planned if TORCH in self.engines else contenders(swept.rates()), self.rounds.rounds - 1)
 
     def _around_best(self, rates: Mapping[Setting, Rate], limits: Limits, *, has_gpu: bool) -> list[Setting]:
         """Return more settings with the best number of workers; none if that is 0, or if training does not wait."""
@@ -178,41 +190,30 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class _Work:
-    """Measures settings of loaders of a target, one after the other, and sends the results."""
+class _Measured:
+    """Measures a loader of a target with one setting."""
 
+    setting: Setting
     target: Target
     counted_s: float
     step_s: float
-    has_gpu: bool
     swept: Swept
-    send: Send
 
-    def measure(self, chosen: Sequence[Setting], rounds: Settings, until_s: float) -> None:
-        """Measure rounds over settings; no measurement is started that would end after `until_s`."""
-        entries = [self._entry(setting) for setting in chosen]
-        for setting, entry in zip(chosen, entries, strict=True):
-            self.swept.outcomes.setdefault(setting, Outcome(entry.case, entry.side))
-        outcomes = [self.swept.outcomes[setting] for setting in chosen]
-        self._send_results()
-        step = partial(self.send, "stage")
-        harness.run_rounds(entries, rounds, outcomes, step=step, keep=self._send_results, until_s=until_s)
-
-    def _send_results(self) -> None:
-        self.send("part", "failures", self.swept.failures)
-        self.send("part", "outcomes", self.swept.outcomes)
-
-    def _entry(self, setting: Setting) -> Entry:
+    def entry(self, has_gpu: bool) -> Entry:
+        """Return what to measure; with a GPU, memory is pinned or not, as the setting says."""
+        setting = self.setting
         side = Side(TORCH) if setting.engine == TORCH else Side(FEEDLINE, setting.engine)
         case: Case = {"workers": setting.workers, "prefetch": setting.prefetch if setting.workers else "-"}
         depth = None if setting.prefetch == PREFETCH else setting.prefetch
-        options = harness.worker_arguments(setting.workers, prefetch=depth)
-        if self.has_gpu:
+        options = {**self.target.options, **harness.worker_arguments(setting.workers, prefetch=depth)}
+        if has_gpu:
             case["pinned"] = "yes" if setting.is_pinned else "no"
             options["pin_memory"] = setting.is_pinned
-        return Entry(case, side, partial(self._measured, setting, partial(side.open, **options)))
+        return Entry(case, side, partial(self.measure, partial(side.open, self.target.dataset, **options)))
 
-    def _measured(self, setting: Setting, opened: Callable[..., harness.LoaderLike]) -> Figures:
+    def measure(self, opened: Callable[[], harness.LoaderLike]) -> Figures:
+        """Measure once; nothing if the setting has raised an exception."""
+        setting = self.setting
         if setting in self.swept.failures:
             return {}
         span = Span(self.counted_s, batches=2 * max(setting.workers, 1), is_ahead=False)
@@ -223,8 +224,7 @@ class _Work:
             peaks.extend([found / 1e6] if (found := load.pss_bytes()) is not None else [])
             return _waited(loader) if setting.engine != TORCH else {}
 
-        opening = partial(opened, self.target.dataset, **self.target.options)
-        steady = Steady(opening, self._train, self.target.batch_size, span, ENDLESS, sums=sums)
+        steady = Steady(opened, self._train, self.target.batch_size, span, ENDLESS, sums=sums)
         try:
             figures = steady.measure()
         except (Exception, SystemExit) as exc:  # raised by user code, feedline or torch

@@ -78,9 +78,14 @@ def workers(
     yield lab.lanes("torch", "torch's loader, the same settings (processes)", names, theirs.spans)
     in_memory = {"feedline": ours.in_memory, "torch": theirs.in_memory}
     yield lab.lines("slots", "Slots in use: batches being made, waiting, or in training", "s", "batches", in_memory)
-    figures = {"samples/s": ours.samples_per_s, "training waited": f"{ours.waited:.0%}"}
-    torchs_figures = {"torch: samples/s": theirs.samples_per_s, "torch: training waited": f"{theirs.waited:.0%}"}
-    yield lab.figures({**figures, **torchs_figures})
+    yield lab.figures(
+        {
+            "samples/s": ours.samples_per_s,
+            "training waited": f"{ours.waited:.0%}",
+            "torch: samples/s": theirs.samples_per_s,
+            "torch: training waited": f"{theirs.waited:.0%}",
+        }
+    )
     yield _curve(recording, workers, ours.samples_per_s)
     yield lab.notes("verdict", "The loader's own verdict", [recording.stats().verdict])
     enough = "Training hardly waited: it has all the samples that it can use."
