@@ -117,7 +117,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="which of them, and when")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", WorkerWarning)
-    warnings.simplefilter("ignore", WorkerWarning)
     nodes = Nodes(2)
     try:
         found = drill(nodes, arguments)

@@ -20,8 +20,6 @@ import pytest
 pytest.importorskip("torch")
 
 
-pytestmark = pytest.mark.sample(6)
-
 BRIEF = ["--rounds", "1"]
 STEADY = [*BRIEF, "--seconds", "0.01", "--warmup", "2"]
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

@@ -147,3 +147,11 @@ def test_the_repr_shows_counts_and_the_last_few() -> None:
     assert head == "FaultLog of 9 faults: 9 skip; the last 5 in detail; 9 samples in quarantine"
     assert lines[0] == "  ..."
     assert lines[1:] == [f"  sample {n}: OSError: two lines (fetch, worker 0, attempt 1): skip" for n in (6, 7, 8)]
+
+
+def test_a_smaller_log_keeps_the_last_faults() -> None:
+    log = FaultLog(2)
+    log.restore(log_of(fault(index) for index in range(5)).state())
+    assert [entry.index for entry in log] == [3, 4]
+    assert log.dropped == 3
+    assert log.quarantined == list(range(5))

@@ -233,3 +233,11 @@ def test_a_share_written_as_a_decimal_is_exact(thousandths: int, hundreds: int) 
     allowed = thousandths * hundreds
     assert exceeded(policy, allowed, seen, ended=False) is None
     assert (exceeded(policy, allowed + 1, seen, ended=False) is None) == (thousandths == 1000)
+
+
+@pytest.mark.parametrize("share", [None, 1.0])
+def test_the_share_is_unlimited_if_it_is_turned_off(share: float | None) -> None:
+    class Free(Own):
+        max_share = share
+
+    assert exceeded(Free(), 1000, 1000, ended=True) is None

@@ -9,7 +9,6 @@ import ctypes
 import gc
 import os
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +36,13 @@ CONSTANT = 64 << 20
 class Images(Dataset[Any]):
     """An image, a mask of half its size, a label."""
 
-    def __init__(self, count: int = 160) -> None:
+    def __init__(self, count: int) -> None:
         self.count = count
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-        if index >= self.count:
-            raise IndexError(index)
         # Not with torch, whose own heap may not return freed memory.
         image, mask = (np.full(size // 4, index, np.float32) for size in (IMAGE_BYTES, IMAGE_BYTES // 2))
         return torch.from_numpy(image), torch.from_numpy(mask), index
@@ -56,23 +53,12 @@ def memory() -> int:
 
     A proportional share of that would change whenever one of those ends.
     """
-    own = os.getpid()
-    pids = [own, *map(int, Path(f"/proc/self/task/{own}/children").read_text().split())]
-    return sum(map(_own_memory, pids))
-
-
-def _own_memory(pid: int) -> int:
-    try:
-        found = mappings(pid)
-    except OSError:
-        return 0  # it has just ended
-    return sum(
-        one.sizes["Pss"] if one.is_shared or one.name.startswith("/dev/shm") else _private(one.sizes) for one in found
-    )
-
-
-def _private(sizes: dict[str, int]) -> int:
-    return min(sizes["Anonymous"], sizes["Private_Clean"] + sizes["Private_Dirty"])
+    own, total = os.getpid(), 0
+    for pid in (own, *map(int, Path(f"/proc/self/task/{own}/children").read_text().split())):
+        for one in mappings(pid) if Path(f"/proc/{pid}/smaps").exists() else []:
+            private = min(one.sizes["Anonymous"], one.sizes["Private_Clean"] + one.sizes["Private_Dirty"])
+            total += one.sizes["Pss"] if one.is_shared or one.name.startswith("/dev/shm") else private
+    return total
 
 
 def initial_memory() -> int:
@@ -84,20 +70,16 @@ def initial_memory() -> int:
     return memory()
 
 
-ENGINES = ["inline", "thread", "process", "portable"]
+every_engine = pytest.mark.parametrize(
+    "engine", ["process", *(pytest.param(name, marks=pytest.mark.slow) for name in ("inline", "thread", "portable"))]
+)
 
 
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "portable":
-        monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
-    return str(request.param)
-
-
-def make(engine: str, dataset: Dataset[Any] | None = None, **options: Any) -> Any:
-    workers = 0 if engine == "inline" else 2
+def make(engine: str, count: int, patch: pytest.MonkeyPatch) -> Any:
+    if engine == "portable":
+        patch.setattr(abilities, "can_share_arenas", lambda: False)
     name: Any = "process" if engine == "portable" else engine  # one of the loader's
-    return DataLoader(dataset or Images(), BATCH, num_workers=workers, engine=name, **options)
+    return DataLoader(Images(count), BATCH, num_workers=0 if engine == "inline" else 2, engine=name)
 
 
 def checked(parts: Any) -> Any:
@@ -108,14 +90,14 @@ def checked(parts: Any) -> Any:
     return parts
 
 
-def test_closed_loaders_leave_only_kept_batches(engine: str) -> None:
+@every_engine
+def test_closed_loaders_leave_only_kept_batches(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = initial_memory()
     kept = []
     for _ in range(3):
-        loader = make(engine, Images(60))
+        loader = make(engine, 60, monkeypatch)
         batches = iter(loader)
-        kept.append([checked(next(batches)) for _ in range(10)])
-        kept[-1] = [parts[1:] for parts in kept[-1]]
+        kept.append([checked(next(batches))[1:] for _ in range(10)])
         loader.close()
         del batches, loader
     held = sum(mask.nbytes for some in kept for mask, _ in some)
@@ -129,26 +111,21 @@ Keeping = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ENGINES)
+@every_engine
 @given(pattern=Keeping, length=st.integers(0, 25))
 @settings(max_examples=examples(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_memory_is_that_of_kept_batches_and_a_window_for_any_pattern(
-    name: str, pattern: list[tuple[bool, bool, bool]], length: int
+    engine: str, pattern: list[tuple[bool, bool, bool]], length: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        if name == "portable":
-            patch.setattr(abilities, "can_share_arenas", lambda: False)
         before = initial_memory()
         kept: deque[list[torch.Tensor]] = deque(maxlen=length)
-        for place, parts in enumerate(make(name, Images(120))):
+        for place, parts in enumerate(make(engine, 120, patch)):
             kept.append([part for part, keep in zip(checked(parts), pattern[place % 8], strict=True) if keep])
             del parts
             if place in (15, 29):
                 alive = sum(part.nbytes for some in kept for part in some)
                 assert memory() - before <= 1.25 * alive + WINDOW_BYTES + CONSTANT
-        assert list(_firsts(kept)) == sorted(_firsts(kept)), "every batch is unchanged"
+        firsts = [float(some[0].flatten()[0]) for some in kept if some]
+        assert firsts == sorted(firsts), "every batch is unchanged"
         gc.collect()
-
-
-def _firsts(kept: deque[list[torch.Tensor]]) -> Iterator[float]:
-    return (float(some[0].flatten()[0]) for some in kept if some)

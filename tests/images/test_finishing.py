@@ -22,8 +22,6 @@ from feedline.images import finishing
 from tests.images.files import stored
 from tests.images.pictures import placed
 
-pytestmark = pytest.mark.sample(3)
-
 CPU = torch.device("cpu")
 Numbers = NDArray[np.int64]
 

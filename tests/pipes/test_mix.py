@@ -112,7 +112,6 @@ def test_a_failed_sample_is_named_in_its_dataset() -> None:
     assert "which is sample 0 of the Broken in loader.dataset.datasets[1]" in "".join(caught.value.__notes__)
 
 
-@pytest.mark.sample(5)
 def test_in_every_engine(engine: EngineName) -> None:
     mapped = mix([ArrayDataset(np.arange(30)), ArrayDataset(np.arange(100, 110))], [3, 1], size=40, seed=1)
     for mixture in (mapped, mix([Numbers(0), Numbers(100), range(200, 220)])):

@@ -26,7 +26,8 @@ def forked_command(*words: object, status: int = 0) -> str:
     "extra",
     [
         pytest.param(name, marks=[] if name in ("lmdb", "pack") else pytest.mark.slow)
-        for name in sorted(smoke.TRIED.keys() - {"nothing", "ray", "notebook", "jax", "gpu"})
+        # lance does not allow forks.
+        for name in sorted(smoke.TRIED.keys() - {"nothing", "ray", "notebook", "jax", "gpu", "lance"})
     ],
 )
 def test_the_smoke_test_of_each_extra(extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

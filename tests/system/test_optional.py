@@ -68,3 +68,9 @@ def test_a_loader_shared_by_several_modules_is_not_modified(tmp_path: Path, monk
     assert type(first.__loader__) is type(second.__loader__)
     for module in (first, second):
         del sys.modules[module.__name__]
+
+
+def test_a_module_that_does_not_exist_is_still_not_found(later: str) -> None:
+    when_imported("feedline_test_never_comes", lambda module: None)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("feedline_test_never_comes")

@@ -156,7 +156,6 @@ class TestContract(SourceContract):
         return list(local(self.server.folder, 512, mask_crossing=True, positions=True, segment_ids=True))
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("kind", ["map", "sampler", "stream"])
 def test_loaders_resume_exactly(server: WebServer, folder: Path, engine: str, kind: str, tmp_path: Path) -> None:

@@ -305,3 +305,35 @@ def test_a_loader_with_several_threads_warns(opened: Callable[..., Any]) -> None
         assert len(list(loader)) == 2
     alone = Loader(Lines(opened("rb")), None, workers=1, engine="thread")
     assert len(list(alone)) == 2, "one thread does not share the file"
+
+
+def test_open_hdf5_files_are_found(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "store.h5", "w") as file:
+        (message,) = warnings_about(Holding(source=file))
+        assert message.startswith("dataset.source is an open h5py.File")
+    assert warnings_about(Holding(source=file)) == []
+
+
+def test_a_dataset_is_warned_about_once(connection: sqlite3.Connection) -> None:
+    dataset = Holding(db=connection)
+    assert len(warnings_about(dataset)) == 1
+    assert warnings_about(dataset) == []
+    assert len(warnings_about(Holding(db=connection))) == 1, "another dataset"
+
+
+@needs_proc
+@pytest.mark.parametrize("name", ["O_RDWR", "O_WRONLY", "O_PATH"])
+def test_files_not_opened_for_reading_only_are_not_reopened(name: str, path: Path) -> None:
+    flags: int = getattr(os, name)
+    fd = os.open(path, flags)
+    same = os.dup(fd)
+    try:
+        reopen_files()
+        if flags == os.O_PATH:
+            assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH
+        else:
+            assert share_a_position(fd, same)
+    finally:
+        os.close(fd)
+        os.close(same)

@@ -215,3 +215,10 @@ def test_real_tensors_on_a_device_are_neither_blamed_nor_shared(
     monkeypatch.setattr(torch.UntypedStorage, "_share_cuda_", refuse)
     dataset = Holding(tensor=on_device, parameter=torch.nn.Parameter(on_device), lock=threading.Lock())
     assert path_in(str(explain(spec_of(dataset), TypeError()))) == "dataset.lock"
+
+
+def test_a_part_is_not_blamed_for_its_owner() -> None:
+    dataset = Holding()
+    dataset.items = [Holding(parent=dataset) for _ in range(3)]
+    dataset.lock = threading.Lock()
+    assert path_in(explained(spec_of(dataset))) == "dataset.lock"

@@ -119,3 +119,14 @@ def test_an_epoch_that_fails_to_start_delivers_no_batches_of_the_previous_one(en
             next(iterator)
     assert [batch.item() for batch in loader] == [300, 301, 302, 303, 304, 305]
     loader.close()
+
+
+def test_restart_runs_another_epoch_with_the_same_workers() -> None:
+    driver, engine = start()
+    batches = WorkerBatches(driver, begin, persistent=True)
+    assert next(batches) == [0]
+    batches.restart(lambda driver: begin(driver, 3))
+    assert list(batches) == [[0], [1], [2]]
+    assert driver.machine.flights.epochs == 1
+    assert {task.epoch for _, task in engine.submitted} == {0, 1}
+    batches.close()

@@ -16,7 +16,7 @@ from feedline import Loader
 from feedline.abc import Columnar
 from feedline.delivery.driver.broadcast import Broadcast
 from feedline.delivery.driver.driver import Driver
-from feedline.errors import BadOption
+from feedline.errors import BadOption, NotPicklable
 from feedline.types import Call, EngineName
 from tests.delivery.stepping import Clock, SteppingEngine, driver_of
 
@@ -223,4 +223,13 @@ def test_a_replacement_worker_gets_every_call_exactly_once(start_method: str) ->
     loader.broadcast("add", 1)
     assert [batch.tolist() for batch in loader] == [[400, 401], [402, 403]]
     assert loader.stats()["restarted_workers"] == 1
+    loader.close()
+
+
+def test_unpicklable_arguments_raise_in_broadcast() -> None:
+    loader = Loader(Scaled(), 2, workers=1)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(NotPicklable, match="set_scale"):
+        loader.broadcast("set_scale", (number for number in range(3)))
     loader.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from feedline import DataLoader, Loader
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.delivery.state.epochs import Epochs, Start, VirtualPlace
@@ -179,3 +180,14 @@ def test_a_copy_keeps_a_loaded_state_and_set_epoch(twin_of: Any) -> None:
     bench = Bench()
     bench.epochs.set_epoch(7)
     assert twin_of(bench.epochs).begin(bench.order).epoch == 7
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_the_warning_points_to_the_loop(kind: Any) -> None:
+    loader = kind(list(range(8)), 2, shuffle=True, seed=3)
+    next(iter(loader))
+    loader.load_state_dict(loader.state_dict())
+    loader.set_epoch(7)
+    with pytest.warns(StateWarning) as warned:
+        list(loader)
+    assert [warning.filename for warning in warned] == [__file__]

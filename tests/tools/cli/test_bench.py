@@ -13,8 +13,6 @@ from feedline.tools.cli.main import main
 from feedline.tools.measure.harness import Side
 from tests.tools.cli.sweeping import OWN, run_quietly
 
-pytestmark = pytest.mark.sample(4)
-
 
 def test_different_batches_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Side, "open", lambda side, *_, **__: [torch.full((2,), float(side.library == "torch"))])

@@ -63,7 +63,6 @@ def test_packs_datasets_classes_and_functions_of_a_module(tmp_path: Path, module
     assert len(read(tmp_path / "a.lmdb")) == 40
 
 
-@pytest.mark.sample(5)
 @pytest.mark.parametrize("first", FORMATS)
 def test_repacks_from_one_format_to_another(tmp_path: Path, module: str, first: str) -> None:
     run(f"{module}:points", tmp_path / f"first-{SINGLE[first]}", "--format", first)

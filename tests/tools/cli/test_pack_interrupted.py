@@ -11,8 +11,6 @@ import pytest
 
 from tests.tools.write.stores import read
 
-pytestmark = pytest.mark.sample(7)
-
 POINTS = """
 import os, threading
 class Points:

@@ -19,8 +19,6 @@ from feedline.errors import CorruptSource, FeedlineError
 from feedline.tools.write.inspection import inspect
 from tests.tools.write.stores import SHARDED, Mixed
 
-pytestmark = pytest.mark.sample(5)
-
 
 @pytest.mark.parametrize(
     ("values", "text", "example"),

@@ -23,8 +23,6 @@ from tests.tools.write.stores import (
     read,
 )
 
-pytestmark = pytest.mark.sample(5)
-
 pack = partial(feedline.pack, workers=0)
 
 # -- samples that raise -----------------------------------------------------------------------------------------------

@@ -24,8 +24,6 @@ from feedline.tools.write.inspection import inspect
 from feedline.tools.write.opening import open_source
 from tests.tools.write.stores import FORMATS, SHARDED, SINGLE, read
 
-pytestmark = pytest.mark.sample(5)
-
 ARRAYS: dict[str, Any] = {"x": np.arange(20).reshape(10, 2), "y": np.arange(10), "mean": np.zeros(3)}
 
 

@@ -12,8 +12,6 @@ from feedline.errors import BadOption
 from feedline.tools.write.options import Options, as_fields, as_path, check_place
 from feedline.tools.write.writers.contract import FORMATS
 
-pytestmark = pytest.mark.sample(5)
-
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),

@@ -29,8 +29,6 @@ from tests.tools.write.stores import (
     read,
 )
 
-pytestmark = pytest.mark.sample(5)
-
 pack = partial(feedline.pack, workers=0)
 
 
@@ -82,8 +80,10 @@ def test_samples_without_any_bytes_share_a_shard(tmp_path: Path) -> None:
     ("format_", "options"),
     [
         ("hdf5", {"workers": 2}),
-        ("hdf5", {"workers": 2, "start_method": "spawn"}),
-        ("hdf5", {"workers": 2, "start_method": "forkserver"}),
+        *(
+            pytest.param("hdf5", {"workers": 2, "start_method": method}, marks=pytest.mark.slow)
+            for method in ("spawn", "forkserver")
+        ),
         *((format_, {"workers": 3, "engine": "thread"}) for format_ in FORMATS),
     ],
 )

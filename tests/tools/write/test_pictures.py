@@ -12,8 +12,6 @@ from PIL import Image
 from feedline.errors import PackError
 from feedline.tools.write.pictures import Pictures, extension_of
 
-pytestmark = pytest.mark.sample(5)
-
 
 def encoded(image: Any, kind: str, **options: Any) -> bytes:
     out = io.BytesIO()

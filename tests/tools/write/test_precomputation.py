@@ -21,8 +21,6 @@ from tests.datasets.contract import SourceContract
 from tests.datasets.derived.cache.test_cached import Count
 from tests.tools.write.stores import Stream
 
-pytestmark = pytest.mark.sample(2)
-
 
 class Squares:
     def __init__(self, count: int = 50, power: int = 2) -> None:

@@ -20,8 +20,6 @@ from feedline.tools.write.pictures import Pictures
 from feedline.tools.write.prepare import Prepare, named_fields, numbered, plain
 from tests.tools.write.stores import read
 
-pytestmark = pytest.mark.sample(5)
-
 Point = namedtuple("Point", ["x", "y"])
 
 

@@ -27,8 +27,6 @@ from feedline.tools.write.inspection import inspect
 from tests.sampling import examples
 from tests.tools.write.stores import FORMATS, SHARDED, SINGLE, mixed, without_workers
 
-pytestmark = pytest.mark.sample(5)
-
 pack = partial(feedline.pack, workers=0)
 
 

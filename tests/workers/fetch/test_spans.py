@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from feedline.abc.source import StreamSource
+from feedline.abc.source import Repeatable, StreamSource
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.errors import BadOption
@@ -303,3 +303,34 @@ def test_every_worker_of_every_rank_raises_the_error_of_a_broken_stream(
             assert step <= number <= step + world.worker_count
             with pytest.raises(StopIteration):  # raised once, then the stream has ended
                 fetcher(Span(number + world.worker_count, 0))
+
+
+class Vanishing(Repeatable):
+    """Fails after `count` samples, and ends when it is retried."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.place = 0
+
+    def __iter__(self) -> Vanishing:
+        return Vanishing(self.count)
+
+    def __next__(self) -> int:
+        self.place += 1
+        if self.place == self.count + 1:
+            raise OSError("torn")
+        if self.place > self.count:
+            raise StopIteration
+        return self.place - 1
+
+    def try_again(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_the_error_is_raised_if_the_stream_ends_during_a_retry(count: int) -> None:
+    fetcher = guarded(World(), 0, Vanishing(count), "retry")
+    for number in range(count // 2):
+        assert fetcher(Span(number, 0)) == [2 * number, 2 * number + 1]
+    with pytest.raises(OSError, match="torn"):
+        fetcher(Span(count // 2, 0))

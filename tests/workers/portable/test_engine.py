@@ -195,3 +195,12 @@ def test_workers_of_another_engine_do_not_keep_a_pipe_open() -> None:
             (sentinel,) = (child.sentinel for child in multiprocessing.active_children() if child.pid in first.pids)
             first._channels[0].near.close()  # without killing the worker
             assert wait([sentinel], 30) == [sentinel]
+
+
+def test_many_kept_batches_do_not_use_up_the_descriptors() -> None:
+    with at_work(Large()) as engine:
+        answer(engine, Task(100, [0]))
+        before = len(os.listdir("/proc/self/fd"))
+        kept = [batch_of(answer(engine, Task(number, [number]))) for number in range(100)]
+        assert len(os.listdir("/proc/self/fd")) - before <= 64
+    assert [batch[0, 0] for batch in kept] == list(range(100))

@@ -288,3 +288,26 @@ def test_a_worker_that_hangs_right_after_its_fork_is_killed(monkeypatch: pytest.
         monkeypatch.undo()
         engine.replace(0)
         assert answer(engine, Task(0, [0])).kind is ResultKind.DONE
+
+
+class Unreadable(Numbers):
+    """Its state cannot be unpickled."""
+
+    def state_dict(self) -> Any:
+        return ExplodesThere()
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError("nothing is resumed")
+
+
+class ExplodesThere:
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+def test_a_state_that_cannot_be_unpickled_fails_its_batch() -> None:
+    with at_work(Unreadable()) as engine:
+        result = answer(engine, Task(0, [1], snapshot=True))
+        assert result.kind is ResultKind.FAILED
+        assert type(result.payload) is ValueError
+        assert answer(engine, Task(1, [2])).kind is ResultKind.DONE

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from types import SimpleNamespace
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -51,3 +52,17 @@ def test_a_fork_of_a_connected_program_is_rejected(monkeypatch: pytest.MonkeyPat
         finally:
             os._exit(9)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def _module(**functions: Callable[[], object]) -> ModuleType:
+    """Return a stand-in for the module `ray`."""
+    module = ModuleType("ray")
+    vars(module).update(functions)
+    return module
+
+
+def test_one_more_worker_needs_free_resources() -> None:
+    fake = _module(nodes=lambda: [], available_resources=lambda: {"CPU": 0.5, "decoder": 9.0})
+    with pytest.raises(WorkerStartError, match="no resources for worker 4"):
+        cluster.check_room(fake, RayOptions(), 4)
+    cluster.check_room(fake, RayOptions(num_cpus=0.5, resources={"decoder": 3}), 4)

@@ -62,6 +62,10 @@ def _open_handle(one: Shared) -> OpenHandle:
     place = repr(path) if isinstance(path, str) and os.path.exists(path) else "self.path"
     if module == "socket":
         place = "self.address"
+    elif module.startswith("h5py") and getattr(one.value, "swmr_mode", False):
+        opening = "h5py.File({}, 'r', swmr=True)"
+    elif module.startswith("lmdb") and isinstance(path, str) and os.path.isfile(path):
+        opening = "lmdb.open({}, readonly=True, lock=False, subdir=False)"
     return OpenHandle(one.path, one.called, one.trouble, one.advice, opening.format(place))
 
 

@@ -12,8 +12,6 @@ from feedline.tools.write.writers.contract import FORMATS as TABLE
 from feedline.tools.write.writers.contract import format_of
 from tests.tools.write.stores import FORMATS, pack_as, read
 
-pytestmark = pytest.mark.sample(5)
-
 ODD_NAMES = ("näme ☃", "a.b", "a b", "x" * 80, "%s", "select", "con", "0", "-x", "a:b", "path")
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from tests.tools.write.stores import pack_as, read
 
-pytestmark = pytest.mark.sample(5)
-
 FIELDS: dict[str, Any] = {
     "array": np.arange(6, dtype=np.int16).reshape(2, 3),
     "number": 3.5,

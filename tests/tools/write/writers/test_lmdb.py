@@ -12,8 +12,6 @@ from feedline.datasets.formats.lmdb.dataset import META_KEY, key_of
 from feedline.memory.sharing import records
 from tests.tools.write.stores import pack_as, read
 
-pytestmark = pytest.mark.sample(5)
-
 
 def test_lmdb_reads_the_output(tmp_path: Path) -> None:
     path = pack_as("lmdb", tmp_path, [{"x": np.arange(number), "n": number} for number in range(5)]).path

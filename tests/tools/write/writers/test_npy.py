@@ -8,8 +8,6 @@ import pytest
 from feedline.datasets.framework.manifest import FACTS
 from tests.tools.write.stores import pack_as, read
 
-pytestmark = pytest.mark.sample(5)
-
 
 def test_numpy_reads_the_output(tmp_path: Path) -> None:
     samples = [{"x": np.full((2, 3), number, np.int16), "n": number, "s": "ä" * number} for number in range(5)]

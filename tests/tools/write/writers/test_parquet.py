@@ -12,8 +12,6 @@ from feedline.datasets import ParquetDataset
 from feedline.errors import CorruptSource, PackError
 from tests.tools.write.stores import pack_as, read
 
-pytestmark = pytest.mark.sample(5)
-
 
 def test_pyarrow_reads_the_output(tmp_path: Path) -> None:
     samples: list[Any] = [

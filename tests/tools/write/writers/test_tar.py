@@ -12,8 +12,6 @@ from feedline.tools.write.schema import Schema
 from feedline.tools.write.writers.tar import header_of, member_names
 from tests.tools.write.stores import pack_as, read, stored_in
 
-pytestmark = pytest.mark.sample(5)
-
 
 @pytest.mark.parametrize("name", ["000000000.jpg", "a" * 100, "a" * 101, "näme.txt", "x"])
 @pytest.mark.parametrize("size", [0, 1, 511, 8**11 - 1, 8**11, 1 << 40])
