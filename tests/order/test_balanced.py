@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -32,6 +33,11 @@ def test_a_state_with_batches_out_of_order_needs_the_same_dealing(done: int) -> 
             order_of(**options).check(state)
 
 
+# Any: the contents of batches.
+def _lists(plan: Iterable[Any]) -> list[list[int]]:
+    return [block.array.tolist() for block in plan]
+
+
 @pytest.mark.parametrize("options", [{}, {"batch_size": None, "max_cost": 14}])
 def test_skipped_batches_are_those_at_the_beginning(options: dict[str, Any]) -> None:
     """Accelerate resumes by skipping; see `Order.skips`."""
@@ -39,9 +45,9 @@ def test_skipped_batches_are_those_at_the_beginning(options: dict[str, Any]) -> 
     whole = list(sampler)
     order = BalancedOrder(sampler)
     plan = order.plan(Entry(Key(1, 0), 0, order.state_after(3)))
-    assert [block.array.tolist() for block in plan] == whole[3:]
+    assert _lists(plan) == whole[3:]
     again = order.plan(Entry(Key(1, 0), 0, order.plan(Entry(Key(1, 0), 0, order.state_after(3))).state(1)))
-    assert [block.array.tolist() for block in again] == whole[4:]
+    assert _lists(again) == whole[4:]
 
 
 def test_ranks_and_steps_have_random_numbers_of_their_own() -> None:
@@ -51,7 +57,7 @@ def test_ranks_and_steps_have_random_numbers_of_their_own() -> None:
 
 def test_batches_out_of_order_are_resumed() -> None:
     def loader() -> Any:
-        return DataLoader(range(50), batch_sampler=order_of().sampler, num_workers=2, in_order=False)  # type: ignore[arg-type]
+        return DataLoader(range(50), batch_sampler=order_of().sampler, num_workers=2, in_order=False)
 
     first = loader()
     iterator = iter(first)

@@ -95,7 +95,8 @@ def test_packed_batches_keep_the_limits(costs: list[tuple[int, float]], kinds: i
     batches = data.draw(st.integers(1, len(costs)))
     limits = np.array([data.draw(st.integers(100, 400)), 1.5])[:kinds]
     values = np.array(costs)[:, :kinds]
-    packed = pack(*[*fitted(values, limits)][:1], batches, fitted(values, limits)[1])
+    integers, limit = fitted(values, limits)
+    packed = pack(integers, batches, limit)
     if packed is None:
         assert batches < len(costs)
         return

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from feedline.errors import BadOption, BadState
 from feedline.samplers import BalancedBatches
-from feedline.samplers.windows import Windows
+from feedline.samplers.windows import Window, Windows
 from feedline.types import Key
 from tests.sampling import examples
 
@@ -154,9 +154,12 @@ def test_positions_are_read_without_dealing_earlier_windows_again(monkeypatch: p
     """Workers prefetch: batches of later windows are requested before the position in an earlier one is saved."""
     dealt: list[int] = []
     original = Windows._window_of_batches
-    monkeypatch.setattr(
-        Windows, "_window_of_batches", lambda self, number: (dealt.append(number), original(self, number))[1]
-    )
+
+    def note(self: Windows, number: int) -> Window:
+        dealt.append(number)
+        return original(self, number)
+
+    monkeypatch.setattr(Windows, "_window_of_batches", note)
     row = row_of([1] * 400, {"world_size": 2, "batch_size": 2, "window": 4, "tail": "pad"})
     for step in range(80):
         row.batch(step, 0)

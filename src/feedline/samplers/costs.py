@@ -19,6 +19,9 @@ from feedline.system.optional import is_tensor
 from feedline.system.options import checked_count
 from feedline.types import State
 
+# Any: numbers of any kind; `_check` rejects others.
+Values = NDArray[Any]
+
 _PROBES = 1 << 12
 """Samples whose costs a function is asked for to estimate the mean."""
 
@@ -65,7 +68,7 @@ class SampleCosts:
     def __init__(self, costs: object, num_samples: int | None = None) -> None:
         refuse_sampler("costs", costs)
         self._function: Callable[[Any], Any] | None = None
-        self._columns: list[NDArray[np.generic]] = []
+        self._columns: list[Values] = []
         self._means: dict[tuple[float, ...], float] = {}
         self._takes_arrays: bool | None = None
         """Whether the function takes an array of indices; None until it was called."""
@@ -100,7 +103,7 @@ class SampleCosts:
         if num_samples not in (None, self.count):
             raise BadOption(f"costs has {self.count} values, but num_samples={num_samples}. Drop num_samples.")
 
-    def at(self, indices: IndexArray) -> NDArray[np.generic]:
+    def at(self, indices: IndexArray) -> Values:
         """Return the costs of samples: a row for each, a column for each kind; 64-bit integers or floats.
 
         Raises BadOption if a function returned something else. An exception in it is raised unchanged, with a note.
@@ -115,7 +118,7 @@ class SampleCosts:
         return values.astype(np.int64 if values.dtype.kind in "iub" else np.float64)
 
     # Any: the user's function.
-    def _computed(self, function: Callable[[Any], Any], indices: IndexArray) -> NDArray[np.generic]:
+    def _computed(self, function: Callable[[Any], Any], indices: IndexArray) -> Values:
         if self._takes_arrays is None:
             self._takes_arrays = _takes_arrays(function)
         try:
@@ -185,12 +188,12 @@ def _takes_arrays(function: Callable[[Any], Any]) -> bool:
     return values.ndim in (1, 2) and len(values) == 3
 
 
-def _array(values: Any) -> NDArray[np.generic]:
+def _array(values: Any) -> Values:
     return np.asarray(values.detach().cpu() if is_tensor(values) else values)
 
 
 # object: a list, array or tensor.
-def _column(name: str, values: object) -> NDArray[np.generic]:
+def _column(name: str, values: object) -> Values:
     array = _array(values)
     if array.ndim != 1:
         raise BadOption(f"{name} has shape {array.shape}: it must have one number for each sample.")
@@ -198,7 +201,7 @@ def _column(name: str, values: object) -> NDArray[np.generic]:
     return array
 
 
-def _check(name: str, values: NDArray[np.generic], indices: IndexArray | None) -> None:
+def _check(name: str, values: Values, indices: IndexArray | None) -> None:
     if len(values) == 0:
         return
     if values.dtype.kind not in "iufb":

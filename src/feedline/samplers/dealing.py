@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Costs = NDArray[np.int64]
+Values = NDArray[np.int64] | NDArray[np.float64]
 Rows = NDArray[np.int64]
 """Batches of positions in the costs; -1 where a batch has one sample less than others."""
 
@@ -38,7 +39,7 @@ _PAIRS = 1 << 22
 """Pairs of samples that are compared at a time, at most: 32 MB."""
 
 
-def rounded(values: NDArray[np.generic]) -> Costs:
+def rounded(values: Values) -> Costs:
     """Return costs as integers of at least 1, each column in proportion to its mean.
 
     Example:
@@ -51,7 +52,8 @@ def rounded(values: NDArray[np.generic]) -> Costs:
         means = np.maximum(scaled.sum(0) // max(len(scaled), 1), 1)
         scaled = scaled * means.min() // means
     # Batches that are dealt costs of 0 would stay the cheapest, and take all of them.
-    return np.maximum(scaled, 1)
+    positive: Costs = np.maximum(scaled, 1)
+    return positive
 
 
 def deal(costs: Costs, batches: int, group: int) -> Rows:
@@ -142,7 +144,7 @@ def _swap(rows: Rows, costs: Costs, group: int, rounds: int) -> None:
         loads[below] += change
 
 
-def fitted(values: NDArray[np.generic], limits: NDArray[np.generic]) -> tuple[Costs, int]:
+def fitted(values: Values, limits: Values) -> tuple[Costs, int]:
     """Return costs as integers, and the limit that each column then has.
 
     Integers of one kind remain as they are. Others are rounded down to a trillionth of their limit.

@@ -219,18 +219,18 @@ class BatchIndices(Iterable[int]):
     To torch it is a DistributedSampler. Frameworks look for one there to see that ranks already have their shares.
     """
 
-    def __init__(self, batches: DistributedBatches) -> None:
+    def __init__(self, batches: abc.BatchSampler) -> None:
         self.batches = batches
 
     @property
     def rank(self) -> int:
         """The rank whose share this is."""
-        return self.batches.rank
+        return (self.batches.share or Share()).rank
 
     @property
     def num_replicas(self) -> int:
         """Number of ranks."""
-        return self.batches.num_replicas
+        return (self.batches.share or Share()).world_size
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
