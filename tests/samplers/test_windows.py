@@ -190,11 +190,7 @@ def test_other_costs_are_noticed_inside_a_window() -> None:
 def test_max_cost_is_kept_and_batches_are_full() -> None:
     costs = np.random.default_rng(0).lognormal(3, 1, 5000).clip(max=200).astype(int)
     row = row_of(costs, {"world_size": 8, "max_cost": 400, "window": 16, "tail": "exact"})
-    loads = [
-        int(costs[row.batch(step, rank)].sum())  # type: ignore[index]
-        for step in range(len(steps_of(row)))
-        for rank in range(8)
-    ]
+    loads = [int(costs[row.batch(step, rank)].sum()) for step in range(len(steps_of(row))) for rank in range(8)]
     assert max(loads) <= 400
     assert sum(loads) == costs.sum()
     assert np.mean(loads) > 0.85 * 400
