@@ -73,11 +73,12 @@ def costs_of(kind: str, count: int) -> Costs:
     """Return what the samples of a kind cost."""
     generator = np.random.default_rng(0)
     if kind != "rows":
-        return np.minimum(generator.lognormal(0, 1, count) / np.exp(0.5), 8.0)
+        lengths: Costs = np.minimum(generator.lognormal(0, 1, count) / np.exp(0.5), 8.0)
+        return lengths
     costs = np.empty(count)
     for row in range(count):
-        lengths = generator.lognormal(5, 1, 60).clip(max=ROW)
-        whole = lengths[: int(np.searchsorted(np.cumsum(lengths), ROW))]
+        documents = generator.lognormal(5, 1, 60).clip(max=ROW)
+        whole = documents[: int(np.searchsorted(np.cumsum(documents), ROW))]
         costs[row] = (whole**2).sum() + (ROW - whole.sum()) ** 2
     return costs
 
@@ -143,7 +144,7 @@ def train_once(kind: str, deal: Deal, ranks: int, size: int, count: int, window:
     steps = deal(_seconds_of(lengths), ranks, size, count, window)
     with tempfile.TemporaryDirectory(prefix="feedline-steps-") as folder:
         arguments = (ranks, lengths, steps, folder)
-        torch.multiprocessing.spawn(train, arguments, nprocs=ranks)  # type: ignore[attr-defined]
+        torch.multiprocessing.spawn(train, arguments, nprocs=ranks)  # type: ignore[attr-defined, no-untyped-call]
         seconds = float((Path(folder) / "seconds").read_text(encoding="utf-8"))
     figures = figures_of(_seconds_of(lengths), steps)
     return {**figures, "planned": None, "tokens_per_s": int(lengths[steps].sum()) / seconds}

@@ -74,6 +74,14 @@ def test_distribute_gives_it_the_rank() -> None:
         distribute(world(4)[0], 1, 4)
 
 
+def test_a_sharded_loader_gives_it_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    sampler = BalancedBatches(COSTS, 3, window=4, seed=1)
+    loader = Loader(list(range(67)), batch_sampler=sampler, shard=True)
+    assert [batch.tolist() for batch in loader] == list(world(4)[2])
+
+
 def test_the_rank_is_found_when_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = BalancedBatches(COSTS, 3, window=4, seed=1)
     assert sampler.num_replicas == 1

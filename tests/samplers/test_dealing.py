@@ -60,6 +60,13 @@ def test_two_kinds_of_cost_are_both_balanced() -> None:
     assert slowest(costs, np.arange(SAMPLES).reshape(-1, BATCH)).mean() > 2.2
 
 
+def test_a_kind_that_no_sample_of_a_window_has_does_not_matter() -> None:
+    costs = np.stack([log_normal(1), np.zeros(SAMPLES)], axis=1)
+    rows = deal(rounded(costs), RANKS * WINDOW, RANKS)
+    loads = costs[:, 0][rows].sum(1).reshape(-1, RANKS)
+    assert (loads.max(1) / loads.mean(1)).mean() < 1.01
+
+
 def test_micro_batches_of_a_step_are_as_equal_as_its_ranks() -> None:
     costs = log_normal(4)
     rows = deal(rounded(costs[:, None]), RANKS * WINDOW, 4 * RANKS)

@@ -187,6 +187,30 @@ def test_other_costs_are_noticed_inside_a_window() -> None:
             row_of(lambda index: index % 5, other, state)
 
 
+def test_other_costs_are_noticed_between_the_windows_of_what_was_left_over() -> None:
+    """Costs decide how long a window is with `max_cost`, so the position means other samples with other costs."""
+
+    def dealing(world_size: int, **options: Any) -> dict[str, Any]:
+        return {"world_size": world_size, "window": 2, "num_samples": 400, **options}
+
+    before = row_of(lambda index: 5, dealing(8, batch_size=8, window=8)).state(1)
+    row = row_of(lambda index: 5, dealing(1, max_cost=30), before)
+    step = next(step for step in range(1, 99) if row.locate(step) == (1, 0))
+    state = saved(row, step)
+    assert row_of(lambda index: 5, dealing(1, max_cost=30), state).batch(0, 0) is not None
+    for world_size in (1, 2):
+        with pytest.raises(BadState, match="costs have changed"):
+            row_of(lambda index: 7, dealing(world_size, max_cost=30), state)
+
+
+def test_early_positions_are_found_after_many_windows() -> None:
+    row = row_of([1] * 4000, {"world_size": 1, "batch_size": 2, "window": 2, "tail": "pad"})
+    states = [row.state(step) for step in range(5)]
+    for step in range(2000):
+        row.batch(step, 0)
+    assert [row.state(step) for step in range(5)] == states
+
+
 def test_max_cost_is_kept_and_batches_are_full() -> None:
     costs = np.random.default_rng(0).lognormal(3, 1, 5000).clip(max=200).astype(int)
     row = row_of(costs, {"world_size": 8, "max_cost": 400, "window": 16, "tail": "exact"})

@@ -174,7 +174,7 @@ class Pipe(Described):
         )
 
     def balance(
-        self, cost: Callable[[Any], float], batch_size: int, *, ranks: int = 1, window: int = 16, seed: int = 0
+        self, cost: Callable[[Any], object], batch_size: int, *, ranks: int = 1, window: int = 16, seed: int = 0
     ) -> Pipe:
         """Reorder samples within windows, so that the batches of a step cost the same. The result is a stream.
 

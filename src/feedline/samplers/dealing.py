@@ -40,7 +40,7 @@ _PAIRS = 1 << 22
 
 
 def rounded(values: Values) -> Costs:
-    """Return costs as integers of at least 1, each column in proportion to its mean.
+    """Return costs as integers of at least 1. Several columns have about the same mean.
 
     Example:
         >>> rounded(np.array([[1.0], [0.5]])).tolist()
@@ -49,8 +49,8 @@ def rounded(values: Values) -> Costs:
     largest = values.max(axis=0, initial=0)  # a maximum is exact, unlike a mean
     scaled = np.rint(values * ((1 << _BITS) / np.where(largest > 0, largest, 1))).astype(np.int64)
     if scaled.shape[1] > 1:
-        means = np.maximum(scaled.sum(0) // max(len(scaled), 1), 1)
-        scaled = scaled * means.min() // means
+        scaled = (scaled << _BITS) // np.maximum(scaled.sum(0) // len(scaled), 1)
+        scaled >>= max(0, int(scaled.max()).bit_length() - _BITS - 4)
     # Batches that are dealt costs of 0 would stay the cheapest, and take all of them.
     positive: Costs = np.maximum(scaled, 1)
     return positive

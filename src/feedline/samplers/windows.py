@@ -43,7 +43,7 @@ _SUMMARIES = 1 << 8
 _WINDOWS = 0x57696E
 """Mixed into the key of an epoch, so that dealing is independent of the order of the samples."""
 
-# Any: what `Dealing.as_state` returns, the window, the step in it, and the checksum of the window if that is not 0.
+# Any: what `Dealing.as_state` returns, the window, the step in it, and what `Windows._checksum` returns.
 Entry: TypeAlias = list[Any]
 
 
@@ -159,15 +159,14 @@ class Windows:
         """How the windows were dealt of which these were left over."""
         self._first = 0, 0
         """The window and the step in it to begin with."""
-        checksum = None
+        checksum = 0
         if self._dealt and Dealing.of_state(self._dealt[-1][0]) == dealing:
             _, number, step, checksum = self._dealt.pop()
             self._first = number, step
         for entry in self._dealt:
             self._continue_after(entry)
         self._lay_out()
-        if self._first[1]:
-            self._check(self._first[0], checksum)
+        self._check(*self._first, checksum)
 
     def _continue_after(self, entry: Entry) -> None:
         """Begin another row with what was left over of the present one."""
@@ -177,10 +176,10 @@ class Windows:
         )
         row._left_over, row._origin = self._left_over, self._origin
         row._lay_out()
+        row._check(number, step, checksum)
         end, _ = row._bounds(number)
         left: IndexArray = np.empty(0, np.int64)
         if step:
-            row._check(number, checksum)
             window = row.window(number)
             left = window.left(step * row.dealing.world_size)
             end += len(window.places) - window.padding
@@ -189,8 +188,12 @@ class Windows:
         self._origin += max(0, end - len(self._left_over))
         self._left_over = np.concatenate([left, self._left_over[end:]])
 
-    def _check(self, number: int, checksum: object) -> None:
-        if self._summary(number).checksum != checksum:
+    def _checksum(self, number: int, step: int) -> int:
+        """Return what a position depends on: how its window was dealt, or before its first step, where it begins."""
+        return self._summary(number).checksum if step else self._bounds(number)[0]
+
+    def _check(self, number: int, step: int, checksum: object) -> None:
+        if self._checksum(number, step) != checksum:
             raise BadState(
                 "The state was saved inside a window of samples that was dealt in another way: their costs have "
                 "changed since. With other costs, samples would be lost or come twice. Resume with the same costs, or "
@@ -266,13 +269,13 @@ class Windows:
         """Return the position before a step, counted from where the row was entered."""
         number, within = self.locate(step)
         begin, _ = self._bounds(number)
-        checksum = self._summary(number).checksum if within else 0
+        checksum = self._checksum(number, within)
         consumed, origin = self.samples_before(step), self._row_began
         if begin < len(self._left_over):
             dealt = [*self._dealt, [self.dealing.as_state(), number, within, checksum]]
         else:  # nothing is left over any more: a row begins with this window
             origin = self._origin + begin - len(self._left_over)
-            dealt = [[self.dealing.as_state(), 0, within, checksum]]
+            dealt = [[self.dealing.as_state(), 0, within, checksum if within else 0]]
         if self._total is not None:
             origin, consumed = min(origin, self._size), min(consumed, self._size)
         return {"consumed": consumed, "origin": origin, "dealt": dealt}
@@ -285,7 +288,7 @@ class Windows:
             self._kept = {**dict(list(kept.items())[1 - _KEPT :]), number: window}
             self._summaries[number] = window.summary(self.dealing.world_size)
             if len(self._summaries) > _SUMMARIES:
-                del self._summaries[min(self._summaries)]
+                del self._summaries[next(iter(self._summaries))]
             return window
         return kept[number]
 

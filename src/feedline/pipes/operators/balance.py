@@ -18,8 +18,8 @@ from feedline.samplers.dealing import deal, rounded
 from feedline.system.failures import add_note
 from feedline.types import is_finite
 
-# Any: a sample.
-Cost = Callable[[Any], float]
+# Any: a sample. object: any kind of number, which is checked.
+Cost = Callable[[Any], object]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class BalanceOptions:
             cost = cost.item()
         if not is_finite(cost) or cost < 0:
             raise BadOption(f"cost= of {self} returned {cost!r} for a sample. Costs are finite numbers, 0 or more.")
-        return cost
+        return float(cost)
 
 
 class BalancedStream(StreamStage):
