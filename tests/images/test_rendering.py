@@ -60,6 +60,7 @@ def test_noise_is_smoothed_like_with_antialiasing(factor: float) -> None:
     assert np.abs(result.astype(int) - expected.astype(int)).mean() < 6.5
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float16"])
 @pytest.mark.parametrize("channels_first", [True, False])
 @pytest.mark.parametrize("flip", [True, False])
