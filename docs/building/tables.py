@@ -70,16 +70,16 @@ def drop_in_options() -> str:
 
 
 def neutral_options() -> str:
-    """Return the table of `Loader`."""
+    """Return the table of `Loader`: its page in the reference says what each option means."""
     from feedline import DataLoader, Loader
 
     others = options_of(DataLoader)
     rows = []
-    for name, (default, meaning) in options_of(Loader).items():
+    for name, (default, _) in options_of(Loader).items():
         counterpart = COUNTERPARTS.get(name, name)
         assert counterpart in others
-        rows.append((f"`{name}`", default, f"`{counterpart}`", meaning))
-    return table(("option", "default", "in `DataLoader`", "meaning"), rows)
+        rows.append((f"`{name}`", default, f"`{counterpart}`"))
+    return table(("option", "default", "in `DataLoader`"), rows)
 
 
 def methods() -> str:

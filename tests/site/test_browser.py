@@ -18,7 +18,7 @@ import pytest
 from tests.browsing import NARROW, WIDTH
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = ("index.html", "guide/images.html", "reference/loader.html", "reference/options.html", "troubleshooting.html")
+SAMPLE = ("index.html", "guide/images.html", "reference/loader.html", "reference/options.html", "reference/errors.html")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 pytest.importorskip("mkdocs")

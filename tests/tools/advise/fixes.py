@@ -1,7 +1,4 @@
-"""Datasets, the finding that the doctor must have of each, and its fix, whose printed code is run.
-
-`Case.setup` is what a probe would measure of the dataset, so that no probe is needed to get the code.
-"""
+"""Datasets, the finding that the doctor must have of each, and its fix, whose printed code is run."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ import torch.utils.data
 import feedline
 from feedline.loader.base import session_of
 from feedline.system.process import scheduled_s
-from feedline.tools.measure.measured import Measured
-from tests.tools.advise.measurements import measured
 
 # Any, throughout: datasets, loaders, batches, and what the code turns them into.
 Names = dict[str, Any]
@@ -164,9 +159,8 @@ class Case:
     """Other findings that are correct."""
     is_probed: bool = True
     """False if what a probe finds depends on the machine."""
-    setup: Names | Callable[[Any], Names] | None = None
-    """What a probe would measure of the dataset, or what measures it without one; None if its finding has its fix
-    tested with another dataset."""
+    is_fixed: bool = True
+    """False if the fix cannot be tested with it."""
     fixed: Callable[[str, Any], Any] | None = None
     """Creates the fixed dataset from the code and the slow dataset; None if the code creates a loader."""
     own_arguments: Names = field(default_factory=dict)
@@ -184,11 +178,6 @@ class Case:
     @property
     def name(self) -> str:
         return self.source.partition(":")[2]
-
-    def measured(self, dataset: Any) -> Measured:
-        """Return what a probe would measure of the dataset."""
-        assert self.setup is not None
-        return measured(**(self.setup(dataset) if callable(self.setup) else self.setup))
 
     def arguments(self) -> Names:
         """Return the loader's arguments for a short epoch."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,18 +9,14 @@ import torch
 from numpy.typing import NDArray
 
 import feedline
-from feedline.system.timing import Clock
-from feedline.tools.measure.batch import try_batch
 from tests.tools.advise.fixes import (
     WORKER,
-    Names,
     case,
     changed,
     in_loop,
     names_for,
     parts_of,
 )
-from tests.tools.advise.measurements import samples
 from tests.tools.advise.slow_datasets import Healthy
 
 
@@ -36,20 +30,8 @@ def _split(code: str, one: Any) -> Any:
     return {"words": [list(words) for words in zip(*found, strict=True)]}
 
 
-def _tried(given: Any = None) -> Callable[[Any], Names]:
-    """Return what a probe measures of a batch, which is made to take long."""
-
-    def setup(dataset: Any) -> Names:
-        tried = try_batch([dataset[index] for index in range(8)], given, Clock(), is_written=False)
-        assert tried is not None
-        return {"batch": replace(tried, sent_s=0.06)}
-
-    return setup
-
-
 @case(
     "slow-collate",
-    setup=_tried(),
     fixed=changed,
     after=_split,
     gain=WORKER,
@@ -64,7 +46,6 @@ class Objects(Healthy):
 
 @case(
     "slow-collate",
-    setup=_tried(),
     fixed=changed,
     after=lambda code, one: {"values": list(one["values"].T)},
     gain=WORKER,
@@ -110,7 +91,6 @@ def _as_by_default(samples: list[Any]) -> Any:
 @case(
     "slow-collate",
     of=Wide,
-    setup=_tried(_as_by_default),
     only_slow={"collate_fn": _as_by_default},
     gain=(WORKER[0], {**WORKER[1], "batch_size": 128}),
 )
@@ -120,7 +100,6 @@ def needless_collate() -> Any:
 
 @case(
     "floats",
-    setup=_tried(),
     fixed=lambda code, _: Bytes(),
     after=in_loop,
     gain=WORKER,
@@ -146,7 +125,6 @@ _LENGTHS = tuple(np.random.default_rng(0).integers(1, 1000, 640).tolist())
 @case(
     "padding",
     of=lambda: Lengths(320),
-    setup={"samples": samples(lengths=_LENGTHS), "batch": None},
     only_slow={"collate_fn": feedline.collate.pad(lengths=False), "sampler": range(640), "batch_size": 32},
     before=lambda dataset: sorted(len(dataset[index]) for index in range(len(dataset))),
     after=lambda code, one: (one != 0).sum(axis=1).tolist(),

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 import feedline
-from feedline.tools.measure.measured import Held, State, Threads
 from tests.tools.advise.fixes import (
     case,
     changed,
@@ -26,7 +25,6 @@ from tests.tools.advise.fixes import (
     pasted,
     threads_per_s,
 )
-from tests.tools.advise.measurements import MIB, batch, loader, samples
 
 Array = NDArray[Any]
 _TWO = {"num_workers": 2}
@@ -142,18 +140,6 @@ def _images() -> Path:
     return folder.parent
 
 
-@case(needs="PIL")
-class Images(Healthy):
-    def __init__(self) -> None:
-        self.paths = sorted(_images().rglob("*.jpg"))
-
-    def __getitem__(self, index: int) -> Any:
-        from PIL import Image
-
-        with Image.open(self.paths[index % 40]) as image:
-            return np.asarray(image.resize((128, 128))), index % 10
-
-
 # Decoding small images as torchvision does, or Arrow rows, holds the lock for a share close to the threshold.
 @case(needs="PIL", also=("serialised",))
 def image_folder() -> Any:
@@ -182,7 +168,6 @@ def hugging_face() -> Any:
 
 @case(
     "failing-samples",
-    setup={"samples": samples(failed=3, failure="sample 3:\n...")},
     before=lambda dataset: [[index for index in range(32) if index % 10 != 3]],
     same=lambda before, after: np.testing.assert_equal([int(y) for one in after for y in one["y"]], before[0]),
 )
@@ -195,7 +180,6 @@ class Failing(Healthy):
 
 @case(
     "reused-samples",
-    setup={"samples": samples(reused="x")},
     fixed=changed,
     before=lambda _: feedline.DataLoader(Healthy(), batch_size=8, sampler=range(32)),
 )
@@ -225,7 +209,6 @@ class Sorted(Healthy):
 @case(
     "sorted-labels",
     of=lambda: Sorted(80),
-    setup={"samples": samples(sorted_labels="sample[1]"), "loader": loader(is_sequential=True)},
     own_arguments={"sampler": None},
     same=_mixed,
 )
@@ -233,7 +216,7 @@ def sorted_classes() -> Any:
     return feedline.DataLoader(Sorted(), batch_size=32, num_workers=2, persistent_workers=True)
 
 
-@case("copied-random", setup={"state": State(own_generators=("dataset.rng",))}, fixed=_drawing, same=_drawn)
+@case("copied-random", fixed=_drawing, same=_drawn)
 class OwnRandom(Healthy):
     def __init__(self) -> None:
         super().__init__()
@@ -246,7 +229,7 @@ class OwnRandom(Healthy):
         return self.rows[index % 100] * self.draw()
 
 
-@case("copied-random", setup={"state": State(global_generators=("random",))}, fixed=_drawing, same=_drawn)
+@case("copied-random", fixed=_drawing, same=_drawn)
 class GlobalPython(OwnRandom):
     def draw(self) -> float:
         return random.random()
@@ -257,7 +240,6 @@ class GlobalPython(OwnRandom):
 
 @case(
     "unpicklable",
-    setup={"state": State(not_picklable="dataset.transform is a lambda", pickle_advice="Define it elsewhere.")},
     own_arguments=_TWO,
 )
 class Unpicklable(Healthy):
@@ -273,7 +255,6 @@ def _one_by_one(samples: list[Any]) -> Iterator[Any]:
 @case(
     "unpicklable",
     of=Healthy,
-    setup={"batch": batch(not_picklable="it holds a generator")},
     own_arguments={**_TWO, "collate_fn": _one_by_one},
     before=lambda dataset: [[dataset[place] for place in range(first, first + 8)] for first in range(0, 32, 8)],
     after=lambda code, one: list(one),
@@ -285,7 +266,6 @@ def unsendable() -> Any:
 @case(
     "copied-objects",
     of=lambda: LargeList(1000),
-    setup={"state": State(held=(Held("dataset.files", 300_000, 100 * MIB, 20 * MIB),))},
     fixed=pasted(length=1000),
 )
 class LargeList(Healthy):
@@ -303,7 +283,6 @@ class LargeList(Healthy):
 
 @case(
     "waiting",
-    setup={"samples": samples(cpu_share=0.1), "threads": Threads({1: 100.0, 2: 200.0, 8: 780.0})},
     gain=(threads_per_s, {"batch_size": 32, "persistent_workers": True, "num_workers": 1, "engine": "thread"}),
 )
 class Waiting(Healthy):
@@ -312,7 +291,7 @@ class Waiting(Healthy):
         return super().__getitem__(index)
 
 
-@case("serialised", setup={"threads": Threads({1: 1000.0, 2: 1000.0}, 1.0)})
+@case("serialised")
 class Locked(Healthy):
     def __getitem__(self, index: int) -> Any:
         total = 0
@@ -324,11 +303,6 @@ class Locked(Healthy):
 @case(
     "serialised",
     also=("unpicklable",),
-    setup={
-        "state": State(lock="dataset.lock"),
-        "samples": samples(cpu_share=0.1),
-        "threads": Threads({1: 1.0, 2: 1.0}, 1.0),
-    },
 )
 class OwnLock(Healthy):
     """Holds a lock of its own while it makes a sample."""
@@ -356,7 +330,6 @@ class FreeLock(OwnLock):
 
 @case(
     "stragglers",
-    setup={"samples": samples(seconds=(1e-3,) * 190 + (0.05,) * 10, repeated=(("1", 0.05), ("2", 0.05)))},
     own_arguments=_TWO,
     same=equal_in_any_order,
 )
@@ -384,7 +357,6 @@ class OwnThread(Healthy):
 @case(
     "fails-on-threads",
     of=OwnThread,
-    setup={"threads": Threads(failure="..."), "loader": loader(engine="thread")},
     own_arguments=_TWO,
     only_slow={"num_workers": 0},
 )
@@ -399,17 +371,17 @@ class Few(Healthy):
     length = 64
 
 
-@case("workers-restarted", of=Few, setup={"loader": loader(start_s=12.5, workers=2)})
+@case("workers-restarted", of=Few)
 def restarting() -> Any:
     return feedline.DataLoader(Few(), batch_size=8, num_workers=2)
 
 
-@case("too-many-workers", of=Healthy, setup={"loader": loader(workers=16)}, own_arguments=_TWO)
+@case("too-many-workers", of=Healthy, own_arguments=_TWO)
 def too_many_workers() -> Any:
     return feedline.Loader(Computing(), 4, workers=16, persistent=True)
 
 
-@case("too-few-workers", of=Healthy, setup={"loader": loader(workers=1)}, own_arguments=_TWO, is_probed=False)
+@case("too-few-workers", of=Healthy, own_arguments=_TWO, is_probed=False)
 def too_few_workers() -> Any:
     return feedline.DataLoader(Computing(), 8, num_workers=1, persistent_workers=True)
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import feedline
-from feedline.tools.measure.measured import Reopened, SlowImages, SlowRows, State
-from feedline.tools.measure.opened_files import way_of
-from feedline.tools.measure.state import handles_in
-from tests.tools.advise.fixes import WORKER, Names, case, created, pasted, pasted_class
-from tests.tools.advise.measurements import loader, samples
+from tests.tools.advise.fixes import WORKER, case, created, pasted, pasted_class
 
 COUNT = 600
 COLUMNS = 20
@@ -52,18 +47,6 @@ def write_hdf5() -> str:
     return str(path)
 
 
-def _slow(library: str, source: str, name: str) -> Callable[[Any], Names]:
-    """Return what a probe measures of rows in a file of the current folder, which a source reads."""
-
-    def setup(_: Any) -> Names:
-        path = str(Path.cwd() / name)
-        code = f"dataset = feedline.datasets.{source.format(path)}"
-        rows = SlowRows(library, path, 9e-4, source.partition("(")[0], code, row_s=1e-5)
-        return {"samples": samples(rows=rows)}
-
-    return setup
-
-
 def _stacked(code: str, one: Any) -> Any:
     return [np.stack([one[f"x{column}"] for column in range(COLUMNS)], axis=1), one["label"]]
 
@@ -79,7 +62,6 @@ class Rows:
 @case(
     "slow-source",
     needs="pandas",
-    setup=_slow("pandas", "CSVDataset({!r})", "rows.csv"),
     fixed=created,
     after=_stacked,
     gain=WORKER,
@@ -114,7 +96,6 @@ class PandasLabels(Rows):
 @case(
     "slow-source",
     needs="h5py",
-    setup=_slow("h5py", "HDF5Dataset({!r}, fields=('x', 'labels/y'))", "rows.h5"),
     fixed=created,
     gain=WORKER,
 )
@@ -141,7 +122,6 @@ class ChunkedRows(Rows):
     "shared-handle",
     needs="h5py",
     also=("slow-source",),
-    setup=lambda dataset: {"state": State(handles=handles_in(dataset))},
     fixed=pasted(is_open=False),
 )
 class ChunkedInherited(ChunkedRows):
@@ -156,7 +136,6 @@ class ChunkedInherited(ChunkedRows):
 
 @case(
     "slow-source",
-    setup=_slow("", "CSVDataset({!r})", "rows.csv"),
     fixed=created,
     after=_stacked,
     gain=WORKER,
@@ -175,7 +154,6 @@ class CSVAgain(Rows):
 
 @case(
     "slow-source",
-    setup=_slow("", "JSONLines({!r})", "rows.jsonl"),
     fixed=created,
     gain=WORKER,
 )
@@ -209,7 +187,6 @@ def write_parquet() -> str:
 @case(
     "slow-source",
     needs="pyarrow",
-    setup=_slow("pyarrow", "ParquetDataset({!r})", "rows.parquet"),
     fixed=created,
     gain=WORKER,
 )
@@ -231,10 +208,6 @@ class ParquetAgain(Rows):
 SIDE = 224
 
 
-def _oversized(dataset: Any) -> Names:
-    return {"samples": samples(images=SlowImages("Pillow", str(dataset.paths[0]), 1.92e6, (SIDE, SIDE), 9e-4, 2e-4))}
-
-
 def _decoded(code: str, _: Any) -> Any:
     """Paste the code with the path of the sample instead of the file that it names."""
     return pasted_class(Photos, re.sub(r"open\('[^']*'", "open(self.paths[index % 4]", code), "image")
@@ -247,7 +220,7 @@ def _alike(before: Any, after: Any) -> None:
         assert (one.float() - other.float()).abs().mean() < one.float().std() / 20
 
 
-@case("slow-source", needs="PIL", setup=_oversized, fixed=_decoded, same=_alike, gain=WORKER)
+@case("slow-source", needs="PIL", fixed=_decoded, same=_alike, gain=WORKER)
 class Photos(Rows):
     """JPEG files of 1600 x 1200 pixels, decoded in full and resized."""
 
@@ -267,7 +240,7 @@ class Photos(Rows):
         return np.asarray(Image.open(self.paths[index % 4]).convert("RGB").resize((SIDE, SIDE)))
 
 
-@case("slow-source", needs="cv2")
+@case("slow-source", needs="cv2", is_fixed=False)
 class PhotosByOpenCV(Photos):
     """Larger ones with OpenCV, whose calls no hook of Python sees."""
 
@@ -344,7 +317,7 @@ class OpenedLater(Bytes):
         return np.frombuffer(os.pread(self.handle.fileno(), 64, index), np.uint8).copy()
 
 
-@case("shared-handle", setup=lambda dataset: {"state": State(handles=handles_in(dataset))}, fixed=pasted(is_open=False))
+@case("shared-handle", fixed=pasted(is_open=False))
 class OpenBefore(Bytes):
     """Opens it before the workers start."""
 
@@ -358,14 +331,9 @@ class OpenBefore(Bytes):
         return np.frombuffer(self.handle.read(64), np.uint8).copy()
 
 
-def _of_threads(dataset: Any) -> Names:
-    return {"state": State(thread_handles=handles_in(dataset, on_threads=True)), "loader": loader(engine="thread")}
-
-
 @case(
     "shared-handle",
     of=OpenBefore,
-    setup=_of_threads,
     fixed=pasted("(handle.seek(index), np.frombuffer(handle.read(64), np.uint8).copy())[1]", is_open=False),
 )
 def handle_on_threads() -> Any:
@@ -382,18 +350,7 @@ class Reread(Rows):
         return 8 * COUNT
 
 
-def _reopening(rest: str, *, is_whole: bool = True) -> Any:
-    """Register a dataset that opens its file again; `rest` makes a sample of what is kept."""
-
-    def setup(dataset: Any) -> Names:
-        path = str(dataset.path)
-        way = way_of(path, is_whole=is_whole)
-        return {"samples": samples(reopened=(Reopened(path, 200, 80_000, 9e-4, is_whole, *way.kept(path)),))}
-
-    return case("reopened-file", setup=setup, fixed=pasted(rest), gain=WORKER)
-
-
-@_reopening("rows[index % 600]")
+@case("reopened-file", fixed=pasted("rows[index % 600]"), gain=WORKER)
 class Reopening(Reread):
     """Reads a whole file for each of its rows."""
 
@@ -405,7 +362,7 @@ class Reopening(Reread):
         return np.load(self.path)[index % COUNT]
 
 
-@_reopening("np.array([float(value) for value in lines[index % 600].split()])")
+@case("reopened-file", fixed=pasted("np.array([float(value) for value in lines[index % 600].split()])"), gain=WORKER)
 class ReopeningLines(Reread):
     """Reads all lines of a file to deliver one of them."""
 
@@ -419,7 +376,7 @@ class ReopeningLines(Reread):
         return np.array([float(value) for value in lines[index % COUNT].split()])
 
 
-@_reopening("np.array(items[index % 600])")
+@case("reopened-file", fixed=pasted("np.array(items[index % 600])"), gain=WORKER)
 class ReopeningJSON(Reread):
     """Parses a whole file for each of its rows."""
 
@@ -433,7 +390,9 @@ class ReopeningJSON(Reread):
         return np.array(rows[index % COUNT])
 
 
-@_reopening("np.frombuffer(content, np.uint8)[index % 600 * 1000 :][:1000].copy()")
+@case(
+    "reopened-file", fixed=pasted("np.frombuffer(content, np.uint8)[index % 600 * 1000 :][:1000].copy()"), gain=WORKER
+)
 class ReopeningWhole(Bytes, Reread):
     """Reads all bytes of a file for each of its rows."""
 
@@ -442,7 +401,9 @@ class ReopeningWhole(Bytes, Reread):
             return np.frombuffer(file.read(), np.uint8)[index % COUNT * 1000 :][:1000].copy()
 
 
-@_reopening("np.frombuffer((file.seek(index), file.read(64))[1], np.uint8).copy()", is_whole=False)
+@case(
+    "reopened-file", fixed=pasted("np.frombuffer((file.seek(index), file.read(64))[1], np.uint8).copy()"), gain=WORKER
+)
 class ReopeningParts(Bytes, Reread):
     """Reopens a file for each part that it reads."""
 
@@ -452,7 +413,9 @@ class ReopeningParts(Bytes, Reread):
             return np.frombuffer(file.read(64), np.uint8).copy()
 
 
-@_reopening("np.array(list(file.execute('SELECT value FROM rows WHERE id = 1'))[0])", is_whole=False)
+@case(
+    "reopened-file", fixed=pasted("np.array(list(file.execute('SELECT value FROM rows WHERE id = 1'))[0])"), gain=WORKER
+)
 class ReopeningSQLite(Reread):
     def __init__(self) -> None:
         self.path = Path.cwd() / "rows.db"

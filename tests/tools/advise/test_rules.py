@@ -34,7 +34,7 @@ from tests.tools.advise.measurements import HEADROOM, MIB, batch, loader, measur
 HANDLE = OpenHandle("dataset.file", "an open file (io.FileIO)", "All processes share it.", "Keep the path.")
 LAMBDA = State(not_picklable="dataset.f is a lambda", pickle_advice="Define it at the top level.")
 HELD = Held("dataset.files", 1_000_000, 100 * MIB, 20 * MIB)
-PIXELS = FloatField("image", "float32", True, sample_bytes=600_000, saved_s=5e-4)
+PIXELS = FloatField("image", "float32", True, sample_bytes=600_000, convert_s=5e-4, carried_s=0.0)
 OBJECTS = {
     "bytes": MIB,
     "object_bytes": MIB,
@@ -172,7 +172,7 @@ def test_each_problem_is_named_and_no_other(changes: dict[str, Any], expected: s
 def test_gains_compare_the_pipeline_with_and_without_the_problem() -> None:
     assert found(**SLEEPY).gain == pytest.approx(7.7, rel=0.05)
     assert found(batch=batch(**BY_HAND)).gain == pytest.approx((32 + 64) / (32 + 16), rel=0.05)
-    assert found(batch=batch(floats=(replace(PIXELS, saved_s=1.5e-3),), carry_s=0.032)).gain == pytest.approx(4.0)
+    assert found(batch=batch(floats=(replace(PIXELS, carried_s=1e-3),), carry_s=0.032)).gain == pytest.approx(4.0)
     rows = samples(rows=PANDAS)
     assert found(samples=rows, batch=None).gain == pytest.approx(1e-3 / (0.05e-3 + 1e-5), rel=0.01)
     assert found(samples=samples(rows=CHUNKED), batch=None).gain == 5.0

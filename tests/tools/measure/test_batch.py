@@ -50,7 +50,7 @@ def test_floats_that_would_fit_into_bytes(values: Any, found: bool | None) -> No
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 64, 64), np.uint8)
     batch = try_samples([{"image": values(one)} for one in pixels])
     assert batch is not None
-    assert all(field.saved_s > 0 for field in batch.floats)
+    assert all(field.convert_s > 0 for field in batch.floats)
     assert [field.is_scaled for field in batch.floats] == [] if found is None else [found]
     assert all(field.name == "image" for field in batch.floats)
 

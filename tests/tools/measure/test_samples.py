@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from feedline.errors import DatasetFailed
 from feedline.system.timing import Clock
 from feedline.tools.measure.fields import as_array, leaves, size_of
 from feedline.tools.measure.measured import Samples
@@ -133,24 +132,15 @@ def test_a_machine_that_became_slow_causes_no_stragglers() -> None:
     assert run_sampling(clock.ask, iter(range(50)), clock=clock)[0].repeated == ()
 
 
-@pytest.mark.parametrize("share", [0.05, 0.95])
-def test_computing_is_distinguished_from_sleeping(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.process_time", lambda: 0.0)
-    clock = FakeClock(lambda index: 4e-3, share)
-    assert run_sampling(clock.ask, iter(range(20)), clock=clock)[0].cpu_share == pytest.approx(share)
-
-
-def test_cpu_time_of_other_threads_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("share", "others_s", "found"), [(0.05, 0.0, 0.05), (0.95, 0.0, 0.95), (0.01, 4e-3, 1.0)])
+def test_sleeping_is_what_neither_the_sample_nor_other_threads_compute(
+    share: float, others_s: float, found: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A sample that waits for an event loop, or a library's threads, does not sleep."""
     ticks = iter(range(1000))
-    monkeypatch.setattr("time.process_time", lambda: next(ticks) * 4e-3)
-    clock = FakeClock(lambda index: 4e-3, 0.01)
-    assert run_sampling(clock.ask, iter(range(20)), clock=clock)[0].cpu_share == pytest.approx(1.0)
-
-
-def test_a_stream_without_samples_is_empty() -> None:
-    with pytest.raises(DatasetFailed, match="is empty"):
-        run_sampling(lambda index: next(iter(())), iter(range(3)))
+    monkeypatch.setattr("time.process_time", lambda: next(ticks) * others_s)
+    clock = FakeClock(lambda index: 4e-3, share)
+    assert run_sampling(clock.ask, iter(range(20)), clock=clock)[0].cpu_share == pytest.approx(found)
 
 
 def test_sampling_ends_when_the_figures_are_settled() -> None:

@@ -380,7 +380,7 @@ def kinds(proxy: StoreProxy) -> Counter[str]:
 
 
 @needs_s3
-@pytest.mark.parametrize("format_", ["tar", "parquet"])
+@pytest.mark.parametrize("format_", ["tar", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_s3_gets_the_same_bytes_and_a_fixed_number_of_requests_per_shard(
     s3: Any, proxy: StoreProxy, remote: Remote, tmp_path: Path, format_: str
 ) -> None:
@@ -441,7 +441,7 @@ def test_inspect_reads_only_the_manifest_and_readers_notice_a_replaced_object(
     ("fault", "text"),
     [
         ("ExpiredToken", r"credentials have expired"),
-        ("InternalError", r"cannot be written: .*tried 6 times"),
+        pytest.param("InternalError", r"cannot be written: .*tried 6 times", marks=pytest.mark.slow),
     ],
 )
 def test_store_errors_in_the_middle_of_a_run_are_explained_and_it_resumes(

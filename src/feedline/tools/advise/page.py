@@ -97,29 +97,16 @@ def _predicted(recording: Recording) -> JsonObject:
         return {"notes": [str(exc)]}
     grid, faster = run.grid(), run.twice_as_fast()
     best = run.best(grid)
-    return {
-        "all": [
-            {
-                "workers": one.workers,
-                "change": one.change,
-                "samples_per_s": one.samples_per_s,
-                "stall": one.stall,
-                "is_recorded": one.is_recorded,
-                "is_best": one is best,
-                "text": run.compared(one),
-            }
-            for one in (*grid, *faster)
-        ],
-        "notes": [
-            f"Simulated with the times of up to {what_if.GRID_BATCHES} batches from all over the run, without the "
-            "starts of epochs.",
-            *run.assumptions(grid),
-        ],
-    }
+    shown = ("workers", "change", "samples_per_s", "stall", "is_recorded")
+    found = [
+        {**{name: getattr(one, name) for name in shown}, "is_best": one is best, "text": run.compared(one)}
+        for one in (*grid, *faster)
+    ]
+    simulated = f"Simulated with the times of up to {what_if.GRID_BATCHES} batches from all over the run"
+    return {"all": found, "notes": [f"{simulated}, without the starts of epochs.", *run.assumptions(grid)]}
 
 
-# object: JSON values.
-def _plain(table: Table) -> dict[str, object]:
+def _plain(table: Table) -> JsonObject:
     rows = [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in table.rows]
     return {"title": table.title, "heads": list(table.heads), "rows": rows}
 

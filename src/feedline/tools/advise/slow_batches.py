@@ -14,7 +14,7 @@ from feedline.tools.measure.measured import Batch, Measured
 
 _LARGE_FLOATS = 16 << 10
 _CONVERTING = 0.95
-"""Upper bound for the share of the time that floats take."""
+"""Upper bound for the share of a sample's time spent on converting bytes to floats."""
 _CARRYING = 0.3
 """Share of a batch's time spent on collating and sending it."""
 _CARRYING_S = 5e-4
@@ -59,13 +59,14 @@ def _floats(measured: Measured, batch: Batch) -> Iterator[Finding]:
             continue
         what = "multiples of 1/255" if field.is_scaled else "whole numbers from 0 to 255"
         width = np.dtype(field.dtype).itemsize
+        convert_s = min(field.convert_s, _CONVERTING * measured.samples.usual_s)
         moved = f"{field_in('batch', field.name)}.to(device, non_blocking=True).{'float' if width == 4 else 'double'}()"
         yield Finding(
             "floats",
             f"Samples hold {field.dtype} values that fit into bytes.",
             "Return uint8 from the dataset, and convert on the device, in the training loop.",
             f"{field_in('batch', field.name)} = {moved}{'.div_(255)' if field.is_scaled else ''}",
-            gain=gain_of(measured.pipeline_s, min(field.saved_s, _CONVERTING * measured.pipeline_s)),
+            gain=gain_of(measured.pipeline_s, convert_s + field.carried_s),
             evidence=f"All values of {field.name} are {what}: {bytes_text(field.sample_bytes)} a sample where "
             f"{bytes_text(field.sample_bytes / width)} would do",
         )

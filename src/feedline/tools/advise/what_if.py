@@ -214,23 +214,18 @@ class RecordedRun:
 
         The first prediction is the one without workers. The recorded settings are included.
         """
-        orders = [(prefetch, True) for prefetch in sorted({self.prefetch, 2, 8})] + [(self.prefetch, False)]
-        return [
-            self.predict(workers=0),
-            *(
-                self.predict(workers=count, prefetch=prefetch, in_order=in_order)
-                for count in self._counts()
-                for prefetch, in_order in orders
-            ),
-        ]
+        found = [self.predict(workers=0)]
+        for count in self._counts():
+            found += [
+                self.predict(workers=count, prefetch=each, in_order=True) for each in sorted({self.prefetch, 2, 8})
+            ]
+            found.append(self.predict(workers=count, in_order=False))
+        return found
 
     def twice_as_fast(self) -> list[Prediction]:
         """Predict the run with all numbers of workers of the grid, if steps or batches took half as long."""
-        return [
-            self.predict(workers=count, speedup=speedup)
-            for count in (0, *self._counts())
-            for speedup in ("training step", "batches")
-        ]
+        speedups = ("training step", "batches")
+        return [self.predict(workers=count, speedup=one) for count in (0, *self._counts()) for one in speedups]
 
     def _counts(self) -> list[int]:
         most = min(64, max(2 * self.workers, self.cores or 0, 8))

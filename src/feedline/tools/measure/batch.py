@@ -76,21 +76,7 @@ def try_batch(samples: list[Any], given: CollateFunction | None, clock: Clock, *
         return Batch(len(samples), collate_s, copy_s, array_bytes, collate_s, not_picklable=words(exc))
     trial = _Trial(samples, collate, clock, is_written)
     carry_s, object_bytes = trial.carry_s(samples, collate) or collate_s + sent_s, sum(objects.values())
-    faster = trial.by_default(batch) if own is not None else None
-    if faster is None and object_bytes > array_bytes:
-        largest = max(objects, key=objects.__getitem__)
-        kind = type(dict(leaves(batch))[largest]).__name__
-        faster = trial.without_objects(
-            largest, f"{bytes_text(object_bytes)} of it are objects, which are pickled, the largest {largest} ({kind})"
-        )
-    elif faster is None and own is not None:
-        fix = "Stack arrays in one call (np.stack, torch.stack) instead of value by value."
-        faster = Faster(f"{trial.name} takes {shown(collate_s)}", fix)
-    elif faster is None and (count := len(list(leaves(samples[0])))) >= _MANY_FIELDS:
-        faster = Faster(
-            f"Samples have {count} fields, which are collated one by one",
-            "Return fewer and larger fields: one array of many numbers instead of many fields of one.",
-        )
+    faster = trial.faster(batch, objects if object_bytes > array_bytes else {}, is_own=own is not None)
     floats = tuple(trial.floats(carry_s))
     return Batch(
         len(samples), collate_s, copy_s, array_bytes + object_bytes, carry_s, sent_s, object_bytes, faster, floats
@@ -122,6 +108,30 @@ class _Trial:
         """Return the samples with one field changed."""
         return [_changed(one, name, change) for one in self.samples]
 
+    def faster(self, batch: object, objects: Mapping[str, int], *, is_own: bool) -> Faster | None:
+        """Return what takes the time of a batch, and how to save it; None if nothing is known to.
+
+        Args:
+            batch: the batch of the samples.
+            objects: the pickled sizes of its fields of objects, by name; empty if most of it are arrays.
+            is_own: True for a collate function of the user's own.
+        """
+        by_default = self.by_default(batch) if is_own else None
+        if by_default is not None:
+            return by_default
+        if objects:
+            name = max(objects, key=objects.__getitem__)
+            kind = type(dict(leaves(batch))[name]).__name__
+            size = bytes_text(sum(objects.values()))
+            return self.without(name, f"{size} of it are objects, which are pickled, the largest {name} ({kind})")
+        if is_own:
+            fix = "Stack arrays in one call (np.stack, torch.stack) instead of value by value."
+            return Faster(f"{self.name} collates them", fix)
+        if (count := len(list(leaves(self.samples[0])))) >= _MANY_FIELDS:
+            fix = "Return fewer and larger fields: one array of many numbers instead of many fields of one."
+            return Faster(f"Samples have {count} fields, which are collated one by one", fix)
+        return None
+
     def by_default(self, batch: object) -> Faster | None:
         """Return the time of the default collate function, if that makes the same batch."""
         _, other = _first_that_works(_defaults()[:1], self.samples)
@@ -135,7 +145,7 @@ class _Trial:
             then_s,
         )
 
-    def without_objects(self, name: str, cause: str) -> Faster:
+    def without(self, name: str, cause: str) -> Faster:
         """Return the time of a batch of arrays, or of one text for each sample, instead of the objects in a field."""
         value, field = dict(leaves(self.samples[0])).get(name), field_in("sample", name)
         change: Callable[[Any], object]
@@ -168,10 +178,9 @@ class _Trial:
                     continue
                 array = np.asarray(as_array(values[0]))
                 then_s = self.carry_s(self.changed(name, partial(_as_bytes, scale=scale)), self.collate)
-                saved_s = usual_s(partial(_as_floats, small[0], values[0], scale), self.clock)
-                if then_s is not None:
-                    saved_s += max(0.0, carry_s - then_s) / len(self.samples)
-                yield FloatField(name, str(array.dtype), scale > 1, array.nbytes, saved_s)
+                convert_s = usual_s(partial(_as_floats, small[0], values[0], scale), self.clock)
+                carried_s = 0.0 if then_s is None else max(0.0, carry_s - then_s) / len(self.samples)
+                yield FloatField(name, str(array.dtype), scale > 1, array.nbytes, convert_s, carried_s)
                 break
 
 

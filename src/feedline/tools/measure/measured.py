@@ -207,8 +207,10 @@ class FloatField:
     is_scaled: bool
     """True if the values are k/255, False if they are whole numbers from 0 to 255."""
     sample_bytes: int
-    saved_s: float
-    """What a sample saves as bytes: the time to convert it, and its share of a smaller batch."""
+    convert_s: float
+    """Time to convert one sample from bytes."""
+    carried_s: float
+    """What a sample saves of `Batch.carry_s` as bytes."""
 
 
 @dataclass(frozen=True)

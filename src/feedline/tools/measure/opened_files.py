@@ -99,7 +99,7 @@ class OpenedFiles:
         is_whole = self._read_bytes >= sum(map(os.path.getsize, files))
         found = []
         for path in files:
-            way = way_of(path, is_whole=is_whole)
+            way = _way(path, is_whole=is_whole)
             try:
                 again_s = min(usual_s(lambda: way.again(path), clock), most_s / len(files))  # noqa: B023  # called here
             except Exception:  # raised by any library: the file is gone, or cannot be read this way
@@ -110,7 +110,7 @@ class OpenedFiles:
         return tuple(found)
 
 
-class Way(NamedTuple):
+class _Way(NamedTuple):
     """A way to keep a file."""
 
     # object: what a sample no longer makes.
@@ -159,26 +159,26 @@ def _lines(path: str) -> list[str]:
 
 _SHARED = "Read the file once and share its content between all workers."
 _WAYS = {
-    "sqlite": Way(_connected, "file", "sqlite3.connect({})"),
-    "npy": Way(
+    "sqlite": _Way(_connected, "file", "sqlite3.connect({})"),
+    "npy": _Way(
         np.load, "rows", "np.load({}, mmap_mode='c')",
         fix="Map the array on first use: rows are then read from the file as they are needed.",
     ),
-    "json": Way(
+    "json": _Way(
         lambda path: json.loads(Path(path).read_bytes()), "items", "open({})", "feedline.share(json.load(file))",
         fix=_SHARED,
     ),
-    "lines": Way(_lines, "lines", "open({})", "feedline.share(file.readlines())", fix=_SHARED),
-    "bytes": Way(
+    "lines": _Way(_lines, "lines", "open({})", "feedline.share(file.readlines())", fix=_SHARED),
+    "bytes": _Way(
         _content, "content", "open({}, 'rb')", "file.read()", " (as a file: io.BytesIO(content))",
         "Read the file once and keep its content; better still, keep the parsed result.",
     ),
-    "part of a text": Way(lambda path: open(path).close(), "file", "open({})", note="\nfile.seek(0)"),
-    "part": Way(lambda path: open(path, "rb").close(), "file", "open({}, 'rb')", note="\nfile.seek(0)"),
+    "part of a text": _Way(lambda path: open(path).close(), "file", "open({})", note="\nfile.seek(0)"),
+    "part": _Way(lambda path: open(path, "rb").close(), "file", "open({}, 'rb')", note="\nfile.seek(0)"),
 }  # fmt: skip
 
 
-def way_of(path: str, *, is_whole: bool) -> Way:
+def _way(path: str, *, is_whole: bool) -> _Way:
     """Return the way to keep a file; `is_whole` is True if samples read all of it."""
     found = format_of(path)
     if found in ("sqlite", "npy"):

@@ -122,7 +122,10 @@ class _Probe:
         """Make samples; return their measurements, the first ones, what makes them, and whether handles are open."""
         # Before the first sample is made: each worker has its own handle if it is opened on first use.
         reason, advice = not_picklable(dataset, self._until("pickle"))
-        state = State(handles_in(dataset), (), held_in(dataset), (), (), reason, advice, lock_in(dataset))
+        state = State(
+            handles=handles_in(dataset), held=held_in(dataset), lock=lock_in(dataset), not_picklable=reason,
+            pickle_advice=advice,
+        )  # fmt: skip
         self._send("part", "state", state)
         if making.is_map:
             ask, indices = asking(dataset), iter(some_indices(dataset, making.length or 0))

@@ -257,7 +257,8 @@ class LocalPlace(Place):
 
     def _put(self, name: str, data: bytes) -> None:
         path = self.folder / JOB if name == UNFINISHED else self._output / name
-        path.parent.mkdir(exist_ok=True)
+        if path.parent != self.folder:
+            path.parent.mkdir(exist_ok=True)
         write_durably(path, data)
 
     def _take(self, shard: Path, entry: Entry) -> None:
