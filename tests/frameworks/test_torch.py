@@ -16,7 +16,7 @@ from torch.utils.data import IterDataPipe, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from feedline.frameworks.torch import TorchFramework, seed_pipe, shard_pipe
+from feedline.frameworks.torch import TorchFramework, seed_pipe
 from feedline.memory.codec import Views
 from feedline.types import WorkerIdentity
 from tests.memory.tasks import slot
@@ -174,29 +174,6 @@ def pipe() -> IterDataPipe[Any]:
     for _ in range(6):  # makes the traversal slow
         made = made.shuffle()
     return made.sharding_filter()
-
-
-@pytest.mark.slow
-def test_threads_traverse_pipes_one_at_a_time() -> None:
-    failures: list[Exception] = []
-    barrier = threading.Barrier(4)
-
-    def work() -> None:
-        own = pipe()
-        barrier.wait()
-        try:
-            for _ in range(200):
-                seed_pipe(own, 3)
-                shard_pipe(own, 2, 1)
-        except Exception as exc:
-            failures.append(exc)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
 
 
 def test_the_seed_determines_the_order() -> None:

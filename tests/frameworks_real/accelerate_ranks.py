@@ -84,10 +84,6 @@ def cases(folder: Path) -> dict[str, Case]:
         "sequential": (plain(), lambda: DataLoader(Numbers(), BATCH)),
         "shuffled": (plain(), lambda: DataLoader(Numbers(), BATCH, shuffle=True)),
         "seedable": (plain(use_seedable_sampler=True, data_seed=7), lambda: DataLoader(Numbers(), BATCH, shuffle=True)),
-        "torch's sampler, seeded": (
-            plain(),
-            lambda: DataLoader(Numbers(), BATCH, sampler=torch.utils.data.RandomSampler(Numbers()), seed=1),
-        ),
         "seeded": (plain(), lambda: DataLoader(Numbers(), BATCH, shuffle=True, seed=1)),
         "seeded and seedable": (
             plain(use_seedable_sampler=True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,28 +91,6 @@ def test_a_stream_split_by_the_loader_works_with_auto() -> None:
     assert torch.cat(list(loader)).tolist() == list(range(300))
 
 
-@pytest.mark.slow
-def test_workers_come_and_go_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every sample comes once and in order, however often the number changes."""
-    counts = [1, 5, 2, 4, 1, 3] * 20
-
-    def decide(tuning: tuning_module.Tuning, period: Any) -> bool:
-        tuning.count = counts.pop()
-        return True
-
-    monkeypatch.setattr(tuning_module, "_LEAST_BATCHES", 2)
-    monkeypatch.setattr(tuning_module, "_LEAST_S", 0.0)
-    monkeypatch.setattr(tuning_module, "_EVERY", 1)
-    monkeypatch.setattr(tuning_module.Tuning, "decide", decide)
-    monkeypatch.setattr(tuning_module.Tuning, "is_refused", lambda tuning, count: None)
-    for persistent in (False, True):
-        loader = DataLoader(Drawing(), 4, num_workers="auto", engine="process", persistent_workers=persistent, seed=0)
-        for _ in range(2):
-            assert [index for batch in loader for index in batch[0].tolist()] == list(range(400))
-        loader.close()
-    assert len(counts) < 116, "the number changed often"
-
-
 # -- states ------------------------------------------------------------------------------------------------------------
 
 
@@ -165,26 +142,6 @@ def test_a_stream_that_is_not_split_gets_one_worker() -> None:
     assert len(loader.tuning.log) == 1
     one = DataLoader(Stream(9), batch_size=3, num_workers=1, prefetch_factor="auto")
     assert torch.cat(list(one)).tolist() == list(range(9))
-
-
-def in_daemon(connection: Any) -> None:
-    loader = DataLoader(Drawing(40), batch_size=4, num_workers="auto", seed=3)
-    batches = batches_of(loader)
-    assert loader.tuning is not None
-    connection.send((batches, loader.num_workers, loader.tuning.log))
-
-
-def test_a_daemonic_process_makes_batches_itself() -> None:
-    context = multiprocessing.get_context("fork")
-    near, far = context.Pipe()
-    process = context.Process(target=in_daemon, args=(far,), daemon=True)
-    process.start()
-    assert near.poll(60)
-    batches, workers, log = near.recv()
-    process.join()
-    assert batches == batches_of(DataLoader(Drawing(40), batch_size=4, seed=3))
-    assert workers == 0
-    assert "may not start others" in log[0]
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------

@@ -80,22 +80,6 @@ def test_an_array_is_no_state(kind: Any) -> None:
         kind([1, 2, 3], 2).load_state_dict(np.zeros(2))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_has_memory_and_statistics_of_its_own(kind: Any) -> None:
-    workers = {"workers" if kind is Loader else "num_workers": 1}
-    loader = kind([np.zeros(20_000)] * 40, 2, engine="thread", **workers)
-    rest = iter(loader)
-    next(rest)
-    twin = copy.copy(loader)
-    assert sum(1 for _ in twin) == 20
-    twin.close()
-    assert sum(1 for _ in rest) == 19
-    for one in (loader, twin):
-        assert one.stats().total.batches == 20
-        assert one.stats()["overflowed_batches"] == 0, "the epoch goes on in the memory in which it began"
-    loader.close()
-
-
 @pytest.mark.parametrize(("kind", "batch_size"), [(Loader, None), (DataLoader, 5)])
 def test_setting_the_epoch_of_a_copy_leaves_the_loader_alone(kind: Any, batch_size: int | None) -> None:
     def loader() -> Any:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,34 +112,6 @@ def test_loaders_that_are_already_split_stay_unchanged(monkeypatch: pytest.Monke
         assert REBUILDING.own_share(loader) is loader
     assert not REBUILDING.is_sharded(DataLoader(Numbers(), 2))
     assert not REBUILDING.is_sharded(DataLoader(range(SIZE), 2))
-
-
-@pytest.mark.slow
-def test_a_stream_split_across_ranks_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-    node = pytest.importorskip("datasets.distributed")
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    stream = datasets.Dataset.from_dict({"value": list(range(SIZE))}).to_iterable_dataset(num_shards=2)
-    whole: DataLoader[Any] = DataLoader(stream, 4)
-    part: DataLoader[Any] = DataLoader(node.split_dataset_by_node(stream, 0, 2), 4)
-    assert (REBUILDING.is_sharded(whole), REBUILDING.is_sharded(part)) == (False, True)
-
-
-@pytest.mark.slow
-def test_frameworks_keep_a_loader_that_was_made_in_another_process() -> None:
-    """They are prepared for feedline's loaders with the first one, not with the class."""
-    data = pickle.dumps(DataLoader(list(range(4)), 2))
-    program = (
-        "import pickle, sys, types, torch.utils.data\nfrom feedline import DataLoader\n"
-        "sys.modules['speechbrain'] = types.ModuleType('speechbrain')\n"
-        "assert not hasattr(DataLoader, '_speechbrain_recovery_skip_to')\n"
-        f"loader = pickle.loads({data!r})\n"
-        "assert hasattr(DataLoader, '_speechbrain_recovery_skip_to')\n"
-        "assert len(list(loader)) == 2\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True, "seed": 1}, {"num_workers": 1}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -55,25 +54,6 @@ def test_a_batch_is_freed_before_the_next_is_made(kind: Any) -> None:
 
 
 # -- state ---
-
-
-def test_an_iteration_that_another_thread_starts_meanwhile_keeps_its_own_order() -> None:
-    plain: list[int] = []
-
-    class Interrupted(DataLoader[Any]):
-        is_first = True
-
-        def _new_iterator(self, order: Any) -> Any:
-            if self.is_first:
-                self.is_first = False
-                other = threading.Thread(target=lambda: plain.extend(len(batch) for batch in self))
-                other.start()
-                other.join()
-            return super()._new_iterator(order)
-
-    loader = Interrupted(list(range(10)), 4, shuffle=True, seed=2)
-    assert len([batch for epoch in islice(loader.virtual_epochs(7), 1) for batch in epoch]) == 7
-    assert plain == [4, 4, 2], "an epoch that ends"
 
 
 def test_a_distant_position_is_reached_at_once() -> None:

@@ -162,9 +162,7 @@ def test_a_state_of_one_loader_loads_into_the_other() -> None:
 # Streams
 
 
-@pytest.mark.parametrize(
-    ("generator", "eagerly"), [("random", True), ("numpy", False), ("torch", False), ("own", False), ("own", True)]
-)
+@pytest.mark.parametrize(("generator", "eagerly"), [("random", True), ("torch", False), ("own", True)])
 def test_a_stream_that_shuffles_itself_is_the_same_on_every_engine(generator: str, eagerly: bool) -> None:
     def orders(workers: int, **options: Any) -> list[Any]:
         dataset = datasets.ShuffledStream(13, generator, eagerly=eagerly)

@@ -72,32 +72,11 @@ class Boxes(Batches):
         self.buffer[place][0] = number
 
 
-class Singles:
-    """A sampler with one object for all indices."""
-
-    def __init__(self, buffer: Any) -> None:
-        self.buffer = buffer
-
-    def __len__(self) -> int:
-        return N
-
-    def __iter__(self) -> Iterator[Any]:
-        for number in range(N):
-            self.buffer["n" if isinstance(self.buffer, dict) else 0] = number
-            yield self.buffer
-
-
 BUFFERS: dict[str, Callable[[], Batches]] = {
     "list": lambda: Batches([0] * BATCH),
     "array": lambda: Batches(np.zeros(BATCH, np.int64)),
     "tensor": lambda: Batches(torch.zeros(BATCH, dtype=torch.int64)),
     "lists": lambda: Boxes([[0] for _ in range(BATCH)]),
-}
-SINGLES: dict[str, Callable[[], Any]] = {
-    "list": lambda: [0],
-    "dict": lambda: {"n": 0},
-    "array": lambda: np.zeros(1, np.int64),
-    "tensor": lambda: torch.zeros(1, dtype=torch.int64),
 }
 
 
@@ -117,26 +96,6 @@ def test_batches_keep_the_contents_they_were_yielded_with(buffer: str, engine: s
     loader = DataLoader(Squares(hold.gate), batch_sampler=BUFFERS[buffer](), seed=1, **ENGINES[engine])
     assert flat(loader) == list(range(N))
     assert hold.moved > 0
-
-
-@pytest.mark.parametrize(
-    ("engine", "buffer", "batch_size"),
-    [
-        ("inline", "list", BATCH),
-        ("inline", "tensor", None),
-        ("thread", "dict", BATCH),
-        ("thread", "array", None),
-        ("process", "dict", None),
-        ("process", "tensor", BATCH),
-    ],
-)
-def test_indices_keep_the_contents_they_were_yielded_with(
-    buffer: str, engine: str, batch_size: int | None, hold: Hold
-) -> None:
-    """Even within one batch, where torch would deliver its last sample several times."""
-    gate = None if engine == "inline" else hold.gate
-    loader = DataLoader(Squares(gate), batch_size, sampler=Singles(SINGLES[buffer]()), seed=1, **ENGINES[engine])
-    assert flat(loader) == list(range(N))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -147,10 +147,6 @@ class BulkSwitchedOff(Squares):
     __getitems__ = None
 
 
-class Growing(Squares):
-    """Can be made longer after the loader was built."""
-
-
 # Iterable datasets
 
 
@@ -218,13 +214,6 @@ class FailingIterable(IterableDataset[int]):
             if value == self.at:
                 raise ValueError(f"cannot read value {value}")
             yield value
-
-
-class FailingStart(IterableDataset[int]):
-    """Raises before anything is yielded."""
-
-    def __iter__(self) -> Iterator[int]:
-        raise OSError("cannot open the stream")
 
 
 # What a worker sees

@@ -180,7 +180,13 @@ def odd_tensor(samples: list[torch.Tensor], kind: str, resolved: bool = False) -
     return made.resolve_conj().resolve_neg() if resolved and kind in ("conjugate", "negative") else made
 
 
-@pytest.mark.parametrize("kind", ODD_TENSORS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[] if kind in ("negative", "leaf", "overlapping", "attributes") else pytest.mark.slow)
+        for kind in ODD_TENSORS
+    ],
+)
 def test_odd_tensors_from_workers(process_parity: Parity, kind: str) -> None:
     """They arrive as from torch's workers or, which is better, as they left the dataset.
 

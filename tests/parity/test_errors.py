@@ -16,6 +16,8 @@ from tests.parity.children import in_a_child
 from tests.parity.observation import Failure
 from tests.parity.sides import Parity, Side, same_inline, same_with_workers
 
+pytestmark = pytest.mark.workers(1)
+
 Make = Callable[[int], BaseException]
 
 ORDINARY: dict[str, tuple[Make, str]] = {
@@ -40,7 +42,6 @@ def drain(loader: Any, limit: int = 50) -> list[Any]:
     raise AssertionError("the loader never ends")
 
 
-@pytest.mark.workers(1)
 @pytest.mark.parametrize("name", ORDINARY)
 def test_an_exception_of_the_dataset_keeps_its_type(parity: Parity, name: str) -> None:
     make, text = ORDINARY[name]
@@ -75,11 +76,6 @@ def test_batches_of_an_iterable_dataset_around_a_failure(parity: Parity, batch_s
     parity.same(lambda side: drain(side.loader(datasets.FailingIterable(3), batch_size=batch_size)))
 
 
-def test_an_iterable_dataset_that_cannot_start(parity: Parity) -> None:
-    parity.same_failure(lambda side: list(side.loader(datasets.FailingStart(), batch_size=2)), "cannot open the stream")
-
-
-@pytest.mark.workers(1)
 @pytest.mark.parametrize("invalid", ["a", 1.5])
 def test_a_sampler_that_yields_invalid_indices(parity: Parity, invalid: object) -> None:
     def code(side: Side) -> object:
@@ -126,7 +122,6 @@ def test_an_iterator_after_an_exception_of_its_sampler(side: Side, at: str, batc
 # Exceptions that are hard to transfer
 
 
-@pytest.mark.workers(1)
 @pytest.mark.parametrize(
     ("make", "text"),
     [

@@ -14,7 +14,7 @@ from torch.utils.data import (
 )
 
 from tests.parity import datasets
-from tests.parity.sides import Parity, Side, same_as_it_is, same_inline
+from tests.parity.sides import Parity, Side, same_as_it_is
 
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 12, 100)
 BATCH_SIZES = (1, 2, 3, 4, 5, 7, 64, 101)
@@ -46,15 +46,6 @@ def test_the_length_for_a_map_dataset(side: Side, drop_last: bool) -> object:
         loader = side.kind(datasets.Squares(n), batch_size=batch_size, drop_last=drop_last)
         lengths.append((n, batch_size, len(loader)))
     return lengths
-
-
-@same_inline
-def test_a_dataset_that_grew_is_delivered_whole_in_the_next_epoch(side: Side) -> object:
-    dataset = datasets.Growing(3)
-    loader = side.loader(dataset, batch_size=2)
-    first = list(loader)
-    dataset.n = 6
-    return first, len(loader), list(loader)
 
 
 def sampler_cases() -> dict[str, Any]:

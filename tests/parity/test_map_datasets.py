@@ -111,22 +111,6 @@ def test_every_kind_of_dataset(side: Side, name: str) -> object:
 # `__getitems__`
 
 
-@same_inline
-def test_getitems_gets_the_list_of_indices_and_only_that(side: Side) -> object:
-    asked: list[Any] = []
-
-    class Asked(datasets.Squares):
-        def __getitems__(self, indices: list[int]) -> list[int]:
-            asked.append((type(indices), list(indices)))
-            return list(indices)
-
-        def __getitem__(self, index: int) -> Any:
-            raise AssertionError("one by one")
-
-    batches = list(side.loader(Asked(5), batch_size=2))
-    return batches, asked
-
-
 # Vectorised reading must not be visible
 
 

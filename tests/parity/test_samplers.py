@@ -15,6 +15,8 @@ from torch.utils.data import (
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side, same, same_inline
 
+pytestmark = pytest.mark.workers(1)
+
 N = 11
 
 
@@ -141,15 +143,3 @@ def test_with_workers_the_sampler_is_read_no_further_ahead_than_by_torch(worker_
     fresh.same(code)
     too_far = [pair for pair in zip(read[True], read[False], strict=True) if pair[0] > pair[1] + extra[0]]
     assert not too_far, read
-
-
-@same_inline
-def test_a_sampler_may_react_to_the_loop_inline(side: Side) -> object:
-    """Hard-example mining: the loop appends to the list it is being fed from."""
-    order = [0, 1, 2]
-    seen = []
-    for batch in side.loader(datasets.Squares(N), sampler=order, batch_size=1):
-        seen.append(batch)
-        if len(order) < 8:
-            order.append(len(order))
-    return seen

@@ -13,6 +13,8 @@ from feedline.loader.rebuilding import TorchRebuilding
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side, same
 
+pytestmark = pytest.mark.workers(1)
+
 
 class Squared:
     """Wraps an iterator of batches, like those of torch-geometric."""
