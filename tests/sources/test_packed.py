@@ -96,6 +96,7 @@ class TestHDF5(Packed):
 
 class TestLMDB(Packed):
     format, pattern = "lmdb", "all.lmdb"
+    takes_fields = True
 
 
 class TestTar(Packed):

@@ -1,4 +1,4 @@
-"""The order of shards. How streams use it is tested in test_stream.py and test_sticky.py."""
+"""The order of shards. How streams use it is tested in test_shard_stream.py and test_sticky.py."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pytest
 
@@ -29,17 +29,37 @@ needs_s3 = pytest.mark.skipif(
 Fault = Callable[["Request"], str | None]
 
 
-class Request:
+class Request(NamedTuple):
     """A request that arrived: which file, which bytes, and how many requests came before it."""
 
-    def __init__(self, path: str, start: int, stop: int, number: int) -> None:
-        self.path = path
-        self.start = start
-        self.stop = stop
-        self.number = number
+    path: str
+    start: int
+    stop: int
+    number: int
 
 
-class WebServer(ThreadingHTTPServer):
+class _Server(ThreadingHTTPServer):
+    """A server on a free port, which ends with the connections that are open."""
+
+    daemon_threads = True
+    block_on_close = True
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass  # the tests include clients that disconnect early
+
+    def close_all(self) -> None:
+        """Do nothing: a connection serves one request."""
+
+
+class _QuietHandler(BaseHTTPRequestHandler):
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+class WebServer(_Server):
     """Serves a folder by ranges. `fault` returns what goes wrong with a request, or None:
 
     "drop" sends half of the range and closes the connection, "refuse" closes it at once, a number is the status of the
@@ -47,11 +67,8 @@ class WebServer(ThreadingHTTPServer):
     "bytes ..." with this one, "surplus" sends more than the range, and a redirect to "...flood..." has a large body.
     """
 
-    daemon_threads = True
-    block_on_close = True
-
     def __init__(self, folder: Path, certificate: Path | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.certificate = certificate
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -83,9 +100,6 @@ class WebServer(ThreadingHTTPServer):
             self._open.discard(request)
         super().shutdown_request(request)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # the tests include clients that disconnect early
-
     def close_all(self) -> None:
         """Close connections that clients keep open, so that their threads end."""
         with self.lock:
@@ -98,13 +112,10 @@ SURPLUS = 1 << 26
 """How many unrequested bytes a server sends."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(_QuietHandler):
     protocol_version = "HTTP/1.1"
     server: WebServer
     redirected: ClassVar[int] = 302
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
 
     def _flood(self) -> None:
         piece = bytes(1 << 16)
@@ -171,30 +182,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._flood()
 
 
-class Proxy(ThreadingHTTPServer):
+class Proxy(_Server):
     """Forwards requests to the web servers of the hosts that it knows, through a tunnel or one by one."""
 
-    daemon_threads = True
-    block_on_close = True
-
     def __init__(self, hosts: dict[str, WebServer]) -> None:
-        super().__init__(("127.0.0.1", 0), _ProxyHandler)
+        super().__init__(_ProxyHandler)
         self.hosts = hosts
         self.asked: list[tuple[str, str, str | None]] = []
         """Method, target and user of every request."""
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass
 
-    def close_all(self) -> None:
-        """Do nothing: a connection serves one request."""
-
-
-class _ProxyHandler(BaseHTTPRequestHandler):
+class _ProxyHandler(_QuietHandler):
     server: Proxy
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
 
     def _web_server(self, host: str) -> WebServer | None:
         self.server.asked.append((self.command, self.path, self.headers.get("Proxy-Authorization")))
@@ -234,7 +233,7 @@ class _ProxyHandler(BaseHTTPRequestHandler):
             self.wfile.write(answer.read())
 
 
-class StoreProxy(ThreadingHTTPServer):
+class StoreProxy(_Server):
     """Stands in front of a store. `fault` takes the method, path and headers of a request, and returns what goes wrong:
 
     "reset" sends half of the body and closes the connection, "stall" sends half of it and waits until `release` is
@@ -243,8 +242,6 @@ class StoreProxy(ThreadingHTTPServer):
     Objects of S3 are listed `page` at a time.
     """
 
-    daemon_threads = True
-    block_on_close = True
     statuses: ClassVar[dict[str, int]] = {
         "SlowDown": 503,
         "ExpiredToken": 400,
@@ -254,7 +251,7 @@ class StoreProxy(ThreadingHTTPServer):
     }
 
     def __init__(self, behind: str) -> None:
-        super().__init__(("127.0.0.1", 0), _StoreHandler)
+        super().__init__(_StoreHandler)
         self.behind = behind.removeprefix("http://")
         self.fault: Callable[[str, str, Any], str | None] = lambda method, path, headers: None
         self.asked: list[tuple[str, str]] = []
@@ -267,19 +264,13 @@ class StoreProxy(ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass
-
     def close_all(self) -> None:
         """Release the requests that wait: a connection serves one request."""
         self.release.set()
 
 
-class _StoreHandler(BaseHTTPRequestHandler):
+class _StoreHandler(_QuietHandler):
     server: StoreProxy
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
 
     def do_GET(self) -> None:
         if "Expect" in self.headers:

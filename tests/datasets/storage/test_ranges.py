@@ -1,4 +1,4 @@
-"""Ranges that are read together. The property tests of `coalesced` are in tests/datasets/formats/tar/test_index.py."""
+"""Ranges that are read together. The property tests of `coalesced` are in tests/datasets/framework/test_shard_files.py."""
 
 from __future__ import annotations
 

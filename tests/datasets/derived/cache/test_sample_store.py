@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,6 @@ from feedline.errors import CorruptSource
 from feedline.memory.sharing.records import NotARecord
 from feedline.testing.asserting import apart
 from tests.sampling import examples
-
-pytestmark = pytest.mark.sample(4)
 
 HEAD = Head(bytes(32), 50)
 
@@ -179,29 +176,6 @@ def test_writers_killed_at_any_moment_do_not_break_the_store(where: str, tmp_pat
         found = store.get(index)
         if isinstance(found, Encoded):
             assert bytes(found.data) == b"%d-" % index * (1 + index % 300)
-    store.close()
-
-
-def test_sizes_in_a_damaged_file_are_not_trusted(tmp_path: Path) -> None:
-    path = tmp_path / "many"
-    file_store(path, Head(bytes(32), 1_000_000)).close()
-    os.truncate(path, 1 << 16)
-    assert SampleStore(SharedFile(path), limit=0).head() is None, "it declares more entries than fit"
-    path = tmp_path / "samples"
-    store = file_store(path)
-    assert store.put(0, Encoded(b"zero"))
-    store.close()
-    data = bytearray(path.read_bytes())
-    data[4096 + 8 : 4096 + 16] = (1 << 40).to_bytes(8, "little")  # the size in the first entry
-    data[128:136] = (1 << 50).to_bytes(8, "little")  # the end of all samples
-    path.write_bytes(data)
-    assert SampleStore(SharedFile(path), limit=0).open(HEAD)
-    store = file_store(path)
-    tracemalloc.start()
-    assert store.get(0) is None
-    assert 0 in store.damaged
-    assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    tracemalloc.stop()
     store.close()
 
 

@@ -5,7 +5,6 @@ import csv
 import gzip
 import io
 import lzma
-import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ import feedline
 from feedline.datasets import CSVDataset
 from feedline.datasets.formats.csv import dataset as module
 from feedline.datasets.formats.csv import parsing
-from feedline.errors import BadOption, CorruptSource, DataWarning, PerformanceWarning, SourceError
+from feedline.errors import BadOption, CorruptSource, PerformanceWarning, SourceError
 from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.sampling import examples
@@ -103,27 +102,6 @@ class TestSeveralCompressedFilesThatAreNotKept(SourceContract):
 
     def samples(self) -> list[Any]:
         return [(sample["name"], sample["number"]) for sample in samples()]
-
-
-def test_the_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = dataset_of(tmp_path / "a.csv", text_of(samples()))
-    assert len(first) == COUNT
-    monkeypatch.setattr(parsing.Parser, "batches", None)
-    for dataset in (first, pickle.loads(pickle.dumps(first)), CSVDataset(tmp_path / "a.csv", cache=tmp_path / "cache")):
-        assert_same(list(dataset), samples())
-    assert dataset.column_types == first.column_types
-
-
-@pytest.mark.parametrize("damage", ["cut off", "changed"])
-def test_a_damaged_copy_is_made_again(damage: str, tmp_path: Path) -> None:
-    assert len(dataset_of(tmp_path / "a.csv", text_of(samples()))) == COUNT
-    (kept,) = (tmp_path / "cache").glob("*.csv")
-    content = kept.read_bytes()
-    kept.write_bytes(content[:500] if damage == "cut off" else content[:500] + b"\xff" + content[501:])
-    dataset = CSVDataset(tmp_path / "a.csv", cache=tmp_path / "cache")
-    with pytest.warns(DataWarning, match="made again"):
-        assert_same(list(dataset), samples())
-    assert kept.read_bytes() == content
 
 
 def test_without_a_folder_to_write_to_it_works(tmp_path: Path) -> None:

@@ -49,29 +49,6 @@ def reference(root: Path) -> list[str]:
     return found
 
 
-def test_the_order_equals_torchvisions(tmp_path: Path) -> None:
-    touch(
-        tmp_path,
-        "b/1",
-        "b/x/1",
-        "b/x-y/1",
-        "b/x/z/1",
-        "b-c/1",
-        "a/10",
-        "a/9",
-        "A/1",
-        "ä/1",
-        "top",
-        "a/B",
-        "a/b",
-        "c/.hidden",
-    )
-    (tmp_path / "empty").mkdir()
-    assert paths(tmp_path) == reference(tmp_path)
-    assert paths(tmp_path)[0] == "top"
-    assert {directory.path for directory in scan(str(tmp_path), None)} >= {"empty", "b/x/z"}
-
-
 names = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=["Cs"]), min_size=1, max_size=3).filter(
     lambda name: name not in (".", "..")
 )

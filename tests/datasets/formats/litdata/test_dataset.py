@@ -19,7 +19,7 @@ from PIL import Image
 import feedline
 from feedline.datasets import LitDataDataset, MDSDataset, open_dataset
 from feedline.datasets.formats.litdata.leaves import decoding_of
-from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from feedline.errors import BadOption, CorruptSource
 from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.litdata.chunks import LEAF, NUMPY, write
@@ -220,19 +220,6 @@ def test_an_index_of_mds_or_litdata_names_the_right_class(tmp_path: Path) -> Non
     (path / "index.json").write_text('{"shards": [], "version": 2}')
     with pytest.raises(CorruptSource, match="MDSDataset"):
         LitDataDataset(path)
-
-
-def test_missing_and_changed_files(tmp_path: Path) -> None:
-    path = write(tmp_path / "x", CHUNKS)
-    with contextlib.closing(LitDataDataset(path, "label")) as dataset:
-        assert dataset[0] == -5
-        (path / "chunk-0-2.bin").unlink()
-        with pytest.raises(SourceError, match="chunk-0-2"):
-            dataset[20]
-        with open(path / "chunk-0-0.bin", "ab") as file:
-            file.write(b"x")
-        with pytest.raises(SourceChanged, match="chunk-0-0"):
-            dataset[0]
 
 
 @pytest.mark.parametrize("tokens", [False, True])

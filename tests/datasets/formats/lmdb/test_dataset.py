@@ -22,7 +22,7 @@ from PIL import Image
 import feedline
 from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.formats.lmdb import environment
-from feedline.errors import BadOption, CorruptSource, DataWarning, SourceChanged, SourceError
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.memory.sharing import records
 from feedline.testing.asserting import apart, assert_same
 from tests.datasets.contract import SourceContract
@@ -85,20 +85,6 @@ class TestRawArrays(SourceContract):
         return arrays
 
 
-class TestRecords(SourceContract):
-    takes_fields = True
-
-    @pytest.fixture(autouse=True)
-    def store(self, tmp_path: Path) -> None:
-        self.path = write_records(tmp_path / "records.lmdb")
-
-    def make_source(self, **options: Any) -> LMDBDataset:
-        return LMDBDataset(self.path, **options)
-
-    def samples(self) -> list[Any]:
-        return SAMPLES
-
-
 def test_feedline_records_are_decoded_by_default(tmp_path: Path) -> None:
     path = write_records(tmp_path / "x.lmdb")
     dataset = LMDBDataset(path)
@@ -108,14 +94,6 @@ def test_feedline_records_are_decoded_by_default(tmp_path: Path) -> None:
     assert LMDBDataset(path, decode="bytes")[0] == records.encode(SAMPLES[0])
     gc.collect()
     assert not environment._open
-
-
-@pytest.mark.parametrize("value", [None, [1, 2], {"a": 1}, 2**70, np.str_("a")], ids=repr)
-def test_values_without_a_column_are_collated(tmp_path: Path, value: Any) -> None:
-    dataset = LMDBDataset(write_records(tmp_path / "x.lmdb", [{"x": value, "y": 1}] * 3))
-    assert dataset.read_columns(np.array([0, 2])) is None
-    assert_same(dataset[1], {"x": value, "y": 1})
-    dataset.close()
 
 
 def test_a_database_without_feedline_metadata_gives_bytes(tmp_path: Path) -> None:
@@ -309,33 +287,6 @@ def test_a_database_that_other_code_in_this_process_has_open(tmp_path: Path) -> 
     dataset = LMDBDataset(path)
     assert len(dataset) == COUNT
     dataset.close()
-
-
-def test_keys_are_kept_in_the_cache_until_the_database_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, cache = write(tmp_path / "x", [(b"b", b"2"), (b"a", b"1")]), tmp_path / "cache"
-    for _ in range(2):
-        dataset = LMDBDataset(path, cache=cache)
-        assert list(dataset) == [b"1", b"2"]
-        dataset.close()
-    (file,) = cache.glob("*.keys")
-    scans: list[Any] = []
-    monkeypatch.setattr("feedline.datasets.formats.lmdb.dataset.Packed.__init__", lambda *_, **__: scans.append(1))
-    dataset = LMDBDataset(path, cache=cache)
-    assert list(dataset) == [b"1", b"2"]
-    assert scans == []
-    dataset.close()
-    monkeypatch.undo()
-    content = file.read_bytes()
-    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    dataset = LMDBDataset(path, cache=cache)
-    with pytest.warns(DataWarning, match="is made again"):
-        assert list(dataset) == [b"1", b"2"]
-    dataset.close()
-    write_elsewhere(path, b"ab")
-    dataset = LMDBDataset(path, cache=cache)
-    assert list(dataset) == [b"1", b"new", b"2"]
-    dataset.close()
-    assert list(cache.glob("*.keys")) == [file]
 
 
 def picture(number: int, kind: str = "PNG") -> bytes:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import pickle
 import threading
 import uuid
 from typing import Any
@@ -15,8 +14,6 @@ from feedline.datasets.formats.sql import query
 from feedline.errors import SourceError
 from feedline.types import EngineName
 from tests.datasets.formats.sql.people import COUNT, make_postgres
-
-pytestmark = pytest.mark.sample(4)
 
 QUERY = "SELECT * FROM people"
 KILL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'feedline'"
@@ -90,29 +87,6 @@ def test_a_query_whose_backend_is_killed_fails_after_all_attempts(
         connection.execute("INSERT INTO calm VALUES (true)")
         assert doomed[1] == -8
     doomed.close()
-
-
-def _everything(exc: BaseException | None) -> str:
-    text = ""
-    while exc is not None:
-        text += repr(exc) + str(exc)
-        exc = exc.__cause__
-    return text
-
-
-def test_the_password_is_pickled_but_never_shown(postgres: Any) -> None:
-    make_postgres(postgres)
-    dataset = SQLDataset(postgres.address("s3cret"), QUERY, key="id")
-    assert "s3cret" not in repr(dataset)
-    assert "s3cret" not in repr(dataset.address)
-    assert "s3cret" not in repr(dataset.stream())
-    assert b"s3cret" in pickle.dumps(dataset)
-    bad = SQLDataset(postgres.address("s3cret"), "SELECT 's3cret' FROM nobody", key="id")
-    with pytest.raises(SourceError) as caught:
-        len(bad)
-    assert "s3cret" not in _everything(caught.value)
-    dataset.close()
-    bad.close()
 
 
 def test_types(postgres: Any) -> None:

@@ -46,17 +46,6 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_an_index_is_built_once(path: Path, tmp_path: Path, scans: list[str]) -> None:
-    first = get(path, tmp_path / "index")
-    assert first.count == 20
-    second = get(path, tmp_path / "index")
-    assert same(first, second)
-    assert len(scans) == 1
-    assert [*(tmp_path / "index").glob("*.tar-index")], "a pattern for shards must not find it"
-    get(path, None)
-    assert len(scans) == 2
-
-
 def test_checksums_take_space_only_if_there_are_any(path: Path, tmp_path: Path) -> None:
     without = get(path, tmp_path / "index")
     assert len(without.sums) == len(without.has_sum) == 0

@@ -153,23 +153,12 @@ def test_damaged_pax_records(records: bytes) -> None:
         ({"type": b"S"}, tarfile.GNU_FORMAT),
     ],
 )
-def test_rejects_names_of_excessive_length_and_sparse_files(changes: dict[str, Any], form: int) -> None:
+def test_rejects_names_of_excessive_length_and_sparse_files(changes: dict[str, Any], form: Literal[0, 1, 2]) -> None:
     info = tarfile.TarInfo("a.txt")
     for name, value in changes.items():
         setattr(info, name, value)
     with pytest.raises(CorruptSource, match=r"a\.tar"):
         members_of(info.tobuf(form) + bytes(4096)).advance()
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=3000), st.integers(1, 700))
-def test_any_bytes_give_files_or_an_error(data: bytes, chunk: int) -> None:
-    members = members_of(data, chunk)
-    try:
-        while members.advance():
-            assert len(members.read()) == members.size
-    except CorruptSource:
-        pass
 
 
 @given(st.binary(max_size=60), st.integers(1, 20), st.lists(st.tuples(st.booleans(), st.integers(0, 25))))
@@ -230,16 +219,6 @@ def test_headers_are_parsed_like_tarfile_parses_them(name: str, size: int, form:
     assert found.is_file == expected.isreg()
     if not expected.isdir():
         assert found.name == expected.name
-
-
-@given(st.binary(min_size=512, max_size=512), st.booleans())
-def test_any_bytes_give_a_header_or_an_error(block: bytes, has_checksum: bool) -> None:
-    try:
-        found = Header(with_checksum(block) if has_checksum else block)
-    except BadHeader:
-        return
-    assert found.size >= 0
-    assert isinstance(found.name, str)
 
 
 @given(st.integers(0, 511), st.integers(1, 255))

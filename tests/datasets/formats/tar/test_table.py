@@ -99,26 +99,6 @@ class TestColumns(SourceContract):
 
 
 @pytest.mark.parametrize(
-    "files",
-    [
-        [("a.npy", npy(np.zeros(3))), ("b.npy", npy(np.zeros(4)))],
-        [("a.npy", npy(np.zeros(3))), ("b.npy", npy(np.zeros(3, np.float32)))],
-        [("a.npy", npy(np.zeros(3))), ("b.npy", b"nonsense")],
-        [("a.npy", npy(np.zeros(3))), ("b.txt", b"no array")],
-        [("a.npy", npy(np.zeros(3, ">f4"))), ("b.npy", npy(np.zeros(3, ">f4")))],
-        [("a.npy", npy(np.array(["x"]))), ("b.npy", npy(np.array(["y"])))],
-        [("a.npy", npy(np.float32(3))), ("b.npy", npy(np.float32(4)))],
-    ],
-)
-def test_values_that_do_not_form_columns_are_read_as_samples(tmp_path: Path, files: list[tuple[str, bytes]]) -> None:
-    path = tmp_path / "a.tar"
-    path.write_bytes(tar_bytes(files))
-    source = table(path, fields="npy")
-    assert source.read_columns(np.array([0, 1])) is None
-    source.close()
-
-
-@pytest.mark.parametrize(
     "options", [{"decode": False}, {"transform": len}, {"fields": None}, {"fields": ["npy", "json"]}]
 )
 def test_columns_are_only_read_for_plain_fields(tmp_path: Path, options: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import os
 import pickle
 import struct
 import sys
@@ -18,11 +17,9 @@ from hypothesis import strategies as st
 
 from feedline.datasets import TFRecordDataset, open_dataset
 from feedline.datasets.formats.tfrecord import framing
-from feedline.datasets.storage.blob import LocalBlob
 from feedline.errors import (
     BadOption,
     CorruptSource,
-    DataWarning,
     FeedlineError,
     MissingExtra,
     SourceChanged,
@@ -71,7 +68,7 @@ class TestExamples(SourceContract):
 def test_parse(tmp_path: Path) -> None:
     path = write(tmp_path / "x", RECORDS) / "x.tfrecord-00000-of-00001"
     for parse, expected in ((bytes, RECORDS[3]), (len, len(RECORDS[3]))):
-        with contextlib.closing(TFRecordDataset(path, parse=parse)) as dataset:  # type: ignore[arg-type]
+        with contextlib.closing(TFRecordDataset(path, parse=parse)) as dataset:
             assert dataset[3] == expected
             assert "30 samples" in repr(dataset)
     bad: list[dict[str, Any]] = [{"parse": 3}, {"parse": bytes, "fields": "image"}, {"checksums": 1}]
@@ -206,30 +203,6 @@ def test_files_on_a_web_server_and_here_are_one_dataset(tmp_path: Path, monkeypa
         assert len(list(cache.glob("*.tfrecord"))) == 2
         with pytest.raises(SourceError, match="nothing"):
             len(TFRecordDataset(f"{server.address}/nothing.tfrecord"))
-
-
-def test_the_index_of_large_files_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "_KEPT", 10)
-    path = write(tmp_path / "x", RECORDS) / "x.tfrecord-00000-of-00001"
-    cache = tmp_path / "cache"
-    assert len(TFRecordDataset(path, cache=cache)) == 30
-    (kept,) = cache.glob("*.tfrecord")
-    scan = framing.scan
-    monkeypatch.setattr(framing, "scan", lambda blob: pytest.fail("it was scanned again"))
-    with contextlib.closing(TFRecordDataset(path, cache=cache)) as dataset:
-        assert_same(list(dataset), SAMPLES)
-    monkeypatch.setattr(framing, "scan", scan)
-    content = kept.read_bytes()
-    kept.write_bytes(content[:-9])
-    with pytest.warns(DataWarning, match="is made again"):
-        assert len(TFRecordDataset(path, cache=cache)) == 30
-    os.utime(path, ns=(1, 1))
-    assert len(TFRecordDataset(path, cache=cache)) == 30
-    assert len(list(cache.glob("*.tfrecord"))) == 1, "the new index replaces the old one"
-    blob = LocalBlob(str(path))
-    records = framing.find_records(blob, False)
-    with pytest.raises(ValueError, match="not the records"):
-        framing._kept(blob, {"starts": records.starts + 1, "sizes": records.sizes})
 
 
 @pytest.mark.filterwarnings("ignore")

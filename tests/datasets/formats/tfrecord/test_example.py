@@ -30,17 +30,6 @@ def test_arrays_are_writable() -> None:
         value[:] = 7
 
 
-@given(features=FEATURES, place=st.integers(0, 1000), value=st.integers(0, 255))
-def test_damage_raises_corrupt_source(features: dict[str, object], place: int, value: int) -> None:
-    data = bytearray(example(features) or b"x")
-    data[place % len(data)] = value
-    for damaged in (bytes(data), bytes(data[: place % len(data)])):
-        try:
-            parse_example(damaged)
-        except (CorruptSource, SequenceExample) as exc:
-            assert isinstance(exc, (OSError, ValueError))  # noqa: PT017  (both outcomes are right)
-
-
 def test_repeated_and_unknown_fields_follow_the_rules_of_protobuf() -> None:
     one, two = np.array([1, 2]), np.array([3])
     joined = feature(one) + feature(two)
