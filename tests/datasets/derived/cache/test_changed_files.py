@@ -32,7 +32,7 @@ from feedline.datasets.derived.cache.fingerprint import fingerprint
 from feedline.errors import PerformanceWarning
 from feedline.types import EngineName
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(2)
 
 COUNT = 6
 Write = Callable[[Path, int], Any]
