@@ -1,17 +1,13 @@
-"""Interrupted epochs, with the real loaders."""
+"""A resumed epoch, with the real loaders; `test_demo.py` kills a worker."""
 
 from __future__ import annotations
-
-import multiprocessing
-import re
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch.utils.data import Dataset
 
 from feedline.errors import InternalError
-from feedline.tools.cli.demo import Open, kill_worker, resumed
+from feedline.tools.cli.demo import Open, resumed
 from feedline.tools.measure.harness import FEEDLINE, TORCH, LoaderLike, Side
 
 COUNT = 64
@@ -61,41 +57,3 @@ def test_a_wrong_batch_after_resuming_is_an_error(opened: Open, monkeypatch: pyt
     monkeypatch.setattr("torch.equal", lambda *_: False)
     with pytest.raises(InternalError):
         ours.measure()
-
-
-def test_a_killed_worker_ends_the_epoch_only_with_torch(opened: Open) -> None:
-    seen: list[int] = []
-
-    def watched(side: Side, **more: object) -> object:
-        loader = opened(side, **more)
-
-        class Watched:
-            dataset = range(COUNT)
-
-            def __iter__(self) -> Iterator[object]:
-                seen.clear()
-                for batch in loader:
-                    seen.extend(batch[1].tolist())
-                    yield batch
-
-            def close(self) -> None:
-                if side.library == FEEDLINE:
-                    loader.close()
-
-        return Watched()
-
-    # Apart: when a worker has died, torch opens files to see whether it can; its signal handler may leave some open.
-    near, far = multiprocessing.Pipe(duplex=False)
-    apart = multiprocessing.get_context("fork").Process(
-        target=lambda: far.send((kill_worker(watched, Side(TORCH)), len(seen)))
-    )
-    apart.start()
-    apart.join()
-    ended, count = near.recv()
-    near.close()
-    far.close()
-    apart.close()
-    assert re.fullmatch(rf"\w+Error at {count}", ended)
-    assert count < COUNT
-    assert kill_worker(watched, Side(FEEDLINE)) == f"all {COUNT} images"
-    assert seen == list(range(COUNT))  # nothing lost, nothing repeated

@@ -112,3 +112,15 @@ def test_a_handle_without_a_path_is_opened_from_an_attribute(tmp_path: Path) -> 
     with socket.socket() as connection_to_nowhere:
         (found,) = handles_in(Made(socket=connection_to_nowhere))
     assert found.opening == "socket.create_connection(self.address)"
+
+
+def test_handles_of_libraries_are_opened_again_as_they_were(tmp_path: Path) -> None:
+    h5py, lmdb = pytest.importorskip("h5py"), pytest.importorskip("lmdb")
+    h5py.File(tmp_path / "self.h5", "w", libver="latest").close()
+    with h5py.File(tmp_path / "self.h5", "r", swmr=True) as file:
+        (found,) = handles_in(Made(file=file))
+    with eval(found.opening, {"h5py": h5py}) as again:
+        assert again.swmr_mode
+    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False) as environment:
+        found = handles_in(Made(environment=environment))[0]
+    eval(found.opening, {"lmdb": lmdb}).close()

@@ -105,8 +105,8 @@ def _handles(measured: Measured) -> Iterator[Finding]:
 
 
 def _opened_later(name: str, handle: OpenHandle, *, on_threads: bool) -> str:
-    argument = re.search(r"self\.\w+", handle.opening)  # not its own path, which is unknown
-    kept = "" if argument is None else f"# and keep what it was opened with: {argument[0]}\n"
+    argument = re.search(r"\((self\.\w+)", handle.opening)  # not its own path, which is unknown
+    kept = "" if argument is None else f"# and keep what it was opened with: {argument[1]}\n"
     if on_threads:
         return (
             f"# in __init__:\n{kept}self.local = threading.local()\n"

@@ -51,8 +51,9 @@ def handles_in(dataset: object, *, on_threads: bool = False) -> tuple[OpenHandle
 
 
 def _open_handle(one: Shared) -> OpenHandle:
-    module = type(one.value).__module__
-    opening, path_of = _OPENINGS.get(module.partition(".")[0], _OPENINGS["_io"])
+    kind = type(one.value)
+    module = "lmdb" if kind.__name__ == "Environment" else kind.__module__.partition(".")[0]  # LMDB's is in builtins
+    opening, path_of = _OPENINGS.get(module, _OPENINGS["_io"])
     try:
         path = path_of(one.value)
     except Exception:  # each library has its own error for a handle that was closed, or is used on another thread
@@ -62,6 +63,10 @@ def _open_handle(one: Shared) -> OpenHandle:
     place = repr(path) if isinstance(path, str) and os.path.exists(path) else "self.path"
     if module == "socket":
         place = "self.address"
+    elif module == "h5py" and getattr(one.value, "swmr_mode", False):
+        opening = "h5py.File({}, 'r', swmr=True)"
+    elif module == "lmdb" and isinstance(path, str) and os.path.isfile(path):
+        opening = "lmdb.open({}, readonly=True, lock=False, subdir=False)"
     return OpenHandle(one.path, one.called, one.trouble, one.advice, opening.format(place))
 
 

@@ -22,8 +22,6 @@ from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.sql.people import COUNT, make_postgres, make_sqlite, samples
 
-pytestmark = pytest.mark.sample(4)
-
 QUERY = "SELECT * FROM people"
 
 

@@ -19,8 +19,6 @@ from feedline.types import EngineName
 from tests.datasets.formats.sql.people import COUNT, make_postgres, rows, samples
 from tests.datasets.formats.sql.test_dataset import change
 
-pytestmark = pytest.mark.sample(4)
-
 QUERY = "SELECT * FROM people"
 IDS = [row[0] for row in rows()]
 
