@@ -46,7 +46,6 @@ OPERATORS: dict[str, Callable[[Draw], Pipe]] = {
         feedline.pipe(range(COUNT)).filter(lambda _: draw() < 0.5).map(abs).window_shuffle(8).batch(2).repeat(2)
     ),
 }
-every_operator = pytest.mark.parametrize("name", OPERATORS)
 
 
 def firsts(row: dict[str, Any]) -> list[int]:
@@ -61,10 +60,12 @@ def samples(pipe: Pipe, **options: Any) -> list[Any]:
         loader.close()
 
 
-@every_operator
-@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"on_error": "skip"}, {"in_order": False}])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*zip(OPERATORS, [{}, {"seed": 1}, {"on_error": "skip"}, {"in_order": False}, {}, {}], strict=True)],
+)
 def test_threads_that_disagree_raise_an_error(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(BadOption, match=r"disagree about sample \d+ .*feedline\.rng\(\).*engine='process'"):
+    with pytest.raises(BadOption, match=r"sample \d+ .*feedline\.rng\(\).*engine='process'"):
         samples(OPERATORS[name](by_worker), workers=2, engine="thread", **options)
 
 
@@ -75,30 +76,28 @@ DRAWS: dict[str, Draw] = {
 }
 
 
-@every_operator
-@pytest.mark.parametrize("generator", DRAWS)
+@pytest.mark.parametrize(("name", "generator"), [*zip(OPERATORS, [*DRAWS] * 2, strict=True)])
 def test_process_wide_generators_are_refused_on_threads(name: str, generator: str) -> None:
     with pytest.raises(BadOption, match=r"feedline\.rng\(\)"):
         samples(OPERATORS[name](DRAWS[generator]), workers=2, engine="thread")
 
 
-@every_operator
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_threads_agree_with_feedlines_generator(name: str, workers: int) -> None:
+@pytest.mark.parametrize("name", OPERATORS)
+def test_threads_agree_with_feedlines_generator(name: str) -> None:
     pipe = OPERATORS[name](lambda: float(feedline.rng().random()))
     expected = samples(pipe, seed=3)
-    assert [*map(plain, samples(pipe, seed=3, workers=workers, engine="thread"))] == [*map(plain, expected)]
+    assert [*map(plain, samples(pipe, seed=3, workers=3, engine="thread"))] == [*map(plain, expected)]
 
 
 def plain(sample: Any) -> Any:
     return sample.tolist() if isinstance(sample, np.ndarray) else sample
 
 
-@pytest.mark.parametrize("generator", DRAWS)
-def test_processes_may_draw_from_any_generator(generator: str) -> None:
-    found = samples(OPERATORS["filter"](DRAWS[generator]), workers=2, engine="process")
-    assert found
-    assert len(set(found)) == len(found)
+def test_processes_may_draw_from_any_generator() -> None:
+    found = samples(
+        OPERATORS["filter"](lambda: sum(draw() for draw in DRAWS.values()) / 3), workers=2, engine="process"
+    )
+    assert len(set(found)) == len(found) > 0
 
 
 class Shuffled:

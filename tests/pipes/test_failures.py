@@ -29,10 +29,11 @@ class FailsAt:
         return x
 
 
-@pytest.mark.parametrize("workers", [0, 2, 3])
+@pytest.mark.parametrize("workers", [0, 3])
 def test_a_batch_fails_with_its_sample_for_any_number_of_workers(workers: int) -> None:
     made = pipe(range(40)).filter(passes).map(FailsAt(1, 20)).batch(3, collate_fn=list)
-    loader = feedline.Loader(made, None, workers=workers, on_error="skip")
+    engine: Any = "thread" if workers else "inline"
+    loader = feedline.Loader(made, None, workers=workers, engine=engine, on_error="skip")
     found = [x for batch in loader for x in batch]
     assert found == [x for x in range(40) if x // 3 not in (0, 6)]
     assert len(loader.faults) == 2
@@ -42,12 +43,12 @@ def test_a_failure_in_a_batch_that_is_dropped_takes_up_a_position_for_any_number
     batches: Any = pipe(Plain(range(5))).map(FailsAt(4)).batch(2, drop_last=True, collate_fn=tuple)
     for made in (batches.repeat(6), batches.concat(batches, batches), batches.interleave(batches.repeat(2))):
         wholes = []
-        for workers in range(4):
+        for workers in (0, 3):
             engine: Any = "thread" if workers else "inline"
             with feedline.Loader(made, None, workers=workers, engine=engine, on_error=SKIP) as loader:
                 wholes.append(list(loader))
         assert set(wholes[0]) == {(0, 1), (2, 3)}
-        assert wholes == [wholes[0]] * 4
+        assert wholes == [wholes[0]] * 2
 
 
 def test_a_batch_that_is_dropped_is_not_read_to_skip_it_if_nothing_follows() -> None:
@@ -113,7 +114,7 @@ class Source:
         return found
 
 
-@pytest.mark.parametrize("number", [0, 1, 63, 100, 299])
+@pytest.mark.parametrize("number", [0, 63, 299])
 def test_an_interrupt_loses_nothing(number: int) -> None:
     def interrupting() -> Any:
         return pipe(range(300)).filter(passes).map(InterruptsOnce(number))

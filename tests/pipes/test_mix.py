@@ -112,11 +112,11 @@ def test_a_failed_sample_is_named_in_its_dataset() -> None:
     assert "which is sample 0 of the Broken in loader.dataset.datasets[1]" in "".join(caught.value.__notes__)
 
 
-def test_in_every_engine(engine: EngineName) -> None:
+def test_workers_deliver_what_the_mixture_contains() -> None:
     mapped = mix([ArrayDataset(np.arange(30)), ArrayDataset(np.arange(100, 110))], [3, 1], size=40, seed=1)
-    for mixture in (mapped, mix([Numbers(0), Numbers(100), range(200, 220)])):
+    for mixture, engine in ((mapped, "process"), (mix([Numbers(0), Numbers(100), range(200, 220)]), "thread")):
         expected = [int(sample) for sample in mixture]
-        with feedline.Loader(mixture, 8, workers=0 if engine == "inline" else 2, engine=engine) as loader:
+        with feedline.Loader(mixture, 8, workers=2, engine=engine) as loader:  # type: ignore[arg-type]
             assert samples_of(loader) == expected
 
 
@@ -179,21 +179,21 @@ def test_bad_weights_are_rejected(weights: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        ({"datasets": []}, "is not a list of datasets"),
-        ({"datasets": {"a": [1]}}, "is not a list of datasets"),
-        ({"datasets": ArrayDataset(np.arange(3))}, "is not a list of datasets"),
-        ({"datasets": [[1], 3]}, r"datasets\[1\]=3 is not a dataset"),
-        ({"datasets": [[1], iter([2])]}, r"datasets\[1\] is a list_iterator"),
-        *(({"datasets": [first, []]}, r"datasets\[1\] of mix\(\) is empty") for first in ([1], Numbers(1))),
+        ({"datasets": []}, "datasets"),
+        ({"datasets": {"a": [1]}}, "datasets"),
+        ({"datasets": ArrayDataset(np.arange(3))}, "datasets"),
+        ({"datasets": [[1], 3]}, r"datasets\[1\]=3"),
+        ({"datasets": [[1], iter([2])]}, r"datasets\[1\]"),
+        *(({"datasets": [first, []]}, r"datasets\[1\]") for first in ([1], Numbers(1))),
         ({"size": 0}, "size=0"),
         ({"seed": "a"}, "seed='a'"),
         ({"repeat": 1}, "repeat=1"),
     ],
 )
-def test_what_cannot_be_mixed(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadOption, match=message):
+def test_what_cannot_be_mixed(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(BadOption, match=named):
         mix(**{"datasets": [[1], [2]], **arguments})
     assert {*mix([[1], []], [1, 0], size=3)} == {1}
 
@@ -235,7 +235,7 @@ def test_datasets_repeat_until_size() -> None:
     assert sorted(others[:4]) == sorted(others[4:8]) == list(range(100, 104))
 
 
-@pytest.mark.parametrize("on_error", [None, "skip", "retry"])
+@pytest.mark.parametrize("on_error", [None, "skip"])
 def test_a_dataset_without_samples_cannot_be_repeated(on_error: Any) -> None:
     assert list(mix([Numbers(0, 0)])) == []
     with pytest.raises(SourceError, match="yields no samples"):
@@ -264,40 +264,28 @@ class Torn:
         return True
 
 
-GOING_ON = ["skip", "retry", Retry(1, then="skip", wait_s=0), None]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("on_error", GOING_ON)
 @pytest.mark.parametrize(
-    "make",
+    ("make", "on_error", "workers"),
     [
-        lambda: mix([Torn(), Numbers(100)]),
-        lambda: mix([Torn(), Numbers(100)], repeat=True, size=60),
-        lambda: mix([mix([Torn(), Numbers(100)]), Numbers(200)]),
-        lambda: pipe(Torn()).filter(lambda _: True).map(abs).window_shuffle(3),
-        lambda: pipe(Torn()).batch(2, collate_fn=list).unbatch().zip(range(20)).map(sum),
+        (lambda _: mix([Torn(), Numbers(100)]), "skip", 0),
+        (lambda _: mix([Torn(), Numbers(100)], repeat=True, size=60), "retry", 2),
+        (lambda _: mix([mix([Torn(), Numbers(100)]), Numbers(200)]), Retry(1, then="skip", wait_s=0), 2),
+        (lambda _: pipe(Torn()).filter(lambda _: True).map(abs).window_shuffle(3), None, 2),
+        (lambda _: pipe(Torn()).batch(2, collate_fn=list).unbatch().zip(range(20)).map(sum), "retry", 0),
+        # Fails in one worker, and the sample may belong to a batch of the other one.
+        *((lambda path: mix([Torn(path), Numbers(100)]), on_error, 2) for on_error in ("skip", "retry")),
     ],
 )
-def test_the_error_of_a_generator_is_raised_under_every_policy(make: Any, on_error: Any, workers: int) -> None:
+def test_the_error_of_a_generator_is_raised_under_every_policy(
+    make: Any, on_error: Any, workers: int, tmp_path: Path
+) -> None:
     engine: Any = "thread" if workers else "inline"
     with (
-        feedline.Loader(make(), 3, workers=workers, engine=engine, on_error=on_error) as loader,
+        feedline.Loader(make(tmp_path / "torn"), 3, workers=workers, engine=engine, on_error=on_error) as loader,
         pytest.raises(OSError, match="torn") as caught,
     ):
         samples_of(loader)
     assert sum("is a generator" in note for note in caught.value.__notes__) == 1
-
-
-@pytest.mark.parametrize("on_error", GOING_ON)
-def test_a_generator_that_fails_in_one_worker_does_not_end_the_epoch_silently(on_error: Any, tmp_path: Path) -> None:
-    """The failing sample may belong to a batch of another worker."""
-    mixture = mix([Torn(tmp_path / "torn"), Numbers(100)])
-    with (
-        feedline.Loader(mixture, 3, workers=2, on_error=on_error) as loader,
-        pytest.raises(OSError, match="torn"),
-    ):
-        samples_of(loader)
 
 
 def test_a_generator_that_fails_while_a_resumed_mixture_reads_again(tmp_path: Path) -> None:
@@ -328,8 +316,7 @@ def split_mixture(count: int = 240, **options: Any) -> Any:
     return mix([Parts(0, count), Numbers(1000, count), np.arange(2000, 2000 + count)], **options)
 
 
-@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 3), ("process", 3)])
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("engine", "workers", "ranks"), [("inline", 0, 1), ("thread", 3, 2)])
 def test_a_mixture_with_a_stream_that_splits_itself_splits_itself(
     engine: EngineName, workers: int, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,14 +336,12 @@ def test_a_mixture_with_a_stream_that_splits_itself_splits_itself(
     assert len(limited) == 400, "the size is that of all parts"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_mixture_that_splits_itself_resumes(workers: int) -> None:
-    whole = [batch.tolist() for batch in feedline.Loader(split_mixture(), 4, workers=workers)]
-    for taken in (0, 1, 5, 60):
-        loader = feedline.Loader(split_mixture(), 4, workers=workers)
+def test_a_mixture_that_splits_itself_resumes() -> None:
+    whole = [batch.tolist() for batch in feedline.Loader(split_mixture(60), 4)]
+    for taken in (0, 1, 15):
+        loader = feedline.Loader(split_mixture(60), 4)
         first = [batch.tolist() for batch in islice(loader, taken)]
-        other = feedline.Loader(split_mixture(), 4, workers=workers)
+        other = feedline.Loader(split_mixture(60), 4)
         other.load_state_dict(saved(loader.state_dict()))
         loader.close()
         assert first + [batch.tolist() for batch in other] == whole

@@ -149,9 +149,7 @@ def test_each_option_of_each_operator_is_in_one_table() -> None:
 
 @every_source
 @pytest.mark.parametrize(("operator", "option", "before", "after"), cases(FIXED))
-@pytest.mark.parametrize(
-    "then", [[], [lambda pipe: pipe.map(lambda sample: sample)], [lambda pipe: pipe.filter(any_of)]]
-)
+@pytest.mark.parametrize("then", [[], [lambda pipe: pipe.filter(any_of)]])
 def test_a_state_does_not_fit_another_value_of_an_option(
     operator: str, option: str, before: Any, after: Any, source: str, then: list[Callable[[Pipe], Pipe]]
 ) -> None:
@@ -230,33 +228,20 @@ def test_a_state_does_not_fit_other_operators(name: str, source: str) -> None:
         resumed(after(SOURCES[source]()), state)
 
 
-def test_another_size_of_the_dataset_is_named() -> None:
-    of_map: Callable[[Pipe], Pipe] = lambda pipe: pipe.map(int)  # noqa: E731
-    of_stream: Callable[[Pipe], Pipe] = lambda pipe: pipe.filter(any_of)  # noqa: E731
-    for steps in (of_map, of_stream):
-        state = saved_after(steps(mapped()), 3)
-        with pytest.raises(BadState, match=r"dataset\(size=60\), but here it is dataset\(size=61\)"):
-            resumed(steps(mapped(count=61)), state)
+@pytest.mark.parametrize("then", [lambda pipe: pipe.map(int), lambda pipe: pipe.filter(any_of)])
+def test_another_size_of_the_dataset_is_named(then: Callable[[Pipe], Pipe]) -> None:
+    state = saved_after(then(mapped()), 3)
+    with pytest.raises(BadState, match=r"size=60.*size=61"):
+        resumed(then(mapped(count=61)), state)
 
 
-@pytest.mark.parametrize("options", [{}, {"workers": 2, "engine": "thread"}, {"workers": 2, "engine": "process"}])
-def test_a_state_is_refused_by_every_engine(options: dict[str, Any]) -> None:
-    for before, after in [
-        (mapped().shuffle(seed=1), mapped().shuffle(seed=2)),
-        (streamed().window_shuffle(8), streamed().window_shuffle(9)),
-    ]:
-        state = saved_after(before, 3, **options)
-        with pytest.raises(BadState, match="shuffle"):
-            resumed(after, state, **options)
-        with pytest.raises(BadState, match="shuffle"):
-            resumed(after, saved_after(before, 3))
-
-
-def test_a_bad_sample_policy_does_not_skip_a_state_that_does_not_fit() -> None:
+@pytest.mark.parametrize(
+    "options", [{"on_error": "skip"}, {"workers": 1, "engine": "thread", "on_error": "skip"}, {"workers": 1}]
+)
+def test_a_state_is_refused_by_every_engine_under_every_policy(options: dict[str, Any]) -> None:
     state = saved_after(streamed().window_shuffle(8), 3)
-    for options in ({}, {"workers": 2, "engine": "thread"}):
-        with pytest.raises(BadState):
-            resumed(streamed().window_shuffle(9), state, on_error="skip", **options)
+    with pytest.raises(BadState, match="shuffle"):
+        resumed(streamed().window_shuffle(9), state, **options)
 
 
 def test_a_cache_may_be_added_and_left_out() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -114,45 +114,44 @@ def test_fields(sample: object, field: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "field", "message"),
+    ("sample", "field", "named"),
     [
-        ({"body": "a"}, "text", "no field 'text'; its fields are 'body'"),
-        (("a",), 1, "no field 1"),
-        ({"text": None}, "text", "has None there"),
-        (5, "text", "no field 'text'"),
-        ({"text": "a"}, None, "text is expected"),
+        ({"body": "a"}, "text", "'text'.*'body'"),
+        (("a",), 1, "field 1"),
+        ({"text": None}, "text", "None"),
+        (5, "text", "'text'"),
+        ({"text": "a"}, None, "text"),
     ],
 )
-def test_samples_without_a_text(sample: object, field: Any, message: str) -> None:
-    with pytest.raises(BadOption, match=message):
+def test_samples_without_a_text(sample: object, field: Any, named: str) -> None:
+    with pytest.raises(BadOption, match=named):
         tokenize([sample], encode, field=field)[0]
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "message"),
+    ("result", "named"),
+    [([70_000], "70000.*uint16.*dtype='uint32'"), ("a", "token ids"), ([0.5], "ids"), (None, "ids")],
+)
+def test_rejects_bad_results_of_a_tokenizer(result: Any, named: str) -> None:
+    with pytest.raises(BadOption, match=named):
+        tokenize(["a"], lambda text: result, dtype="uint16")[0]
+
+
+@pytest.mark.parametrize(
+    "options",
     [
-        (lambda text: [70_000], "token id 70000, which uint16 cannot hold. Use dtype='uint32'"),
-        (lambda text: text, "not a list of token ids"),
-        (lambda text: [0.5], "not a list of token ids"),
-        (lambda text: None, "not a list of token ids"),
+        {"append_eos": -1},
+        {"append_eos": "</s>"},
+        {"append_eos": 70_000, "dtype": "uint16"},
+        {"dtype": "float32"},
+        {"dtype": "int8"},
     ],
 )
-def test_rejects_bad_results_of_a_tokenizer(tokenizer: Callable[[str], Any], message: str) -> None:
-    with pytest.raises(BadOption, match=message):
-        tokenize(["a"], tokenizer, dtype="uint16")[0]
-
-
-def test_options() -> None:
-    for wrong in ({"append_eos": -1}, {"append_eos": "</s>"}, {"dtype": "float32"}, {"dtype": "int8"}):
-        with pytest.raises(BadOption, match="="):
-            tokenize(TEXTS, encode, **wrong)
-    with pytest.raises(BadOption, match="append_eos=70000"):
-        tokenize(TEXTS, encode, append_eos=70_000, dtype="uint16")
+def test_bad_options_are_rejected(options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption, match=f"{next(iter(options))}="):
+        tokenize(TEXTS, encode, **options)
     with pytest.raises(BadOption, match="encode_batch"):
         tokenize(TEXTS, "gpt2")
-
-
-# -- streams ----------------------------------------------------------------------------------------------------------
 
 
 class Sharded(ShardedSource):
@@ -176,9 +175,7 @@ def through(dataset: Any, **options: Any) -> list[str]:
 def test_streams() -> None:
     for source in (Plain(TEXTS), Counting(TEXTS), Sharded()):
         stream = tokenize(source, encode)
-        assert texts(stream) == TEXTS
-        assert texts(stream) == TEXTS
-        assert through(stream) == TEXTS
+        assert texts(stream) == texts(stream) == through(stream) == TEXTS
         assert sorted(through(stream, workers=2, engine="thread")) == sorted(TEXTS)
         assert texts(pickle.loads(pickle.dumps(stream))) == TEXTS
 
@@ -188,26 +185,5 @@ def test_a_worker_tokenizes_only_its_own_texts() -> None:
     stream = tokenize(Plain(TEXTS), tokenizer)
     assert through(stream, workers=2, engine="thread") == TEXTS
     assert sum(tokenizer.calls) == 23
-
-
-def test_a_bad_sample_costs_only_itself() -> None:
-    def picky(text: str) -> list[int]:
-        if text == "text 7":
-            raise KeyError(text)
-        return encode(text)
-
-    stream = tokenize(Counting(TEXTS, 3, 4, 22), picky)
-    found: list[Any] = []
-    iterator = iter(stream)
-    while True:
-        try:
-            found.append(bytes(next(iterator).tolist()).decode())
-        except StopIteration:
-            break
-        except (OSError, KeyError) as exc:
-            found.append(type(exc))
-    expected: list[Any] = list(TEXTS)
-    for bad, kind in ((3, OSError), (4, OSError), (22, OSError), (7, KeyError)):
-        expected[bad] = kind
-    assert found == expected
-    assert through(stream, on_error="skip") == [text for text in expected if isinstance(text, str)]
+    failing = tokenize(Counting(TEXTS, 3, 22), tokenizer)
+    assert through(failing, on_error="skip") == [text for text in TEXTS if text not in ("text 3", "text 22")]

@@ -19,25 +19,13 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import Remote
 from feedline.datasets.storage import disk_cache, ranges
-from feedline.datasets.storage.blob import Blob, RetryPolicy
+from feedline.datasets.storage.blob import RetryPolicy
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.samplers import BlockSampler
 from feedline.testing.asserting import assert_same
 from feedline.text import TokenDataset
-from feedline.text.remote import RemoteTokens
 from feedline.text.token_file import HEADER_BYTES
-from tests.datasets.contract import SourceContract
-from tests.datasets.storage.servers import (
-    Request,
-    StoreProxy,
-    WebServer,
-    first,
-    needs_s3,
-    options_for,
-    s3_bucket,
-    store_proxy,
-    web_server,
-)
+from tests.datasets.storage.servers import Request, WebServer, web_server
 from tests.sampling import examples
 from tests.text.token_files import files, plain, write
 
@@ -85,28 +73,10 @@ def own_server(tmp_path: Path, documents: Any = DOCUMENTS[0]) -> Any:
     return web_server(tmp_path)
 
 
-# -- samples ---
-
-
 @settings(max_examples=examples(30), deadline=None)
-@given(
-    data=st.data(),
-    files=files,
-    block=st.integers(4, 40),
-    stride=st.none() | st.integers(4, 50),
-    piece=st.sampled_from([128, 4096 + 64, 1 << 22]),
-    gap=st.sampled_from([0, 20, 1 << 18]),
-    held=st.sampled_from([0, 4096, 1 << 27]),
-)
+@given(data=st.data(), files=files, block=st.integers(4, 40), stride=st.none() | st.integers(4, 50))
 def test_samples_equal_those_of_local_files(
-    data: st.DataObject,
-    files: Any,
-    block: int,
-    stride: int | None,
-    piece: int,
-    gap: int,
-    held: int,
-    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject, files: Any, block: int, stride: int | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("tokens")
     for number, one in enumerate(files):
@@ -118,46 +88,32 @@ def test_samples_equal_those_of_local_files(
         "mask_crossing": labels is not None and data.draw(st.booleans()),
         "positions": data.draw(st.sampled_from([False, True, "document"])),
         "segment_ids": data.draw(st.booleans()),
-        "dtype": data.draw(st.sampled_from([np.int64, np.int32])),
     }
     with pytest.MonkeyPatch.context() as patch, web_server(folder) as server:
-        patch.setattr(disk_cache, "PIECE_BYTES", piece)
-        patch.setattr(ranges, "REMOTE_GAP", gap)
+        patch.setattr(disk_cache, "PIECE_BYTES", data.draw(st.sampled_from([128, 4096 + 64, 1 << 22])))
+        patch.setattr(ranges, "REMOTE_GAP", data.draw(st.sampled_from([0, 20, 1 << 18])))
         paths: list[Any] = [f"{server.address}/{number}.bin" for number in range(len(files))]
         if len(files) > 1 and data.draw(st.booleans()):
             paths[0] = folder / "0.bin"
         expected = TokenDataset([folder / f"{number}.bin" for number in range(len(files))], block, **options)
-        found = TokenDataset(paths, block, cache_bytes=held, **options)
-        assert len(found) == len(expected)
-        for _ in range(3):
-            chosen = data.draw(st.lists(st.integers(0, max(0, len(expected) - 1)), max_size=8 if len(expected) else 0))
-            assert_same(found.read_columns(np.array(chosen)), expected.read_columns(np.array(chosen)))
-        ours, theirs = found.documents, expected.documents
-        np.testing.assert_array_equal(ours.lengths, theirs.lengths)
-        assert plain_all(ours) == plain_all(theirs)
-        assert found.row_group_sizes.sum() == len(found)
-        assert plain_all(found.stream()) == plain_all(expected)
-        found.close()
+        held = data.draw(st.sampled_from([0, 4096, 1 << 27]))
+        with closing(TokenDataset(paths, block, cache_bytes=held, **options)) as found:
+            assert len(found) == len(expected)
+            most = max(0, len(expected) - 1)
+            for _ in range(3):
+                chosen = np.array(data.draw(st.lists(st.integers(0, most), max_size=8 if len(expected) else 0)))
+                assert_same(found.read_columns(chosen), expected.read_columns(chosen))
+            np.testing.assert_array_equal(found.documents.lengths, expected.documents.lengths)
+            assert plain_all(found.documents) == plain_all(expected.documents)
+            assert found.row_group_sizes.sum() == len(found)
+            assert plain_all(found.stream()) == plain_all(expected)
 
 
 def plain_all(samples: Any) -> list[Any]:
     return [plain(sample) for sample in samples]
 
 
-class TestContract(SourceContract):
-    @pytest.fixture(autouse=True)
-    def store(self, server: WebServer) -> None:
-        self.server = server
-
-    def make_source(self, **options: Any) -> TokenDataset:
-        return remote(self.server, 512, mask_crossing=True, positions=True, segment_ids=True, **options)
-
-    def samples(self) -> list[Any]:
-        return list(local(self.server.folder, 512, mask_crossing=True, positions=True, segment_ids=True))
-
-
-@pytest.mark.parametrize("engine", ["process", "thread"])
-@pytest.mark.parametrize("kind", ["map", "sampler", "stream"])
+@pytest.mark.parametrize(("kind", "engine"), [("map", "thread"), ("sampler", "thread"), ("stream", "process")])
 def test_loaders_resume_exactly(server: WebServer, folder: Path, engine: str, kind: str, tmp_path: Path) -> None:
     def loader(dataset: TokenDataset, workers: int) -> Any:
         options: Any = {"workers": workers, "engine": engine if workers else "inline", "seed": 4}
@@ -169,16 +125,14 @@ def test_loaders_resume_exactly(server: WebServer, folder: Path, engine: str, ki
 
     expected = [plain(batch) for batch in loader(local(folder, segment_ids=True), 0)]
     dataset = remote(server, segment_ids=True, cache_bytes=4 * PIECE, remote=Remote(cache=tmp_path, cache_bytes="1 MB"))
-    running = loader(dataset, 2)
-    batches, states = [], []
-    for batch in running:
-        batches.append(plain(batch))
-        states.append(json.loads(json.dumps(running.state_dict())))
-    assert batches == expected
-    for place in range(0, len(states) - 1, 1 + len(states) // 3):
-        resumed = loader(dataset, 1)
-        resumed.load_state_dict(states[place])
-        assert [plain(batch) for batch in resumed] == expected[place + 1 :]
+    running = iter(first := loader(dataset, 2))
+    done = len(expected) // 2
+    assert [plain(next(running)) for _ in range(done)] == expected[:done]
+    state = json.loads(json.dumps(first.state_dict()))
+    assert [plain(batch) for batch in running] == expected[done:]
+    resumed = loader(dataset, 0)
+    resumed.load_state_dict(state)
+    assert [plain(batch) for batch in resumed] == expected[done:]
     dataset.close()
 
 
@@ -194,9 +148,6 @@ def test_a_block_sampler_stays_within_pieces(server: WebServer, folder: Path) ->
     pieces = sum(-(-file.tokens_end // PIECE) for file in dataset.files)
     assert len(server.requests) < 3 * pieces, "one piece, and a block that extends into the next piece"
     dataset.close()
-
-
-# -- requests ---
 
 
 def test_opening_sends_one_request_per_file_and_one_for_its_documents(server: WebServer) -> None:
@@ -239,20 +190,6 @@ def test_nearby_blocks_share_a_request_and_distant_ones_are_requested_together(
     dataset.close()
 
 
-def test_a_file_is_opened_once_for_several_of_its_pieces(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = []
-
-    def open_(self: RemoteTokens, number: int) -> Blob:
-        opened.append(number)
-        return original(self, number)
-
-    original = RemoteTokens._open
-    monkeypatch.setattr(RemoteTokens, "_open", open_)
-    with closing(remote(server)) as dataset:
-        dataset.read_columns(np.array([0, 150, 300]))
-    assert opened == [0]
-
-
 def test_a_piece_that_is_mostly_wanted_is_fetched_once(server: WebServer) -> None:
     dataset = remote(server)
     server.requests.clear()
@@ -270,41 +207,25 @@ def test_a_piece_that_is_mostly_wanted_is_fetched_once(server: WebServer) -> Non
     dataset.close()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_second_epoch_comes_from_the_disk(server: WebServer, folder: Path, tmp_path: Path, workers: int) -> None:
+def test_a_second_epoch_comes_from_the_disk(server: WebServer, folder: Path, tmp_path: Path) -> None:
     options: Any = {"remote": Remote(cache=tmp_path / "shards", cache_bytes="1 MB"), "cache_bytes": 2 * PIECE}
     dataset = remote(server, segment_ids=True, **options)
     server.requests.clear()
-    loader = feedline.Loader(dataset, 32, shuffle=True, seed=2, workers=workers)
+    loader = feedline.Loader(dataset, 32, shuffle=True, seed=2)
     expected = feedline.Loader(local(folder, segment_ids=True), 32, shuffle=True, seed=2)
     assert [plain(batch) for batch in loader] == [plain(batch) for batch in expected]
     asked = [(one.path, one.start) for one in server.requests]
-    assert len(asked) == len(set(asked)), "each piece is fetched once, also with several processes"
+    assert len(asked) == len(set(asked)), "each piece is fetched once"
     server.requests.clear()
     assert len(list(loader)) == len(loader)
-    assert not server.requests
     for _ in range(2):
         dataset = pickle.loads(pickle.dumps(dataset))
         assert plain(dataset[5]) == plain(local(folder, segment_ids=True)[5])
-        assert not server.requests
+    assert not server.requests
     dataset.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_forked_and_spawned_workers_read_the_same_windows(server: WebServer, folder: Path, start: str) -> None:
-    expected = [plain(batch) for batch in feedline.Loader(local(folder, segment_ids=True), 32)]
-    for dataset in (local(folder, segment_ids=True), remote(server, segment_ids=True)):
-        assert plain(dataset[0])  # its handles are open when the workers start
-        loader = feedline.Loader(dataset, 32, workers=2, start_method=start)
-        assert [plain(batch) for batch in loader] == expected
-        dataset.close()
-
-
-# -- faults ---
-
-
-@pytest.mark.parametrize("fault", ["404", "503", "drop", "refuse"])
+@pytest.mark.parametrize("fault", ["404", "drop"])
 def test_a_file_that_cannot_be_reached_is_named(server: WebServer, fault: str) -> None:
     dataset = remote(server)
     server.fault = lambda request: fault
@@ -314,15 +235,14 @@ def test_a_file_that_cannot_be_reached_is_named(server: WebServer, fault: str) -
     dataset.close()
 
 
-@pytest.mark.parametrize("fault", ["drop", "refuse", "503"])
-def test_faults_are_retried(server: WebServer, folder: Path, fault: str) -> None:
+def test_faults_are_retried(server: WebServer, folder: Path) -> None:
     seen = set[tuple[str, int]]()
 
     def once(request: Request) -> str | None:
         if (request.path, request.stop) in seen:  # the rest of a range has the same end
             return None
         seen.add((request.path, request.stop))
-        return fault
+        return "drop"
 
     server.fault = once
     dataset = remote(server, segment_ids=True)
@@ -358,20 +278,18 @@ def test_damaged_files_are_rejected(tmp_path: Path) -> None:
         whole = path.read_bytes()
         for size in (0, 7, 100, HEADER_BYTES, len(whole) - 1):
             path.write_bytes(whole[:size])
-            with pytest.raises((CorruptSource, BadOption), match=r"truncated|not a token file"):
+            with pytest.raises((CorruptSource, BadOption), match=r"tokens-0\.bin"):
                 TokenDataset(address)
-        path.write_bytes(whole + b"x")
-        with pytest.raises(CorruptSource, match="has extra bytes at its end"):
-            TokenDataset(address)
-        path.write_bytes(whole[:30] + b"\xff" + whole[31:])
-        with pytest.raises(CorruptSource, match=r"The header of http://127.*tokens-0.bin is damaged"):
-            TokenDataset(address)
+        for damaged in (whole + b"x", whole[:30] + b"\xff" + whole[31:]):
+            path.write_bytes(damaged)
+            with pytest.raises(CorruptSource, match=r"http://127.*tokens-0\.bin"):
+                TokenDataset(address)
         path.write_bytes(whole[:-20] + bytes([whole[-20] ^ 1]) + whole[-19:])
         TokenDataset(address).close()  # documents are not read
-        with pytest.raises(CorruptSource, match="The list of documents of"):
+        with pytest.raises(CorruptSource, match="list of documents"):
             TokenDataset(address, segment_ids=True)
         dataset = TokenDataset(address)
-        with pytest.raises(CorruptSource, match="The list of documents of"):
+        with pytest.raises(CorruptSource, match="list of documents"):
             _ = dataset.documents[0]
         dataset.close()
 
@@ -401,9 +319,6 @@ def test_errors_and_reprs_do_not_reveal_secrets(server: WebServer) -> None:
     dataset.close()
 
 
-# -- stores ---
-
-
 def test_a_store_without_versions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system = fsspec.filesystem("memory")
     system.pipe({f"/tokens/{name}": (folder / f"tokens-{name}").read_bytes() for name in ("0.bin", "1.bin")})
@@ -430,43 +345,3 @@ def test_a_store_without_versions(folder: Path, monkeypatch: pytest.MonkeyPatch)
         dataset.close()
     finally:
         system.rm("/tokens", recursive=True)
-
-
-@pytest.fixture(scope="module")
-def s3(folder: Path) -> Iterator[Any]:
-    with s3_bucket() as client:
-        for number in range(3):
-            body = (folder / f"tokens-{number}.bin").read_bytes()
-            client.put_object(Bucket="bucket", Key=f"train/tokens-{number + 8}.bin", Body=body)
-        yield client
-
-
-@pytest.fixture
-def proxy(s3: Any) -> Iterator[StoreProxy]:
-    with store_proxy(s3.meta.endpoint_url) as proxy:
-        yield proxy
-
-
-@needs_s3
-@pytest.mark.slow
-def test_an_object_store(proxy: StoreProxy, folder: Path, tmp_path: Path) -> None:
-    given: Any = {"storage_options": options_for(proxy)}
-    dataset = TokenDataset("s3://bucket/train/tokens-*.bin", BLOCK, segment_ids=True, remote=Remote(**given))
-    asked = [path for method, path in proxy.asked if "list-type" not in path]
-    assert len(asked) == 6, "a header and the documents of each file, without a request for its size"
-    proxy.fault = first(3, "SlowDown")
-    expected = local(folder, segment_ids=True)
-    chosen = RANDOM.permutation(len(expected))[:40]
-    assert_same(dataset.read_columns(chosen), expected.read_columns(chosen))
-    loader = feedline.Loader(dataset.stream(shuffle=True, seed=1), 32, workers=2)
-    same = feedline.Loader(expected.stream(shuffle=True, seed=1), 32)
-    assert [plain(batch) for batch in loader] == [plain(batch) for batch in same]
-    dataset.close()
-    cached = TokenDataset(
-        "s3://bucket/train", BLOCK, segment_ids=True, remote=Remote(cache=tmp_path, cache_bytes="1 MB", **given)
-    )
-    assert plain_all(cached.stream()) == plain_all(expected)
-    proxy.asked.clear()
-    assert plain_all(pickle.loads(pickle.dumps(cached)).stream()) == plain_all(expected)
-    assert not proxy.asked
-    cached.close()

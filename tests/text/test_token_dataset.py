@@ -112,7 +112,7 @@ class Usual(torch.utils.data.Dataset[Any]):
         return {"tokens": found[:-1], "labels": found[1:]}
 
 
-@pytest.mark.parametrize("count", [1, 64, 65, 1000])
+@pytest.mark.parametrize("count", [1, 64, 65])
 def test_a_raw_file_is_read_as_the_usual_dataset_reads_it(tmp_path: Path, count: int) -> None:
     path = tmp_path / "train.bin"
     np.random.default_rng(count).integers(0, 50_257, count).astype(np.uint16).tofile(path)
@@ -156,9 +156,8 @@ def test_a_trillion_tokens_are_shuffled_and_resumed(tmp_path: Path) -> None:
     tokens = 10**12
     try:
         path = sparse(tmp_path / "tokens.bin", tokens)
-    except OSError:  # not every file system allows it
-        tokens = 10**10
-        path = sparse(tmp_path / "tokens.bin", tokens)
+    except OSError:
+        pytest.skip("this file system has no sparse files of this size")
     count = (tokens - 1) // 2048
     start = (count - 1) * 2048
     with open(path, "r+b") as opened:  # make places distinguishable
@@ -234,10 +233,9 @@ def test_documents_of_a_raw_file_need_its_end_token(tmp_path: Path) -> None:
 
 
 def test_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="There is no file"):
-        TokenDataset(tmp_path / "none.bin", 4)
-    with pytest.raises(SourceError, match=r"no files that end in \.bin"):
-        TokenDataset(tmp_path, 4)
+    for path in (tmp_path / "none.bin", tmp_path):
+        with pytest.raises(SourceError, match=str(path)):
+            TokenDataset(path, 4)
 
 
 def test_many_files_are_not_all_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

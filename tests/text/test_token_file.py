@@ -42,20 +42,14 @@ def test_layout(tmp_path: Path, content: bytes) -> None:
 
 
 def test_truncation_at_any_byte_is_detected(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "tokens.bin"
     for size in [*range(8, len(content), 97), len(content) - 1]:
-        path.write_bytes(content[:size])
         with pytest.raises(CorruptSource, match="truncated"):
-            TokenDataset(path, 2)
-    path.write_bytes(content[:5])
-    with pytest.raises(BadOption, match="not a token file"):
-        TokenDataset(path, 2)
-    path.write_bytes(b"")
-    with pytest.raises(BadOption, match="it is empty"):
-        TokenDataset(path, 2)
-    path.write_bytes(content + b"x")
-    with pytest.raises(CorruptSource, match="extra bytes at its end"):
-        TokenDataset(path, 2)
+            TokenDataset(saved(tmp_path, content[:size]), 2)
+    for start in (content[:5], b""):
+        with pytest.raises(BadOption, match=r"tokens\.bin"):
+            TokenDataset(saved(tmp_path, start), 2)
+    with pytest.raises(CorruptSource, match=r"tokens\.bin"):
+        TokenDataset(saved(tmp_path, content + b"x"), 2)
 
 
 @settings(max_examples=examples(200), deadline=None)

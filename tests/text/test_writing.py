@@ -75,12 +75,10 @@ def test_a_file_is_replaced_only_at_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        ([65_536], "token id 65536, which uint16 cannot hold. Use dtype='uint32'"),
-        ([1, -1], "token id -1"),
-        ([1 << 40], "token id 1099511627776"),
-        ([0.5], "not a list of token ids"),
-        ("text", "not a list of token ids"),
-        ([[1]], "not a list of token ids"),
+        ([65_536], "65536.*uint16.*dtype='uint32'"),
+        ([1, -1], "-1"),
+        ([1 << 40], "1099511627776"),
+        *((wrong, "token ids") for wrong in ([0.5], "text", [[1]])),
     ],
 )
 def test_bad_tokens_are_rejected(tmp_path: Path, tokens: Any, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Masks, tested with a small transformer: a document has the same outputs and loss packed and alone."""
+"""Masks and lengths that let a token see only the tokens of its document."""
 
 from __future__ import annotations
 
@@ -12,90 +12,13 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
 from feedline.errors import BadOption, MissingExtra
 from feedline.text.packing import attention_mask, block_mask, build, cu_seqlens, plan
 from tests.sampling import examples
 from tests.text.packing.reference import STRATEGIES, documents_of, length_lists, row_lengths
-
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
-
-VOCABULARY = 50
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-class Transformer(nn.Module):
-    """Two layers of attention with two heads, and embeddings of tokens and positions."""
-
-    def __init__(self, width: int = 16) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, width)
-        self.positions = nn.Embedding(128, width)
-        self.layers = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(2))
-        self.head = nn.Linear(width, VOCABULARY)
-
-    def forward(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        hidden: Tensor = self.tokens(tokens) + self.positions(positions)
-        for layer in self.layers:
-            query, key, value = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in layer(hidden).chunk(3, dim=-1))
-            hidden = hidden + functional.relu(attend(query, key, value).transpose(1, 2).flatten(2))
-        out: Tensor = self.head(hidden)
-        return out
-
-
-def attend_densely(segment_ids: Tensor) -> Attend:
-    mask = attention_mask(segment_ids)
-    return lambda query, key, value: functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-
-
-def attend_in_blocks(segment_ids: Tensor) -> Attend:
-    mask = block_mask(segment_ids, block_size=16)
-    # Any: it also returns a tuple, with other options.
-    made: Callable[..., Any] = flex.flex_attention
-    return lambda query, key, value: made(query, key, value, block_mask=mask)
-
-
-def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the summed loss of a causal model, shifted as in the models of Hugging Face."""
-    return functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize(
-    "attend",
-    [attend_densely, pytest.param(attend_in_blocks, marks=pytest.mark.slow)],  # PyTorch imports its compiler
-)
-@torch.no_grad()
-def test_packed_documents_have_the_same_outputs_and_loss_as_alone(
-    strategy: Any, attend: Callable[[Tensor], Attend]
-) -> None:
-    torch.manual_seed(0)
-    model = Transformer()
-    lengths = [5, 30, 1, 12, 48, 17, 9, 40, 22]
-    documents = [np.random.default_rng(size).integers(1, VOCABULARY, size) for size in lengths]
-    made = plan(lengths, 48, strategy)
-    batch = {name: torch.as_tensor(array) for name, array in build(made, documents, labels=True).items()}
-    packed = model(batch["tokens"], batch["positions"], attend(batch["segment_ids"]))
-    assert packed.isfinite().all()
-    loss = torch.zeros(())
-    for number, row in enumerate(made):
-        pieces = zip(row.documents, row.starts, row.counts, strict=True)
-        for segment, (document, start, count) in enumerate(pieces, 1):
-            tokens = torch.as_tensor(documents[document][start : start + count])[None]
-            alone = model(
-                tokens,
-                torch.arange(count)[None],
-                lambda query, key, value: functional.scaled_dot_product_attention(query, key, value, is_causal=True),
-            )
-            here = batch["segment_ids"][number] == segment
-            torch.testing.assert_close(packed[number][here], alone[0], atol=1e-5, rtol=0)
-            loss += loss_of(alone, tokens)
-    torch.testing.assert_close(loss_of(packed, batch["labels"]), loss, atol=1e-3, rtol=1e-6)
-    crossing = build(made, documents, labels=True, mask_first=False)["labels"]
-    assert loss_of(packed, torch.as_tensor(crossing)) > loss + 1, "predicting first tokens must increase the loss"
 
 
 @given(
@@ -148,7 +71,7 @@ def test_attention_mask_is_right_for_every_pair(causal: bool) -> None:
 @pytest.mark.parametrize("make", [attention_mask, block_mask])
 @pytest.mark.parametrize("ids", [np.ones(4, np.int32), np.ones((1, 4), np.float32), np.ones((0, 4), np.int32)])
 def test_rejects_invalid_segment_ids(make: Callable[[Any], object], ids: Any) -> None:
-    with pytest.raises(BadOption, match="must be rows x length of integers"):
+    with pytest.raises(BadOption, match="integers"):
         make(ids)
     with pytest.raises(BadOption, match="block_size=0"):
         block_mask(np.ones((1, 4), np.int32), block_size=0)

@@ -80,21 +80,21 @@ def test_token_dtypes_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "sample", "message"),
+    ("make", "sample", "named"),
     [
-        (prompt_document, {"prompt": [1]}, r"no token ids in 'response'; it has the fields \['prompt'\]"),
-        (prompt_document, [1, 2], r"no fields: it is \[1, 2\]"),
-        (prompt_document, {"prompt": "Hi", "response": [1]}, "'prompt' of a sample .* Tokenize text first"),
-        (prompt_document, {"prompt": [[1]], "response": [1]}, r"shape \(1, 1\)"),
-        (prompt_document, {"prompt": [0.5], "response": [1]}, "type float64"),
-        (chat_document, [("user", [1]), [2, 3]], r"Turn 1 of a chat is \[2, 3\]"),
-        (chat_document, [("user", "Hi")], "Turn 0 of a chat, of 'user', .* Tokenize text first"),
+        (prompt_document, {"prompt": [1]}, r"'response'.*'prompt'"),
+        (prompt_document, [1, 2], r"\[1, 2\]"),
+        (prompt_document, {"prompt": "Hi", "response": [1]}, "'prompt'"),
+        (prompt_document, {"prompt": [[1]], "response": [1]}, r"\(1, 1\)"),
+        (prompt_document, {"prompt": [0.5], "response": [1]}, "float64"),
+        (chat_document, [("user", [1]), [2, 3]], r"Turn 1 .*\[2, 3\]"),
+        (chat_document, [("user", "Hi")], "Turn 0 .*'user'"),
         (preference_document, {"prompt": [1], "chosen": [], "rejected": [1]}, "empty response"),
-        (preference_document, {"prompt": [1], "chosen": [1]}, "no token ids in 'rejected'"),
+        (preference_document, {"prompt": [1], "chosen": [1]}, "'rejected'"),
     ],
 )
-def test_rejects_samples_that_are_not_documents(make: Any, sample: Any, message: str) -> None:
-    with pytest.raises(CollateError, match=message):
+def test_rejects_samples_that_are_not_documents(make: Any, sample: Any, named: str) -> None:
+    with pytest.raises(CollateError, match=named):
         make(sample)
 
 
@@ -107,12 +107,8 @@ def test_lengths_of_arrays_lists_tensors_and_mappings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        ({"tokens": [1, 2], "loss_mask": [True]}, "Document 1 cannot be packed: 'tokens' has 2, 'loss_mask' has 1"),
-        ({}, "it has no fields"),
-    ],
+    ("document", "named"), [({"tokens": [1, 2], "loss_mask": [True]}, "'loss_mask'"), ({}, "no fields")]
 )
-def test_fields_of_different_lengths_are_rejected(document: dict[str, list[int]], message: str) -> None:
-    with pytest.raises(CollateError, match=message):
+def test_fields_of_different_lengths_are_rejected(document: dict[str, list[int]], named: str) -> None:
+    with pytest.raises(CollateError, match=f"Document 1 .*{named}"):
         document_lengths([[1], document])

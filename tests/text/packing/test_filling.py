@@ -133,34 +133,32 @@ def test_documents_of_different_types() -> None:
     assert batch["tokens"].dtype == np.int64
 
 
+FIELDS = [{"tokens": [1, 2], "x": np.array([1, 2], np.uint8)}] * 2
+
+
 @pytest.mark.parametrize(
-    ("documents", "options", "error", "message"),
+    ("documents", "options", "error", "named"),
     [
-        ([[1, 2], [3]], {}, CollateError, "Document 1 has 1 values in field 'tokens', but the plan uses"),
-        ([[1, 2], 7], {}, CollateError, "Document 1 has 0 values"),
-        ([[1, 2], {"tokens": [1, 2]}], {}, CollateError, "Document 1 is a mapping, but others are arrays"),
-        ([{"tokens": [1, 2]}, [1, 2]], {}, CollateError, "Document 1 has no fields"),
-        ([{"tokens": [1, 2]}, {"tokens": [1, 2], "x": [1, 2]}], {}, CollateError, r"the fields \['tokens', 'x'\]"),
-        ([{"tokens": [1, 2], "x": [1]}] * 2, {}, CollateError, "Document 0 has 1 values in field 'x'"),
-        ([[1, 2], [[1], [2]]], {}, CollateError, r"Documents differ in field 'tokens'"),
-        ([[1, 2], [1.0, 2.0]], {}, CollateError, "Field 'tokens' has float64 values"),
-        ([[1, 2], "ab"], {}, CollateError, "Document 1 has 0 values"),
-        ([{"ids": [1, 2]}] * 2, {}, BadOption, "no field 'tokens', only"),
-        ([{"tokens": [1, 2], "positions": [1, 2]}] * 2, {}, BadOption, "'positions', which packing makes itself"),
-        ([[1, 2]] * 2, {"pad": {"x": 1}}, BadOption, "pad has a value for 'x'"),
-        ([[1, 2]] * 2, {"pad": 0.5}, BadOption, "cannot hold the padding value 0.5"),
-        (
-            [{"tokens": [1, 2], "x": np.array([1, 2], np.uint8)}] * 2,
-            {"pad": {"x": -1}},
-            BadOption,
-            "Field 'x' of type uint8 cannot hold the padding value -1",
-        ),
+        ([[1, 2], [3]], {}, CollateError, "Document 1 .* field 'tokens'"),
+        ([[1, 2], 7], {}, CollateError, "Document 1 "),
+        ([[1, 2], {"tokens": [1, 2]}], {}, CollateError, "Document 1 "),
+        ([{"tokens": [1, 2]}, [1, 2]], {}, CollateError, "Document 1 "),
+        ([{"tokens": [1, 2]}, {"tokens": [1, 2], "x": [1, 2]}], {}, CollateError, r"\['tokens', 'x'\]"),
+        ([{"tokens": [1, 2], "x": [1]}] * 2, {}, CollateError, "Document 0 .* field 'x'"),
+        ([[1, 2], [[1], [2]]], {}, CollateError, "field 'tokens'"),
+        ([[1, 2], [1.0, 2.0]], {}, CollateError, "'tokens' .*float64"),
+        ([[1, 2], "ab"], {}, CollateError, "Document 1 "),
+        ([{"ids": [1, 2]}] * 2, {}, BadOption, "'tokens'"),
+        ([{"tokens": [1, 2], "positions": [1, 2]}] * 2, {}, BadOption, "'positions'"),
+        ([[1, 2]] * 2, {"pad": {"x": 1}}, BadOption, "pad .*'x'"),
+        ([[1, 2]] * 2, {"pad": 0.5}, BadOption, "padding value 0.5"),
+        (FIELDS, {"pad": {"x": -1}}, BadOption, "'x' .*uint8 .*padding value -1"),
     ],
 )
 def test_bad_documents_and_options_are_rejected(
-    documents: Any, options: dict[str, Any], error: type[Exception], message: str
+    documents: Any, options: dict[str, Any], error: type[Exception], named: str
 ) -> None:
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=named):
         build(plan([2, 2], 5), documents, **options)
 
 

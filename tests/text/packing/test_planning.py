@@ -47,9 +47,7 @@ def test_documents_that_fit_stay_whole(lengths: list[int], length: int, strategy
     made = plan(lengths, length, strategy, key=key)
     for document, start, count in (piece for row in rows_of(made) for piece in row):
         assert start % length == 0
-        assert count == min(lengths[document] - start, length), (
-            "longer documents are cut into full rows and a remainder"
-        )
+        assert count == min(lengths[document] - start, length)  # longer ones are cut into full rows and a remainder
 
 
 @given(length_lists, row_lengths, st.sampled_from(WHOLE))
@@ -62,13 +60,10 @@ def test_rows_are_in_the_order_of_their_longest_documents(lengths: list[int], le
 def test_the_key_changes_only_the_order_of_rows(lengths: list[int], length: int, strategy: Any, key: int) -> None:
     made = plan(lengths, length, strategy, key=key)
     assert sorted(rows_of(made)) == sorted(rows_of(plan(lengths, length, strategy)))
-    assert rows_of(made) == rows_of(plan(np.array(lengths, np.uint16), length, strategy, key=key)), (
-        "the same plan for NumPy lengths"
-    )
+    assert rows_of(made) == rows_of(plan(np.array(lengths, np.uint16), length, strategy, key=key))
 
 
-@pytest.mark.parametrize("strategy", WHOLE)
-@pytest.mark.parametrize("key", [None, 5])
+@pytest.mark.parametrize(("strategy", "key"), [*zip(WHOLE, (None, 5), strict=True)])
 def test_rows_are_not_sorted_by_length(strategy: Any, key: int | None) -> None:
     made = plan(log_normal(4096, seed=2), 2048, strategy, key=key)
     longest = np.maximum.reduceat(made.counts, made.row_starts[:-1])
@@ -97,13 +92,12 @@ def test_documents_that_are_too_long_are_reported(lengths: list[int], length: in
         assert rows_of(made) == rows_of(plan(lengths, length, strategy))
         return
     first = next(document for document, size in enumerate(lengths) if size > length)
-    with pytest.raises(CollateError, match=f"Document {first} has {lengths[first]} tokens, but a row holds {length}"):
+    with pytest.raises(CollateError, match=f"{first} .*{lengths[first]}.* {length}"):
         plan(lengths, length, strategy, too_long="raise")
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_best_fit_fills_rows_of_a_window_of_documents(seed: int) -> None:
-    lengths = log_normal(4096, seed)
+def test_best_fit_fills_rows_of_a_window_of_documents() -> None:
+    lengths = log_normal(4096, seed=0)
     best, first = (plan(lengths, 2048, strategy) for strategy in ("best_fit", "first_fit"))
     assert best.fill >= 0.99
     assert best.fill >= first.fill
@@ -124,22 +118,22 @@ def test_the_plan_is_the_same_on_every_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        (([1], 0), "length=0 is not an integer of at least 1"),
+        (([1], 0), "length=0"),
         (([1], True), "length=True"),
         (([1], 2.0), "length=2.0"),
-        (([1], 4, "worst_fit"), "strategy='worst_fit' is not one of 'concat', 'first_fit', 'best_fit'"),
+        (([1], 4, "worst_fit"), "strategy='worst_fit'.*'best_fit'"),
         (([1.5], 4), "float64"),
         (([[1]], 4), r"shape \(1, 1\)"),
         (([3, -2], 4), r"lengths\[1\]=-2"),
-        ((["a"], 4), "Pass integers"),
-        (([1], 4, "concat", "split"), "too_long='split' is not one of 'cut'"),
+        ((["a"], 4), "integers"),
+        (([1], 4, "concat", "split"), "too_long='split'.*'cut'"),
         (([1], 4, "concat", "cut", "a"), "key='a'"),
     ],
 )
-def test_bad_arguments(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(BadOption, match=message):
+def test_bad_arguments(arguments: tuple[Any, ...], named: str) -> None:
+    with pytest.raises(BadOption, match=named):
         plan(*arguments[:3], **dict(zip(("too_long", "key"), arguments[3:], strict=False)))
 
 
