@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
@@ -51,9 +52,10 @@ def main() -> int:
     """Run the drill; return the exit status."""
     options = _parser().parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
-    numbers = itertools.count() if options.rounds is None else range(options.rounds)
-    numbers = numbers if options.round is None else itertools.repeat(options.round, options.rounds or 1)
-    minutes = options.minutes or (5.0 if isinstance(numbers, itertools.count) else float("inf"))
+    numbers: Iterable[int] = itertools.count() if options.rounds is None else range(options.rounds)
+    if options.round is not None:
+        numbers = itertools.repeat(options.round, options.rounds or 1)
+    minutes = options.minutes or (5.0 if options.rounds is None and options.round is None else float("inf"))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # hundreds of workers crash
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the round, too
     sys.stderr.write(f"seed {seed}\n")

@@ -31,15 +31,14 @@ TIMEOUT_S = 0.3
 
 
 class Held(Numbers):
-    """Waits at a gate before sample 5: always, or once if `once` is given."""
+    """Waits at a gate before sample 5."""
 
-    def __init__(self, gate: Gate, count: int = 20, once: Once | None = None) -> None:
-        super().__init__(count)
+    def __init__(self, gate: Gate) -> None:
+        super().__init__(20)
         self.gate = gate
-        self.once = once
 
     def __getitem__(self, index: int) -> int:
-        if index == 5 and (self.once is None or self.once("held")):
+        if index == 5:
             self.wait_for_the_moon()
         return index
 

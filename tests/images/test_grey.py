@@ -93,16 +93,6 @@ def test_arrays_and_pillow_images(library: str) -> None:
     assert (pipeline()(np.full((4, 4), 255, np.uint8)) == 65_535).all()
 
 
-def test_functions_receive_one_channel() -> None:
-    def window(pixels: NDArray[np.uint16]) -> NDArray[np.uint16]:
-        assert pixels.dtype == np.uint16
-        assert pixels.shape[2] == 1
-        return pixels // 2
-
-    found = pipeline(images.CenterCrop(60), window, images.HorizontalFlip(1.0))(stored(deep(), "PNG"))
-    assert np.array_equal(found[..., 0], (deep()[15:75, 30:90] // 2)[:, ::-1])
-
-
 def test_masks_move_with_grey(library: str) -> None:
     targets = {"mask": images.Mask()}
     moves = [images.HorizontalFlip(1.0), Warped(30, 1, 0), images.CenterCrop(60)]

@@ -33,18 +33,6 @@ def test_format_and_size_agree_with_pillow(name: str) -> None:
     assert bool(header.height_at) == in_part
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_sizes_refer_to_the_upright_image(format_: str, orientation: int) -> None:
-    header = read_header(turned(format_, orientation))
-    sideways = orientation >= 5
-    assert (header.width, header.height) == ((HEIGHT, WIDTH) if sideways else (WIDTH, HEIGHT))
-    if format_ != "TIFF":  # Pillow turns these itself
-        assert header.orientation == orientation
-        assert header.stored_size == (WIDTH, HEIGHT)
-    assert header.gpu == (format_ == "JPEG" and orientation == 1)
-
-
 def exif(order: str, *entries: tuple[int, int, int], count: int | None = None) -> bytes:
     """Return EXIF data with entries of tag, type and value."""
     head = {"<": b"II*\0", ">": b"MM\0*"}[order] + struct.pack(f"{order}I", 8)
@@ -126,7 +114,7 @@ def test_unusual_jpegs_are_not_sent_to_the_gpu(place: int, value: int, plain: bo
 def test_a_truncated_file_has_the_same_header_or_none(name: str) -> None:
     data = files()[name]
     whole = read_header(data)
-    for end in range(0, len(data), 1 + len(data) // 400):
+    for end in range(0, len(data), 1 + len(data) // 100):
         try:
             assert read_header(data[:end]) == whole
         except CorruptSource:
@@ -198,15 +186,6 @@ def test_limits_apply_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(CorruptSource, match="raise FEEDLINE_MAX_SAMPLE_BYTES"):
             read_header(files()[name])
         monkeypatch.delenv("FEEDLINE_MAX_SAMPLE_BYTES")
-
-
-def test_rejects_thousands_of_scans() -> None:
-    """Each scan has ten bytes, but would take the time of the whole image."""
-    data = stored(np.zeros((4000, 4000, 3), np.uint8), "JPEG", progressive=True)
-    place = data.rindex(b"\xff\xda")
-    assert read_header(data).plain
-    with pytest.raises(CorruptSource, match=r"1\d\d scans, the maximum.* take long to decode"):
-        read_header(data[:place] + data[place:-2] * 100 + data[-2:])
 
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)])

@@ -144,18 +144,11 @@ def test_avif_is_decoded_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     from PIL import AvifImagePlugin
 
     data = stored(np.zeros((16, 16, 3), np.uint8), "AVIF")
-    threads = []
-
-    class Decoder:
-        def __init__(self, *given: object) -> None:
-            threads.append(given[2])
-            raise SyntaxError("seen")
-
-    monkeypatch.setattr(AvifImagePlugin, "_avif", mock.Mock(AvifDecoder=Decoder))
+    decoder = mock.Mock(AvifDecoder=mock.Mock(side_effect=SyntaxError("seen")))
+    monkeypatch.setattr(AvifImagePlugin, "_avif", decoder)
     for chosen, expected in ((0, 1), (3, 3)):
         monkeypatch.setattr(AvifImagePlugin, "DEFAULT_MAX_THREADS", chosen)
         with pytest.raises(OSError, match="cannot identify"):
             open_picture(io.BytesIO(data))
-        assert set(threads) == {expected}
+        assert decoder.AvifDecoder.call_args.args[2] == expected
         assert chosen == AvifImagePlugin.DEFAULT_MAX_THREADS
-        threads.clear()

@@ -63,13 +63,6 @@ def test_samples_and_classes(root: Path) -> None:
     assert [*video.VideoFolder(root, "label", index=False)] == dataset.targets.tolist()  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("fields", ["video", ("label", "video"), ["path", "video"]])
-def test_the_transform_finds_the_video(root: Path, fields: Any) -> None:
-    sample = video.VideoFolder(root, fields, transform=CENTER)[0]
-    found = sample if fields == "video" else sample["video"] if isinstance(sample, dict) else sample[1]
-    assert found.shape == (3, 16, 24, 3)
-
-
 def test_any_function_can_be_a_transform_and_an_index_is_optional(root: Path) -> None:
     without = video.VideoFolder(root, transform=CENTER, index=False)
     assert all(np.array_equal(without[place][0], CENTER(content(2 * place))) for place in (0, 5))
