@@ -251,10 +251,7 @@ def test_ranks_end_together_wherever_a_stream_ends(n: int, shard: Tail, monkeypa
         check_rest(Counter(range(n)), Counter(), seen, shard, world_size - 1)
 
 
-@pytest.mark.slow
-def test_the_last_step_of_an_exact_stream_is_resumed_exactly(
-    dataset: Any, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_step_of_an_exact_stream_is_resumed_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Near its end the steps of a stream depend on where it ends, which the state must account for."""
 
     def numbers(batches: Any) -> list[int]:
