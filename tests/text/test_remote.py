@@ -180,23 +180,6 @@ def test_nearby_blocks_share_a_request(server: WebServer, monkeypatch: pytest.Mo
     dataset.close()
 
 
-def test_a_piece_that_is_mostly_wanted_is_fetched_once(server: WebServer) -> None:
-    dataset = remote(server)
-    server.requests.clear()
-    assert plain_all(dataset.stream())
-    pieces = {(one.path, one.start // PIECE) for one in server.requests if one.stop - one.start == PIECE}
-    wholes = [one for one in server.requests if one.stop - one.start == PIECE]
-    assert len(pieces) == len(wholes) > 10
-    server.requests.clear()
-    assert plain_all(dataset.stream(shuffle=True))
-    assert not any((one.path, one.start // PIECE) in pieces for one in server.requests)
-    dataset.close()
-    server.requests.clear()
-    assert dataset[0] is not None
-    assert server.requests, "closing must drop the cached pieces"
-    dataset.close()
-
-
 def test_a_second_epoch_comes_from_the_disk(server: WebServer, folder: Path, tmp_path: Path) -> None:
     options: Any = {"remote": Remote(cache=tmp_path / "shards", cache_bytes="1 MB"), "cache_bytes": 2 * PIECE}
     dataset = remote(server, segment_ids=True, **options)
