@@ -43,7 +43,7 @@ class TestSeismicRecords(SourceContract):
             for record in records
         ]
 """
-TEST_OF_THE_STREAM = """
+TEST_OF_THE_STREAM = r"""
 import gzip
 import json
 
