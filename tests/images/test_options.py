@@ -75,8 +75,8 @@ def test_bad_options_are_rejected_by_name(make: Callable[..., Any], options: dic
     ("transforms", "message"),
     [
         ([], "at least one"),
-        (FLIP, "HorizontalFlip.*not a list"),
-        ([images.RandomResizedCrop(8)], "RandomResizedCrop.*Put it into the Compose"),
+        (FLIP, "HorizontalFlip"),
+        ([images.RandomResizedCrop(8)], "RandomResizedCrop"),
         ([images.Normalize()], "Normalize"),
         ([len], "len"),
     ],

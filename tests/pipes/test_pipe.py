@@ -15,6 +15,7 @@ import torch
 import feedline
 from feedline.abc.source import ShardedSource
 from feedline.errors import BadOption, SourceError
+from feedline.faults import Retry
 from feedline.pipes import MapPipe, ShardedPipe, StreamPipe, pipe
 from tests.pipes.streams import Plain
 
@@ -293,7 +294,7 @@ class FailsOnce:
 @pytest.mark.parametrize("source", [range(12), Plain(range(12))])
 def test_a_sample_that_fails_once_is_retried(source: Any) -> None:
     made = pipe(source).map(FailsOnce()).filter(lambda _: True).map(FailsOnce()).batch(2, collate_fn=list).unbatch()
-    loader = feedline.Loader(made, 4, on_error="retry")
+    loader = feedline.Loader(made, 4, on_error=Retry(3, wait_s=0))
     assert [x for batch in loader for x in batch.tolist()] == list(range(12))
 
 
