@@ -147,7 +147,7 @@ def test_rejects_a_batch_with_several_fields_of_floats() -> None:
 def test_bad_options_are_rejected(options: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         audio.LogMel(RATE, **options)
-    with pytest.raises(BadOption, match="200 frames of sound, and needs at least 201"):
+    with pytest.raises(BadOption, match=r"200 .* 201"):
         audio.LogMel(RATE)(np.zeros(200, np.float32))
 
 

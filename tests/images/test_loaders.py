@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import feedline
 from feedline import images
@@ -105,10 +104,3 @@ def test_an_image_finished_on_the_device_still_matches_its_mask() -> None:
         mask = batch["mask"].numpy()
         differ = (bright > 0) != (mask > 0)
         assert (differ & (np.abs(bright) > 25) & (mask < 255)).mean() < 0.02  # except for interpolation
-
-
-def test_batches_of_the_drop_in_loader_contain_tensors() -> None:
-    assert next(iter(loader_of("augmented")))["image"].dtype is torch.float32
-    batch = next(iter(loader_of("augmented", placed(feedline.DataLoader, Placement.DECODE), num_workers=1)))["image"]
-    parts = (batch.flips, batch.pixels, batch.data, batch.pixel_rows, batch.encoded_rows, batch.offsets, batch.boxes)
-    assert [part.dtype for part in parts] == [*[torch.uint8] * 3, *[torch.int64] * 3, torch.float32]

@@ -116,7 +116,7 @@ def test_nothing_else_of_a_sample_is_changed(
     assert isinstance(pair, Pair)
     assert (np.shape(pair.value), pair.label) == (shape, 3)
     assert np.shape(pipeline({"a": [data, data]})["a"]) == (2, *shape)  # as Hugging Face passes several samples
-    with pytest.raises(BadOption, match=r"\.on\('x'\) names a field that the sample does not have: it has 'left'"):
+    with pytest.raises(BadOption, match=r"\.on\('x'\) .*'left'"):
         pipeline.on("x")(both)
 
 

@@ -178,7 +178,7 @@ def check_equal(found: list[list[Any]], expected: list[list[Any]]) -> None:
 def test_mixing_is_the_same_on_every_engine_and_after_resuming(place: str, kind: str, engine: Any) -> None:
     dataset: Any = ArrayDataset(pictures()) if kind == "samples" else Numbers()
 
-    def loader(engine: str = engine) -> Any:
+    def loader(engine: Any = engine) -> Any:
         workers = 0 if engine == "inline" else 2
         options: dict[str, Any] = {"shuffle": True} if kind == "samples" else {"shard": True}
         return DataLoader(dataset, 8, seed=3, engine=engine, num_workers=workers, **options, **PLACES[place])

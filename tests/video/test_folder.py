@@ -25,7 +25,7 @@ RANDOM = video.Compose(
 
 
 def content(number: int) -> bytes:
-    return encoded(count=12 + 2 * (number % 8))
+    return encoded(codec="mpeg4", count=12 + 2 * (number % 8), options=(), width=64, height=48)
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def test_failures_are_raised_per_video_and_not_stored(root: Path, tmp_path: Path
     (root / NAMES[0]).write_bytes(encoded()[:5000])
     for _ in range(2):
         index = VideoIndex(str(root), NAMES, tmp_path / "index")
-        with pytest.raises(CorruptSource, match=r"a\.mp4 cannot be decoded as a video"):
+        with pytest.raises(CorruptSource, match=r"a\.mp4"):
             index.table(0, str(root / NAMES[0]))
         assert len(index.table(1, str(root / NAMES[1])).stamps) == 50
     assert scanned.count("a.mp4") == 2

@@ -143,14 +143,14 @@ def test_images_without_boxes(none: Any) -> None:
 
 @pytest.mark.parametrize("boxes", [[1, 2, 3, 4], [[1, 2, 3]], [["a", "b", "c", "d"]], np.zeros((2, 5)), [[0], [1, 2]]])
 def test_malformed_boxes_are_rejected(boxes: Any) -> None:
-    with pytest.raises(BadOption, match=r"Boxes .* rows of 4 numbers"):
+    with pytest.raises(BadOption, match=r"Boxes .* 4 "):
         moved(boxes, [])
 
 
 @pytest.mark.parametrize("labels", [3, np.int64(3), np.array(3), torch.tensor(3), "cat", [1], [], [1, 2, 3]])
 def test_labels_are_counted_even_if_all_boxes_remain(labels: object) -> None:
     pipeline = images.Compose([images.HorizontalFlip(1.0)], targets={"boxes": images.Boxes()})
-    with pytest.raises(BadOption, match=r"'labels' \(\w+\) has \d entries, but there are 2 boxes"):
+    with pytest.raises(BadOption, match=r"'labels' .* \d .* 2 boxes"):
         pipeline({"image": IMAGE, "boxes": [[0, 0, 9, 9], [1, 1, 8, 8]], "labels": labels})
 
 

@@ -121,11 +121,11 @@ def test_damaged_files() -> None:
 
 
 def test_malformed_masks_are_rejected() -> None:
-    with pytest.raises(BadOption, match=r"the shape \(10, 10\), but the image has 30 x 44 pixels"):
+    with pytest.raises(BadOption, match=r"\(10, 10\).* 30 x 44"):
         moved(np.zeros((10, 10)), [])
-    with pytest.raises(BadOption, match="channels R, G, B, but one number for every pixel"):
+    with pytest.raises(BadOption, match="R, G, B"):
         moved(stored(Image.new("RGB", (WIDTH, HEIGHT)), "PNG"), [])
-    with pytest.raises(BadOption, match="a str of shape"):
+    with pytest.raises(BadOption, match="a str"):
         moved("mask.png", [])
 
 

@@ -108,7 +108,7 @@ def test_functions_may_change_pixels_but_not_move_them() -> None:
     targets = {"boxes": images.Boxes()}
     pipeline = images.Compose([images.HorizontalFlip(1.0), invert, images.Resize((30, 40))], targets=targets)
     assert pipeline((IMAGE, {"boxes": BOXES}))[1]["boxes"].tolist() == [[25, 5, 35, 15]]
-    with pytest.raises(BadOption, match=r"shrink.* returned an image of shape \(30, 40, 3\) for one of 60 x 80"):
+    with pytest.raises(BadOption, match=r"shrink.* \(30, 40, 3\) .* 60 x 80"):
         images.Compose([shrink], targets=targets)((IMAGE, {"boxes": BOXES}))
 
 
@@ -129,7 +129,7 @@ def test_rejects_two_boxes_targets_that_filter_the_same_field() -> None:
     pipeline = images.Compose([images.CenterCrop(8)], targets=targets)
     boxes = np.array([[0, 0, 2, 2], [14, 14, 18, 18]], float)
     sample = {"image": np.zeros((32, 32, 3), np.uint8), "boxes": boxes, "faces": boxes, "labels": [1, 2]}
-    with pytest.raises(BadOption, match=r"both filter the field 'labels'.*fields= of its own"):
+    with pytest.raises(BadOption, match=r"'labels'.*fields="):
         pipeline(sample)
     del sample["labels"]
     assert len(pipeline(sample)["faces"]) == 1
