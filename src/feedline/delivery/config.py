@@ -17,10 +17,11 @@ from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import outlives_epoch
 from feedline.errors import BadOption
 from feedline.schedulers import InOrder, Unordered
-from feedline.system.ranks import local_rank_count
+from feedline.system.ranks import Share, local_rank_count, share_if_known
 from feedline.types import CollateFunction, EngineName
 
 if TYPE_CHECKING:
+    from feedline.mesh.data_rank import DataRank
     from feedline.workers.ray.options import RayOptions
 
 DEFAULT_DEPTH = 2
@@ -69,6 +70,8 @@ class Config:
     """The function that makes a batch of samples; without batching, it gets each sample."""
     init: Callable[[int], None] | None = field(default=None, compare=False)
     """The function called when a worker starts."""
+    data_rank: DataRank | None = field(default=None, compare=False)
+    """This process among the ranks that share out the data, if it was given; None to look up its rank."""
     shard: bool | str | None = field(default=None, compare=False)
     """How an iterable dataset is split over workers and ranks."""
     seed: int | None = field(default=None, compare=False)
@@ -203,6 +206,10 @@ class Config:
         from feedline.system.limits import memory_limit
 
         return memory_limit() // 4 // local_rank_count()
+
+    def share(self) -> Share:
+        """Return the share of the data that belongs to this process."""
+        return share_if_known() if self.data_rank is None else self.data_rank.share
 
     # -- the dataset -------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,8 @@ class TorchRebuilding(Rebuilding):
         return _with(loader, {"batch_size": batch_size, "batch_sampler": batches})
 
     def own_share(self, loader: L) -> L:
+        if config_of(loader).data_rank is not None:
+            return loader
         is_sharded = isinstance(loader.dataset, IterableDataset) or self.is_sharded(loader)
         if is_sharded or own_share(None, None, "pad").world_size == 1:
             return loader

@@ -90,10 +90,10 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
     def _spec(self, session: Session, config: TorchConfig, start: Start) -> WorkerSpec:
         dataset, init = self._dataset, config.init
         if self._num_workers and config.is_pipe:
-            world_size, rank = _distributed_settings()
+            world_size, rank = _distributed_settings(config)
             init = functools.partial(shard_in_worker, init, world_size, rank)
         elif config.is_pipe:
-            shard_pipe(dataset, *_distributed_settings())
+            shard_pipe(dataset, *_distributed_settings(config))
         seed = _base_seed(config, self.seeds.draw, start.epoch) if self._num_workers else 0  # otherwise nobody reads it
         return session.spec(config, dataset, seed, init, self._shared_seed)
 
@@ -220,7 +220,9 @@ def _base_seed(config: TorchConfig, draw_seed: int, epoch: int) -> int:
     return draw_seed % (1 << 63) if config.seed is None else epoch_key(draw_seed, epoch) >> 1
 
 
-def _distributed_settings() -> tuple[int, int]:
+def _distributed_settings(config: TorchConfig) -> tuple[int, int]:
+    if config.data_rank is not None:
+        return config.data_rank.world_size, config.data_rank.rank
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size(), dist.get_rank()
     return 1, 0

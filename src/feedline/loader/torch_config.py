@@ -121,6 +121,8 @@ class TorchConfig(LoaderConfig):
 
     def is_sharded(self, sharding: StreamSharding | None) -> bool:
         """True if each rank already gets a share of the samples: by `sharding`, the dataset or its sampler."""
+        if self.data_rank is not None:
+            return True
         if isinstance(self.dataset, IterableDataset):
             sharded_before = (ranks_of_stream(self.dataset) or 1) > 1
             return sharded_before or sharding is not None or isinstance(self.dataset, ShardedSource)
