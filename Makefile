@@ -14,7 +14,7 @@ JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 2
 # A container may forbid Python to write bytecode. Every process that a test starts would then compile feedline anew, and
 # every test process all tests.
 unexport PYTHONDONTWRITEBYTECODE
-# How long the soak drill runs, and the seed that repeats one; another seed every time if none is given.
+# How long the drill runs, and the seed that repeats one; another seed every time if none is given.
 MINUTES ?= 5
 # How long the soak trains, and where it writes its result.
 HOURS ?= 2

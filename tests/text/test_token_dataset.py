@@ -96,33 +96,18 @@ class TestContract(SourceContract):
         return [{name: np.array(values, types.get(name, np.int64)) for name, values in one.items()} for one in blocks]
 
 
-class Usual(torch.utils.data.Dataset[Any]):
-    """The dataset that most training scripts define."""
-
-    def __init__(self, path: Path, block: int) -> None:
-        self.tokens = np.memmap(path, np.uint16, "r")
-        self.block = block
-
-    def __len__(self) -> int:
-        return (len(self.tokens) - 1) // self.block
-
-    def __getitem__(self, index: int) -> Any:
-        start = index * self.block
-        found = torch.from_numpy(self.tokens[start : start + self.block + 1].astype(np.int64))
-        return {"tokens": found[:-1], "labels": found[1:]}
-
-
 @pytest.mark.parametrize("count", [1, 64, 65])
-def test_a_raw_file_is_read_as_the_usual_dataset_reads_it(tmp_path: Path, count: int) -> None:
+def test_a_raw_file_is_read_as_training_scripts_read_it(tmp_path: Path, count: int) -> None:
     path = tmp_path / "train.bin"
-    np.random.default_rng(count).integers(0, 50_257, count).astype(np.uint16).tofile(path)
-    usual, dataset = Usual(path, 16), TokenDataset(path, 16, raw_dtype="uint16")
-    ours = list(feedline.DataLoader(dataset, 4))
-    theirs = list(torch.utils.data.DataLoader(usual, 4))
-    assert len(ours) == len(theirs)
-    for batch, other in zip(ours, theirs, strict=True):
-        assert {name: value.dtype for name, value in batch.items()} == dict.fromkeys(other, torch.int64)
-        assert all(batch[name].is_contiguous() and torch.equal(batch[name], other[name]) for name in other)
+    tokens = np.random.default_rng(count).integers(0, 50_257, count).astype(np.uint16)
+    tokens.tofile(path)
+    dataset = TokenDataset(path, 16, raw_dtype="uint16")
+    starts = range(0, count - 16, 16)
+    assert len(dataset) == len(starts)
+    for index, batch in enumerate(feedline.DataLoader(dataset, 1)):
+        for name, start in (("tokens", 16 * index), ("labels", 16 * index + 1)):
+            assert batch[name].dtype == torch.int64
+            assert batch[name].tolist() == [tokens[start : start + 16].tolist()]
 
 
 def sparse(path: Path, tokens: int) -> Path:
@@ -145,9 +130,7 @@ def test_a_state_does_not_fit_other_blocks(tmp_path: Path, option: str, other: i
 
     saving = loader()
     next(iter(saving))
-    with pytest.raises(
-        BadState, match=rf"TokenDataset\({option}=\d\), but here it is TokenDataset\({option}={other}\)"
-    ):
+    with pytest.raises(BadState, match=rf"{option}=\d.*{option}={other}"):
         loader(**{option: other}).load_state_dict(saving.state_dict())
     loader().load_state_dict(saving.state_dict())
 
