@@ -207,8 +207,8 @@ class Config:
 
         return memory_limit() // 4 // local_rank_count()
 
-    def share(self) -> Share:
-        """Return the share of the data that belongs to this process."""
+    def share_now(self) -> Share:
+        """Return the share of the data that belongs to this process, as given or as it can be found now."""
         return share_if_known() if self.data_rank is None else self.data_rank.share
 
     # -- the dataset -------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class Iteration(Iterator[Any]):
         """Notify the fault budget and the dataset that an epoch starts."""
         fault_budget, snapshot, dataset = session.fault_budget, start.snapshot, config.dataset
         if fault_budget.guards:  # with streams of their own, ranks may have different numbers of batches
-            ranks = 1 if order.unit == "stream batches" else max(order.stride()[2], config.share().world_size)
+            ranks = 1 if order.unit == "stream batches" else max(order.stride()[2], config.share_now().world_size)
             fault_budget.keeps_steps = ranks > 1 or config.data_rank is not None
         fault_budget.dataset = dataset if config.is_map else None
         fault_budget.counts_known = not order.endless
@@ -342,7 +342,7 @@ def _begin(session: Session, config: LoaderConfig, order: Order) -> Start:
     def own(state: Snapshot) -> Snapshot:
         from feedline.delivery.state.ranks import own_snapshot  # only for a loaded state
 
-        return own_snapshot(state, config.share(), config.max_workers, config.dataset)
+        return own_snapshot(state, config.share_now(), config.max_workers, config.dataset)
 
     return session.epochs.begin(order, own)
 

@@ -377,7 +377,7 @@ class Session:
         # torchdata: an empty state is none. Not `== {}`: arrays compare elementwise.
         is_empty = isinstance(state, dict) and not state
         snapshot = None if is_empty else Snapshot.from_dict(state)  # checked before any part of the state is read
-        ranks, share = _part_of(state, "ranks"), config.share()
+        ranks, share = _part_of(state, "ranks"), config.share_now()
         own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state
         config.check_draws(_part_of(own, "order"))
         any_rank = ranks[0] if isinstance(ranks, list) and ranks else state

@@ -61,7 +61,8 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> State:
 def _one_of_each(states: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Return one state for each data rank, ordered by data rank, if several ranks shared their batches."""
     found = [_rank_of(Snapshot.from_dict(state)) for state in states]
-    if None in found or len({own[1] for own in found if own is not None}) > 1 or len(set(found)) == len(states):
+    size = 0 if found[0] is None else found[0][1]
+    if len(set(found)) == len(states) or set(found) != {(rank, size) for rank in range(size)}:
         return states
     by_rank: dict[int, tuple[int, Snapshot]] = {}
     for place, (own, state) in enumerate(zip(found, states, strict=True)):
