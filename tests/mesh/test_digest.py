@@ -48,6 +48,7 @@ def test_objects_count_by_their_class() -> None:
         (Report(0, 2, fields={"x": 1, "y": 2}), None),
         (Report(0, 2, fields={"y": 2}), None),
         (Report(0, 2, fields={"x": 1, "y": 3}), "'y'"),
+        (Report(0, 2, fields={"z": 0}, lost_count=0), None),
         (Report(0, 3, fields={"x": 1, "y": 2}), "step 3"),
         (Report(1, 2, fields={"x": 1, "y": 2}), "epoch 1"),
         (Report(0, 2, ended=True), "ended"),
@@ -55,8 +56,8 @@ def test_objects_count_by_their_class() -> None:
     ],
 )
 def test_the_first_difference_is_named(other: Report, says: str | None) -> None:
-    own = Report(0, 2, fields={"x": 1, "y": 2})
-    found = difference({0: own, 3: own, 5: other})
+    own = Report(0, 2, fields={"x": 1, "y": 2}, lost_count=0)
+    found = difference({0: Report(0, 2), 1: Report(0, 2, fields={"x": 1}), 3: own, 5: other})
     if says is None:
         assert found is None
     else:

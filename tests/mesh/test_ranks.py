@@ -131,6 +131,27 @@ class Unequal(torch_data.Dataset[int]):
         return index
 
 
+class Rows(torch_data.Dataset[dict[str, Any]]):
+    """Fails if a sample is read where nothing is needed."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        assert dist.get_rank() != 5, "a sample was read"
+        return {"x": index, "noise": feedline.rng().random()}
+
+
+def some_fields(mesh: Any) -> Any:
+    """Deliver other fields on the second rank of each pair, and return the batches and the state after two of them."""
+    needed: Any = {1: ["noise"], 3: lambda batch: batch["x"], 5: (), 7: ["x", "noise"]}.get(dist.get_rank())
+    loader: Any = DataLoader(Rows(), 2, shuffle=True, mesh=mesh, check=1, fields=needed)
+    batches = iter(loader)
+    first = [plain(next(batches)) for _ in range(2)]
+    state = loader.state_dict()
+    return first + [plain(batch) for batch in batches], {name: state[name] for name in ("order", "seed", "draw_seed")}
+
+
 def error_of(loader: Any, steps: int | None = None) -> str:
     try:
         for _ in itertools.islice(loader, steps):
@@ -173,6 +194,7 @@ def everything(rank: int, world_size: int, folder: Path) -> Report:
     report["life"] = life(meshes["2x2x2"])
     report["bad input"] = bad_input(meshes["2x2x2"])
     report["agreeing"] = agreeing(meshes["2x2x2"])
+    report["fields"] = some_fields(meshes["2x2x2"])
     report["faults"] = faults(meshes["2x2x2"])
     return report
 
@@ -269,6 +291,15 @@ def test_samplers_that_agree_with_the_mesh_are_used(reports: list[Report]) -> No
     for which in range(2):
         ranks = by_data_rank([report["agreeing"][which] for report in reports], "2x2x2")
         assert Counter(value for rank in ranks for value in values(rank)) == Counter(range(N))
+
+
+def test_peers_may_need_different_fields(reports: list[Report]) -> None:
+    batches, states = zip(*(report["fields"] for report in reports), strict=True)
+    by_data_rank(list(states), "2x2x2")
+    assert batches[1] == [{"noise": batch["noise"]} for batch in batches[0]]
+    assert batches[3] == [batch["x"] for batch in batches[2]]
+    assert batches[5] == [{}] * len(batches[4])
+    assert batches[7] == batches[6]
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,14 @@ from feedline.abc.deferred import hands_on_images
 from feedline.abc.memory import Placement
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import EpochAware, repeats_itself
-from feedline.abc.stateful import outlives_epoch
+from feedline.abc.stateful import is_stateful, outlives_epoch
 from feedline.errors import BadOption
 from feedline.schedulers import InOrder, Unordered
 from feedline.system.ranks import Share, local_rank_count, share_if_known
 from feedline.types import CollateFunction, EngineName
 
 if TYPE_CHECKING:
+    from feedline.collate.picked import Fields
     from feedline.mesh.data_rank import DataRank
     from feedline.workers.ray.options import RayOptions
 
@@ -72,6 +73,8 @@ class Config:
     """The function called when a worker starts."""
     data_rank: DataRank | None = field(default=None, compare=False)
     """This process among the ranks that share out the data, if it was given; None to look up its rank."""
+    fields: Fields | None = field(default=None, compare=False)
+    """The fields of a batch that are delivered; None for all."""
     shard: bool | str | None = field(default=None, compare=False)
     """How an iterable dataset is split over workers and ranks."""
     seed: int | None = field(default=None, compare=False)
@@ -227,6 +230,11 @@ class Config:
     def repeats_itself(self) -> bool:
         """True if an iterator of the dataset leaves nothing behind."""
         return repeats_itself(self.dataset)
+
+    @property
+    def reads_nothing(self) -> bool:
+        """True if batches are empty, and their number is known without the samples."""
+        return self.fields == () and self.is_map and not is_stateful(self.dataset)
 
     @property
     def has_default_collate(self) -> bool:

@@ -27,6 +27,7 @@ from feedline.types import DatasetKind, is_finite
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+    from feedline.collate.picked import Fields
     from feedline.delivery.driver.tuning import Tuning
     from feedline.workers.ray.options import RayOptions
 
@@ -301,6 +302,7 @@ def fixed_options(
     world_size: int | None = None,
     check: int | None = None,
     mesh_timeout_s: float = DEFAULT_MESH_TIMEOUT_S,
+    fields: object = None,
 ) -> dict[str, Any]:
     """Check the options of both loaders that are not read again; return them by the names of the config's fields.
 
@@ -312,6 +314,11 @@ def fixed_options(
     check_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0, optional=True)
     check_callable("device_transform", device_transform, "takes a batch and returns one")
     check_count("check", check, least=0, optional=True)
+    checked: Fields | None = None
+    if fields is not None:
+        from feedline.collate.picked import checked_fields  # few loaders drop fields
+
+        checked = checked_fields(fields)
     place = None
     if not (mesh is None and data_dims is None and rank is None and world_size is None and not check):
         from feedline.loader.placing import data_rank  # few loaders have one
@@ -319,6 +326,7 @@ def fixed_options(
         place = data_rank(mesh, data_dims, rank, world_size, check=check, timeout_s=check_timeout(mesh_timeout_s))
     return {
         "data_rank": place,
+        "fields": checked,
         "seed": None if seed is None else int(seed),  # a plain integer, not NumPy's
         "shard": shard,
         "engine": engine,
@@ -330,6 +338,17 @@ def fixed_options(
         "device": device,
         "device_transform": device_transform,
     }
+
+
+# Any: a collate function; both loaders have their own default.
+def picking(collate: Any, options: Mapping[str, Any], *, batched: bool) -> Any:
+    """Return a loader's collate function, with `fields=` if that was given."""
+    fields = options["fields"]
+    if fields is None:
+        return collate
+    from feedline.collate.picked import Picked
+
+    return Picked(collate, fields, batched=batched)
 
 
 def show(loader: object, options: Mapping[str, object]) -> None:

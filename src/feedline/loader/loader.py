@@ -11,6 +11,7 @@ from feedline.abc.deferred import Target
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import Columnar
+from feedline.abc.stateful import is_stateful
 from feedline.collate import default
 from feedline.delivery.config import DEFAULT_DEPTH
 from feedline.errors import BadOption
@@ -34,6 +35,7 @@ from feedline.loader.arguments import (
     keeps_workers,
     kind_of,
     named,
+    picking,
     tuning_of,
     warn_useless_timeout,
 )
@@ -80,7 +82,7 @@ class NumpyConfig(LoaderConfig):
             batched=batched,
             batch_size=loader.batch_size,
             drop_last=bool(loader.drop_last),
-            collate=loader.collate_fn or (default if batched else _as_it_is),
+            collate=picking(loader.collate_fn or (default if batched else _as_it_is), options, batched=batched),
             init=loader._worker_init,
             given_sampler=loader.sampler,
             sampler=loader.sampler if loader._own_sampler is None else loader._own_sampler,
@@ -196,6 +198,9 @@ class Loader(LoaderBase):
         check: with `mesh`, compare batches among the ranks that share them, after the first batch, after every `check`
             batches and at the end of the epoch; 0 for never. Default: 100.
         mesh_timeout_s: seconds to wait for other ranks, with `mesh`. Default: 600.
+        fields: the fields that this rank needs: names, for batches that are dicts, numbers, for tuples, or a function
+            of the batch. Others are dropped in the worker. () for none: batches are empty, and a map-style dataset is
+            not read at all. Default: all fields.
 
     Raises:
         BadOption: an argument, or a combination of arguments, cannot work.
@@ -244,7 +249,11 @@ class Loader(LoaderBase):
         world_size: int | None = None,
         check: int | None = None,
         mesh_timeout_s: float = DEFAULT_MESH_TIMEOUT_S,
+        fields: Sequence[str] | Sequence[int] | Callable[[Any], Any] | None = None,
     ) -> None:
+        if isinstance(fields, (tuple, list)) and not fields and _is_plain_map(dataset):  # nothing to do for workers
+            workers, engine, prefetch, timeout_s, persistent, start_method = 0, "auto", DEFAULT_DEPTH, 0, None, None
+            max_memory_per_worker = device = device_transform = None
         for name, value in (
             ("shuffle", shuffle),
             ("drop_last", drop_last),
@@ -293,6 +302,7 @@ class Loader(LoaderBase):
                 world_size=world_size,
                 check=check,
                 mesh_timeout_s=mesh_timeout_s,
+                fields=fields,
             ),
             "worker_count": count,
             "depth": depth,
@@ -435,3 +445,8 @@ def _with_samples(arrays: object) -> object:
     from feedline.datasets.formats.arrays import ArrayDataset
 
     return ArrayDataset(arrays)
+
+
+def _is_plain_map(dataset: object) -> bool:
+    """True for a map-style dataset without a state."""
+    return is_arrays(dataset) or (kind_of(dataset) is DatasetKind.MAP and not is_stateful(dataset))

@@ -316,6 +316,10 @@ class Session:
     ) -> WorkerSpec:
         """Return the spec for the workers."""
         fault_budget, placement = self.fault_budget, config.placement
+        if config.reads_nothing:
+            from feedline.collate.picked import NOTHING
+
+            dataset = NOTHING
         made_of = (config, fault_budget.policy, self.stream_sharding, dataset, init, placement, shared_seed)
         # Without workers nobody reads the base seed, so the next epoch has the same spec, and can use the same runner.
         if not config.worker_count and self._spec is not None and all(map(operator.is_, made_of, self._spec[0])):

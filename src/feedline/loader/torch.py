@@ -22,6 +22,7 @@ from typing_extensions import TypeVar  # torch depends on it, too
 
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import IterableSource
+from feedline.abc.stateful import is_stateful
 from feedline.errors import BadOption, OptionWarning, warn_user
 from feedline.faults.policy import OnError
 from feedline.frameworks.torch_compile import run_untraced
@@ -200,6 +201,9 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         check: with `mesh`, compare batches among the ranks that share them, after the first batch, after every `check`
             batches and at the end of the epoch; 0 for never. Default: None, which is 100.
         mesh_timeout_s: seconds to wait for other ranks, with `mesh`. Default: 600.
+        fields: the fields that this rank needs: names, for batches that are dicts, numbers, for tuples, or a function
+            of the batch. Others are dropped in the worker. () for none: batches are empty, and a map-style dataset is
+            not read at all. Default: None, for all fields.
 
     Raises:
         ValueError, TypeError: as torch raises for the same arguments, with a note on what to write instead.
@@ -232,6 +236,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     world_size: int | None
     check: int | None
     mesh_timeout_s: float
+    fields: Sequence[str] | Sequence[int] | Callable[[Any], Any] | None
     snapshot_every_n_steps: int | None
 
     @named
@@ -272,6 +277,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         world_size: int | None = None,
         check: int | None = None,
         mesh_timeout_s: float = DEFAULT_MESH_TIMEOUT_S,
+        fields: Sequence[str] | Sequence[int] | Callable[[Any], Any] | None = None,
     ) -> None:
         from feedline.frameworks.torch import TorchFramework
         from feedline.frameworks.torch_samplers import SeedSource
@@ -299,8 +305,13 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             "world_size": world_size,
             "check": check,
             "mesh_timeout_s": mesh_timeout_s,
+            "fields": fields,
         }
         fixed = fixed_options(**given)
+        if fixed["fields"] == () and _is_map(dataset) and not is_stateful(dataset):  # nothing to do for workers
+            num_workers, prefetch_factor, persistent_workers, multiprocessing_context, timeout = 0, None, None, None, 0
+            fixed.update(engine="auto", worker_bytes=None)
+            device = fixed["device"] = device_transform = fixed["device_transform"] = None
         tuning = tuning_of(num_workers, prefetch_factor)
         count: Any = num_workers if tuning is None else tuning.count  # Any: torch checks its type
         options: dict[str, Any] = {

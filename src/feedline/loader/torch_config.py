@@ -25,6 +25,7 @@ from feedline.delivery.state import Snapshot
 from feedline.errors import BadOption
 from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_samplers import SeedSource, drawn_seed
+from feedline.loader.arguments import picking
 from feedline.loader.config import LoaderConfig
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
@@ -82,7 +83,7 @@ class TorchConfig(LoaderConfig):
                 "batched": bool(loader._auto_collation),
                 "batch_size": loader.batch_size,
                 "drop_last": bool(loader.drop_last),
-                "collate": loader.collate_fn,
+                "collate": picking(loader.collate_fn, options, batched=bool(loader._auto_collation)),
                 "init": loader.worker_init_fn,
                 "worker_count": count,
                 "engine": _engine_of(loader, options["engine"], count),

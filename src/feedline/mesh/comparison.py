@@ -34,12 +34,19 @@ class ComparedBatches(Iterator[Any]):
         source: the batches.
         place: this process, and how often to compare.
         losses: returns what was skipped or replaced so far: how many samples, and the last of them.
+        epoch: the epoch of the iteration.
+        fields: which fields the batches have; None for all.
     """
 
     def __init__(
-        self, source: Batches, place: DataRank, losses: Callable[[], tuple[int, tuple[str, ...]]], epoch: int
+        self,
+        source: Batches,
+        place: DataRank,
+        losses: Callable[[], tuple[int, tuple[str, ...]]],
+        epoch: int,
+        fields: object,
     ) -> None:
-        self._source, self._place, self._losses = source, place, losses
+        self._source, self._place, self._losses, self._fields = source, place, losses, fields
         self.begin(epoch)
 
     def begin(self, epoch: int) -> None:
@@ -72,9 +79,22 @@ class ComparedBatches(Iterator[Any]):
             raise
         self._step += 1
         if self._step == 1 or self._step % self._place.check == 0:
-            count, lost = self._losses()
-            self._report = Report(self._epoch, self._step, fields=fields_of(batch), lost=lost, lost_count=count)
+            self._report = self._report_of(batch)
         return batch
+
+    # Any: a batch of any kind.
+    def _report_of(self, batch: Any) -> Report:
+        fields = self._fields
+        if fields == ():  # this rank may have read nothing
+            return Report(self._epoch, self._step)
+        if callable(fields):  # its fields may be any part of those of the peers
+            found = {}
+        elif isinstance(fields, tuple):
+            found = dict(zip(map(str, fields), fields_of(batch).values(), strict=True))
+        else:
+            found = fields_of(batch)
+        count, lost = self._losses()
+        return Report(self._epoch, self._step, fields=found, lost=lost, lost_count=count)
 
     def _compare(self, report: Report) -> None:
         """Raise RankError if the peers have something else to report."""

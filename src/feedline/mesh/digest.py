@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 _SHOWN = 5
-"""Fields, and samples, that a message names."""
+"""Samples that a message names."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Report:
     """A checksum for each field of the last batch."""
     lost: tuple[str, ...] = ()
     """The last samples that were skipped or replaced."""
-    lost_count: int = 0
+    lost_count: int | None = None
+    """How many these are; None if the rank cannot know, because it reads no samples."""
 
 
 # Any, here and below: batches of any kind.
@@ -81,24 +82,29 @@ def _checksum(value: Any, crc: int) -> int:
 def difference(reports: Mapping[int, Report]) -> str | None:
     """Return in what the reports of peers differ, as a sentence; None if they are alike.
 
-    Fields that a rank does not have are not compared.
+    A field is compared among the ranks that have it.
 
     Example:
         >>> difference({0: Report(0, 1, fields={"x": 5}), 4: Report(0, 1, fields={"x": 6})})
         "after step 1 of epoch 0, field 'x' of the batch is not the same on ranks 0 and 4"
     """
     (first, own), *others = sorted(reports.items())
+    where = f"after step {own.step} of epoch {own.epoch}"
     for rank, other in others:
         if (own.epoch, own.step, own.ended) != (other.epoch, other.step, other.ended):
             return f"rank {first} {_place(own)}, and rank {rank} {_place(other)}"
-        where = f"after step {own.step} of epoch {own.epoch}"
-        if (own.lost_count, own.lost) != (other.lost_count, other.lost):
-            return f"{where}, {_losses(first, own, other)}, and {_losses(rank, other, own)}"
-        wrong = [name for name, crc in own.fields.items() if other.fields.get(name, crc) != crc]
-        if wrong:
-            named = ", ".join(map(repr, wrong[:_SHOWN]))
-            what = "the batch" if wrong == [""] else f"field {named} of the batch"
-            return f"{where}, {what} is not the same on ranks {first} and {rank}"
+    losses: tuple[int, Report] | None = None
+    known: dict[str, tuple[int, int]] = {}
+    for rank, other in sorted(reports.items()):
+        if other.lost_count is not None:
+            first, own = losses = losses or (rank, other)
+            if (own.lost_count, own.lost) != (other.lost_count, other.lost):
+                return f"{where}, {_losses(first, own, other)}, and {_losses(rank, other, own)}"
+        for name, crc in other.fields.items():
+            first, expected = known.setdefault(name, (rank, crc))
+            if crc != expected:
+                what = f"field {name!r} of the batch" if name else "the batch"
+                return f"{where}, {what} is not the same on ranks {first} and {rank}"
     return None
 
 
