@@ -360,5 +360,8 @@ def test_bad_arguments_are_rejected() -> None:
     for call in bad_calls:
         with pytest.raises(BadOption):
             call()
-    with pytest.raises(BadOption, match="returned a int"):
+    with pytest.raises(BadOption, match="int"):
         list(base.flat_map(lambda x: x))
+    for batch in ("text", {"x": [1, 2], "y": [1]}, ([1, 2], [1])):
+        with pytest.raises(BadOption, match="unbatch"):
+            list(pipe([batch]).unbatch())

