@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import feedline
 from feedline import DataLoader, Loader, samplers
+from feedline.frameworks.accelerate import _split_already
+from feedline.loader.rebuilding import TorchRebuilding
 from tests.datasets.formats.tar.writing import write_shards
 from tests.mesh.kinds import KINDS, Counting, N, plain, tens, values
 from tests.rank_processes import run_ranks
@@ -131,6 +134,32 @@ class Unequal(torch_data.Dataset[int]):
         return index
 
 
+def by_accelerate(folder: Path, mesh: Any) -> Any:
+    """Let Accelerate prepare loaders that split their samples, with its own device mesh."""
+    rebuilding = TorchRebuilding(DataLoader)
+    found = []
+    for loader in (DataLoader(Counting(), 2, shard=True), KINDS["shards"](folder, {})):
+        given: Report = {"torch_device_mesh": mesh, "num_processes": None, "dispatch_batches": None}
+        given["split_batches"] = False
+        prepared = _split_already(loader, given, rebuilding)
+        assert given["torch_device_mesh"] is None
+        assert given["num_processes"] == 1
+        found.append([plain(batch) for batch in prepared])
+    return found
+
+
+def warned(mesh: Any) -> list[str]:
+    """Return the warnings of loaders without mesh=, with a current mesh."""
+    world: Any = torch_data.DistributedSampler(range(N))
+    with warnings.catch_warnings(record=True) as caught, mesh:
+        warnings.simplefilter("always")
+        for options in ({"sampler": world}, {"mesh": mesh, "shuffle": True}):
+            loader: Any = DataLoader(tens(), 2, **options)
+            list(loader)
+            list(loader)
+    return [str(warning.message) for warning in caught]
+
+
 class Rows(torch_data.Dataset[dict[str, Any]]):
     """Fails if a sample is read where nothing is needed."""
 
@@ -194,6 +223,8 @@ def everything(rank: int, world_size: int, folder: Path) -> Report:
     report["life"] = life(meshes["2x2x2"])
     report["bad input"] = bad_input(meshes["2x2x2"])
     report["agreeing"] = agreeing(meshes["2x2x2"])
+    report["accelerate"] = by_accelerate(folder, meshes["2x2x2"])
+    report["warned"] = warned(meshes["2x2x2"])
     report["fields"] = some_fields(meshes["2x2x2"])
     report["faults"] = faults(meshes["2x2x2"])
     return report
@@ -291,6 +322,18 @@ def test_samplers_that_agree_with_the_mesh_are_used(reports: list[Report]) -> No
     for which in range(2):
         ranks = by_data_rank([report["agreeing"][which] for report in reports], "2x2x2")
         assert Counter(value for rank in ranks for value in values(rank)) == Counter(range(N))
+
+
+def test_accelerate_s_mesh_is_used(reports: list[Report]) -> None:
+    for which in range(2):
+        ranks = by_data_rank([report["accelerate"][which] for report in reports], "2x2x2")
+        assert Counter(value for rank in ranks for value in values(rank)).keys() == set(range(N))
+
+
+def test_a_loader_without_the_mesh_in_use_warns_once(reports: list[Report]) -> None:
+    for report in reports:
+        (message,) = [text for text in report["warned"] if "mesh" in text]
+        assert "'tp' get different batches" in message
 
 
 def test_peers_may_need_different_fields(reports: list[Report]) -> None:
