@@ -39,12 +39,3 @@ def test_timed_findings_below_the_noise_are_not_claimed(margin: float, floor: fl
     timed = Finding("slow-collate", "Wrong.", "Do it.", gain=3.0, margin=margin)
     names = [finding.name for finding in beyond_noise([timed, timed], floor, "A loop differed.")]
     assert names == (["slow-collate"] * 2 if margin >= 1 + floor else [NOT_SURE])
-
-
-def test_uncertain_findings_say_so() -> None:
-    timed = [Finding(name, "Wrong.", "Do it.", margin=1.1) for name in ("waiting", "stragglers")]
-    (unsure,) = beyond_noise(timed, 0.5, "A loop differed.")
-    assert unsure.severity == "unsure"
-    assert unsure.problem == "Not sure about waiting, stragglers: the machine is too noisy."
-    assert "quiet machine" in str(unsure.fix)
-    assert unsure.evidence == "A loop differed."

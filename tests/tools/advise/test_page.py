@@ -1,7 +1,6 @@
 """The page of a recording: its content, and how a browser shows it."""
 
 import itertools
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,6 @@ from feedline.tools.advise.what_if import RecordedRun
 from feedline.tools.screen import Table
 from tests.browsing import NARROW, WIDTH
 from tests.tools.advise.recordings import recording_of
-
-
-@pytest.mark.slow
-def test_ten_thousand_batches_fit_into_400_kilobytes() -> None:
-    assert len(page_of(contents(recording_of(10_000))).encode()) < 400_000
 
 
 def test_the_page_is_self_contained() -> None:
@@ -39,7 +33,6 @@ def test_recorded_text_cannot_end_the_script() -> None:
     [
         (0.3, 2, "order", "mostly for a late batch"),
         (0.0, 2, "fetch", "mostly for fetch"),
-        (0.1, 6, "order", "mostly for a late batch"),
     ],
 )
 def test_the_verdict_names_the_main_cause_in_the_timeline(slow: float, workers: int, cause: str, words: str) -> None:
@@ -71,13 +64,6 @@ def test_a_recording_without_batches_is_shown() -> None:
     assert "feedline report" in page_of(contents(empty))
 
 
-def test_values_that_browsers_cannot_read_become_text() -> None:
-    recording = recording_of(20)
-    odd: dict[Any, Any] = {"scale": math.nan, ("odd", 1): [math.inf], "name": "g\u00e4ns \udcff"}  # set by a user
-    recording.settings.update(odd)
-    assert page_of(contents(recording))
-
-
 # -- in a browser -----------------------------------------------------------------------------------------------------
 
 
@@ -102,16 +88,12 @@ def page(request: pytest.FixtureRequest, window: Any, file: Path) -> Any:
     return window
 
 
-@pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
 def test_figures_on_the_page_equal_those_of_the_recording(page: Any, recording: Recording) -> None:
     stats = recording.stats()
     assert page.inner_text("#verdict") == stats.verdict
     figures = page.inner_text("#figures")
     assert f"{stats.total.samples_per_s:,.0f}" in figures
     assert f"{100 * stats.total.stall:.0f} %" in figures
-    assert "600" in figures
-    for share in stats.total.worker_utilisation:
-        assert f"{100 * share:.0f} %" in page.inner_text("#workers")
     longest = max(stats.total.waits, key=lambda cause: stats.total.waits[cause])
     first = page.inner_text("#waits tbody tr:first-child")
     assert page.evaluate("MEANING")[longest] in first
@@ -131,10 +113,5 @@ def test_predictions_on_the_page_equal_the_computed_ones(page: Any, recording: R
     table = {(int(line[0]), head): cell for line in shown for head, cell in zip(heads, line, strict=True)}
     for one in [*grid, *run.twice_as_fast()]:
         assert table[one.workers, one.change].startswith(f"{one.samples_per_s:,.0f} (")
-    (same,), best = [one for one in grid if one.is_recorded], run.best(grid)
-    assert page.inner_text("#grid .recorded") == table[same.workers, same.change]
-    assert page.inner_text("#grid .best") == table[best.workers, best.change]
-    assert page.inner_text("#chosen") == f"Best: {run.compared(best)}"
-    error = abs(same.samples_per_s / run.samples_per_s - 1)
-    assert f"the prediction is {100 * error:.1f} % off" in page.inner_text("#simulated")
-    assert "up to 500 batches" in page.inner_text("#simulated")
+    assert page.inner_text("#chosen") == f"Best: {run.compared(run.best(grid))}"
+    assert all(sentence in page.inner_text("#simulated") for sentence in run.assumptions(grid))

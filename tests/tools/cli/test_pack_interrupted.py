@@ -55,8 +55,7 @@ def group_is_empty(group: int) -> bool:
     ("workers", "whole_group", "stop_at"),
     [
         pytest.param("2", True, 150, id="terminal"),
-        pytest.param("2", True, 3, id="at once"),
-        pytest.param("0", False, 150, id="no workers"),
+        pytest.param("0", False, 3, id="at once, no workers"),
     ],
 )
 def test_ctrl_c_stops_packing_and_the_same_command_resumes_it(

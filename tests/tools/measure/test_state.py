@@ -45,18 +45,6 @@ def test_large_containers_are_found_with_their_paths() -> None:
     assert files.shared_bytes < files.bytes / 3
 
 
-@pytest.mark.slow
-def test_a_list_of_lists_is_reported_once() -> None:
-    (held,) = held_in(Made(rows=[[float(number)] * 2000 for number in range(1000)]))
-    assert held.path == "dataset.rows"
-
-
-def test_objects_that_cannot_be_shared() -> None:
-    (held,) = held_in(Made(parts=[Made(lock=threading.Lock()) for number in range(1000)]))
-    assert held.shared_bytes is None
-    assert held.bytes > 1000 * 100
-
-
 def test_only_generators_that_were_used_are_listed() -> None:
     dataset = Made(
         own=np.random.default_rng(0), old=np.random.RandomState(0), plain=random.Random(0), torch=torch.Generator(),

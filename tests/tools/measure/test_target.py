@@ -72,12 +72,6 @@ def test_a_loader_keeps_its_settings(mine: Path) -> None:
     assert [tuple(batch.shape) for batch in batches(other, 6)] == [(1, 2)] * 6
 
 
-def test_a_batch_sampler_is_kept(mine: Path) -> None:
-    target = open_target(f"{mine}:sampled")
-    assert target.batch_size == 2, "on average"
-    assert [batch.tolist() for batch in batches(target, 3)] == [[0, 1, 2], [3], [0, 1, 2]]
-
-
 def test_a_stream_is_repeated_and_must_not_be_empty(mine: Path) -> None:
     target = open_target(f"{mine}:Stream", 2)
     assert [batch.tolist() for batch in batches(target, 4)] == [[0, 1], [2, 0], [1, 2], [0, 1]]
