@@ -21,7 +21,7 @@ from feedline import DataLoader, Loader, samplers
 from feedline.frameworks.accelerate import _split_already
 from feedline.loader.rebuilding import TorchRebuilding
 from tests.datasets.formats.tar.writing import write_shards
-from tests.mesh.kinds import KINDS, Counting, N, plain, tens, values
+from tests.mesh.kinds import KINDS, Counting, Drawing, N, plain, tens, values
 from tests.rank_processes import run_ranks
 from tests.text.token_files import write
 
@@ -35,7 +35,7 @@ MESHES: dict[str, tuple[tuple[int, ...], tuple[str, ...], list[int]]] = {
 WORKERS = {"random numbers": "process", "shards": "thread", "stream": "thread"}
 """Kinds that are also tried with two workers, and the engine."""
 SHORT_S = 3.0
-Report = dict[str, Any]  # Any: what a case reports
+Report = dict[Any, Any]  # names of cases, and what they report
 
 
 def mesh_of(name: str) -> Any:
@@ -91,7 +91,7 @@ def bad_input(mesh: Any) -> Report:
     data = tens()
     mixed = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp_cp", "tp"))
     unnamed = init_device_mesh("cpu", (8,))
-    world: Any = torch_data.DistributedSampler(range(N))
+    world: Any = torch_data.DistributedSampler(Drawing())
     own: Any = samplers.DistributedSampler(range(N))
     seeded = samplers.RandomSampler(range(N), generator=torch.Generator())
     return {
@@ -104,6 +104,7 @@ def bad_input(mesh: Any) -> Report:
         "torch's sampler": refusal(lambda: DataLoader(data, sampler=world, mesh=mesh, seed=1, check=0)),
         "own sampler": refusal(lambda: DataLoader(data, sampler=own, mesh=mesh, seed=1, check=0)),
         "generator": refusal(lambda: DataLoader(data, sampler=seeded, mesh=mesh, seed=1, check=0)),
+        "out of order": refusal(lambda: DataLoader(data, mesh=mesh, in_order=False, seed=1, check=0)),
         "stream": refusal(lambda: DataLoader(Counting(), mesh=mesh, seed=1, check=0)),
         "virtual": refusal(lambda: Loader(data, mesh=mesh, seed=1, check=0).virtual_epochs(3, rank=7, world_size=8)),
     }
@@ -113,7 +114,7 @@ def agreeing(mesh: Any) -> list[Any]:
     """Use samplers that are distributed as the mesh says."""
     place = MESHES["2x2x2"][2][dist.get_rank()]
     ours = samplers.DistributedSampler(range(N), 4, place, seed=3)
-    theirs: Any = torch_data.DistributedSampler(range(N), 4, place, seed=3)
+    theirs: Any = torch_data.DistributedSampler(Drawing(), 4, place, seed=3)
     return [[plain(batch) for batch in DataLoader(tens(), 2, sampler=one, mesh=mesh)] for one in (ours, theirs)]
 
 
@@ -150,7 +151,7 @@ def by_accelerate(folder: Path, mesh: Any) -> Any:
 
 def warned(mesh: Any) -> list[str]:
     """Return the warnings of loaders without mesh=, with a current mesh."""
-    world: Any = torch_data.DistributedSampler(range(N))
+    world: Any = torch_data.DistributedSampler(Drawing())
     with warnings.catch_warnings(record=True) as caught, mesh:
         warnings.simplefilter("always")
         for options in ({"sampler": world}, {"mesh": mesh, "shuffle": True}):
@@ -195,7 +196,7 @@ def faults(mesh: Any) -> Report:
     fault = {
         "other data": error_of(DataLoader(Unequal(), **common)),
         "skipped": error_of(DataLoader(Unequal(fails=True), on_error="skip", **common)),
-        "other length": refusal(lambda: DataLoader(range(N + (dist.get_rank() == 3)), **common)),  # type: ignore[arg-type]
+        "other length": refusal(lambda: DataLoader(range(N + (dist.get_rank() == 3)), **common)),
     }
     dist.barrier()
     leaves: Any = DataLoader(tens(), mesh_timeout_s=SHORT_S, **common)
@@ -306,6 +307,7 @@ EXPECTED = {
     "torch's sampler": "of 8",
     "own sampler": "of 8",
     "generator": "seed=",
+    "out of order": "in_order=False",
     "stream": "shard=True",
     "virtual": "of 4",
 }

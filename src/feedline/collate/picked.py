@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -85,14 +86,12 @@ class Picked(Collate):
 # Any: a sample or a batch of any kind.
 def _kept(value: Any, fields: tuple[str | int, ...]) -> Any:
     """Return some fields of a sample or batch."""
-    try:
-        if isinstance(fields[0], str):
-            if isinstance(value, Mapping):
-                return {name: value[name] for name in fields}
-        elif isinstance(value, (tuple, list)):
-            return tuple(value[place] for place in fields)
-    except LookupError:
-        pass
+    with contextlib.suppress(LookupError, TypeError):
+        if isinstance(value, Mapping):
+            return {name: value[name] for name in fields}
+        if isinstance(value, (tuple, list)):
+            places: Any = fields  # Any: names raise an error below
+            return tuple(value[place] for place in places)
     size = f" with {', '.join(map(repr, value))}" if isinstance(value, Mapping) else ""
     size = f" with {len(value)} fields" if isinstance(value, (tuple, list)) else size
     raise CollateError(

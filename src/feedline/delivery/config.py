@@ -122,6 +122,11 @@ class Config:
             raise BadOption(
                 f"scheduler={self.scheduler!r} is not a feedline.abc.Scheduler: subclass it and override what you need."
             )
+        if self.data_rank is not None and len(self.data_rank.peers) > 1 and not self.make_scheduler().in_order:
+            raise BadOption(
+                "mesh= was given with batches in the order in which they are ready (in_order=False, or a scheduler of "
+                "that kind), so ranks that share batches would get them in different orders. Drop one of the two."
+            )
         if self.worker_bytes is not None and self.engine_name != "process":
             raise BadOption(
                 f"max_memory_per_worker={self.worker_bytes} needs worker processes, but the engine is "

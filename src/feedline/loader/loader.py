@@ -317,7 +317,7 @@ class Loader(LoaderBase):
         if place is not None:
             from feedline.loader.placing import common_seed, own_samplers, own_stream
 
-            options["seed"] = common_seed(place, seed, None, self.dataset)
+            options["seed"] = common_seed(place, seed, None, self.dataset, sampler, batch_sampler)
             if self._kind is DatasetKind.ITERABLE:
                 own_stream(place, self.dataset, shard)
             else:

@@ -66,10 +66,11 @@ def data_rank(
     return DataRank(number, count, peers, DEFAULT_CHECK if check is None else check, timeout_s)
 
 
-def common_seed(place: DataRank, seed: int | None, generator: object, dataset: Any) -> int:
+def common_seed(place: DataRank, seed: int | None, generator: object, dataset: Any, *given: Any) -> int:
     """Return the seed of all ranks: the one given, or one that rank 0 draws. With a mesh, waits for the other ranks.
 
-    Without a mesh, ranks cannot agree on one, so it is 0, as with `DistributedSampler`.
+    `given` are samplers, whose own seeds have to be equal, too. Without a mesh, ranks cannot agree on a seed, so it is
+    0, as with `DistributedSampler`.
     """
     if not place.peers:
         if generator is not None:
@@ -84,10 +85,13 @@ def common_seed(place: DataRank, seed: int | None, generator: object, dataset: A
 
     own = draw_seed(generator) if seed is None else seed  # on all ranks, whose generators remain equal
     length = _length_of(dataset) if hasattr(dataset, "__getitem__") else None
-    about = {
+    about: dict[str, object] = {
         "the dataset": type(dataset).__name__,
         "the length of the dataset": length,
         "seed": seed,
+        "the seed of the sampler": [
+            layer.whole().seed for one in given for layer in layers_of(one) if isinstance(layer, Ordered)
+        ],
         "the number of data ranks": place.world_size,
         "check": place.check,
     }

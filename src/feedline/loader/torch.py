@@ -335,7 +335,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         if place is not None:
             from feedline.loader.placing import common_seed, own_samplers, own_stream
 
-            seed = fixed["seed"] = common_seed(place, seed, generator, dataset)
+            seed = fixed["seed"] = common_seed(place, seed, generator, dataset, sampler, batch_sampler)
             generator = None
             if _is_map(dataset):
                 is_own = sampler is None and batch_sampler is None

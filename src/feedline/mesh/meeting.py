@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -25,22 +25,17 @@ _MOST_NAMED = 8
 """Missing ranks that a message names."""
 
 
-class _Numbers:
-    """Numbers the meetings of a process group: all ranks have the same ones, in the same order."""
-
-    def __init__(self, world: object) -> None:
-        self.next = itertools.count()
-
-
-_numbers = functools.lru_cache(maxsize=1)(_Numbers)
+_numbers = itertools.count()
+"""Numbers the meetings: all ranks have the same ones, in the same order. They go on if the process group is made anew,
+because the store may be the old one."""
 
 
 # Any: torch's store.
 def _store() -> Any:
-    return dist.PrefixStore("feedline", _get_default_store())
+    return dist.PrefixStore("feedline", _get_default_store())  # type: ignore[attr-defined]  # it is not in __all__
 
 
-def agree(place: DataRank, about: dict[str, object], seed: int) -> int:
+def agree(place: DataRank, about: Mapping[str, object], seed: int) -> int:
     """Return the seed of rank 0.
 
     Args:
@@ -52,21 +47,27 @@ def agree(place: DataRank, about: dict[str, object], seed: int) -> int:
         RankError: a rank does not come, or differs.
     """
     rank, size, store = dist.get_rank(), dist.get_world_size(), _store()
-    where, wait = f"loader-{next(_numbers(dist.group.WORLD).next)}", timedelta(seconds=place.timeout_s)
+    where, wait = f"loader-{next(_numbers)}", timedelta(seconds=place.timeout_s)
     if rank == 0:
-        store.set(f"{where}/seed", json.dumps({"seed": seed, "about": about}))
+        store.set(f"{where}/seed", json.dumps({"seed": seed, "about": dict(about)}))
     store.set(f"{where}/{rank}", "")
     if store.add(f"{where}/count", 1) == size:
         store.set(f"{where}/all", "")
     try:
         store.wait([f"{where}/all"], wait)
     except (RuntimeError, ValueError) as exc:  # the type depends on the store and on torch's version
+        store.set(f"{where}/failed", "")  # for those that come late: from now on, numbers would not fit
         missing = [other for other in range(size) if not store.check([f"{where}/{other}"])]
         raise RankError(
             f"Rank {rank} waited {place.timeout_s:g} s for the other ranks to make this loader, and {_named(missing)} "
             "did not come. With mesh=, all ranks of the process group make the same loaders in the same order, as they "
             "make the mesh. To make a loader on some ranks only, pass rank= and world_size= instead."
         ) from exc
+    if store.check([f"{where}/failed"]):
+        raise RankError(
+            f"Rank {rank} came too late to make this loader: other ranks have given up after {place.timeout_s:g} s. "
+            "Start the job again, with a longer mesh_timeout_s= if this rank was only slow."
+        )
     found = json.loads(store.get(f"{where}/seed"))
     store.delete_key(f"{where}/{rank}")
     for name, value in about.items():

@@ -100,9 +100,9 @@ class RankWatch:
         self._has_warned_of_repeats = True
         warn_user(
             f"The device mesh in use has the dimensions {', '.join(map(repr, names))}, and this loader splits its "
-            f"samples over all {count} ranks, so ranks that differ only in {', '.join(map(repr, others))} get different "
-            "batches. If they need the same ones, give the loader mesh=, and a sampler that is not distributed. If not, "
-            "silence this warning: "
+            f"samples over all {count} ranks, so ranks that differ only in {', '.join(map(repr, others))} get "
+            "different batches. If they need the same ones, give the loader mesh=, and a sampler that is not "
+            "distributed. If not, silence this warning: "
             'warnings.filterwarnings("ignore", "The device mesh", feedline.errors.DataWarning).',
             DataWarning,
         )
