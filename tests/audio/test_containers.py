@@ -28,8 +28,6 @@ def test_other_files_are_not_recognised_as_audio(head: bytes) -> None:
     assert format_of(head) is None
 
 
-
-
 @pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFF000, 0x7FFFFFFF])
 def test_sizes_that_mean_up_to_the_end_are_accepted(size: int) -> None:
     data = encoded(sound(), "WAV")

@@ -15,7 +15,7 @@ from tests.datasets.contract import SourceContract
 class TestContract(SourceContract):
     @pytest.fixture(autouse=True)
     def store(self, tmp_path: Path) -> None:
-        self.root = write_folder(tmp_path / "sounds", {"cat": 12, "dog": 12}, seconds=0.1)
+        self.root = write_folder(tmp_path / "sounds", {"cat": 12, "dog": 12}, 0.1, 0.01)
 
     def make_source(self, **options: Any) -> audio.AudioFolder:
         return audio.AudioFolder(self.root, **options)

@@ -141,7 +141,7 @@ def test_jpegs_can_be_decoded_smaller(decoder: str, name: str, factor: int) -> N
 
 @each_pair
 def test_upper_rows_equal_those_of_the_whole_image(decoder: str, name: str) -> None:
-    for factor in (1, 2, 4, 8):
+    for factor in (1, 2, 4, 8) if name in JPEGS else (1,):
         whole = decode_image(files()[name], factor=factor)
         for rows in (1, 33, 58):
             upper = decode_image(files()[name], factor=factor, rows=rows)

@@ -22,7 +22,7 @@ from tests.sampling import examples
 from tests.text.token_files import IGNORED, Expected, files, plain, write
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(data=st.data(), files=files, block=st.integers(1, 9), stride=st.none() | st.integers(1, 12))
 def test_blocks_equal_those_of_plain_numpy(
     data: st.DataObject, files: Any, block: int, stride: int | None, tmp_path_factory: pytest.TempPathFactory
@@ -56,7 +56,7 @@ def test_blocks_equal_those_of_plain_numpy(
     assert [plain(one) for one in dataset.__getitems__(chosen)] == batch
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(files=files)
 def test_documents_equal_what_was_written(files: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("tokens")
