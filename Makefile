@@ -14,7 +14,7 @@ JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 2
 # A container may forbid Python to write bytecode. Every process that a test starts would then compile feedline anew, and
 # every test process all tests.
 unexport PYTHONDONTWRITEBYTECODE
-# How long the soak drill runs, and the seed that repeats one; another seed every time if none is given.
+# How long the drill runs, and the seed that repeats one; another seed every time if none is given.
 MINUTES ?= 5
 # How long the soak trains, and where it writes its result.
 HOURS ?= 2
@@ -29,13 +29,14 @@ EXTRAS ?=
 SESSIONS ?=
 TAG ?=
 
-.PHONY: help demo test pytest test-times test-hostile slow frameworks upstream frameworks-tools ray ray-drill drill soak quick lint format types bench hooks clean docs docs-serve docs-test docs-publish report-picture gpu dist dist-test sbom matrix lint-release release-tools
+.PHONY: help demo test pytest test-times mutants test-hostile slow frameworks upstream frameworks-tools ray ray-drill drill soak quick lint format types bench hooks clean docs docs-serve docs-test docs-publish report-picture gpu dist dist-test sbom matrix lint-release release-tools
 
 help:
 	@echo "make demo    the same training with torch's loader and with feedline, a table and a report (half a minute, after the installation)"
 	@echo "make test    lint, types, tests: what CI runs (about eight minutes on two cores)"
 	@echo "make slow    the slow tests: more examples of properties, spawned workers, docs, benchmarks, the demo"
 	@echo "make test-times     the tests of make test, and what each folder and file costs"
+	@echo "make mutants    how many of 100 small mistakes in the source the fast tests notice; takes hours on two cores: SEED="
 	@echo "make test-hostile   make test five times, beside busy loops, stopped at random: RUNS=5"
 	@echo "make frameworks   Lightning, Accelerate, the Trainer, Ray Train and others on real ranks, in an environment apart"
 	@echo "make upstream    the tests of Accelerate or Lightning themselves, in CHECKOUT=folder, with torch's loader and with feedline's"
@@ -98,6 +99,10 @@ pytest: $(VENV)/.installed-dev
 # CPU seconds by folder and by file, and the tests that took longest.
 test-times: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not slow and not ray" --processes $(JOBS) --costs --durations=40
+
+# The same mistakes for the same SEED, as long as the source is the same: compare two versions of the tests by the count.
+mutants: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.mutation --jobs $$(getconf _NPROCESSORS_ONLN) $(if $(SEED),--seed $(SEED))
 
 test-hostile: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.hostile --runs $(RUNS)

@@ -29,7 +29,6 @@ import pytest
 from feedline.memory import forks
 from tests import parallel, program_server
 from tests.browsing import browser, shared_window, window  # noqa: F401  # fixtures
-from tests.sampling import sample
 
 # Looking for a GPU must not open it: tests run in processes that are forked after all were collected.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -144,7 +143,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("real_time") is not None:
             item.add_marker(pytest.mark.slow)
-    sample(items)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -162,7 +162,9 @@ def train(name: str, seed: int, folder: Path) -> None:
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
     checkpoint = folder / f"{name}.json"
-    saved = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "cycle": 0, "state": None}
+    saved: dict[str, Any] = {"step": 0, "cycle": 0, "state": None}
+    if checkpoint.exists():
+        saved = json.loads(checkpoint.read_text())
     step, cycle, state = saved["step"], saved["cycle"], saved["state"]
     say(resumed=step)
     baseline: Surroundings | None = None

@@ -76,10 +76,9 @@ def test_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, f"{page_id(page)} (line numbers are the page's)\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_links_of_a_page_are_valid(page: Path) -> None:
-    links = LINK.findall(page.read_text(encoding="utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
+def test_links_of_pages_are_valid() -> None:
+    links = [(page, link) for page in PAGES for link in LINK.findall(page.read_text(encoding="utf-8"))]
+    assert [(page_id(page), link) for page, link in links if not (page.parent / link).exists()] == []
 
 
 def test_every_raised_error_has_advice() -> None:
@@ -90,7 +89,13 @@ def test_every_raised_error_has_advice() -> None:
     assert raised - set(advised) == set()
 
 
-@pytest.mark.parametrize("module", MODULES)
+CORE = ("feedline.loader", "feedline.samplers", "feedline.collate", "feedline.faults", "feedline.pipes")
+"""Modules whose examples `make test` runs; those of the others are slow."""
+
+
+@pytest.mark.parametrize(
+    "module", [pytest.param(name, marks=() if name.startswith(CORE) else pytest.mark.slow) for name in MODULES]
+)
 def test_docstring_examples_run(module: str) -> None:
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     output: list[str] = []

@@ -219,6 +219,19 @@ def test_samplers_and_collate() -> None:
     squares, labels = Squares(), [0, 1] * 6
     DataLoader(squares, 4, sampler=RandomSampler(squares, seed=1))
     DataLoader(squares, 4, sampler=DistributedSampler(squares, num_replicas=2, rank=0, tail="drop"))
+    DataLoader(
+        squares,
+        4,
+        shuffle=True,
+        rank=0,
+        world_size=2,
+        data_dims=None,
+        mesh=None,
+        check=0,
+        mesh_timeout_s=60,
+        fields=[1],
+    )
+    Loader(np.arange(8), 2, rank=1, world_size=2, mesh=None, data_dims=None, check=None, fields=[0])
     DataLoader(squares, 4, sampler=distribute(BalancedSampler(labels), rank=0, world_size=2, tail="exact"))
     DataLoader(squares, batch_sampler=StratifiedBatchSampler(labels, 4, mode="each"))
     DataLoader(squares, batch_sampler=BalancedBatches(attention_cost(labels, linear=8.0), 4, world_size=2, rank=1))

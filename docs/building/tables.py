@@ -82,25 +82,6 @@ def neutral_options() -> str:
     return table(("option", "default", "in `DataLoader`"), rows)
 
 
-def methods() -> str:
-    """Return the methods of the loaders that take options."""
-    from feedline.loader.base import LoaderBase
-
-    rows = []
-    for name, method in vars(LoaderBase).items():
-        if name.startswith("_") or not inspect.isfunction(method) or not list(inspect.signature(method).parameters)[1:]:
-            continue
-        given = ", ".join(_shown(one) for one in list(inspect.signature(method).parameters.values())[1:])
-        summary = (inspect.getdoc(method) or "").partition("\n\n")[0]
-        rows.append((f"[`{name}({given})`](loader.md#feedline.DataLoader.{name})", " ".join(summary.split())))
-    return table(("method", "meaning"), rows)
-
-
-def _shown(parameter: inspect.Parameter) -> str:
-    name = ("*" if parameter.kind is inspect.Parameter.VAR_POSITIONAL else "") + parameter.name
-    return name if parameter.default is inspect.Parameter.empty else f"{name}={parameter.default!r}"
-
-
 def commands() -> str:
     """Return every command: what it does, how it is called, its options."""
     from feedline.tools.cli.main import build_parser
@@ -109,10 +90,7 @@ def commands() -> str:
     parser = build_parser()
     (choices,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
     summaries = {one.dest: one.help or "" for one in choices._choices_actions}
-    overview = [(f"[`{name}`](#feedline-{name})", summaries[name]) for name in choices.choices]
-    parts = [table(("command", "purpose"), overview)]
-    parts += [_command(name, one, summaries[name]) for name, one in choices.choices.items()]
-    return "\n\n".join(parts)
+    return "\n\n".join(_command(name, one, summaries[name]) for name, one in choices.choices.items())
 
 
 def _command(name: str, parser: argparse.ArgumentParser, summary: str) -> str:
@@ -151,7 +129,7 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 # Any: what a part returns is text; mypy knows no functions by name.
 PARTS: dict[str, dict[str, Callable[[], Any]]] = {
-    "options.md": {"drop-in": drop_in_options, "neutral": neutral_options, "methods": methods},
+    "options.md": {"drop-in": drop_in_options, "neutral": neutral_options},
     "command-line.md": {"commands": commands},
 }
 """Generated parts of each page, by name."""

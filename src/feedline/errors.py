@@ -9,6 +9,7 @@
     ├── CollateError (RuntimeError)       the samples of a batch do not fit together
     │   └── EmptyBatch                    a batch has no samples left
     ├── TooManyBadSamples (RuntimeError)  more samples failed than the policy allows
+    ├── RankError (RuntimeError)          a rank that shares batches with others did not come, or got different ones
     ├── SourceError (OSError)             a store cannot be read
     │   ├── CorruptSource                 the data is incomplete or not in the format it claims
     │   └── SourceChanged                 the store changed since it was indexed or cached
@@ -62,6 +63,7 @@ __all__ = [
     "OptionWarning",
     "PackError",
     "PerformanceWarning",
+    "RankError",
     "ReentrantCall",
     "SourceChanged",
     "SourceError",
@@ -223,6 +225,13 @@ class TooManyBadSamples(FeedlineError, RuntimeError):
     def __init__(self, message: str, faults: Iterable[Any] = ()) -> None:
         super().__init__(message)
         self.faults = list(faults)
+
+
+class RankError(FeedlineError, RuntimeError):
+    """Ranks that act together did not come, or got different batches; with `mesh=`.
+
+    Every rank of the group raises it, with the ranks and the step.
+    """
 
 
 class SourceError(FeedlineError, OSError):

@@ -46,11 +46,11 @@ def decoded(data: bytes) -> Sound:
     return made
 
 
-def write_folder(folder: Path, counts: dict[str, int], seconds: float = 1.0) -> Path:
+def write_folder(folder: Path, counts: dict[str, int], seconds: float = 1.0, step: float = 1 / 8) -> Path:
     """Write files of different lengths and contents for each class."""
     for name, count in counts.items():
         (folder / name).mkdir(parents=True)
         for number in range(count):
-            samples = np.roll(sound(seconds + number / 8, 1), 100 * number)
+            samples = np.roll(sound(seconds + step * number, 1), 100 * number)
             (folder / name / f"{number}.flac").write_bytes(encoded(samples))
     return folder

@@ -117,19 +117,6 @@ def test_it_can_be_pickled_and_printed() -> None:
     )
 
 
-def test_the_rate_after_the_resample_of_torchaudio(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Resample:
-        new_freq = 8000
-
-        def __call__(self, samples: Any) -> Any:
-            return samples[..., ::2]
-
-    monkeypatch.setattr(Resample, "__module__", "torchaudio.transforms")
-    converted = audio.Compose([Resample(), audio.LogMel(8000)], rate=16_000)
-    assert converted(sound(0.5)[0]).shape == (1, 80, 21)
-    assert audio.Compose([Resample()], rate=16_000).apply(sound(0.5)[0])[1] == 8000
-
-
 @pytest.mark.parametrize("rate", [None, RATE])
 def test_a_function_that_works_in_place_does_not_change_the_datasets_array(rate: int | None) -> None:
     samples = sound(0.5).copy()
@@ -149,7 +136,6 @@ def test_random_clips_are_anywhere_and_center_clips_in_the_middle() -> None:
     samples = np.arange(40, dtype=np.float32)
     starts = [int(with_key(key, lambda: counted(samples))[0, 0]) for key in range(600)]
     assert set(starts) == set(range(31))
-    assert starts == [int(with_key(key, lambda: counted(samples))[0, 0]) for key in range(600)]
     assert np.bincount(starts).max() < 60  # about 19 of each
     assert audio.Compose([audio.CenterClip(1)], rate=10)(samples)[0].tolist() == list(range(15, 25))
 

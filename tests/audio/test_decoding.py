@@ -17,29 +17,23 @@ from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceError
 from tests.audio.sounds import FORMATS, RATE, decoded, encoded, sound
 
 
-def in_form(form: str, data: bytes, folder: Path) -> Any:
-    path = folder / "a.audio"
-    path.write_bytes(data)
-    return {
-        "path": path,
-        "str": str(path),
-        "bytes": data,
-        "memoryview": memoryview(data),
-        "array": np.frombuffer(data, np.uint8),
-        "object": io.BytesIO(data),
-    }[form]
-
-
-@pytest.mark.parametrize("form", ["path", "str", "bytes", "memoryview", "array", "object"])
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_file_may_have_any_form(format_: str, form: str, tmp_path: Path) -> None:
+def test_a_file_may_have_any_form(format_: str, tmp_path: Path) -> None:
     data = encoded(sound(1.0, 2), format_)
-    samples, rate = decode_audio(in_form(form, data, tmp_path))
-    assert rate == RATE
-    assert samples.dtype == np.float32
-    assert samples.flags.c_contiguous
-    assert np.abs(samples - decoded(data)).max() <= FORMATS[format_]
-    assert info(in_form(form, data, tmp_path)) == AudioInfo(format_, RATE, 2, RATE)
+    path = tmp_path / "a.audio"
+    path.write_bytes(data)
+    forms: list[Any] = [path, str(path), data, memoryview(data), np.frombuffer(data, np.uint8), io.BytesIO(data)]
+    for form in forms:
+        assert info(form) == AudioInfo(format_, RATE, 2, RATE)
+        samples, rate = decode_audio(form)
+        assert rate == RATE
+        assert samples.dtype == np.float32
+        assert samples.flags.c_contiguous
+        assert np.abs(samples - decoded(data)).max() <= FORMATS[format_]
+    for share in (0.2, 0.6, 0.8):
+        path.write_bytes(data[: int(len(data) * share)])
+        with pytest.raises(CorruptSource, match=r"a\.audio"):
+            decode_audio(path)
 
 
 _FILES = {name: encoded(sound(1.5, 2), name) for name in FORMATS}
@@ -90,18 +84,6 @@ def test_opus_is_close_after_a_seek() -> None:
     assert np.abs(part - decoded(data)[:, RATE : 2 * RATE]).max() < 0.02
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
-def test_the_error_names_a_truncated_file(format_: str, share: float, tmp_path: Path) -> None:
-    data = encoded(sound(), format_)
-    path = tmp_path / "victim.audio"
-    path.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(CorruptSource, match=r"victim\.audio"):
-        decode_audio(path)
-    with pytest.raises(CorruptSource, match="bytes"):
-        decode_audio(path.read_bytes())
-
-
 def test_damage_in_the_middle_of_a_flac_file_is_detected_only_there() -> None:
     data = bytearray(encoded(sound(10.0)))
     place = len(data) // 2
@@ -112,22 +94,19 @@ def test_damage_in_the_middle_of_a_flac_file_is_detected_only_there() -> None:
     assert np.array_equal(intact, decode_audio(encoded(sound(10.0)), seconds=2)[0])
 
 
-@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
-@pytest.mark.parametrize("form", ["path", "bytes", "object"])
+@pytest.mark.parametrize(("subtype", "as_file"), [("VORBIS", False), ("OPUS", True)])
 def test_damage_of_an_ogg_file_is_detected_in_a_clip_that_holds_it_and_nowhere_else(
-    subtype: str, form: str, tmp_path: Path
+    subtype: str, as_file: bool
 ) -> None:
     data = encoded(sound(30.0, 2), "OGG", subtype=subtype)
     assert len(data) > 2 * 65_307  # more than the search for the pages of a clip reads at once
     damaged = bytearray(data)
     damaged[len(data) // 2] ^= 1
-    file = in_form(form, bytes(damaged), tmp_path)
-    for begin in (14.0, 14.5, 14.9):
+    file: Any = io.BytesIO(damaged) if as_file else bytes(damaged)
+    for part in ({"start": 14.0, "seconds": 2}, {"start": 14.9, "seconds": 2}, {}):
         with pytest.raises(CorruptSource, match="damaged at byte"):
-            decode_audio(file, start=begin, seconds=2)
-    with pytest.raises(CorruptSource, match="damaged at byte"):
-        decode_audio(file)
-    for begin in (0, 10, 18, 28):
+            decode_audio(file, **part)
+    for begin in (0, 18, 28):
         found, _ = decode_audio(file, start=begin, seconds=2)
         assert np.array_equal(found, decode_audio(data, start=begin, seconds=2)[0])
 
@@ -144,27 +123,24 @@ def test_damage_near_an_end_of_an_ogg_file_does_not_change_its_length(subtype: s
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    "data",
     [
-        (b"", "is empty"),
-        (b"RIFF", "does not begin like WAV"),
-        (b"hello, this is text", "does not begin like WAV"),
-        (b"fLaC" + bytes(100), "cannot be decoded"),
-        (b"OggS" + bytes(100), "cut off"),
-        (b"ID3" + bytes(100), "cannot be decoded"),
-        (b"\xff\xfb" + bytes(1000), "cannot be decoded"),
-        (b"FORM\0\0\0\x20AIFF" + bytes(30), "cannot be decoded"),
-        (encoded(sound()[:, :0], "WAV"), "holds no sound"),
+        b"",
+        b"RIFF",
+        b"hello, this is text",
+        b"fLaC" + bytes(100),
+        b"OggS" + bytes(100),
+        b"ID3" + bytes(100),
+        b"\xff\xfb" + bytes(1000),
+        b"FORM\0\0\0\x20AIFF" + bytes(30),
+        encoded(sound()[:, :0], "WAV"),
     ],
 )
-def test_rejects_files_without_sound(
-    data: bytes, message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    with pytest.raises(CorruptSource, match=message):
-        decode_audio(data)
+def test_rejects_files_without_sound(data: bytes, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "victim").write_bytes(data)
-    with pytest.raises(CorruptSource, match=f"victim.*{message}"):
-        info(tmp_path / "victim")
+    for read in (decode_audio, info):
+        with pytest.raises(CorruptSource, match="victim"):
+            read(tmp_path / "victim")
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -176,7 +152,7 @@ def with_total(frames: int) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("frames", [0, 1 << 28, (1 << 29) - 100, 1 << 34, (1 << 36) - 1])
+@pytest.mark.parametrize("frames", [0, 1 << 28, (1 << 36) - 1])
 def test_a_header_that_declares_billions_of_frames_allocates_nothing(frames: int) -> None:
     data = with_total(frames)
     tracemalloc.start()

@@ -15,7 +15,7 @@ from tests.datasets.contract import SourceContract
 class TestContract(SourceContract):
     @pytest.fixture(autouse=True)
     def store(self, tmp_path: Path) -> None:
-        self.root = write_folder(tmp_path / "sounds", {"cat": 12, "dog": 12}, seconds=0.1)
+        self.root = write_folder(tmp_path / "sounds", {"cat": 12, "dog": 12}, 0.1, 0.01)
 
     def make_source(self, **options: Any) -> audio.AudioFolder:
         return audio.AudioFolder(self.root, **options)
@@ -59,7 +59,7 @@ def test_other_transforms_receive_the_whole_sample(root: Path) -> None:
 
 
 def test_padding_with_lengths(root: Path) -> None:
-    loader = DataLoader(audio.AudioFolder(root), 3, collate_fn=collate.pad(axis=-1), num_workers=2)
+    loader = DataLoader(audio.AudioFolder(root), 3, collate_fn=collate.pad(axis=-1))
     padded, labels, lengths = next(iter(loader))
     assert padded.shape == (3, 1, 20_000)
     assert lengths.tolist() == [16_000, 18_000, 20_000]

@@ -1,1 +1,1 @@
-"""The soak drill: faults injected into real loaders, round after round. `python -m tests.drill --help`."""
+"""The drill: faults injected into real loaders, round after round. `python -m tests.drill --help`."""

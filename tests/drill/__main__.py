@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
@@ -41,11 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--minutes", type=float, help="how long; 5, or without limit if the number of rounds is given")
     parser.add_argument("--seed", type=int, help="seed of everything random; a new one every time if not given")
-    parser.add_argument("--rounds", type=int, help="number of rounds; as many as time permits if not given")
-    parser.add_argument("--round", type=int, help="run only this round: it is the same as in the whole drill")
-    parser.add_argument("--times", type=int, default=1, help="how often to run each round (races need more than one)")
+    parser.add_argument("--rounds", type=int, help="number of rounds, or how often to run --round")
+    parser.add_argument("--round", type=int, help="run only this round, which is the same every time")
     parser.add_argument("--hang", type=float, default=120.0, metavar="SECONDS", help="how long a round may take")
-    parser.add_argument("--from", type=int, default=0, dest="first", metavar="ROUND", help="start with this round")
     return parser
 
 
@@ -53,8 +52,10 @@ def main() -> int:
     """Run the drill; return the exit status."""
     options = _parser().parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
-    first, count = (options.first, options.rounds) if options.round is None else (options.round, 1)
-    minutes = options.minutes or (5.0 if count is None else float("inf"))
+    numbers: Iterable[int] = itertools.count() if options.rounds is None else range(options.rounds)
+    if options.round is not None:
+        numbers = itertools.repeat(options.round, options.rounds or 1)
+    minutes = options.minutes or (5.0 if options.rounds is None and options.round is None else float("inf"))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # hundreds of workers crash
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the round, too
     sys.stderr.write(f"seed {seed}\n")
@@ -63,21 +64,17 @@ def main() -> int:
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     with contextlib.suppress(KeyboardInterrupt):
-        for number in itertools.count(first) if count is None else range(first, first + count):
-            for _ in range(options.times):
-                if time.monotonic() - began_s > minutes * 60 or counts["failures"] >= _ENOUGH:
-                    break
-                script = draw_script(seed, number)
-                outcome = run(script, options.hang)
-                counts.update(rounds=1, failures=bool(outcome.problems), **outcome.counts)
-                faults.update(outcome.faults)
-                _print_failure(script, outcome)
-                if time.monotonic() - said_s > _LINE_EVERY_S:
-                    said_s = time.monotonic()
-                    sys.stderr.write(_figures(counts, faults, ", ") + "\n")
-            else:
-                continue
-            break
+        for number in numbers:
+            if time.monotonic() - began_s > minutes * 60 or counts["failures"] >= _ENOUGH:
+                break
+            script = draw_script(seed, number)
+            outcome = run(script, options.hang)
+            counts.update(rounds=1, failures=bool(outcome.problems), **outcome.counts)
+            faults.update(outcome.faults)
+            _print_failure(script, outcome)
+            if time.monotonic() - said_s > _LINE_EVERY_S:
+                said_s = time.monotonic()
+                sys.stderr.write(_figures(counts, faults, ", ") + "\n")
     is_good = counts["rounds"] and not counts["failures"]
     sys.stdout.write(f"seed {seed}, {time.monotonic() - began_s:.0f} s\n{_figures(counts, faults, chr(10))}\n")
     sys.stdout.write("nothing is lost, repeated or left behind\n" if is_good else "THE DRILL HAS FAILED\n")

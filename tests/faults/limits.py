@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import resource
 import shutil
@@ -47,23 +46,4 @@ def with_shared_memory(kind: str, folder: os.PathLike[str]) -> list[str]:
     words = [unshare or "", "-m", "sh", "-c", f'{SHARED_MEMORY[kind]} && exec "$@"', str(folder)]
     if unshare is None or subprocess.run([*words, "true"], capture_output=True).returncode:
         pytest.skip("needs the right to mount another /dev/shm")
-    return words
-
-
-@functools.cache
-def _as_user(number: int) -> list[str]:
-    """Return a command prefix that runs a program as a user who may only read files."""
-    # If root started the tests, the interpreter may be readable by root only.
-    rights = [f"--{kind}=-all,+dac_override" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
-    return ["setpriv", f"--reuid={number}", f"--regid={number}", "--clear-groups", *rights, "--"]
-
-
-def as_another_user() -> list[str]:
-    """Return a command prefix that runs a program as a user without other processes, so that process limits apply.
-
-    Root is exempt from such limits. Skips the test where switching users is not possible.
-    """
-    words = _as_user(1_000_000_000 + os.getpid())
-    if shutil.which("setpriv") is None or subprocess.run([*words, "true"], capture_output=True).returncode:
-        pytest.skip("needs the right to run a program as another user")
     return words

@@ -195,40 +195,6 @@ class StatefulStream(Stream):
         return StatefulReader(reader.samples, reader.next, reader.step)
 
 
-class OneReader(Stream):
-    """Its own iterator, with a state; starts again after its end."""
-
-    def __init__(self, samples: Any, *, splits: bool = True) -> None:
-        super().__init__(samples, splits=splits)
-        self.reader: Reader | None = None
-        self.restored: int | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        reader = super().__iter__()
-        assert isinstance(reader, Reader)
-        if self.restored is not None:
-            reader.next, self.restored = self.restored, None
-        self.reader = reader
-        return self
-
-    def __next__(self) -> Any:
-        if self.reader is None:
-            raise StopIteration
-        try:
-            return next(self.reader)
-        except StopIteration:
-            self.reader = None
-            raise
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"next": None if self.reader is None else self.reader.next}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.restored = state["next"]
-        if self.reader is not None and self.restored is not None:
-            self.reader.next, self.restored = self.restored, None
-
-
 class Generated(Stream):
     """Its iterators are generators, which end at the first exception."""
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tests import program_server
 
@@ -149,7 +149,8 @@ def running(
     process: subprocess.Popen[bytes] | program_server.Forked
     with tempfile.TemporaryFile("w+") as errors, open(stdin, "w") as to_program, open(stdout) as from_program:
         try:
-            files = {"stdin": program_stdin, "stdout": program_stdout, "stderr": errors.fileno()}
+            # Any: a keyword of either function.
+            files: dict[str, Any] = {"stdin": program_stdin, "stdout": program_stdout, "stderr": errors.fileno()}
             if afresh or inside:
                 command = [*inside, sys.executable, "-c", text, *map(str, arguments)]
                 process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **files)

@@ -149,7 +149,12 @@ WAYS = [
 
 
 @pytest.mark.parametrize(
-    ("engine", "persistent"), [("process", "not"), pytest.param("process", "persistent", marks=slow), ("thread", "yes")]
+    ("engine", "persistent"),
+    [
+        ("process", "not"),
+        pytest.param("process", "persistent", marks=slow),
+        pytest.param("thread", "persistent", marks=slow),
+    ],
 )
 @pytest.mark.parametrize(("leave", "code", "message"), WAYS)
 def test_no_process_is_left_and_nothing_is_printed(

@@ -1,6 +1,6 @@
-"""With little shared memory, few descriptors, processes or addresses, a loader works or says what to change.
+"""With little shared memory, or a limit on the size of files, a loader works or says what to change.
 
-No process is killed, nothing hangs or leaks.
+`tests/workers` and `tests/memory` have the limits on descriptors, processes and addresses.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.limits import SHARED_MEMORY, as_another_user, with_shared_memory
+from tests.faults.limits import SHARED_MEMORY, with_shared_memory
 from tests.faults.programs import running
 
 # -- /dev/shm ---
@@ -51,143 +51,7 @@ def test_batches_larger_than_dev_shm_arrive(memory: str, engine: str, tmp_path: 
         assert program.errors() == ""
 
 
-# -- processes ---
-
-ONE_THREAD = ["env", "OPENBLAS_NUM_THREADS=1"]
-"""NumPy's own threads come and go with forks, and if they cannot start, importing NumPy fails."""
-
-FEW_PROCESSES = """
-import gc, resource, warnings
-from multiprocessing import forkserver, resource_tracker
-from tests.contracts.engine import Numbers  # under a name that a worker can import
-warnings.simplefilter("error", feedline.errors.FeedlineWarning)
-
-def children():
-    servers = {getattr(resource_tracker._resource_tracker, "_pid", None), forkserver._forkserver._forkserver_pid}
-    with open(f"/proc/self/task/{os.getpid()}/children") as file:
-        return [int(pid) for pid in file.read().split() if int(pid) not in servers]
-
-def tasks():
-    '''How many threads this user has, in all processes.'''
-    count = 0
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            count += len(os.listdir(f"/proc/{process}/task")) * (os.stat(f"/proc/{process}").st_uid == os.getuid())
-        except OSError:
-            pass
-    return count
-
-def epoch(workers):
-    loader = Loader(Numbers(), 4, workers=workers, sampler=range(32), start_method=sys.argv[1])
-    assert [int(batch[0, 0]) for batch in loader] == list(range(0, 32, 4))
-    loader.close()
-
-limits = resource.getrlimit(resource.RLIMIT_NPROC)
-resource_tracker.ensure_running()
-has_server = sys.argv[1] == "forkserver"
-resource.setrlimit(resource.RLIMIT_NPROC, (tasks() + has_server + int(sys.argv[2]), limits[1]))
-if has_server:
-    forkserver.ensure_running()  # which keeps the limit that it was started with
-try:
-    epoch(4)
-except feedline.errors.WorkerStartError as exc:
-    say("refused", exc)
-else:
-    say("worked")
-gc.collect()
-say("left", *children())
-resource.setrlimit(resource.RLIMIT_NPROC, limits)
-if sys.argv[1] == "forkserver":
-    forkserver._forkserver._stop()
-epoch(4)
-say("done")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("start_method", "allowed"), [("fork", 0), ("forkserver", 2)])
-def test_the_error_about_a_process_limit_names_ulimit(start_method: str, allowed: int) -> None:
-    with running(FEW_PROCESSES, start_method, allowed, inside=[*as_another_user(), *ONE_THREAD]) as program:
-        message = program.line()
-        assert message.startswith("refused"), program.errors()
-        assert "4 workers" in message
-        assert "ulimit -u" in message
-        assert program.line() == "left"
-        assert program.line() == "done", "and works when the limit is gone"
-        assert program.end() == 0, program.errors()
-
-
 # -- descriptors, and the size of files ---
-
-FEW_DESCRIPTORS = """
-import gc
-from tests.faults.limits import descriptors_left
-
-def epoch():
-    loader = Loader(Numbers(), 8, workers=2)
-    assert len(list(loader)) == 8
-    loader.close()
-
-epoch()  # whatever is imported or started once
-enough = 0
-for left in range(0, 30):
-    before = len(os.listdir("/proc/self/fd"))
-    message = "enough"
-    try:
-        with descriptors_left(left):
-            epoch()
-    except feedline.errors.TooManyOpenFiles as exc:
-        message = str(exc)
-    gc.collect()
-    more = len(os.listdir("/proc/self/fd")) - before
-    say(left, more, message)
-    enough = enough + 1 if message == "enough" else 0
-    if enough == 3:
-        break
-"""
-
-
-@pytest.mark.slow
-def test_few_descriptors_are_enough_or_the_error_says_so() -> None:
-    """With forked workers, since Python's fork server does not survive a client that runs out of descriptors."""
-    with running(FEW_DESCRIPTORS, afresh=True) as program:
-        lines = [program.line().split(maxsplit=2)]
-        while [message for _, _, message in lines[-3:]] != ["enough"] * 3:
-            lines.append(program.line().split(maxsplit=2))
-        assert program.end() == 0, program.errors()
-    assert lines[0][2] != "enough"
-    assert all(message == "enough" or "ulimit -n" in message for _, _, message in lines)
-    # To start a process Python creates two pipes; if the second fails, it leaks the first.
-    assert all(more == "0" or (more == "2" and message != "enough") for _, more, message in lines), lines
-
-
-MANY_OPEN = """
-import resource
-soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-if hard != resource.RLIM_INFINITY and hard < 2000:
-    say("cannot")
-    sys.exit()
-resource.setrlimit(resource.RLIMIT_NOFILE, (2000, hard))
-taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(1200)]
-
-class Slow(Numbers):
-    def __getitem__(self, index):
-        time.sleep(0.3 if index == 0 else 0)  # somebody looks whether the others live
-        return super().__getitem__(index)
-
-assert len(list(Loader(Slow(), 4, workers=2))) == 16
-say("done")
-"""
-
-
-@pytest.mark.slow
-def test_loaders_work_with_more_than_a_thousand_open_descriptors() -> None:
-    with running(MANY_OPEN, afresh=True) as program:
-        message = program.line()
-        if message == "cannot":
-            pytest.skip("the hard limit on open files is too low here")
-        assert message == "done"
-        assert program.end() == 0
 
 
 FILE_LIMIT = """
@@ -217,7 +81,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit_mib", [1024, 8])
+@pytest.mark.parametrize("limit_mib", [64, 8])
 def test_batches_within_a_file_size_limit_arrive_and_larger_ones_raise(limit_mib: int) -> None:
     """The limit also applies to shared memory. A batch within it arrives, in a slot or in its own file."""
     most = min(limit_mib << 20, 64 << 20) // 2

@@ -8,27 +8,20 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-from collections import deque
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
 from feedline import DataLoader
 from feedline.workers import abilities
 from tests.mappings import mappings
-from tests.sampling import examples
 
 BATCH = 4
 IMAGE_BYTES = 1 << 20
-PARTS_BYTES = BATCH * (IMAGE_BYTES + IMAGE_BYTES // 2)
-WINDOW_BYTES = (2 * 2 + 2 + 2 * 2) * PARTS_BYTES
-"""Two batches per worker, those of the loop, and the last ones that the portable engine's workers made and sent."""
 CONSTANT = 64 << 20
 """The arena's own slack (16 MB), and the memory of Python, its heap and two workers."""
 
@@ -105,27 +98,3 @@ def test_closed_loaders_leave_only_kept_batches(engine: str, monkeypatch: pytest
     for some in kept:
         del some[1:]  # no call to feedline follows
     assert memory() - before < 1.25 * held / 10 + CONSTANT
-
-
-Keeping = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=8, max_size=8)
-
-
-@pytest.mark.slow
-@every_engine
-@given(pattern=Keeping, length=st.integers(0, 25))
-@settings(max_examples=examples(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_memory_is_that_of_kept_batches_and_a_window_for_any_pattern(
-    engine: str, pattern: list[tuple[bool, bool, bool]], length: int
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        before = initial_memory()
-        kept: deque[list[torch.Tensor]] = deque(maxlen=length)
-        for place, parts in enumerate(make(engine, 120, patch)):
-            kept.append([part for part, keep in zip(checked(parts), pattern[place % 8], strict=True) if keep])
-            del parts
-            if place in (15, 29):
-                alive = sum(part.nbytes for some in kept for part in some)
-                assert memory() - before <= 1.25 * alive + WINDOW_BYTES + CONSTANT
-        firsts = [float(some[0].flatten()[0]) for some in kept if some]
-        assert firsts == sorted(firsts), "every batch is unchanged"
-        gc.collect()

@@ -19,7 +19,6 @@ from tests.faults.loaders import (
     Numbers,
     Stream,
     batches_of,
-    indices_of,
     make,
     pids_of,
     plain,
@@ -32,15 +31,14 @@ TIMEOUT_S = 0.3
 
 
 class Held(Numbers):
-    """Waits at a gate before sample 5: always, or once if `once` is given."""
+    """Waits at a gate before sample 5."""
 
-    def __init__(self, gate: Gate, count: int = 20, once: Once | None = None) -> None:
-        super().__init__(count)
+    def __init__(self, gate: Gate) -> None:
+        super().__init__(20)
         self.gate = gate
-        self.once = once
 
     def __getitem__(self, index: int) -> int:
-        if index == 5 and (self.once is None or self.once("held")):
+        if index == 5:
             self.wait_for_the_moon()
         return index
 
@@ -103,26 +101,3 @@ def test_a_stopped_worker_is_replaced_if_restarts_are_given(tmp_path: Path) -> N
     assert loader.stats()["restarted_workers"] == 1
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
-@pytest.mark.parametrize("policy", ["skip", "raise"])
-def test_a_sample_that_always_blocks_is_found(policy: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """Like one that kills workers; the policy decides what happens to it."""
-    monkeypatch.setattr("feedline.delivery.machine.flights.Flights.start_up_s", 0.3)
-    with Gate(tmp_path / "gate") as gate:
-        loader = make("DataLoader", Held(gate, 8), 2, workers=1, timeout_s=TIMEOUT_S, restarts=30, on_error=policy)
-        if policy == "raise":
-            batches = iter(loader)
-            delivered = [plain(next(batches)), plain(next(batches))]
-            with pytest.raises(WorkerTimeout, match=r"(?s)Sample 5 .*wait_for_the_moon"):
-                next(batches)
-            assert [*delivered, *batches_of(batches)] == [[0, 1], [2, 3], [6, 7]]
-        else:
-            batches = batches_of(loader)
-            assert batches == [[0, 1], [2, 3], [4], [6, 7]]
-            restarted = loader.stats()["restarted_workers"]
-            assert batches_of(loader) == batches
-            assert loader.stats()["restarted_workers"] == restarted, "it is not requested again"
-        assert indices_of(loader.faults) == [5]
-        assert loader.faults[0].stage == "worker"

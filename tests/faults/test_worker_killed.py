@@ -29,7 +29,6 @@ from tests.faults.loaders import (
     Bad,
     Deadly,
     Numbers,
-    OneReader,
     StatefulStream,
     Stream,
     are_gone,
@@ -210,23 +209,16 @@ def test_no_sample_is_blamed_if_only_the_whole_batch_kills(tmp_path: Path) -> No
 
 # -- streams, and datasets with a state ---
 
-STREAMS: dict[str, type[Stream]] = {"stateless": Stream, "stateful iterator": StatefulStream, "own iterator": OneReader}
-
 
 @pytest.mark.parametrize(
     ("kind", "shared"),
-    [
-        ("stateless", True),
-        ("own iterator", False),
-        *(pytest.param("stateful iterator", shared, marks=slow) for shared in (True, False)),
-        pytest.param("own iterator", True, marks=slow),
-    ],
+    [(Stream, True), (StatefulStream, False), pytest.param(Stream, False, marks=slow)],
 )
-def test_each_sample_of_a_stream_comes_once(kind: str, shared: bool, tmp_path: Path) -> None:
-    stream = STREAMS[kind](Augmented(COUNT), splits=not shared)
+def test_each_sample_of_a_stream_comes_once(kind: type[Stream], shared: bool, tmp_path: Path) -> None:
+    stream = kind(Augmented(COUNT), splits=not shared)
     expected = batches_of(make("DataLoader", stream, shard=shared, workers=2, seed=7))
     # Every worker of a shared stream reads all samples, so the first one to reach a fatal sample dies.
-    stream = STREAMS[kind](Deadly(COUNT, {0, 13, 40, 44}, once=Once(tmp_path)), splits=not shared)
+    stream = kind(Deadly(COUNT, {0, 13, 40, 44}, once=Once(tmp_path)), splits=not shared)
     loader = make("DataLoader", stream, shard=shared, workers=2, seed=7)
     assert batches_of(loader) == expected
     assert loader.stats()["restarted_workers"] == 4

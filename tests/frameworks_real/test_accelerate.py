@@ -138,11 +138,10 @@ def test_accelerate_may_be_imported_after_the_loader_is_created(tmp_path: Path) 
 def test_impossible_options_are_explained(tmp_path: Path) -> None:
     script = tmp_path / "refused.py"
     script.write_text(REFUSED)
-    ((warned, split, mesh, state, asked),) = run_ranks(script, 1, folder=tmp_path)
+    ((warned, split, state, asked),) = run_ranks(script, 1, folder=tmp_path)
     assert "dispatch_batches=True" in warned
     assert "shard=False" in warned
     assert "multiple" in split
-    assert "device mesh" in mesh
     assert "use_stateful_dataloader=True" in state
     assert asked[0] == asked[1]  # how often the dataset's state was saved, in a bare loader and a prepared one
 
@@ -183,6 +182,6 @@ try:
     prepared.state_dict()
 except BadOption as error:
     state = str(error)
-answers = [said(dispatch_batches=True), said(split_batches=True), said(torch_device_mesh=object())]
+answers = [said(dispatch_batches=True), said(split_batches=True)]
 print(json.dumps([*answers, state, [bare, Stateful.asked]]))
 """

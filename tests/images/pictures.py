@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ def encoded(pixels: NDArray[np.uint8], format_: str = "JPEG", **options: Any) ->
     return stored(pixels, format_, **options)
 
 
+@functools.cache
 def scene(index: int) -> dict[str, Any]:
     """Return a file, JPEG or PNG, with targets."""
     width, height = ((120, 90), (100, 80), (90, 120), (119, 90))[index % 4]

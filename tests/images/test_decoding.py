@@ -105,8 +105,10 @@ def test_rejects_values_beyond_16_bits(decoder: str) -> None:
     assert np.array_equal(decode_image(stored(deep().astype(np.int32), "TIFF"), mode="I;16")[..., 0], deep())
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize(
+    ("format_", "orientation"),
+    [*(("JPEG", number) for number in range(1, 9)), ("PNG", 6), ("WEBP", 3), ("TIFF", 8), ("AVIF", 5)],
+)
 def test_images_are_upright(decoder: str, format_: str, orientation: int) -> None:
     from PIL import ImageOps
 
@@ -116,14 +118,16 @@ def test_images_are_upright(decoder: str, format_: str, orientation: int) -> Non
     assert pixels.flags.c_contiguous
     header = read_header(data)
     assert pixels.shape == (header.height, header.width, 3)
+    assert header.gpu == (format_ == "JPEG" and orientation == 1)
     for mode, scale in (("L", 1), ("I;16", 257)):
         grey = decode_image(data, mode=mode)
         assert np.abs(grey[..., 0] / scale - pixels @ (0.299, 0.587, 0.114)).max() < 6
         assert grey.flags.c_contiguous
 
 
-@pytest.mark.parametrize("factor", [1, 2, 4, 8])
-@pytest.mark.parametrize("name", JPEGS)
+@pytest.mark.parametrize(
+    ("name", "factor"), [*((name, 4) for name in JPEGS), *(("jpeg", factor) for factor in (1, 2, 8))]
+)
 def test_jpegs_can_be_decoded_smaller(decoder: str, name: str, factor: int) -> None:
     data = files()[name]
     pixels = decode_image(data, factor=factor)
@@ -137,9 +141,9 @@ def test_jpegs_can_be_decoded_smaller(decoder: str, name: str, factor: int) -> N
 
 @each_pair
 def test_upper_rows_equal_those_of_the_whole_image(decoder: str, name: str) -> None:
-    for factor in (1, 2, 4, 8):
+    for factor in (1, 2, 4, 8) if name in JPEGS else (1,):
         whole = decode_image(files()[name], factor=factor)
-        for rows in (1, 16, 33, 58, HEIGHT):
+        for rows in (1, 33, 58):
             upper = decode_image(files()[name], factor=factor, rows=rows)
             needed = -(-rows // factor) if name in JPEGS else rows
             assert len(upper) >= needed
@@ -152,17 +156,6 @@ def test_no_more_rows_than_needed_are_decoded(decoder: str) -> None:
     assert len(decode_image(files()["jpeg"], rows=33, factor=2)) == (38 if whole else 18)
     assert len(decode_image(files()["jpeg"], rows=70)) == HEIGHT  # skipping so few rows saves nothing
     assert decode_image(turned("JPEG", 6), rows=33).shape == (WIDTH, HEIGHT, 3)
-
-
-def test_rows_that_take_most_of_the_bytes_are_decoded(decoder: str) -> None:
-    pixels = np.full((320, 200, 3), 90, np.uint8)
-    pixels[:60] = np.random.default_rng(0).integers(0, 256, (60, 200, 3))
-    data = stored(pixels, "JPEG")
-    for changed in (
-        data,
-        data.replace(b"JFIF\0\x01", b"JFIF\0\x03"),
-    ):  # libjpeg warns about the latter before the first row
-        assert np.array_equal(decode_image(changed, rows=60)[:60], decode_image(data)[:60])
 
 
 @pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the other decoders do not report it")
@@ -180,20 +173,20 @@ def test_sampling_factors_of_grey_jpegs_do_not_matter(decoder: str) -> None:
     assert np.array_equal(decode_image(data), decode_image(files()["jpeg-grey"]))
 
 
-@pytest.mark.parametrize("factor", [2, 4, 8])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 100), (100, 3), (7, 9), (15, 16), (17, 31)])
-def test_small_images_never_become_smaller_than_allowed(decoder: str, shape: tuple[int, int], factor: int) -> None:
+def test_small_images_never_become_smaller_than_allowed(decoder: str, shape: tuple[int, int]) -> None:
     data = stored(np.full((*shape, 3), 77, np.uint8), "JPEG")
-    height, width, _ = decode_image(data, factor=factor).shape
-    assert shape[0] >= height >= shape[0] / factor
-    assert shape[1] >= width >= shape[1] / factor
+    for factor in (2, 4, 8):
+        height, width, _ = decode_image(data, factor=factor).shape
+        assert shape[0] >= height >= shape[0] / factor
+        assert shape[1] >= width >= shape[1] / factor
 
 
 @each_pair
 def test_a_truncated_file_never_gives_grey_areas(decoder: str, name: str) -> None:
     data = files()[name]
     whole = decode_image(data)
-    ends = {*range(0, len(data), max(1, len(data) // 60)), *range(max(0, len(data) - 30), len(data))}
+    ends = {*range(0, len(data), max(1, len(data) // 20)), *range(max(0, len(data) - 10), len(data))}
     for end in sorted(ends):
         try:
             pixels = decode_image(data[:end])

@@ -61,7 +61,7 @@ def test_bfloat16_needs_tensors() -> None:
     pipeline = images.Compose([images.Resize((8, 8)), images.Normalize(dtype="bfloat16")]).on("image")
     batch = next(iter(feedline.DataLoader(Scenes(pipeline), 4)))["image"]
     assert (batch.dtype, batch.shape) == (torch.bfloat16, (4, 3, 8, 8))
-    with pytest.raises(CollateError, match="NumPy lacks"):
+    with pytest.raises(CollateError, match="bfloat16"):
         next(iter(feedline.Loader(Scenes(pipeline), 4)))
 
 
@@ -75,11 +75,11 @@ def collated(where: Placement, *found: Any) -> Any:
 
 def test_the_error_for_images_that_differ_says_how() -> None:
     first, smaller = DeferredImage(Finish(4, 3), pixels=photo(3, 4)), DeferredImage(Finish(3, 3), pixels=photo(3, 3))
-    for other, message in ((smaller, "4 x 3 .* and 3 x 3"), (None, "Sample 1 of the batch has a NoneType")):
+    for other, message in ((smaller, "4 x 3 .* and 3 x 3"), (None, "Sample 1 .*NoneType")):
         with pytest.raises(CollateError, match=message):
             collated(Placement.COLLATE, first, other)
     loader = feedline.Loader(Scenes(images.Compose([]).on("image")), 4, sampler=[0, 4, 7, 8])
-    with pytest.raises(CollateError, match="Samples 0 and 2 of the batch have images of 90 x 120") as caught:
+    with pytest.raises(CollateError, match=r"Samples 0 and 2 .* 90 x 120") as caught:
         next(iter(loader))
     assert any("is sample 7 of the dataset" in note for note in caught.value.__notes__)
 

@@ -115,24 +115,6 @@ def test_the_error_names_the_extra() -> None:
                 read(BARE)
 
 
-def test_a_registered_plugin_decodes_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from PIL import ImageFile
-
-    class Plugin(ImageFile.ImageFile):
-        format = "JXL"
-
-        def _open(self) -> None:
-            self._size, self._mode = (6, 4), "RGB"
-            self.fp = io.BytesIO(bytes(COLOUR) * 24)
-            self.tile = [ImageFile._Tile("raw", (0, 0, 6, 4), 0, ("RGB", 0, 1))]
-
-    Image.init()
-    monkeypatch.setattr(Image, "ID", [*Image.ID, "JXL"])
-    monkeypatch.setitem(Image.OPEN, "JXL", (Plugin, is_jxl))
-    with mock.patch.dict(sys.modules, imagecodecs=None):
-        assert (decode_image(BARE) == COLOUR).all()
-
-
 @needs_decoder
 @pytest.mark.parametrize("data", FORMS)
 def test_pixels(data: bytes) -> None:
@@ -153,12 +135,6 @@ def test_any_number_of_bits_and_channels(channels: int, depth: int) -> None:
     assert np.abs(decode_image(data) - expected).max() <= 1
     if channels == 1:
         assert np.abs(decode_image(data, mode="I;16") / 257 - expected[..., :1]).max() <= 1
-
-
-@needs_decoder
-def test_floats_range_from_0_to_1() -> None:
-    data = encoded(np.array([[-1.0, 0.0, 0.5, 1.0, 7.0]], np.float32))
-    assert decode_image(data, mode="L").ravel().tolist() == [0, 0, 128, 255, 255]
 
 
 @needs_decoder

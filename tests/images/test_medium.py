@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from tests.audio.sounds import encoded as encoded_sound
 from tests.audio.sounds import sound
 from tests.images.pictures import encoded, photo
 from tests.video.files import encoded as encoded_video
-from tests.video.files import options
 
 JPEG, PNG, WEBP = (encoded(photo(), format_) for format_ in ("JPEG", "PNG", "WEBP"))
 FLAC, WAV = encoded_sound(sound(0.1)), encoded_sound(sound(0.1), "WAV")
@@ -72,23 +69,22 @@ def test_the_field_is_found(medium: Medium, sample: Any, field: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("medium", "sample", "message"),
+    ("medium", "sample", "named"),
     [
-        (IMAGE, (JPEG, PNG), "Several fields hold images: 0, 1"),
-        (IMAGE, (1, "text"), "No field"),
-        (IMAGE, (b"text", b""), "No field"),
-        (IMAGE, {}, "It has none"),
-        (SOUND, {"a": FLAC, "b": FLAC}, "Several fields hold sound: 'a', 'b'"),
-        (SOUND, {"path": "a.flac", "label": 3}, "Text is not taken for a path"),
-        (SOUND, (sound(), sound()), "Several"),
-        (VIDEO, {"a": MP4, "b": MP4, "c": 3}, "Several fields hold videos: 'a', 'b'"),
-        (VIDEO, {"a": 1, "b": "x.mp4"}, "No field of the sample holds a video. It has 'a', 'b'"),
+        (IMAGE, (JPEG, PNG), "0, 1"),
+        (IMAGE, (1, "text"), "0, 1"),
+        (IMAGE, (b"text", b""), "0, 1"),
+        (IMAGE, {}, "none"),
+        (SOUND, {"a": FLAC, "b": FLAC}, "'a', 'b'"),
+        (SOUND, {"path": "a.flac", "label": 3}, "'path'"),
+        (SOUND, (sound(), sound()), "0, 1"),
+        (VIDEO, {"a": MP4, "b": MP4, "c": 3}, "'a', 'b'"),
+        (VIDEO, {"a": 1, "b": "x.mp4"}, "'a', 'b'"),
     ],
 )
-def test_the_error_for_no_or_several_fields_gives_advice(medium: Medium, sample: Any, message: str) -> None:
-    with pytest.raises(BadOption, match=message) as caught:
+def test_the_error_for_no_or_several_fields_gives_advice(medium: Medium, sample: Any, named: str) -> None:
+    with pytest.raises(BadOption, match=rf"(?s){named}.*\.on\(name\)|\.on\(name\).*{named}"):
         medium.field_of(sample)
-    assert ".on(name)" in str(caught.value)
 
 
 PIPELINES: list[tuple[MediumPipeline, bytes, Any]] = [
@@ -120,7 +116,7 @@ def test_nothing_else_of_a_sample_is_changed(
     assert isinstance(pair, Pair)
     assert (np.shape(pair.value), pair.label) == (shape, 3)
     assert np.shape(pipeline({"a": [data, data]})["a"]) == (2, *shape)  # as Hugging Face passes several samples
-    with pytest.raises(BadOption, match=r"\.on\('x'\) names a field that the sample does not have: it has 'left'"):
+    with pytest.raises(BadOption, match=r"\.on\('x'\) .*'left'"):
         pipeline.on("x")(both)
 
 
@@ -133,30 +129,18 @@ def test_damage_is_reported_with_the_sample(pipeline: MediumPipeline, data: byte
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("container", "codec"),
     [
-        MP4,
-        *(encoded_video(container) for container in ("matroska", "mpegts", "flv", "h264")),
-        encoded_video("avi", "mpeg4", options=()),
-        encoded_video("mpeg", "mpeg2video", options=()),
-        encoded_video("asf", "wmv2", options=()),
-        encoded_video("webm", "libvpx", options=options(deadline="realtime", cpu_used="8")),
+        *((container, "libx264") for container in ("mp4", "matroska", "mpegts", "flv", "h264")),
+        ("avi", "mpeg4"),
+        ("mpeg", "mpeg2video"),
+        ("asf", "wmv2"),
+        ("webm", "libvpx"),
     ],
 )
-def test_videos_are_recognised(data: bytes) -> None:
-    assert is_video(data)
-    assert is_video(np.frombuffer(data, np.uint8))
-    assert is_video({"bytes": data, "path": "a.mp4"})
-
-
-@pytest.mark.parametrize("value", ["a.mp4", b"text", 3, None, JPEG, np.zeros((4, 4, 3), np.uint8), {"bytes": None}])
-def test_other_values_are_no_videos(value: Any) -> None:
-    assert not is_video(value)
-
-
-@pytest.mark.slow
-def test_importing_the_folders_loads_no_decoder() -> None:
-    packages = ("av", "cv2", "PIL", "simplejpeg", "soundfile", "soxr", "torch")
-    code = f"import sys, feedline.images, feedline.audio, feedline.video; print(sys.modules.keys() & set({packages}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+def test_videos_are_recognised(container: str, codec: str) -> None:
+    data = encoded_video(container, codec, 20, options=())
+    for form in (data, np.frombuffer(data, np.uint8), {"bytes": data, "path": "a.mp4"}):
+        assert is_video(form)
+    for value in ("a.mp4", b"text", 3, None, JPEG, np.zeros((4, 4, 3), np.uint8), {"bytes": None}):
+        assert not is_video(value)

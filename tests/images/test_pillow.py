@@ -64,16 +64,16 @@ def test_rejects_images_with_too_many_pixels(tmp_path: Path, monkeypatch: pytest
         for filter_ in ("error", "ignore"):
             with warnings.catch_warnings():
                 warnings.simplefilter(filter_, Image.DecompressionBombWarning)
-                with pytest.raises(CorruptSource, match=r"large\.png.*raise PIL\.Image\.MAX_IMAGE_PIXELS") as caught:
+                with pytest.raises(CorruptSource, match=r"large\.png.*PIL\.Image\.MAX_IMAGE_PIXELS") as caught:
                     ImageFolder(tmp_path, cache=False)[0]
                 assert "damaged" not in str(caught.value)
-                with pytest.raises(CorruptSource, match=r"raise PIL\.Image\.MAX_IMAGE_PIXELS") as caught:
+                with pytest.raises(CorruptSource, match=r"PIL\.Image\.MAX_IMAGE_PIXELS") as caught:
                     Picture("rgb8")(flat_png(side))
                 assert "no picture" not in str(caught.value)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     assert ImageFolder(tmp_path, cache=False)[0][0].shape == (2001, 2001, 3)
     monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1MB")
-    with pytest.raises(CorruptSource, match=r"2001 x 2001 pixels.*raise FEEDLINE_MAX_SAMPLE_BYTES"):
+    with pytest.raises(CorruptSource, match=r"2001 x 2001 .*FEEDLINE_MAX_SAMPLE_BYTES"):
         ImageFolder(tmp_path, cache=False)[0]
 
 
@@ -81,7 +81,7 @@ def test_the_images_of_a_sample_are_limited_together(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("a.png", flat_png(500)), ("a.2.png", flat_png(500))]))
     assert next(iter(TarDataset(path, decode="rgb8", max_field_bytes=2_000_000).stream()))["png"].shape == (500, 500, 3)
-    with pytest.raises(CorruptSource, match=r"a\.tar: field '2\.png'.*with the fields before it.*max_field_bytes="):
+    with pytest.raises(CorruptSource, match=r"a\.tar: field '2\.png'.*max_field_bytes="):
         list(TarDataset(path, decode="rgb8", max_field_bytes=1_500_000).stream())
 
 
@@ -100,7 +100,7 @@ def test_postscript_files_start_no_other_program(tmp_path: Path, monkeypatch: py
     (tmp_path / "grey").mkdir()
     (tmp_path / "grey" / "a.jpg").write_bytes(EPS)
     (tmp_path / "a.tar").write_bytes(tar_bytes([("a.jpg", EPS)]))
-    with pytest.raises(CorruptSource, match=r"a\.jpg .*in a format that is not supported, such as EPS"):
+    with pytest.raises(CorruptSource, match=r"a\.jpg .*EPS"):
         ImageFolder(tmp_path)[0]
     with pytest.raises(CorruptSource, match=r"a\.tar: field 'jpg'"):
         next(iter(TarDataset(str(tmp_path / "a.tar"), decode="rgb8").stream()))
@@ -144,18 +144,11 @@ def test_avif_is_decoded_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     from PIL import AvifImagePlugin
 
     data = stored(np.zeros((16, 16, 3), np.uint8), "AVIF")
-    threads = []
-
-    class Decoder:
-        def __init__(self, *given: object) -> None:
-            threads.append(given[2])
-            raise SyntaxError("seen")
-
-    monkeypatch.setattr(AvifImagePlugin, "_avif", mock.Mock(AvifDecoder=Decoder))
+    decoder = mock.Mock(AvifDecoder=mock.Mock(side_effect=SyntaxError("seen")))
+    monkeypatch.setattr(AvifImagePlugin, "_avif", decoder)
     for chosen, expected in ((0, 1), (3, 3)):
         monkeypatch.setattr(AvifImagePlugin, "DEFAULT_MAX_THREADS", chosen)
         with pytest.raises(OSError, match="cannot identify"):
             open_picture(io.BytesIO(data))
-        assert set(threads) == {expected}
+        assert decoder.AvifDecoder.call_args.args[2] == expected
         assert chosen == AvifImagePlugin.DEFAULT_MAX_THREADS
-        threads.clear()

@@ -7,7 +7,6 @@ import pytest
 import torch
 from PIL import Image
 
-from feedline.images import resampling
 from feedline.images.geometry import Finish
 from feedline.images.resampling import RaggedImages, resample
 
@@ -58,23 +57,6 @@ def test_pixels_equal_those_of_pillow(device: str, size: tuple[int, int]) -> Non
     assert bool((out[5] == 7).all())  # a row of no image
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_box_may_start_and_end_anywhere_in_a_pixel(device: str) -> None:
-    lines, columns = torch.meshgrid(torch.arange(90), torch.arange(120), indexing="ij")
-    source = torch.stack([columns, lines, lines]).byte().to(device)
-    boxes = torch.tensor([[10.5, 4.25, 64, 32], [3.25, 2.5, 64.5, 48.75]])
-    out = torch.empty((2, 3, 16, 32), device=device)
-    flips = torch.zeros(2, dtype=torch.uint8)
-    resample(packed([source, source]), torch.arange(2), boxes, flips, out, None)
-    for made, (left, top, width, height) in zip(out.cpu(), boxes.tolist(), strict=True):
-        across = left + (torch.arange(32) + 0.5) * width / 32 - 0.5
-        down = top + (torch.arange(16) + 0.5) * height / 16 - 0.5
-        # At the edges there are only pixels on one side.
-        torch.testing.assert_close(made[0, 2:-2, 2:-2], across.expand(16, 32)[2:-2, 2:-2], rtol=0, atol=0.2)
-        torch.testing.assert_close(made[1, 2:-2, 2:-2], down[:, None].expand(16, 32)[2:-2, 2:-2], rtol=0, atol=0.2)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("device", DEVICES)
 def test_values_are_normalised_in_the_same_pass(device: str, dtype: torch.dtype) -> None:
@@ -87,19 +69,3 @@ def test_values_are_normalised_in_the_same_pass(device: str, dtype: torch.dtype)
     resample(packed(sources), rows, boxes, flips, out, Finish(64, 64, MEAN, STD, str(dtype), True))
     mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
     torch.testing.assert_close(out, ((plain / 255 - mean) / std).to(dtype), rtol=0.01, atol=0.02)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_triton_and_torch_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resampling.has_triton()
-    sources = packed(images("cuda"))
-    rows, flips = torch.arange(5), torch.tensor([1, 0, 1, 0, 1], dtype=torch.uint8)
-    boxes = torch.tensor(BOXES, dtype=torch.float32)
-    made = []
-    for has in (True, False):
-        monkeypatch.setattr(resampling, "has_triton", lambda has=has: has)
-        out = torch.empty((5, 3, 96, 128), device="cuda")
-        resample(sources, rows, boxes, flips, out, None)
-        made.append(out)
-    torch.testing.assert_close(made[0], made[1], rtol=0, atol=0.05)

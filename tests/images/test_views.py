@@ -31,26 +31,6 @@ def test_an_image_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(decoded) == 1
 
 
-def test_an_image_is_decoded_in_the_size_that_the_largest_view_needs() -> None:
-    decoded = []
-    file = encoded(photo(320, 240))
-
-    class Spy(original.Original):
-        def part(self, view: Any) -> Any:
-            pixels, box = super().part(view)
-            decoded.append(pixels.shape[:2])
-            return pixels, box
-
-    small = images.Compose([images.Resize((30, 40))])
-    larger = images.Compose([images.Resize((60, 80))])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feedline.images.views.Original", Spy)
-        images.Views([small])(file)
-        images.Views([small, larger])(file)
-        images.Views([small, larger, images.Compose([])])(file)
-    assert decoded == [(30, 40), *[(60, 80)] * 2, *[(240, 320)] * 3]
-
-
 def test_views_equal_the_results_of_their_pipelines() -> None:
     file = encoded(photo(160, 120), "PNG")
     top = images.Compose([images.Resize((60, 80)), images.CenterCrop(48)])
@@ -68,7 +48,7 @@ def test_bad_views_are_rejected() -> None:
         (lambda: images.Views([images.Compose([images.Decode("L")]), LARGE]), "same mode"),
         (lambda: images.Views([LARGE], decode="gpu"), "gpu"),
         (lambda: images.Views([LARGE.decoding("gpu")]), "gpu"),
-        (lambda: images.Compose([VIEWS]), "is not a transform"),
+        (lambda: images.Compose([VIEWS]), "Views"),
     ):
         with pytest.raises(BadOption, match=message):
             make()
@@ -85,5 +65,5 @@ def test_five_crops_are_the_corners_and_the_centre() -> None:
     whole = images.FiveCrop((10, 20), before=[images.Resize(24)], after=[images.Normalize()])
     expected = images.Compose([images.Resize(24), images.CenterCrop((10, 20)), images.Normalize()])
     assert np.array_equal(whole(image)[4], expected(image))
-    with pytest.raises(BadOption, match=r"CornerCrop\(\(64, 64\)\) cannot cut 64 x 64"):
+    with pytest.raises(BadOption, match="64 x 64"):
         images.FiveCrop(64)(image)

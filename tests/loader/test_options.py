@@ -72,6 +72,7 @@ GIVEN: list[dict[str, Any]] = [
         "shard": False,
     },
     {"device": torch.device("cpu"), "device_transform": collate},
+    {"rank": 1, "world_size": 2, "seed": 3, "fields": ("x",)},
 ]
 
 

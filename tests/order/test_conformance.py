@@ -65,7 +65,7 @@ def test_the_compared_batches_are_random() -> None:
 # Workers and engines
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_processes_make_the_batches_of_the_inline_engine(workers: int) -> None:
     loader = seeded("drawing", num_workers=workers, engine="process")
     assert [all_bytes(loader), all_bytes(loader)] == expected("drawing")
@@ -90,7 +90,7 @@ def test_a_dataset_that_draws_globally_is_moved_from_threads_to_processes() -> N
     assert global_generators() == before
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_threads_make_the_batches_of_the_inline_engine(workers: int) -> None:
     loader = seeded("drawing own", num_workers=workers, engine="thread")
     assert [all_bytes(loader), all_bytes(loader)] == expected("drawing own")

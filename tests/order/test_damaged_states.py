@@ -101,8 +101,8 @@ def virtually(loader: Any, stop: int | None = None) -> list[Any]:
     return list(itertools.islice(batches, 9 if stop is None else stop))
 
 
-WAYS: list[tuple[str, str, int]] = [
-    *((name, "plain", 2) for name in MAKERS),
+WAYS: list[Any] = [
+    *(pytest.param(name, "plain", 2, marks=pytest.mark.slow if "threads" in name else ()) for name in MAKERS),
     *((name, "plain", 0) for name in ("seed", "torch's order", "a stateful stream")),
     *((name, "ended", 99) for name in ("seed", "torch's generator", "a stateful sampler", "a stateful dataset")),
     *((name, "virtual", 3) for name in ("seed", "torch's order", "a list", "a shared stream")),

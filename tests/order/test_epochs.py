@@ -14,7 +14,7 @@ from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadOption, BadState
 from feedline.types import EngineName
 from tests.order import datasets
-from tests.order.facts import flat, through_json, values
+from tests.order.facts import flat, slow_except, through_json, values
 
 N = 20
 
@@ -180,6 +180,7 @@ CHAINED: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 EVERY = {**VIRTUAL, **CHAINED}
+QUICK = ("shuffled", "weighted", "batches", "infinite", "stateful", "a shared stream")
 
 
 def virtual(name: str, **options: Any) -> DataLoader[Any]:
@@ -190,7 +191,7 @@ def take(loader: Any, epochs: int, steps: int, **options: Any) -> list[list[Any]
     return [values(epoch) for epoch in itertools.islice(loader.virtual_epochs(steps, **options), epochs)]
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", slow_except(EVERY, *QUICK))
 def test_a_virtual_epoch_has_exactly_the_given_number_of_batches(name: str) -> None:
     for steps in (1, 4, 11):
         cut = take(virtual(name), 5, steps)
@@ -223,7 +224,7 @@ def test_ranks_never_silently_get_the_same_samples(name: str) -> None:
     assert not ranks or set(flat(ranks[0])).isdisjoint(flat(ranks[1]))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", slow_except(EVERY, *QUICK))
 def test_virtual_epochs_resume_from_every_step(name: str) -> None:
     steps = 4
     whole = take(virtual(name), 1, 10 * steps)[0]

@@ -15,8 +15,8 @@ from feedline.system.ranks import Tail
 from tests.order import datasets
 from tests.order.facts import flat, interrupted, rows, through_json, values
 
-WORLDS = [1, 2, 3, 8]
-STEPS = {1: 4, 2: 3, 3: 2, 8: 1}
+WORLDS = [1, 3, 8]
+STEPS = {1: 4, 3: 2, 8: 1}
 """How many steps each number of ranks takes before another number resumes."""
 TAILS: list[Tail] = ["pad", "drop", "exact"]
 N = 67  # a prime, so that nothing divides evenly
@@ -179,7 +179,7 @@ def test_batches_are_shared_for_any_number_of_ranks_before_and_after(name: str, 
                 continue
             rest = union(go_through(resumed))
             check_rest(whole, before, rest, tail, (later - 1) * longest)
-    assert refused < 9, "of 16 pairs"
+    assert refused < 6, "of 9 pairs"
 
 
 def test_a_sample_draws_the_same_after_the_number_of_ranks_changed() -> None:
@@ -255,10 +255,7 @@ def test_ranks_end_together_wherever_a_stream_ends(n: int, shard: Tail, monkeypa
         check_rest(Counter(range(n)), Counter(), seen, shard, world_size - 1)
 
 
-@pytest.mark.slow
-def test_the_last_step_of_an_exact_stream_is_resumed_exactly(
-    dataset: Any, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_step_of_an_exact_stream_is_resumed_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Near its end the steps of a stream depend on where it ends, which the state must account for."""
 
     def numbers(batches: Any) -> list[int]:

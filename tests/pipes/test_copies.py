@@ -63,9 +63,7 @@ class Wrapper:
 # Any, throughout: a dataset of any class.
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "pipe": lambda dataset: feedline.pipe(dataset).map(abs),
-    "window": lambda dataset: feedline.pipe(dataset).window_shuffle(4).enumerate().map(sum),
     "zip": lambda dataset: feedline.pipe(dataset).zip(feedline.pipe(range(COUNT))).filter(any).map(sum),
-    "repeat": lambda dataset: feedline.pipe(dataset).repeat(2),
     "mix": lambda dataset: mix([dataset, list(range(COUNT))], seed=1),
     "mix of pipes": lambda dataset: mix([feedline.pipe(dataset).map(abs), mix([list(range(9)), [5, 6]], size=COUNT)]),
     "pipe of a mixture": lambda dataset: feedline.pipe(mix([dataset, list(range(COUNT))], [0.9, 0.1], seed=2)).map(abs),

@@ -51,20 +51,6 @@ def test_a_failure_in_a_batch_that_is_dropped_takes_up_a_position_for_any_number
         assert wholes == [wholes[0]] * 2
 
 
-def test_a_batch_that_is_dropped_is_not_read_to_skip_it_if_nothing_follows() -> None:
-    class Counted(Plain):
-        opened = 0
-
-        def __iter__(self) -> Iterator[int]:
-            self.opened += 1
-            return super().__iter__()
-
-    source = Counted(range(5))
-    batches: Any = pipe(source).batch(2, drop_last=True)
-    assert iter(batches).skip(9) == 2
-    assert source.opened == 1
-
-
 @pytest.mark.parametrize("operator", ["map", "filter", "flat_map"])
 def test_stop_iteration_in_a_function_is_an_error_and_not_the_end(operator: str) -> None:
     def first(x: int) -> Any:

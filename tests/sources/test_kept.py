@@ -14,10 +14,10 @@ import pytest
 from feedline.datasets import CSVDataset, JSONLines, LMDBDataset, TarDataset, TFRecordDataset
 from feedline.datasets.formats.csv import parsing
 from feedline.datasets.formats.lines import index as line_index
-from feedline.datasets.formats.lmdb import dataset as lmdb_dataset
 from feedline.datasets.formats.tar import index as tar_index
 from feedline.datasets.formats.tfrecord import framing
 from feedline.errors import DataWarning
+from feedline.memory.sharing.packed import Packed
 from tests.datasets.formats.tar.writing import numbered, tar_bytes
 from tests.datasets.formats.tfrecord.records import file_of
 
@@ -68,7 +68,7 @@ CASES = {
     "lmdb": Case(
         write_database,
         lambda path, cache: LMDBDataset(path, decode=int, cache=cache),
-        (lmdb_dataset.Packed, "__init__"),
+        (Packed, "__init__"),
         ".keys",
     ),
 }

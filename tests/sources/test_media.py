@@ -165,9 +165,15 @@ def check_equal(found: list[Any], expected: list[Any]) -> None:
     assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-@pytest.mark.sample(3)
-@each_case
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(
+    ("make", "case"),
+    [
+        pytest.param(make, case, marks=[] if (place + number) % len(CASES) == 0 else pytest.mark.slow)
+        for place, make in enumerate(MAKERS)
+        for number, case in enumerate(CASES)
+    ],
+    ids=lambda value: getattr(value, "ending", None) or value.__name__,
+)
 def test_every_source_gives_the_same_batches(make: Callable[..., Any], case: Case, tmp_path: Path) -> None:
     source = make(tmp_path, case)
     loader = feedline.Loader(source, 4, seed=3)

@@ -91,7 +91,6 @@ class TestNpy(Packed):
 
 class TestHDF5(Packed):
     format, pattern = "hdf5", "all.h5"
-    has_checksums = True
 
 
 class TestLMDB(Packed):

@@ -32,8 +32,6 @@ from feedline.samplers import DistributedSampler
 from feedline.system.ranks import Tail
 from tests.datasets.formats.streams.server import Server, find_server, started_server
 
-pytestmark = pytest.mark.sample(4)
-
 distributed = pytest.importorskip("torch.distributed")
 
 COUNT = 103
@@ -217,7 +215,13 @@ def check(source: str, results: list[Any]) -> None:
         assert set(counts_by_number.values()) == {1}
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    "source",
+    [
+        source if source in ("map, exact", "tar", "iterable") else pytest.param(source, marks=pytest.mark.slow)
+        for source in SOURCES
+    ],
+)
 def test_two_ranks_split_the_samples(source: str, where: Path, tmp_path: Path) -> None:
     check(source, in_group(2, tmp_path / "group", read_and_resume, SOURCES[source], where, {}))
 

@@ -14,7 +14,8 @@ from tests.states.corpus import FAMILIES
 from tests.states.recipe import digest
 
 SAVED = [
-    (version, family, name)
+    # Recipes with workers or ranks have their numbers in the name.
+    pytest.param(version, family, name, marks=pytest.mark.slow if {"two", "three"} & set(name.split()) else ())
     for version in corpus.versions()
     for family in FAMILIES
     for name in corpus.read(version, family)

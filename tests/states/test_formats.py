@@ -47,8 +47,7 @@ def files() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", PLACES)
-@pytest.mark.parametrize("step", [1, 5])
-def test_a_newer_format_is_reported_wherever_it_is(name: str, step: int) -> None:
+def test_a_newer_format_is_reported_wherever_it_is(name: str) -> None:
     family, recipe_name, path = PLACES[name]
     recipe = FAMILIES[family][recipe_name]
     if package := corpus.missing(recipe):
@@ -57,7 +56,7 @@ def test_a_newer_format_is_reported_wherever_it_is(name: str, step: int) -> None
     part = state
     for key in path:
         part = part[key]
-    part["feedline"] = found = part.get("feedline", 1) + step
+    part["feedline"] = found = part.get("feedline", 1) + 1
     with pytest.raises(BadState, match=rf"has format {found}, and this .* feedline( \S+)? saved it\. U"):
         recipe.resume(state)
 

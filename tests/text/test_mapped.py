@@ -43,12 +43,6 @@ def read(mapped: Any, starts: list[int]) -> list[Any]:
     return [option for option, *_ in mapped._map.advice]
 
 
-def test_pages_in_memory_are_not_requested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mapped = mapped_in(tmp_path)
-    monkeypatch.setattr("feedline.text.mapped._disk_reads", lambda: 7)
-    assert [read(mapped, [0, 30_000, 59_700]) for _ in range(3)] == [[], [], []]
-
-
 def test_pages_on_a_disk_are_requested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mapped = mapped_in(tmp_path)
     counter = itertools.count()

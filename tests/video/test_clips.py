@@ -81,7 +81,7 @@ def test_short_videos(short: str, expected: list[int]) -> None:
 
 @pytest.mark.parametrize("distance", [{"stride": 2}, {"fps": 15}])
 def test_short_videos_can_be_errors(distance: dict[str, Any]) -> None:
-    with pytest.raises(SourceError, match=r"4 frames in 0\.13 s, too few for RandomClip"):
+    with pytest.raises(SourceError, match=r"4 frames .*0\.13 s.*RandomClip"):
         RandomClip(5, short="error", **distance).pick(constant(4))
 
 
@@ -100,7 +100,7 @@ def test_even_frames_cover_the_whole_video() -> None:
         (lambda: RandomClip(0), "frames=0"),
         (lambda: RandomClip(True), "frames=True"),
         (lambda: RandomClip(4, stride=0), "stride=0"),
-        (lambda: RandomClip(4, stride=1, fps=3), "both given"),
+        (lambda: RandomClip(4, stride=1, fps=3), "stride=1.*fps=3"),
         (lambda: RandomClip(4, fps=0), "fps=0"),
         (lambda: RandomClip(4, fps=float("nan")), "fps=nan"),
         (lambda: RandomClip(4, fps="many"), "fps='many'"),  # type: ignore[arg-type]

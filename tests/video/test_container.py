@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feedline.errors import CorruptSource, MissingExtra, SourceError
+from feedline.errors import CorruptSource, MissingExtra
 from feedline.video import CenterClip, Compose, Video
 from feedline.video.container import check_declared
 
@@ -19,16 +19,6 @@ def test_the_package_is_needed_only_for_decoding(monkeypatch: pytest.MonkeyPatch
     clip = Compose([CenterClip(4)])
     with pytest.raises(MissingExtra, match=r"feedline\[video\]"):
         clip(Video(b"anything"))
-
-
-@pytest.mark.skipif(not hasattr(sys, "getuid") and sys.platform == "win32", reason="needs file permissions")
-def test_a_file_without_read_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("av")
-    path = tmp_path / "closed.mp4"
-    path.write_bytes(b"1")
-    monkeypatch.setattr("os.access", lambda *given: False)  # root may read everything
-    with pytest.raises(SourceError, match=r"closed\.mp4 cannot be read: Permission denied"):
-        len(Video(path))
 
 
 def test_a_cover_image_is_not_mistaken_for_the_video(tmp_path: Path) -> None:
@@ -135,16 +125,18 @@ def test_rejects_tables_larger_than_the_file(table: bytes | None) -> None:
         check(box(b"ftyp", b"isom") + fragment if table is None else movie(table))
 
 
-def test_rejects_a_segment_longer_than_the_file() -> None:
-    for declared in (length(1000), b"\x85"):
-        with pytest.raises(CorruptSource, match=r"a\.mp4 declares .* bytes, but only 4 are there"):
-            check(HEADER + b"\x18\x53\x80\x67" + declared + b"1234")
-
-
-@pytest.mark.parametrize("whole", [b"RIFF\4\0\0\0AVI ", b"RIFF\4\0\0\0AVI RIFF\5\0\0\0AVIX1"])
-def test_rejects_a_part_of_an_avi_file_longer_than_the_file(whole: bytes) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEADER + b"\x18\x53\x80\x67" + length(1000) + b"1234",
+        HEADER + b"\x18\x53\x80\x67" + b"\x85" + b"1234",
+        b"RIFF\4\0\0\0AVI",
+        b"RIFF\4\0\0\0AVI RIFF\5\0\0\0AVIX",
+    ],
+)
+def test_rejects_a_part_longer_than_the_file(data: bytes) -> None:
     with pytest.raises(CorruptSource, match=r"a\.mp4 declares"):
-        check(whole[:-1])
+        check(data)
 
 
 def test_rejects_too_many_boxes(monkeypatch: pytest.MonkeyPatch) -> None:

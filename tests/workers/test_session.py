@@ -57,8 +57,10 @@ def session(method: str, preparation: str = "") -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("how", ["prompt", "pipe", "command", "portable"])
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [("prompt", "forkserver"), ("pipe", "spawn"), ("command", "forkserver"), ("portable", "spawn")],
+)
 def test_classes_and_functions_are_sent_by_value(how: str, method: str, tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle")
     text = session(method, "abilities.can_share_arenas = lambda: False" if how == "portable" else "")

@@ -25,7 +25,6 @@ import numpy as np
 from scipy.signal import resample_poly
 
 import feedline
-from feedline.datasets import CachedDataset
 from feedline.samplers import LengthBucketBatchSampler
 
 RATE, SECONDS, FILES = 44_100, 60, 12
@@ -59,21 +58,6 @@ def resampled(samples: np.ndarray) -> np.ndarray:
     return resample_poly(samples, 160, 441).astype(np.float32)
 
 
-class Clips:
-    """Two seconds from the middle of a file, decoded and resampled: always the same, so that it can be cached."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self.paths = paths
-
-    def __len__(self) -> int:
-        return len(self.paths) * 20
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return resampled(
-            read(self.paths[index % len(self.paths)], index // len(self.paths) * CLIP_S * RATE, CLIP_S * RATE)
-        )
-
-
 def costs(paths: list[Path]) -> dict[str, float]:
     """Time the ways of getting one clip."""
     generator = np.random.default_rng(1)
@@ -85,9 +69,6 @@ def costs(paths: list[Path]) -> dict[str, float]:
         row[:] = resampled(read(path)) * 32767
     store.flush()
     stored = np.load(paths[0].parent / "all.npy", mmap_mode="r")
-    cached = CachedDataset(Clips(paths), memory="64MB")
-    for index in range(len(paths)):
-        cached[index]
 
     def crop(samples: np.ndarray, length: int) -> np.ndarray:
         start = int(generator.integers(len(samples) - length))
@@ -102,7 +83,6 @@ def costs(paths: list[Path]) -> dict[str, float]:
         "seek_crop": lambda path: read(path, int(generator.integers(whole - clip)), clip),
         "seek_crop_resample": lambda path: resampled(read(path, int(generator.integers(whole - clip)), clip)),
         "stored_at_16k_crop": from_store,
-        "cached_fixed_clip": lambda path: cached[int(path.stem)],
     }
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(3):

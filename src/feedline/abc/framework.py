@@ -142,6 +142,13 @@ class Rebuilding(Protocol):
     def own_share(self, loader: L) -> L:
         """Return this rank's share of the loader; the loader itself if there is one rank or it is split already."""
 
+    def with_mesh(self, loader: L, mesh: Any, data_dims: tuple[str, ...]) -> L:
+        """Return a loader that splits its samples, with its share by a device mesh; called on all ranks.
+
+        Raises:
+            BadOption: its sampler is distributed in another way.
+        """
+
     def coming_epoch(self, loader: Any) -> int:
         """Return the number of the epoch that the next iteration starts or continues."""
 

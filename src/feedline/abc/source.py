@@ -220,7 +220,9 @@ class ShardedSource(IterableSource):
     """An iterable dataset that splits itself over workers and ranks, for example by assigning shards to them.
 
     Loaders call `set_worker` on every worker's copy, and do not split its samples a second time. In torch's own loader
-    the dataset has to call `get_worker_info()`. It has to determine its rank by itself.
+    the dataset has to call `get_worker_info()`. It has to determine its rank by itself. A loader with `mesh=`, or with
+    `rank=` and `world_size=`, passes the data rank: it needs a dataset with a method `set_ranks(rank, count)`, calls
+    that once when the loader is made, and raises an error if there is none.
 
     Example:
         >>> from feedline import Loader

@@ -14,13 +14,15 @@ from feedline.abc.deferred import hands_on_images
 from feedline.abc.memory import Placement
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import EpochAware, repeats_itself
-from feedline.abc.stateful import outlives_epoch
+from feedline.abc.stateful import is_stateful, outlives_epoch
 from feedline.errors import BadOption
 from feedline.schedulers import InOrder, Unordered
-from feedline.system.ranks import local_rank_count
+from feedline.system.ranks import Share, local_rank_count, share_if_known
 from feedline.types import CollateFunction, EngineName
 
 if TYPE_CHECKING:
+    from feedline.collate.picked import Fields
+    from feedline.mesh.data_rank import DataRank
     from feedline.workers.ray.options import RayOptions
 
 DEFAULT_DEPTH = 2
@@ -69,6 +71,10 @@ class Config:
     """The function that makes a batch of samples; without batching, it gets each sample."""
     init: Callable[[int], None] | None = field(default=None, compare=False)
     """The function called when a worker starts."""
+    data_rank: DataRank | None = field(default=None, compare=False)
+    """This process among the ranks that share out the data, if it was given; None to look up its rank."""
+    fields: Fields | None = field(default=None, compare=False)
+    """The fields of a batch that are delivered; None for all."""
     shard: bool | str | None = field(default=None, compare=False)
     """How an iterable dataset is split over workers and ranks."""
     seed: int | None = field(default=None, compare=False)
@@ -115,6 +121,11 @@ class Config:
         if self.scheduler is not None and not isinstance(self.scheduler, Scheduler):
             raise BadOption(
                 f"scheduler={self.scheduler!r} is not a feedline.abc.Scheduler: subclass it and override what you need."
+            )
+        if self.data_rank is not None and len(self.data_rank.peers) > 1 and not self.make_scheduler().in_order:
+            raise BadOption(
+                "mesh= was given with batches in the order in which they are ready (in_order=False, or a scheduler of "
+                "that kind), so ranks that share batches would get them in different orders. Drop one of the two."
             )
         if self.worker_bytes is not None and self.engine_name != "process":
             raise BadOption(
@@ -204,6 +215,10 @@ class Config:
 
         return memory_limit() // 4 // local_rank_count()
 
+    def share_now(self) -> Share:
+        """Return the share of the data that belongs to this process, as given or as it can be found now."""
+        return share_if_known() if self.data_rank is None else self.data_rank.share
+
     # -- the dataset -------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -220,6 +235,11 @@ class Config:
     def repeats_itself(self) -> bool:
         """True if an iterator of the dataset leaves nothing behind."""
         return repeats_itself(self.dataset)
+
+    @property
+    def reads_nothing(self) -> bool:
+        """True if batches are empty, and their number is known without the samples."""
+        return self.fields == () and self.is_map and not is_stateful(self.dataset)
 
     @property
     def has_default_collate(self) -> bool:

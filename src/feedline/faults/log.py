@@ -97,6 +97,18 @@ class FaultLog(Sequence[Fault]):
         """
         return dict(self._counts)
 
+    def lost(self, total: int | None = None) -> tuple[int, tuple[str, ...]]:
+        """Return how many samples were skipped or replaced, and the last of them. For the loader only.
+
+        Args:
+            total: return what was lost after this many faults; None for the current log.
+        """
+        end = len(self._entries) if total is None else max(0, total - self.dropped)
+        entries = list(self._entries)
+        later = sum(fault.lost for fault in entries[end:])
+        count = self._counts["skip"] + self._counts["replace"] - later
+        return count, tuple(str(fault.index) for fault in entries[:end] if fault.lost)[-_SHOWN:]
+
     def clear(self) -> None:
         """Forget all faults, so that samples in quarantine are tried again."""
         self._entries.clear()

@@ -9,6 +9,7 @@ accumulation. We rely only on the two public functions and the attribute.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -130,11 +131,13 @@ def _inner(dataloader: object) -> Any:
 def _split_already(loader: Any, given: dict[str, Any], rebuilding: Rebuilding) -> Any:
     """Make Accelerate leave a loader whole that already splits its samples over the ranks."""
     count = given["num_processes"] or own_share(None, None, "pad").world_size
-    if given.get("torch_device_mesh"):
-        raise BadOption(
-            "The loader splits its samples over all ranks, but with a device mesh some ranks need the same samples. "
-            "Let Accelerate split them: use shard=False and a sampler that is not distributed."
-        )
+    mesh = given.get("torch_device_mesh")
+    if mesh is not None:  # some ranks need the same samples
+        names = mesh.mesh_dim_names or ()
+        dims = tuple(name for name in ("dp_replicate", "dp_shard") if name in names)  # those that Accelerate reads
+        loader = rebuilding.with_mesh(loader, mesh, dims)
+        given["torch_device_mesh"] = None  # otherwise Accelerate would split the samples again
+        count = math.prod(mesh[name].size() for name in dims)
     if given["dispatch_batches"] and count > 1:
         warn_user(
             "dispatch_batches=True has no effect: each rank of this loader reads its own share. To make rank 0 read "

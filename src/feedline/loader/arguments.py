@@ -8,7 +8,7 @@ import inspect
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -25,6 +25,9 @@ from feedline.system.failures import INSTEAD_OF_PATH
 from feedline.types import DatasetKind, is_finite
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from feedline.collate.picked import Fields
     from feedline.delivery.driver.tuning import Tuning
     from feedline.workers.ray.options import RayOptions
 
@@ -37,6 +40,9 @@ _OTHER_NAME = {
 }
 """The other loader's name for an argument, where the two names have nothing in common."""
 
+
+DEFAULT_MESH_TIMEOUT_S = 600.0
+"""As long as a slow file system may keep a rank from its dataset. A guess: torch waits for 10 to 30 minutes."""
 
 _TORCH_ONLY = ("pin_memory", "pin_memory_device", "snapshot_every_n_steps")
 """Arguments that only `feedline.DataLoader` has."""
@@ -290,6 +296,13 @@ def fixed_options(
     snapshot_every_n_steps: int | None = 1,
     device: object = None,
     device_transform: Callable[[Any], object] | None = None,
+    mesh: DeviceMesh | None = None,
+    data_dims: str | Sequence[str] | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    check: int | None = None,
+    mesh_timeout_s: float = DEFAULT_MESH_TIMEOUT_S,
+    fields: object = None,
 ) -> dict[str, Any]:
     """Check the options of both loaders that are not read again; return them by the names of the config's fields.
 
@@ -300,7 +313,20 @@ def fixed_options(
     check_count("restarts", restarts, least=0, optional=True)
     check_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0, optional=True)
     check_callable("device_transform", device_transform, "takes a batch and returns one")
+    check_count("check", check, least=0, optional=True)
+    checked: Fields | None = None
+    if fields is not None:
+        from feedline.collate.picked import checked_fields  # few loaders drop fields
+
+        checked = checked_fields(fields)
+    place = None
+    if not (mesh is None and data_dims is None and rank is None and world_size is None and not check):
+        from feedline.loader.placing import data_rank  # few loaders have one
+
+        place = data_rank(mesh, data_dims, rank, world_size, check=check, timeout_s=check_timeout(mesh_timeout_s))
     return {
+        "data_rank": place,
+        "fields": checked,
         "seed": None if seed is None else int(seed),  # a plain integer, not NumPy's
         "shard": shard,
         "engine": engine,
@@ -312,6 +338,17 @@ def fixed_options(
         "device": device,
         "device_transform": device_transform,
     }
+
+
+# Any: a collate function; both loaders have their own default.
+def picking(collate: Any, options: Mapping[str, Any], *, batched: bool) -> Any:
+    """Return a loader's collate function, with `fields=` if that was given."""
+    fields = options["fields"]
+    if fields is None:
+        return collate
+    from feedline.collate.picked import Picked
+
+    return Picked(collate, fields, batched=batched)
 
 
 def show(loader: object, options: Mapping[str, object]) -> None:

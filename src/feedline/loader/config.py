@@ -48,7 +48,9 @@ class LoaderConfig(Config, ABC):
         """
 
     def share(self) -> Share:
-        """Return the share of this process: by its process group, else what its environment said at first."""
+        """Return the share of this process: as given, by its process group, or what its environment said at first."""
+        if self.data_rank is not None:
+            return self.data_rank.share
         return share_of_group() or self._launched
 
     @functools.cached_property

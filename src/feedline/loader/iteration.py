@@ -27,7 +27,6 @@ from feedline.loader.session import Listener, Session
 from feedline.order.order import Entry, Order, reads_stream
 from feedline.order.sharding import tail_of
 from feedline.randomness.keys import epoch_key
-from feedline.system.ranks import share_if_known
 from feedline.types import Key
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from feedline.delivery.driver.driver import Driver, Prepare
     from feedline.delivery.driver.end_of_epoch import EndOfEpochSync
     from feedline.loader.base import LoaderBase
+    from feedline.mesh.comparison import ComparedBatches
 
 watchers: list[Callable[[LoaderBase], None]] = []
 """Callbacks that get a loader before each of its epochs starts. Used by `feedline profile`."""
@@ -68,6 +68,7 @@ class Iteration(Iterator[Any]):
     """The same; None without workers."""
     _on_device: DeviceBatches | None = None
     _sync: EndOfEpochSync | None = None
+    _compared: ComparedBatches | None = None
     _listener: Listener | None = None
     _shared_seed: int | None = None
     """For torch's data pipes."""
@@ -111,7 +112,7 @@ class Iteration(Iterator[Any]):
             self._batches = self._worker_batches = WorkerBatches(
                 driver, self._beginning(session, config, order, start), persistent=config.persistent
             )
-        self._source: OneCallerBatches | EndOfEpochSync = self._batches
+        self._source: OneCallerBatches | EndOfEpochSync | ComparedBatches = self._batches
         if target is not None:
             from feedline.delivery.driver.device_batches import DeviceBatches
 
@@ -121,6 +122,12 @@ class Iteration(Iterator[Any]):
             from feedline.delivery.driver.end_of_epoch import EndOfEpochSync
 
             self._source = self._sync = EndOfEpochSync(self._source, self._batches, session.fault_budget, share)
+        place = config.data_rank
+        if place is not None and place.check and len(place.peers) > 1:
+            from feedline.mesh.comparison import ComparedBatches
+
+            losses = self._losses(session)
+            self._source = self._compared = ComparedBatches(self._source, place, losses, start.epoch, config.fields)
         self._loader = weakref.ref(loader)
         """For those who are told that an epoch starts: a loader that was dropped has none."""
         self._restart_on_epoch_change(session, config, order)
@@ -138,8 +145,8 @@ class Iteration(Iterator[Any]):
         """Notify the fault budget and the dataset that an epoch starts."""
         fault_budget, snapshot, dataset = session.fault_budget, start.snapshot, config.dataset
         if fault_budget.guards:  # with streams of their own, ranks may have different numbers of batches
-            ranks = 1 if order.unit == "stream batches" else max(order.stride()[2], share_if_known().world_size)
-            fault_budget.keeps_steps = ranks > 1
+            ranks = 1 if order.unit == "stream batches" else max(order.stride()[2], config.share_now().world_size)
+            fault_budget.keeps_steps = ranks > 1 or config.data_rank is not None
         fault_budget.dataset = dataset if config.is_map else None
         fault_budget.counts_known = not order.endless
         fault_budget.begin_epoch(start.epoch, resumes=start.is_resumed)
@@ -204,6 +211,8 @@ class Iteration(Iterator[Any]):
             self._on_device.begin()
         if self._sync is not None:
             self._sync.begin()
+        if self._compared is not None:
+            self._compared.begin(start.epoch)
         self._restart_on_epoch_change(session, config, order)
         self._observe(session, config, start.epoch, begun)
 
@@ -244,6 +253,17 @@ class Iteration(Iterator[Any]):
                 iteration.begin_again(session, config, order, inside=True)
 
         self._batches.at_first = obey
+
+    def _losses(self, session: Session) -> Callable[[], tuple[int, tuple[str, ...]]]:
+        """Return a function that returns how many delivered samples were skipped or replaced, and the last of them."""
+        fault_budget, batches = session.fault_budget, self._batches
+
+        def losses() -> tuple[int, tuple[str, ...]]:
+            log = fault_budget.log
+            mark = batches.checkpoint.entry.progress.faults
+            return log.lost(None if mark is None else mark[-1])
+
+        return losses
 
     def __next__(self) -> Any:
         if self._listener is not None:
@@ -323,7 +343,7 @@ def _begin(session: Session, config: LoaderConfig, order: Order) -> Start:
     def own(state: Snapshot) -> Snapshot:
         from feedline.delivery.state.ranks import own_snapshot  # only for a loaded state
 
-        return own_snapshot(state, share_if_known(), config.max_workers, config.dataset)
+        return own_snapshot(state, config.share_now(), config.max_workers, config.dataset)
 
     return session.epochs.begin(order, own)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +11,7 @@ from feedline.abc.deferred import Target
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import Columnar
+from feedline.abc.stateful import is_stateful
 from feedline.collate import default
 from feedline.delivery.config import DEFAULT_DEPTH
 from feedline.errors import BadOption
@@ -18,6 +19,7 @@ from feedline.faults.policy import OnError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.arguments import (
+    DEFAULT_MESH_TIMEOUT_S,
     check_callable,
     check_count,
     check_flag,
@@ -33,6 +35,7 @@ from feedline.loader.arguments import (
     keeps_workers,
     kind_of,
     named,
+    picking,
     tuning_of,
     warn_useless_timeout,
 )
@@ -48,6 +51,8 @@ from feedline.system.ranks import Tail
 from feedline.types import CollateFunction, DatasetKind, EngineName, StreamSharding, is_arrays
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from feedline.loader.iteration import NumpyBatches
     from feedline.workers.ray.options import RayOptions
 
@@ -77,7 +82,7 @@ class NumpyConfig(LoaderConfig):
             batched=batched,
             batch_size=loader.batch_size,
             drop_last=bool(loader.drop_last),
-            collate=loader.collate_fn or (default if batched else _as_it_is),
+            collate=picking(loader.collate_fn or (default if batched else _as_it_is), options, batched=batched),
             init=loader._worker_init,
             given_sampler=loader.sampler,
             sampler=loader.sampler if loader._own_sampler is None else loader._own_sampler,
@@ -92,7 +97,7 @@ class NumpyConfig(LoaderConfig):
     def order_of(self, sharding: StreamSharding | None) -> Order:
         size, drop_last, batch_sampler = self.batch_size, self.drop_last, self.batch_sampler
         if not self.is_map:
-            return StreamOrder(size) if sharding is None else SpanOrder(sharding)
+            return StreamOrder(size, self.share) if sharding is None else SpanOrder(sharding)
         if batch_sampler is not None:
             order = order_of(batch_sampler, None, drop_last=False)
             return order or ForeignOrder(batch_sampler, share=self.share)
@@ -183,6 +188,19 @@ class Loader(LoaderBase):
         device: one of `jax.devices()`, or a JAX sharding, to which arrays are moved ahead of time. None for NumPy
             arrays.
         device_transform: called with each batch on the device, also ahead of time.
+        mesh: a torch `DeviceMesh` of all ranks. Ranks with the same place in its data dimensions get the same batches,
+            and others their own share: the loader distributes its sampler or its stream. Ranks make such a loader
+            together.
+        data_dims: the names of the dimensions of the mesh over which the data is split. Default: those whose names
+            begin with "dp", "data", "fsdp" or "hsdp".
+        rank: the data rank of this process, instead of `mesh`.
+        world_size: the number of data ranks, with `rank`.
+        check: with `mesh`, compare batches among the ranks that share them, after the first batch, after every `check`
+            batches and at the end of the epoch; 0 for never. Default: 100.
+        mesh_timeout_s: seconds to wait for other ranks, with `mesh`. Default: 600.
+        fields: the fields that this rank needs: names, for batches that are dicts, numbers, for tuples, or a function
+            of the batch. Others are dropped in the worker. () for none: batches are empty, and a map-style dataset is
+            not read at all. Default: all fields.
 
     Raises:
         BadOption: an argument, or a combination of arguments, cannot work.
@@ -225,7 +243,17 @@ class Loader(LoaderBase):
         max_memory_per_worker: int | str | None = None,
         device: object = None,
         device_transform: Callable[[Any], object] | None = None,
+        mesh: DeviceMesh | None = None,
+        data_dims: str | Sequence[str] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        check: int | None = None,
+        mesh_timeout_s: float = DEFAULT_MESH_TIMEOUT_S,
+        fields: Sequence[str] | Sequence[int] | Callable[[Any], Any] | None = None,
     ) -> None:
+        if isinstance(fields, (tuple, list)) and not fields and _is_plain_map(dataset):  # nothing to do for workers
+            workers, engine, prefetch, timeout_s, persistent, start_method = 0, "auto", DEFAULT_DEPTH, 0, None, None
+            max_memory_per_worker = device = device_transform = None
         for name, value in (
             ("shuffle", shuffle),
             ("drop_last", drop_last),
@@ -268,6 +296,13 @@ class Loader(LoaderBase):
                 max_memory_per_worker=max_memory_per_worker,
                 device=device,
                 device_transform=device_transform,
+                mesh=mesh,
+                data_dims=data_dims,
+                rank=rank,
+                world_size=world_size,
+                check=check,
+                mesh_timeout_s=mesh_timeout_s,
+                fields=fields,
             ),
             "worker_count": count,
             "depth": depth,
@@ -277,8 +312,19 @@ class Loader(LoaderBase):
             "context": context_of(start_method, count, engine),
         }
         warn_useless_timeout("timeout_s", timeout_s, "workers", count)
-        self.seed = options["seed"]
         self._own_sampler = self._make_sampler()
+        place = options["data_rank"]
+        if place is not None:
+            from feedline.loader.placing import common_seed, own_samplers, own_stream
+
+            options["seed"] = common_seed(place, seed, None, self.dataset, sampler, batch_sampler)
+            if self._kind is DatasetKind.ITERABLE:
+                own_stream(place, self.dataset, shard)
+            else:
+                given = sampler if self._own_sampler is None else self._own_sampler
+                own, self.batch_sampler = own_samplers(place, self.dataset, shuffle, given, batch_sampler)
+                self._own_sampler, self.sampler = (None, own) if self._own_sampler is None else (own, sampler)
+        self.seed = options["seed"]
         self._set_up(options, on_error, NumpyFramework(), tuning)
         _iterator_class()  # import it now, not while the training loop waits for the first batch
         config_of(self).target()  # raises its errors now rather than later
@@ -399,3 +445,8 @@ def _with_samples(arrays: object) -> object:
     from feedline.datasets.formats.arrays import ArrayDataset
 
     return ArrayDataset(arrays)
+
+
+def _is_plain_map(dataset: object) -> bool:
+    """True for a map-style dataset without a state."""
+    return is_arrays(dataset) or (kind_of(dataset) is DatasetKind.MAP and not is_stateful(dataset))

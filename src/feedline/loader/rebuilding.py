@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Seque
 
 from feedline import samplers
 from feedline.abc.framework import Rebuilding
+from feedline.loader.arguments import DEFAULT_MESH_TIMEOUT_S
 from feedline.loader.base import LoaderBase, config_of, session_of
 from feedline.order.rank_watch import RankWatch
 from feedline.order.torch_order import adopt_samplers
@@ -50,6 +51,8 @@ class TorchRebuilding(Rebuilding):
         return _with(loader, {"batch_size": batch_size, "batch_sampler": batches})
 
     def own_share(self, loader: L) -> L:
+        if config_of(loader).data_rank is not None:
+            return loader
         is_sharded = isinstance(loader.dataset, IterableDataset) or self.is_sharded(loader)
         if is_sharded or own_share(None, None, "pad").world_size == 1:
             return loader
@@ -62,6 +65,24 @@ class TorchRebuilding(Rebuilding):
             sampler = samplers.distribute(sampler)
         batches = None if loader.batch_size is None else BatchSampler(sampler, loader.batch_size, loader.drop_last)
         return _with(loader, {"sampler": sampler, "batch_sampler": batches})
+
+    def with_mesh(self, loader: L, mesh: Any, data_dims: tuple[str, ...]) -> L:
+        if config_of(loader).data_rank is not None:
+            return loader
+        from feedline.loader.placing import common_seed, data_rank, own_samplers, own_stream
+
+        config: Any = config_of(loader)  # Any: of a torch loader
+        place = data_rank(mesh, data_dims, None, None, check=None, timeout_s=DEFAULT_MESH_TIMEOUT_S)
+        if config.is_map:
+            own_samplers(
+                place, loader.dataset, None, loader.sampler, loader.batch_sampler
+            )  # it is distributed: checks it
+        else:
+            own_stream(place, loader.dataset, config.shard)
+        twin = copy.copy(loader)
+        seed = common_seed(place, config.seed, loader.generator, loader.dataset)
+        session_of(twin).set_options(data_rank=place, seed=seed)
+        return _with(twin, {"generator": None})
 
     def coming_epoch(self, loader: LoaderBase) -> int:
         return session_of(loader).epochs.coming_epoch

@@ -27,7 +27,6 @@ from feedline.loader.resources import Resources
 from feedline.order.order import Order
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import sharding_of
-from feedline.system.ranks import share_if_known
 from feedline.system.references import References
 from feedline.types import DatasetKind, Position, State, StreamSharding
 
@@ -233,6 +232,7 @@ class Session:
             drop_last=config.drop_last,
             is_map=config.is_map,
             shards_itself=config.shards_itself,
+            share=None if config.data_rank is None else config.data_rank.share,
         )
 
     def order(self, config: LoaderConfig) -> Order:
@@ -265,6 +265,8 @@ class Session:
             if self._looks or has_ended:
                 self._looks = max(0, self._looks - 1)
                 sharing = config.sharing(self.stream_sharding)
+                if config.data_rank is not None:
+                    sharing = sharing._replace(is_intended=True)
                 self.rank_watch.begin(config.dataset, sharing, config.share, has_ended=has_ended)
         if self.skips and config.is_map:
             order = copy.copy(order)  # the next epoch may have the same
@@ -314,6 +316,10 @@ class Session:
     ) -> WorkerSpec:
         """Return the spec for the workers."""
         fault_budget, placement = self.fault_budget, config.placement
+        if config.reads_nothing:
+            from feedline.collate.picked import NOTHING
+
+            dataset = NOTHING
         made_of = (config, fault_budget.policy, self.stream_sharding, dataset, init, placement, shared_seed)
         # Without workers nobody reads the base seed, so the next epoch has the same spec, and can use the same runner.
         if not config.worker_count and self._spec is not None and all(map(operator.is_, made_of, self._spec[0])):
@@ -375,7 +381,7 @@ class Session:
         # torchdata: an empty state is none. Not `== {}`: arrays compare elementwise.
         is_empty = isinstance(state, dict) and not state
         snapshot = None if is_empty else Snapshot.from_dict(state)  # checked before any part of the state is read
-        ranks, share = _part_of(state, "ranks"), share_if_known()
+        ranks, share = _part_of(state, "ranks"), config.share_now()
         own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state
         config.check_draws(_part_of(own, "order"))
         any_rank = ranks[0] if isinstance(ranks, list) and ranks else state

@@ -12,7 +12,7 @@ import functools
 import importlib
 import inspect
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import torch
@@ -22,10 +22,12 @@ from typing_extensions import TypeVar  # torch depends on it, too
 
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import IterableSource
+from feedline.abc.stateful import is_stateful
 from feedline.errors import BadOption, OptionWarning, warn_user
 from feedline.faults.policy import OnError
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.arguments import (
+    DEFAULT_MESH_TIMEOUT_S,
     check_not_batches,
     check_unordered,
     depth_of,
@@ -44,6 +46,8 @@ from feedline.system.ranks import Tail
 from feedline.types import EngineName, MapStyle
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from feedline.loader.torch_batches import TorchBatches
     from feedline.loader.torch_config import TorchConfig
     from feedline.order.order import Order
@@ -187,6 +191,19 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         device: where batches go: "cuda", "cuda:1", "cpu", "mps" or a torch device. Copies to a GPU run ahead of time,
             alongside training, and always use pinned memory. Default: None, which leaves batches where they are.
         device_transform: called with each batch on the device, also ahead of time. Default: None.
+        mesh: a torch `DeviceMesh` of all ranks. Ranks with the same place in its data dimensions get the same batches,
+            and others their own share: the loader distributes its sampler or its stream. Ranks make such a loader
+            together. Default: None.
+        data_dims: the names of the dimensions of the mesh over which the data is split. Default: None, those whose
+            names begin with "dp", "data", "fsdp" or "hsdp".
+        rank: the data rank of this process, instead of `mesh`. Default: None.
+        world_size: the number of data ranks, with `rank`. Default: None.
+        check: with `mesh`, compare batches among the ranks that share them, after the first batch, after every `check`
+            batches and at the end of the epoch; 0 for never. Default: None, which is 100.
+        mesh_timeout_s: seconds to wait for other ranks, with `mesh`. Default: 600.
+        fields: the fields that this rank needs: names, for batches that are dicts, numbers, for tuples, or a function
+            of the batch. Others are dropped in the worker. () for none: batches are empty, and a map-style dataset is
+            not read at all. Default: None, for all fields.
 
     Raises:
         ValueError, TypeError: as torch raises for the same arguments, with a note on what to write instead.
@@ -213,6 +230,13 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     max_memory_per_worker: int | str | None
     device: torch.device | None
     device_transform: Callable[[Any], Any] | None
+    mesh: DeviceMesh | None
+    data_dims: str | Sequence[str] | None
+    rank: int | None
+    world_size: int | None
+    check: int | None
+    mesh_timeout_s: float
+    fields: Sequence[str] | Sequence[int] | Callable[[Any], Any] | None
     snapshot_every_n_steps: int | None
 
     @named
@@ -247,6 +271,13 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         max_memory_per_worker: int | str | None = None,
         device: object = None,
         device_transform: Callable[[Any], B_co] | None = None,
+        mesh: DeviceMesh | None = None,
+        data_dims: str | Sequence[str] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        check: int | None = None,
+        mesh_timeout_s: float = DEFAULT_MESH_TIMEOUT_S,
+        fields: Sequence[str] | Sequence[int] | Callable[[Any], Any] | None = None,
     ) -> None:
         from feedline.frameworks.torch import TorchFramework
         from feedline.frameworks.torch_samplers import SeedSource
@@ -268,8 +299,19 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             "snapshot_every_n_steps": snapshot_every_n_steps,
             "device": device,
             "device_transform": device_transform,
+            "mesh": mesh,
+            "data_dims": data_dims,
+            "rank": rank,
+            "world_size": world_size,
+            "check": check,
+            "mesh_timeout_s": mesh_timeout_s,
+            "fields": fields,
         }
         fixed = fixed_options(**given)
+        if fixed["fields"] == () and _is_map(dataset) and not is_stateful(dataset):  # nothing to do for workers
+            num_workers, prefetch_factor, persistent_workers, multiprocessing_context, timeout = 0, None, None, None, 0
+            fixed.update(engine="auto", worker_bytes=None)
+            device = fixed["device"] = device_transform = fixed["device_transform"] = None
         tuning = tuning_of(num_workers, prefetch_factor)
         count: Any = num_workers if tuning is None else tuning.count  # Any: torch checks its type
         options: dict[str, Any] = {
@@ -289,6 +331,18 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
                 "Drop one of them."
             )
         own_sampler: Any = None  # Any: feedline's, imported only here
+        place = fixed["data_rank"]
+        if place is not None:
+            from feedline.loader.placing import common_seed, own_samplers, own_stream
+
+            seed = fixed["seed"] = common_seed(place, seed, generator, dataset, sampler, batch_sampler)
+            generator = None
+            if _is_map(dataset):
+                is_own = sampler is None and batch_sampler is None
+                sampler, batch_sampler = own_samplers(place, dataset, shuffle, sampler, batch_sampler)
+                own_sampler, shuffle = (sampler, None) if is_own else (None, shuffle)
+            else:
+                own_stream(place, dataset, shard)
         if seed is not None and shuffle and sampler is None and batch_sampler is None and _is_map(dataset):
             # This sampler has no seed of its own: it uses this loader's, even when other code iterates over it.
             from feedline.samplers import RandomSampler

@@ -74,7 +74,7 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
         if start.before is not None or start.is_resumed:
             seeds.begin(config.generator, order_state(start) if start.before is not None else {})
         with seeds.drawing():
-            self._shared_seed = self._seed_pipes(config, first=True) if config.is_pipe else None
+            self._shared_seed = self._seed_pipes(config, start.epoch, first=True) if config.is_pipe else None
             self._length = order.length()
             self._announce(session, config, order, start)
             seed = _prepare(config, order, start)
@@ -90,10 +90,10 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
     def _spec(self, session: Session, config: TorchConfig, start: Start) -> WorkerSpec:
         dataset, init = self._dataset, config.init
         if self._num_workers and config.is_pipe:
-            world_size, rank = _distributed_settings()
+            world_size, rank = _distributed_settings(config)
             init = functools.partial(shard_in_worker, init, world_size, rank)
         elif config.is_pipe:
-            shard_pipe(dataset, *_distributed_settings())
+            shard_pipe(dataset, *_distributed_settings(config))
         seed = _base_seed(config, self.seeds.draw, start.epoch) if self._num_workers else 0  # otherwise nobody reads it
         return session.spec(config, dataset, seed, init, self._shared_seed)
 
@@ -101,13 +101,17 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
         # torch draws the pipe's seed and the order again before the first task. Doing the same leaves the caller's
         # generators, and a sampler that draws early, in the same state as with torch.
         with config.seeds.drawing():
-            self._seed_pipes(config, first=False)
+            self._seed_pipes(config, start.epoch, first=False)
             order.prepare(order_state(start))
 
-    def _seed_pipes(self, config: TorchConfig, *, first: bool) -> int | None:
+    def _seed_pipes(self, config: TorchConfig, epoch: int, *, first: bool) -> int | None:
         """Draw the seed that a data pipe shares across workers and ranks."""
         if not (config.is_pipe and isinstance(self._dataset, IterDataPipe)):
             return None
+        if config.data_rank is not None and config.seed is not None:  # which is the same on all ranks
+            shared = epoch_key(config.seed, epoch) >> 1
+            self._dataset = seed_pipe(self._dataset, shared)
+            return shared
         if first and dist.is_available() and dist.is_initialized():
             self._group = dist.new_group(backend="gloo")
         seed = torch.empty((), dtype=torch.int64).random_(generator=config.generator)
@@ -130,7 +134,7 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
             else:
                 self._count_epoch(loader)
                 with config.seeds.drawing():
-                    self._shared_seed = self._seed_pipes(config, first=False)
+                    self._shared_seed = self._seed_pipes(config, session.epochs.coming_epoch, first=False)
                 self.begin_again(session, config, own)
             return self
 
@@ -220,7 +224,9 @@ def _base_seed(config: TorchConfig, draw_seed: int, epoch: int) -> int:
     return draw_seed % (1 << 63) if config.seed is None else epoch_key(draw_seed, epoch) >> 1
 
 
-def _distributed_settings() -> tuple[int, int]:
+def _distributed_settings(config: TorchConfig) -> tuple[int, int]:
+    if config.data_rank is not None:
+        return config.data_rank.world_size, config.data_rank.rank
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size(), dist.get_rank()
     return 1, 0

@@ -25,6 +25,7 @@ from feedline.delivery.state import Snapshot
 from feedline.errors import BadOption
 from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_samplers import SeedSource, drawn_seed
+from feedline.loader.arguments import picking
 from feedline.loader.config import LoaderConfig
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
@@ -82,7 +83,7 @@ class TorchConfig(LoaderConfig):
                 "batched": bool(loader._auto_collation),
                 "batch_size": loader.batch_size,
                 "drop_last": bool(loader.drop_last),
-                "collate": loader.collate_fn,
+                "collate": picking(loader.collate_fn, options, batched=bool(loader._auto_collation)),
                 "init": loader.worker_init_fn,
                 "worker_count": count,
                 "engine": _engine_of(loader, options["engine"], count),
@@ -121,6 +122,8 @@ class TorchConfig(LoaderConfig):
 
     def is_sharded(self, sharding: StreamSharding | None) -> bool:
         """True if each rank already gets a share of the samples: by `sharding`, the dataset or its sampler."""
+        if self.data_rank is not None:
+            return True
         if isinstance(self.dataset, IterableDataset):
             sharded_before = (ranks_of_stream(self.dataset) or 1) > 1
             return sharded_before or sharding is not None or isinstance(self.dataset, ShardedSource)

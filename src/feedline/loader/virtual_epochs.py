@@ -27,8 +27,17 @@ class VirtualEpochs:
         check_count("steps_per_epoch", steps_per_epoch, least=1)
         self.steps_per_epoch = steps_per_epoch
         self._session, self._loader = session, loader
-        self._share = own_share(rank, world_size, "pad")
+        data_rank = session.config_of(loader).data_rank
         self._share_is_given = rank is not None or world_size is not None
+        if data_rank is None:
+            self._share = own_share(rank, world_size, "pad")
+        elif self._share_is_given and (rank, world_size) != (data_rank.rank, data_rank.world_size):
+            raise BadOption(
+                f"virtual_epochs() got rank={rank} and world_size={world_size}, and the loader has {data_rank}. Leave "
+                "them out here."
+            )
+        else:
+            self._share = data_rank.share
         self._batches: Iterator[object] | None = None
         self._place = VirtualPlace()
         self.is_over = False

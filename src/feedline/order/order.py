@@ -384,18 +384,19 @@ class StreamOrder(Order):
 
     unit = "stream batches"
 
-    def __init__(self, batch_size: int | None) -> None:
+    def __init__(self, batch_size: int | None, share: Callable[[], Share] = share_if_known) -> None:
         self.batch_size = batch_size
+        self._share = share
 
     def plan(self, entry: Entry) -> StreamPlan:
         from feedline.order.streams import StreamPlan
 
-        return StreamPlan(self.batch_size, entry.draw_key, share_if_known())
+        return StreamPlan(self.batch_size, entry.draw_key, self._share())
 
     def draw_next(self) -> State:
         from feedline.order.streams import StreamPlan
 
-        return StreamPlan(self.batch_size, 0, share_if_known()).after()
+        return StreamPlan(self.batch_size, 0, self._share()).after()
 
     def expected(self) -> State:
         return {"unit": self.unit, "batch_size": self.batch_size}

@@ -69,6 +69,8 @@ class RankWatch:
         if count == 1:
             return
         layers = layers_of(sharing.sampler)
+        if any(rank_count(layer) == count for layer in layers):
+            self._warn_of_mesh(count)
         if any(rank_count(layer) > 1 or _may_know_ranks(layer) for layer in layers):
             return
         is_known = ranks_of_stream(dataset) is not None  # known to be split over workers, not over ranks
@@ -82,6 +84,26 @@ class RankWatch:
             f"{_mended(sharing)} If every rank needs all samples, if only one rank iterates, or if the "
             "dataset is already this rank's part, silence this warning: "
             'warnings.filterwarnings("ignore", "Each of the", feedline.errors.DataWarning).',
+            DataWarning,
+        )
+
+    def _warn_of_mesh(self, count: int) -> None:
+        """Warn if samples are split over more ranks than the device mesh in use has data ranks."""
+        mesh = _mesh_in_use()
+        if mesh is None or mesh.size() != count:
+            return
+        names = mesh.mesh_dim_names or ()
+        data = [name for name in names if name.startswith(("dp", "data", "fsdp", "hsdp"))]
+        others = [name for name in names if name not in data and mesh[name].size() > 1]
+        if not data or not others:
+            return
+        self._has_warned_of_repeats = True
+        warn_user(
+            f"The device mesh in use has the dimensions {', '.join(map(repr, names))}, and this loader splits its "
+            f"samples over all {count} ranks, so ranks that differ only in {', '.join(map(repr, others))} get "
+            "different batches. If they need the same ones, give the loader mesh=, and a sampler that is not "
+            "distributed. If not, silence this warning: "
+            'warnings.filterwarnings("ignore", "The device mesh", feedline.errors.DataWarning).',
             DataWarning,
         )
 
@@ -106,6 +128,18 @@ class RankWatch:
                     DataWarning,
                 )
                 return
+
+
+# Any: a torch DeviceMesh.
+def _mesh_in_use() -> Any:
+    """Return the device mesh that the program has made the current one, or Accelerate's; None if there is none."""
+    stack = getattr(
+        getattr(sys.modules.get("torch.distributed.device_mesh"), "_mesh_resources", None), "mesh_stack", ()
+    )
+    if stack:
+        return stack[-1]
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    return getattr(state, "_shared_state", {}).get("device_mesh")
 
 
 def _mended(sharing: Sharing) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sized
+from dataclasses import replace
 from typing import Any
 
 from feedline.abc.source import ShardedSource, StreamSource
@@ -35,11 +36,13 @@ def sharding_of(
     drop_last: bool,
     is_map: bool,
     shards_itself: bool = False,
+    share: Share | None = None,
 ) -> StreamSharding | None:
     """Return how the loader splits the samples; None if each worker reads its own stream.
 
     `shard` is the user's argument: True, False, a tail, or None, which means True for feedline's own streams. Datasets
-    that are known to split themselves are torch's data pipes and streams of Hugging Face.
+    that are known to split themselves are torch's data pipes and streams of Hugging Face. `share` is this rank's, if it
+    was given.
     """
     if not (shard is None or isinstance(shard, bool) or shard in TAILS):
         raise BadOption(f"shard={shard!r} is not one of True, False, {', '.join(map(repr, TAILS))}.")
@@ -70,7 +73,8 @@ def sharding_of(
         shard = isinstance(dataset, StreamSource)
     if shard is False:
         return None
-    share = own_share(None, None, "pad" if shard is True else str(shard))
+    tail = "pad" if shard is True else str(shard)
+    share = own_share(None, None, tail) if share is None else replace(share, tail=tail)
     if (ranks_of_stream(dataset) or 1) > 1:  # already split over ranks: only workers are left
         if shard in TAILS:
             raise BadOption(
@@ -92,7 +96,7 @@ def sharding_of(
 
 
 def tail_of(dataset: object, shard: bool | str | None) -> Share | None:
-    """Return this rank with its tail if ranks end an epoch together; None if each rank ends on its own."""
+    """Return this process among all ranks, with its tail, if ranks end an epoch together; None if each ends alone."""
     if not isinstance(dataset, ShardedSource) or shard not in TAILS:
         return None
     share = own_share(None, None, str(shard))

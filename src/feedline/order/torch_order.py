@@ -46,7 +46,7 @@ def torch_order(
     dataset has a batch size, and a sharding unless every worker has a stream of its own.
     """
     if not is_map:
-        return StreamOrder(batch_size) if sharding is None else SpanOrder(sharding)
+        return StreamOrder(batch_size, share) if sharding is None else SpanOrder(sharding)
     index_sampler, skips = skipped_by(index_sampler)
     if batched:
         order = _of_batches(index_sampler, share)

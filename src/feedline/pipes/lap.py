@@ -32,6 +32,8 @@ class Lap:
     """Number of the worker and of workers, for datasets that split themselves; None if they are not passed on."""
     part: tuple[int, int] = (0, 1)
     """Number of the part that this worker of this rank reads, and of parts, if the pipe splits itself."""
+    ranks: tuple[int, int] | None = None
+    """The data rank and the number of data ranks, for the same datasets; None if they have to find out."""
     branch: int = 0
     """As in `Draws`."""
     is_followed: bool = False

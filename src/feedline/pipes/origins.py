@@ -192,9 +192,12 @@ class StreamOrigin(_Origin, StreamStage):
     def open(self, lap: Lap) -> Cursor:
         self.set_epoch(lap.epoch)
         dataset = self.dataset
-        if lap.worker is not None:
+        if self.is_sharded and (lap.worker or lap.ranks):
             dataset = copy.copy(dataset)  # workers that are threads share it
-            dataset.set_worker(*lap.worker)
+            if lap.worker is not None:
+                dataset.set_worker(*lap.worker)
+            if lap.ranks is not None:
+                dataset.set_ranks(*lap.ranks)
         return IteratorCursor(dataset, (self.identity, lap), is_whole=not self.is_sharded)
 
     def describe(self) -> Description:

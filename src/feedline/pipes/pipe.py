@@ -225,4 +225,4 @@ class ShardedPipe(_Streamed, PartedStream, Epochs):
     """An iterable pipe over a stream that splits itself over workers and ranks."""
 
     def __iter__(self) -> PipeIterator:
-        return PipeIterator(self.stage, Lap(self.epoch, worker=self._worker, part=self._part()))
+        return PipeIterator(self.stage, Lap(self.epoch, worker=self._worker, part=self._part(), ranks=self._data_rank))

@@ -24,8 +24,6 @@ from tests.datasets.formats.parquet.tables import write
 from tests.datasets.transforms import FailsOnce
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(5)
-
 COUNT = 53
 
 

@@ -21,7 +21,7 @@ import feedline
 from feedline.datasets import JSONLines, TarDataset, TFRecordDataset
 from feedline.datasets.framework.shares import shares_of
 from feedline.datasets.storage.ahead import Ahead
-from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError
+from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError, WorkerWarning
 from feedline.types import EngineName
 from tests.datasets.formats.tar.writing import numbered, tar_bytes
 from tests.datasets.formats.tfrecord.records import file_of
@@ -474,3 +474,30 @@ def test_an_interrupt_while_reading_loses_nothing(kind: str, tmp_path: Path, mon
 
 
 # -- reading ahead ---
+
+
+class KillsItsWorkerOnce:
+    """A transform that kills its process the first time it sees a certain sample."""
+
+    def __init__(self, marker: Path, number: int) -> None:
+        self.marker = marker
+        self.number = number
+
+    def __call__(self, sample: Any) -> Any:
+        if sample == self.number and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sample
+
+
+def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_repeated(
+    kind: str, paths: list[str], tmp_path: Path
+) -> None:
+    order = {} if kind == "jsonl" else {"shuffle": True, "buffer": 12}
+    plain = feedline.Loader(stream(kind, paths, **order), 4, workers=2, engine="thread")
+    expected = [[int(n) for n in batch] for batch in plain]
+    deadly = stream(kind, paths, KillsItsWorkerOnce(tmp_path / "killed", 30), **order)
+    loader = feedline.Loader(deadly, 4, workers=2)
+    with pytest.warns(WorkerWarning):
+        assert [[int(n) for n in batch] for batch in loader] == expected
+    assert (tmp_path / "killed").exists()

@@ -11,8 +11,6 @@ from feedline.datasets.storage.systems import close_system, make_system
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.storage.servers import gs_server, knows_generations, store_proxy
 
-pytestmark = pytest.mark.sample(4)
-
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[dict[str, Any]]:

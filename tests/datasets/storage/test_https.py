@@ -13,8 +13,6 @@ from feedline.datasets.storage.storage import Storage
 from feedline.errors import SourceError
 from tests.datasets.storage.servers import WebServer, proxy_for, web_server
 
-pytestmark = pytest.mark.sample(4)
-
 pytest.importorskip("cryptography")
 
 DATA = bytes(i * 7 % 251 for i in range(300_000))

@@ -1,4 +1,4 @@
-"""Ranges that are read together. The property tests of `coalesced` are in tests/datasets/framework/test_shard_files.py."""
+"""Ranges that are read together. tests/datasets/framework/test_shard_files.py has the property tests of `coalesced`."""
 
 from __future__ import annotations
 

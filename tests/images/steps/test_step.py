@@ -10,22 +10,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.images.steps import tables
 from feedline.images.steps.colors import Blur, Hue, Saturation, Sharpness
 from feedline.images.steps.geometric import Erase, Flip, Warp, Window
-from feedline.images.steps.step import Matrix, Pixels, Step
+from feedline.images.steps.step import Matrix, Step
 from feedline.images.steps.tables import (
     AutoContrast,
     Contrast,
     Equalize,
-    Table,
     apply_steps,
     apply_steps_to_batch,
-    apply_to_last_table,
     brightness,
     for_worker,
     invert,
-    looked_up,
     posterize,
     solarize,
 )
@@ -122,22 +118,6 @@ def test_a_composed_table_equals_its_tables_in_sequence(steps: list[Step]) -> No
     for step in steps:
         expected = step.apply(expected)
     assert (apply_steps(pixels, steps) == expected).all()
-
-
-def test_consecutive_tables_take_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[int] = []
-
-    def counting(pixels: Pixels, table: Table) -> Pixels:
-        passes.append(1)
-        return looked_up(pixels, table)
-
-    monkeypatch.setattr(tables, "looked_up", counting)
-    apply_steps(photo(40, 30), TABLES[:4])
-    assert len(passes) == 1
-    _, table = apply_to_last_table(photo(40, 30), [*OTHERS, Equalize(), *TABLES[:4]])
-    assert len(passes) == 1  # left to the caller
-    assert table is not None
-    assert table.shape == (3, 256)
 
 
 def test_images_of_a_batch_may_differ_in_steps() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from feedline import images
 from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View
-from feedline.images.steps.geometric import Flip, Warp, Window
+from feedline.images.steps.geometric import Warp, Window
 from feedline.images.steps.step import Matrix, after
 
 
@@ -38,18 +39,6 @@ class Resized(ImageTransform):
 
     def draw(self, view: View) -> None:
         view.resize(max(1, int(self.by[0] * view.width)), max(1, int(self.by[1] * view.height)))
-
-
-class Mirrored(ImageTransform):
-    adds_steps = False
-
-    def draw(self, view: View) -> None:
-        view.mirror()
-
-
-class Overturned(ImageTransform):
-    def draw(self, view: View) -> None:
-        view.add(Flip(vertical=True))
 
 
 class Padded(ImageTransform):
@@ -83,7 +72,7 @@ _edges = st.integers(-6, 12)
 # Any, throughout: transforms of any class.
 crops: Any = st.builds(Cropped, _shares, _shares, _sizes, _sizes)
 resizes: Any = st.builds(Resized, st.floats(0.6, 1.6), st.floats(0.6, 1.6))
-flips: Any = st.sampled_from([Mirrored(), Overturned()])
+flips: Any = st.sampled_from([images.HorizontalFlip(1.0), images.VerticalFlip(1.0)])
 warps: Any = st.builds(Warped, st.floats(-180, 180), st.floats(0.7, 1.3), st.floats(-0.3, 0.3))
 
 

@@ -125,9 +125,11 @@ def test_how_much_of_a_box_must_remain(options: dict[str, Any], kept: int) -> No
     assert len(moved(boxes, CROP, **options)["boxes"]) == kept
 
 
-def test_a_part_that_was_cropped_away_does_not_come_back_with_padding() -> None:
+def test_what_was_cropped_away_does_not_come_back() -> None:
     found = moved([[0, 0, 40, 10]], [*CROP, Padded(15, 0, 0, 0, "constant")])["boxes"]
     assert found.tolist() == [[15, 0, 35, 10]]
+    turned = moved([[0, 20, 10, 50]], [images.CenterCrop(40), images.Pad(20), images.RandomRotation((45, 45))])
+    assert len(turned["boxes"]) == 0
 
 
 @pytest.mark.parametrize("none", [[], np.zeros((0, 4)), torch.zeros((0, 4))])
@@ -141,14 +143,14 @@ def test_images_without_boxes(none: Any) -> None:
 
 @pytest.mark.parametrize("boxes", [[1, 2, 3, 4], [[1, 2, 3]], [["a", "b", "c", "d"]], np.zeros((2, 5)), [[0], [1, 2]]])
 def test_malformed_boxes_are_rejected(boxes: Any) -> None:
-    with pytest.raises(BadOption, match=r"Boxes .* rows of 4 numbers"):
+    with pytest.raises(BadOption, match=r"Boxes .* 4 "):
         moved(boxes, [])
 
 
 @pytest.mark.parametrize("labels", [3, np.int64(3), np.array(3), torch.tensor(3), "cat", [1], [], [1, 2, 3]])
 def test_labels_are_counted_even_if_all_boxes_remain(labels: object) -> None:
     pipeline = images.Compose([images.HorizontalFlip(1.0)], targets={"boxes": images.Boxes()})
-    with pytest.raises(BadOption, match=r"'labels' \(\w+\) has \d entries, but there are 2 boxes"):
+    with pytest.raises(BadOption, match=r"'labels' .* \d .* 2 boxes"):
         pipeline({"image": IMAGE, "boxes": [[0, 0, 9, 9], [1, 1, 8, 8]], "labels": labels})
 
 
@@ -162,8 +164,3 @@ def test_boxes_that_a_rotation_moved_out_of_the_image_do_not_come_back(after: im
     height, width = rotated["image"].shape[:2]
     assert left + right == pytest.approx(width, abs=1e-3)
     assert top + bottom == pytest.approx(height, abs=1e-3)
-
-
-def test_a_box_that_was_cropped_away_does_not_come_back_with_a_rotation() -> None:
-    found = moved([[0, 20, 10, 50]], [images.CenterCrop(40), images.Pad(20), images.RandomRotation((45, 45))])
-    assert len(found["boxes"]) == 0

@@ -1,4 +1,4 @@
-"""Keypoints follow the dots painted at their positions."""
+"""Keypoints that leave the image, that change sides in a mirror, and of any shape."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from feedline import images
 from feedline.errors import BadOption
-from tests.images.targets.moves import Padded, moves
+from tests.images.targets.moves import Padded
 
 HEIGHT, WIDTH = 60, 80
 IMAGE = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
@@ -23,27 +21,6 @@ CROP = [images.CenterCrop((HEIGHT, 40))]  # columns 20 to 60
 def moved(points: Any, transforms: Any, image: Any = IMAGE, **options: Any) -> Any:
     pipeline = images.Compose(transforms, targets={"points": images.Keypoints(**options)})
     return pipeline({"image": image, "points": points})
-
-
-@given(st.integers(10, WIDTH - 10), st.integers(10, HEIGHT - 10), moves)
-def test_a_point_follows_a_painted_dot(x: int, y: int, transforms: Any) -> None:
-    image = IMAGE.copy()
-    image[y - 4 : y + 4, x - 4 : x + 4] = 255
-    sample = moved([[x, y, 2]], transforms, image)
-    ((found_x, found_y, visible),) = sample["points"]
-    values = sample["image"][..., 0].astype(float)
-    height, width = values.shape
-    margin = 14
-    if visible and margin < found_x < width - margin and margin < found_y < height - margin:
-        # Only near the point: a crop may have removed a part of the dot, and padding may follow next to it.
-        if values.sum() < 255 * 12:
-            return
-        rows, columns = np.mgrid[:height, :width] + 0.5
-        center = (columns * values).sum() / values.sum(), (rows * values).sum() / values.sum()
-        assert np.hypot(center[0] - found_x, center[1] - found_y) < 6
-    if not visible:
-        inside = 0 < found_x < width and 0 < found_y < height
-        assert not inside or any(isinstance(one, Padded) for one in transforms) or len(transforms) > 1
 
 
 def test_points_outside_of_the_image_become_invisible() -> None:
@@ -84,7 +61,7 @@ def test_arrays_of_any_shape_and_tensors(shape: tuple[int, ...]) -> None:
 
 
 def test_malformed_points_are_rejected() -> None:
-    with pytest.raises(BadOption, match="rows of 2 or 3 numbers"):
+    with pytest.raises(BadOption, match="2 or 3"):
         moved([[1, 2, 3, 4]], [])
-    with pytest.raises(BadOption, match="names point 9, but a set has 2 points"):
+    with pytest.raises(BadOption, match=r"point 9, .* 2 points"):
         moved([[1, 2], [3, 4]], [images.HorizontalFlip(1.0)], flip_pairs=[(0, 9)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -113,23 +113,19 @@ def test_damaged_files() -> None:
     for end in range(0, len(data) - 8, 7):  # without the checksum at the end no pixel is lost
         with pytest.raises(CorruptSource):
             moved(data[:end], [])
-    dice = random.Random(0)
-    for _ in range(60):
-        place = dice.randrange(len(data))
-        damaged = data[:place] + bytes([data[place] ^ 1 << dice.randrange(8)]) + data[place + 1 :]
-        try:
-            found = moved(damaged, [])["mask"]
-        except (CorruptSource, BadOption):
-            continue
-        assert np.array_equal(found, shapes())
+    for bit in range(0, 8 * len(data), 37):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with contextlib.suppress(CorruptSource, BadOption):
+            assert np.array_equal(moved(bytes(damaged), [])["mask"], shapes())
 
 
 def test_malformed_masks_are_rejected() -> None:
-    with pytest.raises(BadOption, match=r"the shape \(10, 10\), but the image has 30 x 44 pixels"):
+    with pytest.raises(BadOption, match=r"\(10, 10\).* 30 x 44"):
         moved(np.zeros((10, 10)), [])
-    with pytest.raises(BadOption, match="channels R, G, B, but one number for every pixel"):
+    with pytest.raises(BadOption, match="R, G, B"):
         moved(stored(Image.new("RGB", (WIDTH, HEIGHT)), "PNG"), [])
-    with pytest.raises(BadOption, match="a str of shape"):
+    with pytest.raises(BadOption, match="a str"):
         moved("mask.png", [])
 
 

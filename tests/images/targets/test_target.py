@@ -47,15 +47,12 @@ def test_targets_are_found(sample: Any, path: tuple[Any, ...]) -> None:
     assert BOXES.tolist() == [[10, 10, 30, 30]]
 
 
-def test_a_target_may_be_a_position() -> None:
-    mask = np.arange(60 * 80).reshape(60, 80) % 251
-    for kind in (np.int64, np.uint8):  # an array of uint8 looks like an image, too
-        pipeline = images.Compose([images.HorizontalFlip(1.0)], targets={1: images.Mask()})
-        image, found = pipeline((IMAGE, mask.astype(kind)))
-        assert np.array_equal(found, mask[:, ::-1])
-        assert image.shape == IMAGE.shape
-        _, found = images.Compose([images.HorizontalFlip(1.0)], targets={-1: images.Mask()})((IMAGE, mask.astype(kind)))
-        assert np.array_equal(found, mask[:, ::-1])
+@pytest.mark.parametrize("position", [1, -1])
+@pytest.mark.parametrize("kind", [np.int64, np.uint8])  # an array of uint8 looks like an image, too
+def test_a_target_may_be_a_position(position: int, kind: Any) -> None:
+    mask = (np.arange(60 * 80).reshape(60, 80) % 251).astype(kind)
+    _, found = images.Compose([images.HorizontalFlip(1.0)], targets={position: images.Mask()})((IMAGE, mask))
+    assert np.array_equal(found, mask[:, ::-1])
 
 
 def test_masks_are_not_mistaken_for_the_image() -> None:
@@ -81,23 +78,23 @@ def test_several_samples_at_once_as_hugging_face_passes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "message"),
+    ("sample", "named"),
     [
-        ((IMAGE, {"labels": 3}), "names 'boxes', but the sample does not have it"),
-        ({"image": IMAGE, "a": {"boxes": BOXES}, "b": {"boxes": BOXES}}, r"the fields \['a', 'b'\] .* all have it"),
-        (IMAGE, "the sample is an image alone"),
+        ((IMAGE, {"labels": 3}), "'boxes'"),
+        ({"image": IMAGE, "a": {"boxes": BOXES}, "b": {"boxes": BOXES}}, r"\['a', 'b'\]"),
+        (IMAGE, "alone"),
     ],
 )
-def test_missing_targets_are_rejected(sample: Any, message: str) -> None:
-    with pytest.raises(BadOption, match=message):
+def test_missing_targets_are_rejected(sample: Any, named: str) -> None:
+    with pytest.raises(BadOption, match=named):
         FLIP(sample)
 
 
 def test_bad_targets_are_rejected() -> None:
     for given in (["boxes"], {"boxes": "xyxy"}, images.Boxes()):
-        with pytest.raises(BadOption, match="is not a dict of targets"):
+        with pytest.raises(BadOption, match="targets="):
             images.Compose([], targets=given)  # type: ignore[arg-type]
-    with pytest.raises(BadOption, match=r"Pass targets= to the outer pipeline"):
+    with pytest.raises(BadOption, match="targets="):
         images.Compose([FLIP])
 
 
@@ -111,7 +108,7 @@ def test_functions_may_change_pixels_but_not_move_them() -> None:
     targets = {"boxes": images.Boxes()}
     pipeline = images.Compose([images.HorizontalFlip(1.0), invert, images.Resize((30, 40))], targets=targets)
     assert pipeline((IMAGE, {"boxes": BOXES}))[1]["boxes"].tolist() == [[25, 5, 35, 15]]
-    with pytest.raises(BadOption, match=r"shrink.* returned an image of shape \(30, 40, 3\) for one of 60 x 80"):
+    with pytest.raises(BadOption, match=r"shrink.* \(30, 40, 3\) .* 60 x 80"):
         images.Compose([shrink], targets=targets)((IMAGE, {"boxes": BOXES}))
 
 
@@ -127,19 +124,12 @@ def test_targets_move_through_several_stages() -> None:
     assert np.array_equal(found["mask"], np.repeat(np.repeat(mask[1::2, 1::2][:, ::-1], 4, 0), 4, 1))
 
 
-def test_a_function_may_move_the_channel_to_the_front() -> None:
-    first = images.Compose([lambda image: image.transpose(2, 0, 1)], targets={"boxes": images.Boxes()})
-    found = first({"image": IMAGE, "boxes": BOXES})
-    assert found["image"].shape == (3, 60, 80)
-    assert found["boxes"].tolist() == BOXES.tolist()
-
-
 def test_rejects_two_boxes_targets_that_filter_the_same_field() -> None:
     targets: dict[Any, Any] = {"boxes": images.Boxes(), "faces": images.Boxes()}
     pipeline = images.Compose([images.CenterCrop(8)], targets=targets)
     boxes = np.array([[0, 0, 2, 2], [14, 14, 18, 18]], float)
     sample = {"image": np.zeros((32, 32, 3), np.uint8), "boxes": boxes, "faces": boxes, "labels": [1, 2]}
-    with pytest.raises(BadOption, match=r"both filter the field 'labels'.*fields= of its own"):
+    with pytest.raises(BadOption, match=r"'labels'.*fields="):
         pipeline(sample)
     del sample["labels"]
     assert len(pipeline(sample)["faces"]) == 1
@@ -187,7 +177,7 @@ def test_targets_follow_every_transform(transforms: list[Any]) -> None:
         "boxes": [[30, 22, 56, 40]],
         "point": [[43, 31, 2]],
     }
-    for _ in range(25):
+    for _ in range(10):
         found = pipeline.on("image")(sample)
         inside = found["mask"] > 0
         bright = inside if colors else found["image"][..., 0] > 127

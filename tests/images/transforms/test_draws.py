@@ -30,7 +30,6 @@ def error_of(share: float, count: int) -> float:
     return 5 * math.sqrt(share * (1 - share) / count) + 1e-12
 
 
-@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize(
     "make",
     [
@@ -42,10 +41,10 @@ def error_of(share: float, count: int) -> float:
         lambda p: images.RandomApply([images.RandomGrayscale(1), images.GaussianBlur(3)], p),
     ],
 )
-def test_the_share_of_changed_images_is_p(make: Callable[[float], ImageTransform], p: float) -> None:
-    found = views(make(p), 2000)
-    changed = [bool(view.flip or view.steps) for view in found]
-    assert abs(np.mean(changed) - p) <= error_of(p, 2000)
+def test_the_share_of_changed_images_is_p(make: Callable[[float], ImageTransform]) -> None:
+    for p, count in ((0.0, 20), (0.3, 2000), (1.0, 20)):
+        changed = [bool(view.flip or view.steps) for view in views(make(p), count)]
+        assert abs(np.mean(changed) - p) <= error_of(p, count)
 
 
 def part(view: View) -> tuple[float, ...]:
@@ -96,12 +95,12 @@ UNIFORM: list[tuple[ImageTransform, Callable[[View], tuple[float, ...]], list[tu
 def test_values_are_uniform_in_their_ranges(
     transform: ImageTransform, values: Callable[[View], tuple[float, ...]], ranges: list[tuple[float, float]]
 ) -> None:
-    columns = np.array([values(view) for view in views(transform, 4000, 2000, 2000)]).T
+    columns = np.array([values(view) for view in views(transform, 2000, 2000, 2000)]).T
     for found, (low, high) in zip(columns, ranges, strict=True):
         slack = 5e-3 * (high - low)  # sides are whole pixels
         assert low - slack <= found.min() <= found.max() <= high + slack
         for share in (0.25, 0.5, 0.75):
-            assert abs(np.mean(found < low + share * (high - low)) - share) < error_of(share, 4000)
+            assert abs(np.mean(found < low + share * (high - low)) - share) < error_of(share, 2000)
 
 
 def test_all_orders_of_colour_changes_are_equally_likely() -> None:

@@ -1,8 +1,9 @@
-"""What transforms do to pixels: as NumPy, Pillow and torchvision do it."""
+"""What transforms do to pixels: as NumPy and Pillow do it."""
 
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from PIL import Image
 from feedline import images
 from feedline.errors import BadOption
 from feedline.images.geometry import View
+from feedline.images.steps.geometric import Warp
 from tests.images.pictures import photo
 
 pytestmark = pytest.mark.usefixtures("fixed_draws")
@@ -24,10 +26,6 @@ MODES = ["constant", "edge", "reflect", "symmetric"]
 def differing(found: Any, expected: Any) -> float:
     assert found.shape == expected.shape
     return float((np.abs(found.astype(int) - expected.astype(int)) > 2).mean())
-
-
-def planes() -> torch.Tensor:
-    return torch.from_numpy(photo().transpose(2, 0, 1).copy())
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -70,64 +68,21 @@ def test_flips() -> None:
     assert not view.flip
 
 
-# object: an enumeration of torchvision; older versions accept no names.
-def mode_of(interpolation: str) -> object:
-    return pytest.importorskip("torchvision.transforms").InterpolationMode(interpolation)
-
-
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-def test_torchvision_rotates_in_the_same_way(interpolation: str) -> None:
-    functional = pytest.importorskip("torchvision.transforms.v2.functional")
-    every: list[dict[str, Any]] = [{}, {"expand": True}, {"center": [10, 20]}]
-    for angle in (0, 33, 90, 180, 211):
-        for options in every:
-            ours = images.RandomRotation((angle, angle), interpolation, fill=50, **options)(photo())
-            theirs = functional.rotate(planes(), angle, mode_of(interpolation), fill=[50, 50, 50], **options)
-            assert differing(ours, theirs.numpy().transpose(1, 2, 0)) < 0.03, (angle, options)
-
-
-class Fixed:
-    """A generator that always returns the same number."""
-
-    def __init__(self, number: float) -> None:
-        self.number = number
-
-    def random(self) -> float:
-        return self.number
-
-
-@pytest.mark.parametrize("number", [0.0, 0.3, 0.5, 0.999])
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-def test_torchvision_maps_in_the_same_way(number: float, interpolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    functional = pytest.importorskip("torchvision.transforms.v2.functional")
-    monkeypatch.setattr("feedline.images.transforms.warping.rng", lambda: Fixed(number))
-    ours = images.RandomAffine(40, (0.1, 0.2), (0.5, 1.5), (-20, 10, -5, 15), interpolation, 30)(photo())
-    theirs = functional.affine(
-        planes(),
-        angle=-40 + 80 * number,
-        translate=[round(12 * (2 * number - 1)), round(18 * (2 * number - 1))],
-        scale=0.5 + number,
-        shear=[-20 + 30 * number, -5 + 20 * number],
-        interpolation=mode_of(interpolation),
-        fill=[30, 30, 30],
-    )
-    assert differing(ours, theirs.numpy().transpose(1, 2, 0)) < 0.02
-
-
-def test_torchvision_makes_the_same_colours() -> None:
-    functional = pytest.importorskip("torchvision.transforms.v2.functional")
-    image = planes()
-    for transform, expected in (
-        (images.GaussianBlur((5, 9), 1.5), functional.gaussian_blur(image, [5, 9], [1.5, 1.5])),
-        (images.GaussianBlur(23, 0.3), functional.gaussian_blur(image, [23, 23], [0.3, 0.3])),
-        (images.RandomSolarize(100, 1), functional.solarize(image, 100)),
-        (images.RandomGrayscale(1), functional.rgb_to_grayscale(image, 3)),
-        (images.ColorJitter(brightness=(1.3, 1.3)), functional.adjust_brightness(image, 1.3)),
-        (images.ColorJitter(contrast=(0.6, 0.6)), functional.adjust_contrast(image, 0.6)),
-        (images.ColorJitter(saturation=(1.6, 1.6)), functional.adjust_saturation(image, 1.6)),
-        (images.ColorJitter(hue=(-0.3, -0.3)), functional.adjust_hue(image, -0.3)),
-    ):
-        assert np.abs(transform(photo()).astype(int) - expected.numpy().transpose(1, 2, 0)).max() <= 1, transform
+@pytest.mark.parametrize("number", [0.0, 0.3, 0.999])
+def test_an_affine_map_is_composed_as_in_torchvision(number: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = SimpleNamespace(random=lambda: number)
+    monkeypatch.setattr("feedline.images.transforms.warping.rng", lambda: generator)
+    view = View(120, 90)
+    images.RandomAffine(40, (0.1, 0.2), (0.5, 1.5), (-20, 10, -5, 15)).draw(view)
+    (step,) = view.steps
+    assert isinstance(step, Warp)
+    angle, x, y = np.radians([-40 + 80 * number, -20 + 30 * number, -5 + 20 * number])
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    expected = (0.5 + number) * turn @ [[1, 0], [-np.tan(y), 1]] @ [[1, -np.tan(x)], [0, 1]]
+    found = np.reshape(step.map, (2, 3))
+    assert np.allclose(found[:, :2], expected)
+    center, move = np.array([60, 45]), np.round(np.array([12, 18]) * (2 * number - 1))
+    assert np.allclose(found[:, 2], center + move - expected @ center)
 
 
 @pytest.mark.parametrize("channels_first", [True, False])

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from feedline.images import AutoAugment, RandAugment, TrivialAugmentWide
@@ -66,7 +65,7 @@ def test_operations_of_randaugment_are_equally_likely_and_have_one_magnitude(app
 
 
 def test_magnitudes_of_trivialaugment_are_equally_likely(applied: Applied) -> None:
-    drawn(TrivialAugmentWide(), 14 * 31 * 40)
+    drawn(TrivialAugmentWide(), 14 * 31 * 20)
     check_shares(Counter(name for name, _ in applied), dict.fromkeys(NAMES, 1 / 14), len(applied))
     most = dict.fromkeys(SIGNED, 0.99) | {"TranslateX": 32, "TranslateY": 32, "Rotate": 135, "Solarize": 255}
     for name, end in most.items():
@@ -79,14 +78,14 @@ def test_magnitudes_of_trivialaugment_are_equally_likely(applied: Applied) -> No
 
 @pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
 def test_pairs_of_autoaugment_are_equally_likely_and_so_are_their_operations(policy: str, applied: Applied) -> None:
-    drawn(AutoAugment(policy), 20_000)
+    drawn(AutoAugment(policy), 5_000)
     expected: dict[str, float] = defaultdict(float)
     for pair in POLICIES[policy]:
         for name, chance, _ in pair:
             expected[name] += chance / 25
     counts = Counter(name for name, _ in applied)
     for name, mean in expected.items():  # operations per image, at most two
-        assert abs(counts[name] / 20_000 - mean) <= 5 * math.sqrt(2 * mean / 20_000), name
+        assert abs(counts[name] / 5_000 - mean) <= 5 * math.sqrt(2 * mean / 5_000), name
     levels = {
         name: {level for pair in POLICIES[policy] for other, _, level in pair if other == name} for name in counts
     }
@@ -100,16 +99,11 @@ def test_the_learned_pairs_equal_those_of_the_paper() -> None:
     assert POLICIES["imagenet"][0] == (("Posterize", 0.4, 8), ("Rotate", 0.6, 9))
     assert POLICIES["cifar10"][1] == (("Rotate", 0.7, 2), ("TranslateX", 0.3, 9))
     assert POLICIES["svhn"][24] == (("ShearX", 0.7, 2), ("Invert", 0.1, None))
-    auto_augment = pytest.importorskip("torchvision.transforms.v2").AutoAugment
-    enum = pytest.importorskip("torchvision.transforms.v2").AutoAugmentPolicy
-    for policy in enum:
-        assert auto_augment(policy)._policies == POLICIES[policy.value]
-        assert AutoAugment(policy).policy == policy.value
 
 
-def changed(name: str, value: float, pixels: Any, interpolation: str = "nearest") -> Any:
+def changed(name: str, value: float, pixels: Any) -> Any:
     view = View(pixels.shape[1], pixels.shape[0])
-    OPERATIONS[name].act(view, value, interpolation, BLACK)
+    OPERATIONS[name].act(view, value, "nearest", BLACK)
     assert (view.width, view.height) == (pixels.shape[1], pixels.shape[0])
     return apply_steps(pixels, view.steps).astype(int)
 
@@ -145,45 +139,18 @@ PILLOW: dict[str, tuple[Callable[[Image.Image, float], Image.Image], list[float]
 }
 
 
-def check_pixels(name: str, found: Any, expected: Any) -> None:
-    difference = np.abs(found - expected)
-    if name.startswith("Shear") or name == "Rotate":  # a pixel exactly between two others may take either value
-        assert (difference > 1).mean() < 0.05
-    else:
-        assert difference.max() <= 2
-        assert (difference > 1).mean() < 0.003
-
-
 @pytest.mark.parametrize("name", PILLOW)
 def test_pillow_makes_the_same_pixels(name: str) -> None:
     pixels = photo()
     function, values = PILLOW[name]
     for value in values:
-        check_pixels(name, changed(name, value, pixels), np.asarray(function(Image.fromarray(pixels), value)))
-
-
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("wide", [False, True])
-def test_torchvision_makes_the_same_pixels(name: str, interpolation: str, wide: bool) -> None:
-    transforms = pytest.importorskip("torchvision.transforms.v2")
-    theirs = transforms.TrivialAugmentWide() if wide else transforms.RandAugment()
-    mode = transforms.InterpolationMode(interpolation)  # older versions accept no names
-    pixels = photo()
-    image = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
-    their_magnitudes, signed = theirs._AUGMENTATION_SPACE[name]
-    assert signed == (name in SIGNED)
-    magnitude = OPERATIONS[name].wide if wide else OPERATIONS[name].magnitude
-    for index in range(31) if magnitude is not None else [0]:
-        value = 0.0 if magnitude is None else magnitude(index / 30, View(120, 90))
-        all_theirs = their_magnitudes(31, 90, 120)
-        expected = 0.0 if all_theirs is None else float(all_theirs[index])
-        assert value == pytest.approx(255 * expected if name == "Solarize" else expected, abs=1e-4)
-        expected = round(expected, 3)  # torch's rounding would decide whether 15.9999 pixels are 15 or 16
-        for sign in (1, -1) if signed else (1,):
-            made = theirs._apply_image_or_video_transform(image, name, sign * expected, mode, {torch.Tensor: None})
-            found = changed(name, sign * value, pixels, interpolation)
-            check_pixels(name, found, made.numpy().transpose(1, 2, 0))
+        expected = np.asarray(function(Image.fromarray(pixels), value))
+        difference = np.abs(changed(name, value, pixels) - expected)
+        if name.startswith("Shear") or name == "Rotate":  # a pixel exactly between two others may take either value
+            assert (difference > 1).mean() < 0.05
+        else:
+            assert difference.max() <= 2
+            assert (difference > 1).mean() < 0.003
 
 
 def test_operations_that_change_nothing_add_no_step() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,6 @@ def test_documents_that_fit_stay_whole(lengths: list[int], length: int, strategy
     for document, start, count in (piece for row in rows_of(made) for piece in row):
         assert start % length == 0
         assert count == min(lengths[document] - start, length)  # longer ones are cut into full rows and a remainder
-
-
-@given(length_lists, row_lengths, st.sampled_from(WHOLE))
-def test_rows_are_in_the_order_of_their_longest_documents(lengths: list[int], length: int, strategy: Any) -> None:
-    longest = [max(row, key=lambda piece: piece[2]) for row in rows_of(plan(lengths, length, strategy))]
-    assert longest == sorted(longest)
 
 
 @given(length_lists, row_lengths, strategies, st.integers(0, 2**64 - 1))
@@ -191,3 +186,36 @@ def test_many_equal_documents_take_at_most_one_step_per_row(fit: Fit) -> None:
     assert repeats.sum() == 20_000
     assert len(rows) == 10_000  # two steps for each of 5,000 rows, which hold two sevens and two threes
     assert set(repeats.tolist()) == {2}
+
+
+# -- rows ---
+
+
+@given(length_lists, row_lengths, st.data())
+def test_numbers_select_rows_in_any_order(lengths: list[int], length: int, data: st.DataObject) -> None:
+    made = plan([*lengths, 1], length)
+    numbers = data.draw(st.lists(st.integers(-len(made), len(made) - 1), max_size=8))
+    expected = [rows_of(made)[number] for number in numbers]
+    assert rows_of(made[np.array(numbers, np.int64)]) == expected
+    assert [rows_of(made[number])[0] for number in numbers] == expected
+    full = made.row_tokens == length
+    assert rows_of(made[~full]) == [row for row, is_full in zip(rows_of(made), full, strict=True) if not is_full]
+    with pytest.raises(IndexError, match=str(len(made))):
+        made[len(made)]
+
+
+@given(length_lists, row_lengths, strategies)
+def test_statistics_agree_with_the_pieces(lengths: list[int], length: int, strategy: Any) -> None:
+    made = plan(lengths, length, strategy)
+    tokens = [sum(count for _, _, count in pieces) for pieces in rows_of(made)]
+    assert made.row_tokens.tolist() == tokens
+    assert made.tokens == sum(tokens) == sum(lengths)
+    assert len(made) == len(tokens)
+    assert made.fill == (sum(tokens) / (len(tokens) * length) if tokens else 1.0)
+
+
+def test_a_plan_has_a_repr_and_can_be_pickled() -> None:
+    made = plan([3, 2, 1], 4)
+    assert repr(made) == "Plan(2 rows of 4 tokens, 3 pieces, 75.0 % full)"
+    again: Plan = pickle.loads(pickle.dumps(made))
+    assert rows_of(again) == rows_of(made)

@@ -2,24 +2,20 @@
 
 Each dataset of `fixes.CASES` is diagnosed repeatedly beside busy loops. A healthy one must get no
 finding, a slow one its own and no other. A lane is a process that is pinned to its own cores together with its busy
-loops, so that several lanes on one machine hardly disturb each other: `--lanes 8` on 16 cores. `--part 2/3` runs every
-third dataset, for machines on which a command must not take long.
+loops, so that several lanes on one machine hardly disturb each other: `--lanes 8` on 16 cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
 import multiprocessing
 import os
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -51,7 +47,6 @@ class Row:
     """Runs with a finding that is not its own."""
     not_sure: int = 0
     """Runs in which the doctor asked for a quiet machine."""
-    seconds: float = 0.0
 
     def count(self, names: set[str], also: tuple[str, ...]) -> None:
         """Add a run that had these findings."""
@@ -95,14 +90,12 @@ def _begin_lane(cores: Any, busy: int) -> None:
         multiprocessing.get_context("fork").Process(target=_spin, daemon=True).start()
 
 
-def _timed_case(name: str, until_s: float) -> tuple[set[str], str, float] | None:
-    """Diagnose a dataset, and return how long that took, too; None if the time is up."""
-    began_s = time.monotonic()
-    return None if began_s > until_s else (*run_once(CASES[name]), time.monotonic() - began_s)
+def _run_case(name: str) -> tuple[set[str], str]:
+    return run_once(CASES[name])
 
 
-def drill(cases: list[Case], runs: int, busy: int, lanes: int, until_s: float) -> list[Row]:
-    """Run each of these cases `runs` times, in turns, until a time on the clock of `time.monotonic`."""
+def drill(cases: list[Case], runs: int, busy: int, lanes: int) -> list[Row]:
+    """Run each of these cases `runs` times, in turns."""
     context = multiprocessing.get_context("fork")
     cores, pinned = sorted(os.sched_getaffinity(0)), context.SimpleQueue()
     for lane in range(lanes):
@@ -111,15 +104,10 @@ def drill(cases: list[Case], runs: int, busy: int, lanes: int, until_s: float) -
     rows = {case.name: Row(case.name, case.own) for case in cases}
     with ProcessPoolExecutor(lanes, context, _begin_lane, (pinned, busy)) as pool:
         tasks = cases * runs
-        for case, result in zip(
-            tasks, pool.map(_timed_case, [case.name for case in tasks], itertools.repeat(until_s)), strict=True
-        ):
-            if result is None:
-                continue
-            names, odd, seconds = result
+        results = pool.map(_run_case, [case.name for case in tasks])
+        for case, (names, odd) in zip(tasks, results, strict=True):
             row = rows[case.name]
             row.count(names, case.also)
-            row.seconds += seconds
             if odd or (row.own is not None and row.own not in names):
                 sys.stderr.write(f"{row.name}, run {row.runs}: {odd or 'nothing was found'}\n\n")
     return list(rows.values())
@@ -127,15 +115,12 @@ def drill(cases: list[Case], runs: int, busy: int, lanes: int, until_s: float) -
 
 def table(rows: list[Row]) -> Iterator[str]:
     """Yield the rows as lines."""
-    yield f"{'dataset':20} {'own finding':18} {'runs':>5} {'own':>5} {'false':>5} {'not sure':>8} {'s a run':>7}"
+    yield f"{'dataset':20} {'own finding':18} {'runs':>5} {'own':>5} {'false':>5} {'not sure':>8}"
     for row in rows:
         found = "" if row.own is None else row.found
         mark = "" if row.is_good else "  <-- too often wrong"
-        each_s = row.seconds / max(row.runs, 1)
-        yield (
-            f"{row.name:20} {row.own or '(healthy)':18} {row.runs:5} {found:>5} {row.false:5} {row.not_sure:8} "
-            f"{each_s:7.2f}{mark}"
-        )
+        own = row.own or "(healthy)"
+        yield f"{row.name:20} {own:18} {row.runs:5} {found:>5} {row.false:5} {row.not_sure:8}{mark}"
     totals = Counter({"healthy": 0, "false": 0, "slow": 0, "own": 0})
     for row in rows:
         totals.update({"healthy": row.runs, "false": row.false} if row.own is None else {"slow": row.runs})
@@ -153,23 +138,15 @@ def main() -> int:
     parser.add_argument("--busy", type=int, default=2, help="busy loops in each lane")
     parser.add_argument("--lanes", type=int, default=1, help=f"each on {CORES_PER_LANE} cores of its own")
     parser.add_argument("--only", nargs="*", help="names of datasets")
-    parser.add_argument("--part", default="1/1", help="2/3: the second of every three datasets")
-    parser.add_argument("--minutes", type=float, default=1e6, help="start no run after that")
-    parser.add_argument("--json", help="also write the rows to this file")
     arguments = parser.parse_args()
-    part, parts = map(int, arguments.part.split("/"))
     chosen = [case for case in PROBED if not arguments.only or case.name in arguments.only]
     skipped = [case for case in chosen if case.needs is not None and find_spec(case.needs) is None]
-    cases = [case for case in chosen if case not in skipped][part - 1 :: parts]
-    until_s = time.monotonic() + 60 * arguments.minutes
-    rows = drill(cases, arguments.runs, arguments.busy, arguments.lanes, until_s)
+    cases = [case for case in chosen if case not in skipped]
+    rows = drill(cases, arguments.runs, arguments.busy, arguments.lanes)
     lines = [*table(rows)]
     if skipped:
         lines.append(f"Skipped, as a package is missing: {', '.join(case.name for case in skipped)}")
     sys.stdout.write("\n".join(lines) + "\n")
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump([asdict(row) for row in rows], file)
     return 0 if all(row.is_good for row in rows) else 1
 
 

@@ -9,14 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 import feedline
-from tests.tools.advise.fixes import (
-    WORKER,
-    case,
-    changed,
-    in_loop,
-    names_for,
-    parts_of,
-)
+from tests.tools.advise.fixes import WORKER, case, changed, in_loop, names_for, parts_of
 from tests.tools.advise.slow_datasets import Healthy
 
 
@@ -30,12 +23,7 @@ def _split(code: str, one: Any) -> Any:
     return {"words": [list(words) for words in zip(*found, strict=True)]}
 
 
-@case(
-    "slow-collate",
-    fixed=changed,
-    after=_split,
-    gain=WORKER,
-)
+@case("slow-collate", fixed=changed, after=_split, gain=WORKER)
 class Objects(Healthy):
     def __init__(self) -> None:
         self.words = [[f"word {index} {number}" for number in range(300)] for index in range(200)]
@@ -44,12 +32,7 @@ class Objects(Healthy):
         return {"words": self.words[index % 200]}
 
 
-@case(
-    "slow-collate",
-    fixed=changed,
-    after=lambda code, one: {"values": list(one["values"].T)},
-    gain=WORKER,
-)
+@case("slow-collate", fixed=changed, after=lambda code, one: {"values": list(one["values"].T)}, gain=WORKER)
 class Numbers(Healthy):
     """Has lists of numbers where an array would do."""
 
@@ -98,12 +81,7 @@ def needless_collate() -> Any:
     return feedline.DataLoader(Wide(), batch_size=128, collate_fn=_as_by_default)
 
 
-@case(
-    "floats",
-    fixed=lambda code, _: Bytes(),
-    after=in_loop,
-    gain=WORKER,
-)
+@case("floats", fixed=lambda code, _: Bytes(), after=in_loop, gain=WORKER)
 class Floats(Healthy):
     def __init__(self) -> None:
         self.images = np.random.default_rng(0).integers(0, 256, (20, 3, 96, 96), np.uint8)
@@ -117,9 +95,6 @@ class Bytes(Floats):
 
     def __getitem__(self, index: int) -> Any:
         return self.images[index % 20]
-
-
-_LENGTHS = tuple(np.random.default_rng(0).integers(1, 1000, 640).tolist())
 
 
 @case(

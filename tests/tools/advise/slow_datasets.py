@@ -17,14 +17,7 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 import feedline
-from tests.tools.advise.fixes import (
-    case,
-    changed,
-    equal_in_any_order,
-    names_for,
-    pasted,
-    threads_per_s,
-)
+from tests.tools.advise.fixes import case, changed, equal_in_any_order, names_for, pasted, threads_per_s
 
 Array = NDArray[Any]
 _TWO = {"num_workers": 2}
@@ -178,11 +171,7 @@ class Failing(Healthy):
         return super().__getitem__(index)
 
 
-@case(
-    "reused-samples",
-    fixed=changed,
-    before=lambda _: feedline.DataLoader(Healthy(), batch_size=8, sampler=range(32)),
-)
+@case("reused-samples", fixed=changed, before=lambda _: feedline.DataLoader(Healthy(), batch_size=8, sampler=range(32)))
 class Reused(Healthy):
     """Fills one array, and returns it for every sample."""
 
@@ -206,12 +195,7 @@ class Sorted(Healthy):
         return self.rows[index % 100], index * 10 // self.length
 
 
-@case(
-    "sorted-labels",
-    of=lambda: Sorted(80),
-    own_arguments={"sampler": None},
-    same=_mixed,
-)
+@case("sorted-labels", of=lambda: Sorted(80), own_arguments={"sampler": None}, same=_mixed)
 def sorted_classes() -> Any:
     return feedline.DataLoader(Sorted(), batch_size=32, num_workers=2, persistent_workers=True)
 
@@ -238,10 +222,7 @@ class GlobalPython(OwnRandom):
 # -- objects that processes cannot share -------------------------------------------------------------------------------
 
 
-@case(
-    "unpicklable",
-    own_arguments=_TWO,
-)
+@case("unpicklable", own_arguments=_TWO)
 class Unpicklable(Healthy):
     def __init__(self) -> None:
         super().__init__()
@@ -263,11 +244,7 @@ def unsendable() -> Any:
     return feedline.DataLoader(Healthy(), 8, num_workers=2, persistent_workers=True, collate_fn=_one_by_one)
 
 
-@case(
-    "copied-objects",
-    of=lambda: LargeList(1000),
-    fixed=pasted(length=1000),
-)
+@case("copied-objects", of=lambda: LargeList(1000), fixed=pasted(length=1000))
 class LargeList(Healthy):
     def __init__(self, length: int = 300_000) -> None:
         self.length = length
@@ -300,10 +277,7 @@ class Locked(Healthy):
         return np.array([total + index])
 
 
-@case(
-    "serialised",
-    also=("unpicklable",),
-)
+@case("serialised", also=("unpicklable",))
 class OwnLock(Healthy):
     """Holds a lock of its own while it makes a sample."""
 
@@ -328,11 +302,7 @@ class FreeLock(OwnLock):
         return found
 
 
-@case(
-    "stragglers",
-    own_arguments=_TWO,
-    same=equal_in_any_order,
-)
+@case("stragglers", own_arguments=_TWO, same=equal_in_any_order)
 class Stragglers(Healthy):
     def __getitem__(self, index: int) -> Any:
         if index % 50 == 0:
@@ -354,12 +324,7 @@ class OwnThread(Healthy):
         return super().__getitem__(index)
 
 
-@case(
-    "fails-on-threads",
-    of=OwnThread,
-    own_arguments=_TWO,
-    only_slow={"num_workers": 0},
-)
+@case("fails-on-threads", of=OwnThread, own_arguments=_TWO, only_slow={"num_workers": 0})
 def failing_on_threads() -> Any:
     return feedline.DataLoader(OwnThread(), batch_size=4, num_workers=2, engine="thread")
 

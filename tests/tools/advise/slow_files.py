@@ -59,13 +59,7 @@ class Rows:
         raise NotImplementedError
 
 
-@case(
-    "slow-source",
-    needs="pandas",
-    fixed=created,
-    after=_stacked,
-    gain=WORKER,
-)
+@case("slow-source", needs="pandas", fixed=created, after=_stacked, gain=WORKER)
 class PandasRows(Rows):
     """Keeps a frame, and takes a row of it for each sample."""
 
@@ -93,12 +87,7 @@ class PandasLabels(Rows):
         return np.linalg.inv(self.values), self.frame["x0"].iat[index]
 
 
-@case(
-    "slow-source",
-    needs="h5py",
-    fixed=created,
-    gain=WORKER,
-)
+@case("slow-source", needs="h5py", fixed=created, gain=WORKER)
 class ChunkedRows(Rows):
     """Unpacks a chunk of many rows for each row."""
 
@@ -118,12 +107,7 @@ class ChunkedRows(Rows):
             self.file.close()
 
 
-@case(
-    "shared-handle",
-    needs="h5py",
-    also=("slow-source",),
-    fixed=pasted(is_open=False),
-)
+@case("shared-handle", needs="h5py", also=("slow-source",), fixed=pasted(is_open=False))
 class ChunkedInherited(ChunkedRows):
     """The same, from a file that is open before the workers start."""
 
@@ -134,12 +118,7 @@ class ChunkedInherited(ChunkedRows):
         self.file = h5py.File(self.path, "r") if is_open else None
 
 
-@case(
-    "slow-source",
-    fixed=created,
-    after=_stacked,
-    gain=WORKER,
-)
+@case("slow-source", fixed=created, after=_stacked, gain=WORKER)
 class CSVAgain(Rows):
     """Reads all rows of the file with Python's csv module for each sample."""
 
@@ -152,11 +131,7 @@ class CSVAgain(Rows):
         return np.array(rows[index + 1][:-1], float), int(rows[index + 1][-1])
 
 
-@case(
-    "slow-source",
-    fixed=created,
-    gain=WORKER,
-)
+@case("slow-source", fixed=created, gain=WORKER)
 class LinesAgain(Rows):
     """Reads all lines of a file of JSON lines for each sample."""
 
@@ -184,12 +159,7 @@ def write_parquet() -> str:
     return str(path)
 
 
-@case(
-    "slow-source",
-    needs="pyarrow",
-    fixed=created,
-    gain=WORKER,
-)
+@case("slow-source", needs="pyarrow", fixed=created, gain=WORKER)
 class ParquetAgain(Rows):
     """Reads the whole table for each sample."""
 
@@ -256,18 +226,6 @@ class PhotosByOpenCV(Photos):
 
         image: NDArray[Any] = cv2.resize(cv2.imread(str(self.paths[index % 4])), (SIDE, SIDE))
         return image
-
-
-class Crops(Photos):
-    """Files of which a crop is used, as torchvision's RandomResizedCrop takes it."""
-
-    shape = (800, 600)
-
-    def __getitem__(self, index: int) -> NDArray[Any]:
-        from PIL import Image
-
-        with Image.open(self.paths[index % 4]) as image:
-            return np.asarray(image.crop((100, 100, 300, 250)).resize((64, 48)))
 
 
 @case(needs="PIL")

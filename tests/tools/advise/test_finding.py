@@ -21,12 +21,6 @@ def test_a_finding_for_programs() -> None:
     }  # fmt: skip
 
 
-def test_findings_print_the_problem_first_and_the_evidence_last() -> None:
-    some = [Finding("a", "Wrong.", "Do it."), Finding("b", "wrong", "Do it.", gain=2.0, evidence="It took 3 s")]
-    assert str(Findings(some)) == "b: wrong. Do it. Gain: 2.0x. It took 3 s.\na: Wrong. Do it."
-    assert str(Findings()) == "Found nothing to change."
-
-
 def test_counted_findings_are_kept_on_a_noisy_machine() -> None:
     counted = Finding("reopened-file", "Wrong.", "Do it.", gain=1.4)
     (kept,) = beyond_noise([counted], 0.9, "noisy")
@@ -39,12 +33,3 @@ def test_timed_findings_below_the_noise_are_not_claimed(margin: float, floor: fl
     timed = Finding("slow-collate", "Wrong.", "Do it.", gain=3.0, margin=margin)
     names = [finding.name for finding in beyond_noise([timed, timed], floor, "A loop differed.")]
     assert names == (["slow-collate"] * 2 if margin >= 1 + floor else [NOT_SURE])
-
-
-def test_uncertain_findings_say_so() -> None:
-    timed = [Finding(name, "Wrong.", "Do it.", margin=1.1) for name in ("waiting", "stragglers")]
-    (unsure,) = beyond_noise(timed, 0.5, "A loop differed.")
-    assert unsure.severity == "unsure"
-    assert unsure.problem == "Not sure about waiting, stragglers: the machine is too noisy."
-    assert "quiet machine" in str(unsure.fix)
-    assert unsure.evidence == "A loop differed."

@@ -1,7 +1,6 @@
 """The page of a recording: its content, and how a browser shows it."""
 
 import itertools
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,6 @@ from tests.browsing import NARROW, WIDTH
 from tests.tools.advise.recordings import recording_of
 
 
-@pytest.mark.slow
-def test_ten_thousand_batches_fit_into_400_kilobytes() -> None:
-    assert len(page_of(contents(recording_of(10_000))).encode()) < 400_000
-
-
 def test_the_page_is_self_contained() -> None:
     page = page_of(contents(recording_of(20)))
     assert not re.findall(r"https?://|src=|@import|url\(", page)
@@ -34,23 +28,16 @@ def test_recorded_text_cannot_end_the_script() -> None:
     assert "alert(1)" not in page_of(contents(recording))
 
 
-@pytest.mark.parametrize(
-    ("slow", "workers", "cause", "words"),
-    [
-        (0.3, 2, "order", "mostly for a late batch"),
-        (0.0, 2, "fetch", "mostly for fetch"),
-        (0.1, 6, "order", "mostly for a late batch"),
-    ],
-)
-def test_the_verdict_names_the_main_cause_in_the_timeline(slow: float, workers: int, cause: str, words: str) -> None:
-    recording = recording_of(300, slow=slow, workers=workers)
+@pytest.mark.parametrize(("slow", "cause"), [(0.3, "order"), (0.0, "fetch")])
+def test_the_verdict_names_the_main_cause_in_the_timeline(slow: float, cause: str) -> None:
+    recording = recording_of(300, slow=slow, workers=2)
     shown_page = contents(recording)
     shown: dict[str, int] = dict.fromkeys(CAUSES, 0)
     waited = recording.rows["got"] - recording.rows["asked"]
     for place, wait in zip(itertools.accumulate(shown_page["rows"]["cause"]), waited.tolist(), strict=True):
         shown[CAUSES[place]] += wait
     assert max(shown, key=shown.__getitem__) == cause
-    assert words in shown_page["verdict"]
+    assert ("late batch" if cause == "order" else cause) in shown_page["verdict"]
 
 
 def test_advice_and_a_comparison_are_on_the_page() -> None:
@@ -71,58 +58,25 @@ def test_a_recording_without_batches_is_shown() -> None:
     assert "feedline report" in page_of(contents(empty))
 
 
-def test_values_that_browsers_cannot_read_become_text() -> None:
-    recording = recording_of(20)
-    odd: dict[Any, Any] = {"scale": math.nan, ("odd", 1): [math.inf], "name": "g\u00e4ns \udcff"}  # set by a user
-    recording.settings.update(odd)
-    assert page_of(contents(recording))
-
-
-# -- in a browser -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def recording() -> Recording:
-    return recording_of(600)
-
-
-@pytest.fixture(scope="module")
-def file(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(page_of(contents(recording)), "utf-8")
-    return path
-
-
-@pytest.fixture
-def page(request: pytest.FixtureRequest, window: Any, file: Path) -> Any:
-    """The page, opened in a window of the given width."""
-    window.set_viewport_size({"width": getattr(request, "param", WIDTH), "height": 900})
-    window.goto(file.as_uri())
-    window.wait_for_selector("html[data-ready=yes]")
-    return window
-
-
-@pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
-def test_figures_on_the_page_equal_those_of_the_recording(page: Any, recording: Recording) -> None:
+@pytest.mark.slow
+def test_figures_and_predictions_on_the_page_equal_those_of_the_recording(window: Any, tmp_path: Path) -> None:
+    recording = recording_of(600)
+    (tmp_path / "report.html").write_text(page_of(contents(recording)), "utf-8")
+    page = window
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("html[data-ready=yes]")
+    for width in (NARROW, WIDTH):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
     stats = recording.stats()
     assert page.inner_text("#verdict") == stats.verdict
     figures = page.inner_text("#figures")
     assert f"{stats.total.samples_per_s:,.0f}" in figures
     assert f"{100 * stats.total.stall:.0f} %" in figures
-    assert "600" in figures
-    for share in stats.total.worker_utilisation:
-        assert f"{100 * share:.0f} %" in page.inner_text("#workers")
     longest = max(stats.total.waits, key=lambda cause: stats.total.waits[cause])
     first = page.inner_text("#waits tbody tr:first-child")
     assert page.evaluate("MEANING")[longest] in first
 
-
-@pytest.mark.parametrize("page", [WIDTH, NARROW], indirect=True)
-def test_the_page_is_not_wider_than_the_window(page: Any) -> None:
-    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
-
-
-def test_predictions_on_the_page_equal_the_computed_ones(page: Any, recording: Recording) -> None:
     run = RecordedRun(recording)
     grid = run.grid()
     lines = page.query_selector_all("#grid tbody tr")
@@ -131,10 +85,5 @@ def test_predictions_on_the_page_equal_the_computed_ones(page: Any, recording: R
     table = {(int(line[0]), head): cell for line in shown for head, cell in zip(heads, line, strict=True)}
     for one in [*grid, *run.twice_as_fast()]:
         assert table[one.workers, one.change].startswith(f"{one.samples_per_s:,.0f} (")
-    (same,), best = [one for one in grid if one.is_recorded], run.best(grid)
-    assert page.inner_text("#grid .recorded") == table[same.workers, same.change]
-    assert page.inner_text("#grid .best") == table[best.workers, best.change]
-    assert page.inner_text("#chosen") == f"Best: {run.compared(best)}"
-    error = abs(same.samples_per_s / run.samples_per_s - 1)
-    assert f"the prediction is {100 * error:.1f} % off" in page.inner_text("#simulated")
-    assert "up to 500 batches" in page.inner_text("#simulated")
+    assert page.inner_text("#chosen") == f"Best: {run.compared(run.best(grid))}"
+    assert all(sentence in page.inner_text("#simulated") for sentence in run.assumptions(grid))

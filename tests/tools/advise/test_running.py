@@ -11,7 +11,7 @@ import feedline
 from feedline.errors import BadOption, BadRecording
 from feedline.insight.histogram import Spread
 from feedline.insight.recording import Recording
-from feedline.insight.stats import Period, SlowSample, Stats
+from feedline.insight.stats import Period, Stats
 from feedline.tools.advise.finding import Findings
 from feedline.tools.advise.running import find, of_recording
 from tests.tools.advise.measurements import MIB
@@ -58,14 +58,11 @@ STRAGGLING = {"fetch": Spread(100, 0.2, 0.1, 0.12, 2.0)}
 PROBLEMS: list[tuple[dict[str, Any], str, float | None]] = [
     ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4, "cpu_s": 0.04}, "too-few-workers", 2.0),
     ({"waits": {"fetch": 30.0}, "workers": 0, "busy_s": 0.3, "cpu_s": 0.03}, "too-few-workers", 4.0),
-    ({"waits": {"order": 10.0}, "workers": 2, "busy_s": 0.4, "cpu_s": 0.04}, "too-few-workers", 2.0),
     ({"waits": {"order": 10.0}, "workers": 2, "busy_s": 0.4, "stages": STRAGGLING}, "too-few-workers", None),
     # What samples that compute gain from more workers depends on memory, locks and other programs: tune measures it.
     ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4, "cpu_s": 0.4}, "too-few-workers", None),
-    ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", None),
     # More workers than cores help only if they sleep.
     ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "settings": {"cores": 4}}, "slow-samples", None),
-    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "cpu_s": 0.76, "settings": {"cores": 4}}, "slow-samples", None),
     ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "cpu_s": 0.08, "settings": {"cores": 4}}, "too-few-workers", 2.0),
     ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "settings": {"local_ranks": 2}}, "slow-samples", None),
     ({"busy_s": 0.08}, "too-many-workers", None),
@@ -73,10 +70,8 @@ PROBLEMS: list[tuple[dict[str, Any], str, float | None]] = [
     ({"waits": {"order": 5.0}, "busy_s": 0.3, "stages": STRAGGLING}, "stragglers", 1.5),
     ({"waits": {"start": 10.0}, "is_second": True, "settings": {"persistent": False}}, "workers-restarted", 2.0),
     ({"waits": {"collate": 10.0}, "busy_s": 0.8, "stages": {"collate": steady(0.5)}}, "slow-collate", 2.0),
-    ({"waits": {"write": 10.0}, "busy_s": 0.8, "stages": {"write": steady(0.5)}}, "slow-collate", 2.0),
     ({"waits": {"slot": 10.0}}, "held-batches", 2.0),
     ({"counters": {"overflowed_batches": 60}}, "held-batches", None),
-    ({"counters": {"copied_batches": 60}}, "held-batches", None),
     ({"waits": {"device": 10.0}}, "late-copies", 2.0),
     ({"waits": {"deliver": 10.0}}, "slow-delivery", 2.0),
     ({"growth": 30.0 * MIB}, "memory-growth", None),
@@ -100,35 +95,18 @@ def test_findings_without_a_gain_are_not_reported() -> None:
     assert found({"start": 10.0}, is_second=True) == [], "workers are persistent: this was the first of several epochs"
 
 
-@pytest.mark.parametrize(
-    ("moves", "code"),
-    [(False, "DataLoader(dataset, seed=0)  # or in_order=False"), (True, "DataLoader(dataset, in_order=False)")],
-)
-def test_stragglers_are_named_and_a_seed_is_advised_unless_tasks_already_move(moves: bool, code: str) -> None:
-    setup: dict[str, Any] = {"busy_s": 0.3, "stages": STRAGGLING, "settings": {"moves": moves}}
-    late = stats_of({"order": 5.0}, **setup, slowest_samples=(SlowSample(17, 2.0, 1),))
-    (finding,) = find(late)
-    assert finding.code == code
-    assert "17 (2.0 s)" in finding.evidence
-    assert ("seed=" in (finding.fix or "")) is not moves
-    assert ("seed=" in late.verdict) is not moves
-
-
 def test_only_faults_are_reported_for_a_few_batches() -> None:
     few = Stats(Period(5, 10, 9.0, 0.9, waits={"fetch": 8.0}), None, Period(), {**COUNTERS, "failures": 1}, SETTINGS)
     assert [finding.name for finding in find(few)] == ["failing-samples"]
 
 
-@pytest.mark.parametrize("body_s", [0.1, 1e-5])
-@pytest.mark.parametrize("computing", [0.1, 1.0])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_finding_and_verdict_name_the_same_number_of_workers(workers: int, computing: float, body_s: float) -> None:
-    setup: dict[str, Any] = {"workers": workers, "busy_s": 0.4, "cpu_s": 0.4 * computing, "body_s": body_s}
+@pytest.mark.parametrize(("workers", "computing"), [(0, 1.0), (2, 0.1)])
+def test_finding_and_verdict_name_the_same_number_of_workers(workers: int, computing: float) -> None:
+    setup: dict[str, Any] = {"workers": workers, "busy_s": 0.4, "cpu_s": 0.4 * computing}
     waiting = stats_of({"fetch": 20.0}, **setup, settings={"cores": 4})
     (finding,) = find(waiting)
     assert finding.name == "too-few-workers"
     assert str(finding.fix) in waiting.verdict
-    assert f"Use {str(finding.code).partition('num_workers=')[2].rstrip(')')} worker" in waiting.verdict
 
 
 # -- loaders and recordings --------------------------------------------------------------------------------------------

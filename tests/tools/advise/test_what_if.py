@@ -9,7 +9,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import feedline
@@ -20,7 +19,6 @@ from feedline.tools.advise.what_if import RecordedRun
 from tests.tools.advise.recordings import recording_of
 
 MS = 1_000_000
-MOMENTS = ("given", "began", "finished", "came", "asked", "got")
 
 
 def regular(
@@ -30,7 +28,6 @@ def regular(
     step_ms: float = 10,
     batches: int = 100,
     cores: int = 8,
-    start_ms: int = 0,
     computing: float | None = None,
     queued: float = 0.0,
 ) -> Recording:
@@ -42,7 +39,7 @@ def regular(
     apart = max(busy // workers, int(step_ms * MS)) if workers else busy + int(step_ms * MS)
     rows = []
     for number in range(batches):
-        got = (number + 1) * apart + start_ms * MS
+        got = (number + 1) * apart
         asked = got - apart + int(step_ms * MS)
         moments = {"given": got - busy, "began": got - busy, "finished": got, "came": got, "asked": asked, "got": got}
         known = {"body": int(step_ms * MS) if number else -1, "first": int(number < workers)}
@@ -58,17 +55,7 @@ def regular(
     )
 
 
-def joined(first: Recording, second: Recording, *, later_ms: int, **changed: int) -> Recording:
-    """Return both recordings as one, with the second that much later and some of its columns increased."""
-    for name in MOMENTS:
-        second.rows[name] += later_ms * MS
-    for name, more in changed.items():
-        second.rows[name] += more
-    first.rows = {name: np.concatenate([column, second.rows[name]]) for name, column in first.rows.items()}
-    return first
-
-
-@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+@pytest.mark.parametrize("workers", [0, 1, 4])
 def test_without_changes_the_recorded_figures_are_predicted(workers: int) -> None:
     run = RecordedRun(regular(workers=workers))
     predicted = run.predict()
@@ -82,14 +69,10 @@ def test_without_changes_the_recorded_figures_are_predicted(workers: int) -> Non
     ("changes", "apart_ms"),
     [
         ({"workers": 0}, 50),
-        ({"workers": 1}, 40),
         ({"workers": 4}, 10),
-        ({"workers": 8}, 10),
         ({"workers": 8, "speedup": "training step"}, 5),
-        ({"workers": 0, "speedup": "training step"}, 45),
         ({"speedup": "training step"}, 20),
         ({"speedup": "batches"}, 10),
-        ({"workers": 0, "speedup": "batches"}, 30),
     ],
 )
 # Any: arguments of `predict`.
@@ -102,17 +85,6 @@ def test_without_order_a_late_batch_does_not_delay_others() -> None:
     assert run.predict(in_order=False).samples_per_s > 1.03 * run.predict().samples_per_s
 
 
-def test_the_start_of_an_epoch_is_left_out() -> None:
-    recording = regular(workers=2, start_ms=60_000)
-    assert RecordedRun(recording).samples_per_s == pytest.approx(100, rel=0.01)
-    # Another epoch, after a minute of something else.
-    recording = joined(recording, regular(workers=2, start_ms=60_000), later_ms=120_000, epoch=1)
-    recording.epochs = [EpochSpan(0, 0, 0, 0), EpochSpan(1, 62_000 * MS, 0, 100)]
-    run = RecordedRun(recording)
-    assert run.samples_per_s == pytest.approx(100, rel=0.01)
-    assert run.predict().samples_per_s == pytest.approx(100, rel=0.01)
-
-
 # -- more workers than cores ------------------------------------------------------------------------------------------
 
 
@@ -120,23 +92,9 @@ def test_the_start_of_an_epoch_is_left_out() -> None:
     ("recorded", "workers", "batches_per_s"),
     [
         ({"workers": 2, "cores": 2}, 8, 50),  # they compute, as far as is known
-        ({"workers": 2, "cores": 2, "computing": 1.0}, 8, 50),
         ({"workers": 2, "cores": 2, "computing": 0.05}, 4, 100),
         # Workers that shared cores while they were recorded are faster alone.
         ({"workers": 8, "cores": 2, "batch_ms": 160, "step_ms": 1, "batches": 200}, 2, 50),
-        (
-            {
-                "workers": 8,
-                "cores": 2,
-                "batch_ms": 160,
-                "step_ms": 1,
-                "batches": 200,
-                "computing": 0.25,
-                "queued": 0.75,
-            },
-            2,
-            50,
-        ),
         # Other programs used the cores for half of the time, and will again.
         ({"workers": 2, "cores": 2, "computing": 0.05, "queued": 0.5}, 1, 25),
     ],
@@ -157,6 +115,18 @@ def test_extremely_long_batches_are_cut() -> None:
     assert predicted.samples_per_s == pytest.approx(2 * 100 / 40, rel=0.1), "one in a hundred takes 40 s"
 
 
+def test_assumptions_are_listed() -> None:
+    def assumed(recording: Recording, workers: int) -> str:
+        run = RecordedRun(recording)
+        return " ".join(run.assumptions([run.predict(workers=workers)]))
+
+    assert "share 2 cores" in assumed(regular(cores=2), 8)
+    assert "as measured" in assumed(regular(workers=2, cores=2, computing=1.0), 8)
+    assert assumed(regular(workers=2, cores=2, computing=0.05), 4) == "", "there are enough cores"
+    assert "without workers" in assumed(regular(workers=0), 2)
+    assert "rough" in assumed(regular(batch_ms=0.5), 2)
+
+
 # -- several settings -------------------------------------------------------------------------------------------------
 
 
@@ -167,10 +137,6 @@ def test_the_grid_has_the_recorded_setting_and_the_best_has_no_more_workers_than
     assert {(one.prefetch, one.in_order) for one in grid} == {(2, True), (8, True), (2, False)}
     assert [(one.workers, one.prefetch, one.in_order) for one in grid if one.is_recorded] == [(3, 2, True)]
     assert (run.best(grid).workers, run.best(grid).prefetch) == (4, 2)
-    faster = run.twice_as_fast()
-    assert {(one.workers, one.speedup) for one in faster} == {
-        (count, speedup) for count in (0, 1, 2, 3, 4, 8) for speedup in ("training step", "batches")
-    }
 
 
 @pytest.mark.parametrize("recording", [Recording(), regular(batches=8)], ids=["nothing", "few"])
@@ -179,7 +145,7 @@ def test_rejects_recordings_that_are_too_short(recording: Recording) -> None:
         RecordedRun(recording)
 
 
-@pytest.mark.parametrize(("name", "value"), [("workers", 10**6), ("workers", -1), ("prefetch", -1)])
+@pytest.mark.parametrize(("name", "value"), [("workers", 10**6), ("prefetch", -1)])
 def test_rejects_impossible_settings(name: str, value: int) -> None:
     recording = regular()
     recording.settings[name] = value
@@ -230,7 +196,7 @@ def recorded(dataset: Sleeper, path: Path, *, workers: int, engine: Any, in_orde
         *(
             (kind, before, after, {})
             for kind in ("fixed", "spread", "stragglers")
-            for before, after in ((1, 4), (4, 1), (2, 3), (2, 0))
+            for before, after in ((1, 4), (2, 0))
         ),
     ],
 )

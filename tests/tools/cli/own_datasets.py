@@ -37,10 +37,3 @@ class HangingInWorkers(Ready):
             sys.stderr.write(f"worker {os.getpid()}\n")
             threading.Event().wait()
         return super().__getitem__(index)
-
-
-class RaisingInWorkers(Ready):
-    def __getitem__(self, index: int) -> NDArray[np.float32]:
-        if os.getpid() != MAIN_PID:
-            raise OSError("the file is locked")
-        return super().__getitem__(index)

@@ -35,6 +35,7 @@ def test_the_quick_set_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
 # -- the user's own dataset --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_user_dataset_is_measured_beside_torch(tmp_path: Path) -> None:
     rows, picture = tmp_path / "rows.jsonl", tmp_path / "bench.svg"
     done = run_quietly(
@@ -56,14 +57,3 @@ def test_a_user_dataset_is_measured_beside_torch(tmp_path: Path) -> None:
     assert all(row["peak_pss_mb"] > 0 for row in found)
     texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
     assert {"torch", *engines, "workers", "Throughput, samples/s", "Memory of all processes, MB"} <= set(texts)
-
-
-def test_a_setting_that_raises_is_skipped_and_the_others_are_measured() -> None:
-    arguments = ("--workers", 0, 1, "--rounds", 1, "--seconds", 100, "--json")
-    done = run_quietly("bench", f"{OWN}:RaisingInWorkers", *arguments)
-    assert done.returncode == 0
-    sides = {row["side"] for row in map(json.loads, done.stdout.splitlines()) if row["kind"] == "summary"}
-    assert sides == {"torch", "feedline/inline", "feedline/thread"}
-    skipped, _, error = done.stderr.partition(": ")  # the best setting, with which more prefetching is tried, differs
-    assert skipped.startswith("Skipped 1 worker (torch), 1 worker (process)")
-    assert error == "OSError: the file is locked\n"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import webdataset
 from PIL import Image
 
 from feedline.tools.write.inspection import inspect
-from tests.tools.cli.packing import fails, run
+from tests.tools.cli.packing import run
 from tests.tools.write.stores import read, without_workers
 
 
@@ -41,7 +40,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
     return [line for line in lines if line.startswith("loader = feedline.Loader(")][-1]
 
 
-@pytest.mark.parametrize("options", [[], ["--samples-per-shard", "1"], ["--samples-per-shard", "5"]])
+@pytest.mark.parametrize("options", [[], ["--samples-per-shard", "5"]])
 @pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # webdataset's
@@ -63,30 +62,3 @@ def test_jpeg_and_png_in_tar_files(
     assert {sample[kind].shape[2] for sample, kind in zip(samples, kinds, strict=True)} == {3}
     run(out, tmp_path / "again.lmdb")
     assert read(tmp_path / "again.lmdb") == read(out)
-
-
-@pytest.fixture
-def colours(tmp_path: Path) -> Path:
-    """Pictures of one size, in all colour modes that cameras, scanners and drawing programs produce."""
-    root = tmp_path / "colours"
-    root.mkdir()
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 20, 3), np.uint8))
-    for number, mode in enumerate(("RGB", "L", "RGBA", "P", "CMYK", "1", "LA")):
-        image.convert(mode).save(root / f"{number}.{'jpg' if mode in ('RGB', 'L', 'CMYK') else 'png'}")
-    return root
-
-
-def test_pictures_of_different_sizes_are_named_or_skipped(
-    tmp_path: Path, colours: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number in range(20, 35):
-        Image.new("RGB", (number, 16)).save(colours / f"9{number}.png")
-    message = fails(capsys, colours, tmp_path / "a.h5", "--encode", "raw")
-    assert re.search(r"\(16, 20, 3\) in sample 0 \(.*/0.jpg\), and .*\(16, 21, 3\) in sample 8 \(.*/921.png\)", message)
-    assert "--resize" in message
-    run(colours, tmp_path / "a.h5", "--encode", "raw", "--on-error", "skip")
-    output = capsys.readouterr().out
-    assert "8 samples, " in output
-    assert "14 samples were left out:" in output
-    assert "... and 4 more" in output
-    assert re.search(r"  sample 8 \(.*921.png\): its field 'image' is a uint8 array of shape \(16, 21, 3\)", output)

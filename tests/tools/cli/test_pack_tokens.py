@@ -10,7 +10,6 @@ import pytest
 
 from feedline.text import TokenDataset, verify
 from feedline.tools.cli.main import main
-from tests import program_server
 from tests.own_module import own_module
 from tests.tools.cli.packing import fails, run
 
@@ -56,23 +55,6 @@ def test_options_are_applied(module: str, capsys: pytest.CaptureFixture[str]) ->
     run(f"{module}:texts", "--tokens", "out", "--tokenizer", f"{module}:encode", "--overwrite")
 
 
-# In a program of its own: a local cluster ends with the program that started it.
-ON_RAY = """
-import sys
-from feedline.tools.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.ray
-def test_tokens_are_packed_on_a_ray_cluster(module: str, tmp_path: Path) -> None:
-    command = [f"{module}:texts", "--tokens", "a.bin", "--tokenizer", f"{module}:encode", "--quiet"]
-    options = ["--workers", "2", "--engine", "ray"]
-    ended = program_server.run(ON_RAY, "pack", *command, *options, cwd=tmp_path, timeout_s=250, finalizes=True)
-    assert ended.returncode == 0, ended.stderr
-    assert texts("a.bin") == [f"text {number}" for number in range(300)]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -80,7 +62,6 @@ def test_tokens_are_packed_on_a_ray_cluster(module: str, tmp_path: Path) -> None
         (("M:texts", "out.h5", "--tokenizer", "M:encode"), "--tokenizer does not apply to OUT"),
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--shard-size", "5M"), "--shard-size does not"),
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:number"), "which is not a tokenizer"),
-        (("M:texts", "--tokens", "a.bin", "--tokenizer", "none.json"), "no file none.json"),
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--append-eos", "auto"), "which one it is"),
     ],
 )
@@ -90,22 +71,6 @@ def test_options_that_do_not_fit_together_are_rejected(
     message_shown = fails(capsys, *(option.replace("M:", f"{module}:") for option in options))
     assert message in " ".join(message_shown.split())
     assert os.listdir() == [f"{module}.py"] or "__pycache__" in os.listdir()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--tokens", "a.bin", "--append-eos", "end"), "'end' is neither a token id nor auto"),
-        ((), "one of the arguments OUT --tokens is required"),
-        (("out.h5", "--tokens", "a.bin"), "not allowed with argument"),
-    ],
-)
-def test_wrong_arguments_print_the_usage(
-    module: str, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["pack", f"{module}:texts", *options])
-    assert message in capsys.readouterr().err
 
 
 def test_a_tokenizer_file_is_used_and_recorded(module: str, capsys: pytest.CaptureFixture[str]) -> None:

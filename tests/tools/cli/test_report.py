@@ -17,7 +17,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["run.json", "run.1.json.gz", "[red]data:train.json"])
+@pytest.mark.parametrize("name", ["run.1.json.gz", "[red]data:train.json"])
 def test_the_page_is_written_next_to_the_recording(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     recording = recording_of(60)
     recording.save(name)
@@ -39,10 +39,9 @@ def test_page_and_trace_are_written_to_the_given_paths(folder: Path) -> None:
     assert sum(event["name"].startswith("batch ") and event["ph"] == "X" for event in events) == 20
 
 
-@pytest.mark.parametrize("content", [None, "", "{}", "no JSON", '{"format": "feedline recording"'])
-def test_files_that_are_not_recordings_are_refused(content: str | None, capsys: pytest.CaptureFixture[str]) -> None:
-    if content is not None:
-        Path("run.json").write_text(content)
+@pytest.mark.parametrize("content", ["{}", "no JSON"])
+def test_files_that_are_not_recordings_are_refused(content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.json").write_text(content)
     assert main(["report", "run.json"]) == 1
     assert "run.json" in capsys.readouterr().err
     assert not Path("run.html").exists()

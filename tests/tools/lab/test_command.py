@@ -40,7 +40,7 @@ class Dataset:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "view", "least"),  # the fork server and the run, and its workers or the process that probes a dataset
-    [(signal.SIGINT, "faults", 4), (signal.SIGKILL, "faults", 4), (signal.SIGKILL, "your_dataset", 3)],
+    [(signal.SIGINT, "faults", 4), (signal.SIGKILL, "your_dataset", 3)],
 )
 def test_a_stopped_lab_leaves_no_process_behind(number: signal.Signals, view: str, least: int, tmp_path: Path) -> None:
     pipe, file = tmp_path / "pipe", tmp_path / "probed.py"

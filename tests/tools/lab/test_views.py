@@ -21,7 +21,8 @@ from feedline.tools.measure.target import target_of
 BY_NAME = {view.name: view for view in VIEWS}
 INLINE = ("batching", "samplers", "collate", *(() if torch.cuda.is_available() else ("transfer",)))
 """Views that start no process; without a GPU, a recorded transfer is shown."""
-USERS = {"dataset", "dataset_of_arrays", "labels", "lengths", "paths", "rank", "MyDataset", "train_step"} | {
+USERS = {"dataset", "dataset_of_arrays", "labels", "lengths", "paths", "rank", "MyDataset"} | {
+    "train_step",
     "as_list",
     "open_slowly",
 }
@@ -83,10 +84,6 @@ def indices(event: dict[str, Any]) -> list[list[int]]:
     return [[int(text) for text, _ in boxes] for _, boxes in event["rows"]]
 
 
-def flat(rows: list[list[int]]) -> list[int]:
-    return [index for row in rows for index in row]
-
-
 def test_views_have_unique_names_short_notices_and_something_to_look_for() -> None:
     assert len(BY_NAME) == len(VIEWS) == 10
     for view in VIEWS:
@@ -101,44 +98,6 @@ def test_every_preset_shows_a_picture(name: str) -> None:
 
 
 # -- batching, samplers, collate --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("samples", "size", "drop", "count", "last"),
-    [(50, 8, False, 7, 2), (50, 8, True, 6, 8), (3, 8, True, 0, 0), (1, 1, False, 1, 1)],
-)
-def test_batching_counts_batches(samples: int, size: int, drop: bool, count: int, last: int) -> None:
-    events = events_of("batching", samples=samples, batch_size=size, drop_last=drop)
-    assert figures_of(events)["batches"] == count
-    if count:
-        drawn = indices(picture(events, "epoch 0"))
-        assert (len(drawn), len(drawn[-1])) == (count, last)
-        assert len(flat(drawn)) == len(set(flat(drawn))) == samples - figures_of(events)["samples left out"]
-
-
-def test_colours_of_batching_stand_for_parts_of_the_dataset_and_only_shuffled_epochs_differ() -> None:
-    for shuffle in (True, False):
-        events = events_of("batching", samples=20, shuffle=shuffle)
-        assert (indices(picture(events, "epoch 0")) != indices(picture(events, "epoch 1"))) == shuffle
-        parts = {shade: text for text, shade in picture(events, "epoch 0")["legend"]}
-        for index, shade in [box for _, boxes in picture(events, "epoch 0")["rows"] for box in boxes]:
-            first, last = [int(word) for word in parts[shade].split() if word.isdigit()]
-            assert first <= int(index) <= last
-
-
-def test_ranks_share_an_epoch() -> None:
-    events = events_of("samplers", ranks=3, batch_size=8)
-    seen = [set(flat(indices(picture(events, f"rank {rank}")))) for rank in range(3)]
-    assert set.union(*seen) == set(range(96))
-    assert sum(map(len, seen)) == 96
-
-
-def test_stratified_batches_have_the_mixture_of_the_dataset() -> None:
-    spread = {}
-    for sampler in ("random", "stratified"):
-        rows = picture(events_of("samplers", sampler=sampler), "classes")["rows"]
-        spread[sampler] = sum(int(most) - int(fewest) for *_, fewest, _, most in rows)
-    assert spread["stratified"] <= 4 < spread["random"]
 
 
 def test_forgetting_set_epoch_repeats_the_order_only_with_torchs_sampler() -> None:
@@ -160,39 +119,17 @@ def test_pipeline_shows_the_memory_the_worker_wrote_to() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("happens", "lost", "skipped"), [("kill", 1, 0), ("all of them", 2, 1)])
-def test_faults_lose_only_the_reported_sample(happens: str, lost: int, skipped: int) -> None:
-    events = events_of("faults", happens=happens)
+def test_faults_lose_only_the_reported_sample() -> None:
+    events = events_of("faults", happens="all of them")
     figures = figures_of(events)
-    assert (figures["workers replaced"], figures["samples skipped"]) == (lost, skipped)
+    assert (figures["workers replaced"], figures["samples skipped"]) == (2, 1)
     assert figures["samples made again"] > 0
     assert "was killed by signal 9" in picture(events, "log")["rows"][0][1]
-    named = f"{skipped} skipped by name" if skipped else "none missing"
-    assert f"{288 - skipped} samples delivered, 0 repeated, {named}" in events[-1]["text"]
-
-
-@pytest.mark.slow
-def test_the_timeline_shows_every_worker() -> None:
-    events = events_of("workers", workers=3)
-    for name in ("feedline", "torch"):
-        drawn = picture(events, name)
-        assert drawn["lanes"] == ["training", "worker 0", "worker 1", "worker 2"]
-        assert {span[0] for span in drawn["spans"]} == {0, 1, 2, 3}
-        assert all(0 <= begin <= end for _, begin, end, _, _ in drawn["spans"])
-    assert figures_of(events)["samples/s"] > 0
-    assert {one["name"] for one in picture(events, "curve")["series"]} > {"this run"}
-
-
-@pytest.mark.slow
-def test_a_python_list_grows_in_workers_and_a_shared_one_does_not() -> None:
-    growth = picture(events_of("memory"), "growth")["series"]
-    grown = {one["name"]: one["y"][-1] for one in growth}
-    assert grown["a Python list"] > 10
-    assert grown["feedline.share"] < grown["a Python list"] / 4
+    assert "287 samples delivered, 0 repeated, 1 skipped by name" in events[-1]["text"]
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("problem", ["big pickles", "restarts every epoch", "leaking worker", "stragglers"])
+@pytest.mark.parametrize("problem", ["big pickles", "leaking worker", "stragglers"])
 def test_the_fix_of_each_problem_shows(problem: str) -> None:
     def is_seen() -> bool:
         figures = figures_of(events_of("bottlenecks", problem=problem))
@@ -205,17 +142,12 @@ def test_the_fix_of_each_problem_shows(problem: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: nothing recorded is shown")
 def test_a_machine_without_a_gpu_shows_the_recorded_path_of_a_batch_and_says_so() -> None:
-    middle = {True: ["Pinned CPU memory"], False: ["Pageable CPU memory", "Staging buffer"]}
-    ways = {True: ["pinned", "non_blocking", "device="], False: ["pageable", "device="]}
-    for pin in (True, False):
+    for pin, middle in ((True, ["Pinned CPU memory"]), (False, ["Pageable CPU memory", "Staging buffer"])):
         events = events_of("transfer", pin=pin)
         assert {"kind": "say", "text": "This machine has no GPU: the lab shows a recorded run."} in events
         drawn = picture(events, "path")
         assert "recorded on" in drawn["title"]
-        assert [name for name, _ in drawn["stations"]] == [*middle[pin], "GPU memory"]
-        assert drawn["stations"][-1][1].endswith(" GB/s")
-        assert drawn["reached"] == len(drawn["stations"]) - 1  # the whole path is drawn
-        assert [one["name"] for one in events if one["kind"] == "lanes"] == ways[pin]
+        assert [name for name, _ in drawn["stations"]] == [*middle, "GPU memory"]
 
 
 # -- the user's own dataset -------------------------------------------------------------------------------------------
@@ -231,14 +163,6 @@ class Steady:
     def __getitem__(self, index):
         return float(index)
 
-class Raising(Steady):
-    def __getitem__(self, index):
-        raise ValueError("no picture of mine")
-
-class Spotty(Steady):
-    def __getitem__(self, index):
-        return 1 / (index % 7)
-
 def reversed_pairs(samples):
     return samples[::-1]
 
@@ -246,7 +170,6 @@ def make_loader():
     return DataLoader(Steady(), 8, collate_fn=reversed_pairs)
 
 steady = dataset = Steady()
-loader = DataLoader(Steady(), 8, num_workers=1)
 single = DataLoader(Steady(), batch_size=None)
 ours = feedline.DataLoader(Steady(), 8)
 """
@@ -271,7 +194,7 @@ def made_by(source: str, batch_size: int | None = None) -> tuple[Any, Any]:
     return opened, made["loader"]
 
 
-@pytest.mark.parametrize("name", ["Steady", "steady", "dataset", "loader", "make_loader", "single", "ours"])
+@pytest.mark.parametrize("name", ["Steady", "steady", "make_loader", "single", "ours"])
 def test_copied_code_gives_the_batches_of_the_dataset_or_loader(file: Path, name: str) -> None:
     opened, loader = made_by(f"{file}:{name}")
     assert isinstance(loader, feedline.DataLoader)
@@ -280,25 +203,3 @@ def test_copied_code_gives_the_batches_of_the_dataset_or_loader(file: Path, name
         assert not isinstance(loader.dataset, type(opened))
     else:
         assert sorted(value for batch in loader for value in batch.tolist()) == list(range(64))
-
-
-@pytest.mark.slow
-def test_a_dataset_that_raises_is_reported_with_the_users_traceback(file: Path) -> None:
-    view = BY_NAME["your_dataset"]
-    error = [event for event in Run(view, view.read({"source": f"{file}:Raising"})).events() if event][-1]
-    assert error["kind"] == "error"
-    assert "no picture of mine" in error["more"]
-
-
-@pytest.mark.real_time
-def test_the_example_has_a_problem_and_its_fix_helps() -> None:
-    def is_seen() -> bool:
-        events = events_of("your_dataset", try_all=True)
-        assert ". waiting (" in picture(events, "findings")["texts"][0]
-        assert picture(events, "waits")["bars"]
-        assert [one["name"] for one in picture(events, "curve")["series"]] == ["process", "thread"]
-        before, after, tuned = picture(events, "tried")["bars"]
-        assert (before[0], after[0], tuned[0]) == ("as it is", "finding 1: waiting", "the tuner's choice")
-        return bool(after[1] > 2 * before[1])
-
-    assert any(is_seen() for _ in range(3))  # other programs may use the cores during one of the runs

@@ -30,11 +30,6 @@ class Raising(Base):
         raise KeyError(f"no sample {index}")
 
 
-class Leaving(Base):
-    def __getitem__(self, index: int) -> Any:
-        sys.exit("that is all")
-
-
 class Hanging(Base):
     def __getitem__(self, index: int) -> Any:
         return self.wait_for_ever()
@@ -43,22 +38,9 @@ class Hanging(Base):
         threading.Event().wait()
 
 
-class HangingLater(Base):
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(1e-3)
-        if threading.current_thread() is not threading.main_thread():
-            threading.Event().wait()
-        return super().__getitem__(index)
-
-
 class Crashing(Base):
     def __getitem__(self, index: int) -> Any:
         return ctypes.string_at(8)
-
-
-class Exiting(Base):
-    def __getitem__(self, index: int) -> Any:
-        os._exit(9)
 
 
 class Eating(Base):
@@ -94,32 +76,14 @@ class Empty(Base):
         return 0
 
 
-class NoLength(Base):
-    def __len__(self) -> int:
-        raise OSError("the listing is gone")
-
-
 class EmptyStream:
     def __iter__(self) -> Iterator[int]:
         return iter(())
 
 
-class RaisingStream:
-    def __iter__(self) -> Iterator[int]:
-        raise OSError("the queue is gone")
-
-
 class HangingToBeMade(Base):
     def __init__(self) -> None:
         threading.Event().wait()
-
-
-class Talking(Base):
-    """Prints; its output must not end up in the results."""
-
-    def __getitem__(self, index: int) -> Any:
-        sys.stdout.write("hello\n")
-        return super().__getitem__(index)
 
 
 class Plain(Base):
@@ -135,18 +99,3 @@ class Serious(Base):
 
 
 number = 3
-
-
-class Keeping:
-    """Keeps each sample when it was made."""
-
-    def __init__(self) -> None:
-        self.kept: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return 250
-
-    def __getitem__(self, index: int) -> int:
-        if index not in self.kept:
-            self.kept[index] = sum(number % 7 for number in range(50_000))
-        return self.kept[index]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from feedline.tools.measure import harness
 from feedline.tools.measure.harness import Entry, Figures, Outcome, Settings, Side, Spread
 
@@ -37,17 +35,3 @@ def test_entries_take_turns_and_every_other_round_goes_backwards() -> None:
 
     harness.run_rounds([entry("a"), entry("b")], Settings(rounds=3))
     assert order == ["warm a", "warm b", "a", "b", "b", "a", "a", "b"]
-
-
-def test_measurements_that_others_disturb_are_marked() -> None:
-    loads = iter([0.5, 0.05, None])
-    entry = Entry({}, Side("a"), lambda: {"other_cores": next(loads)})
-    (outcome,) = harness.run_rounds([entry], Settings(rounds=3, max_other_cores=0.1))
-    assert [figures["disturbed"] for figures in outcome.rounds] == [1.0, 0.0, 0.0]
-
-
-def test_load_is_read_before_and_after_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    loads = iter([0.1, 0.4, None, 0.4])
-    monkeypatch.setattr("feedline.tools.measure.load.load_of_others", lambda: next(loads))
-    assert harness.watched(lambda: {"ms": 1.0}) == {"ms": 1.0, "other_cores": 0.4}
-    assert harness.watched(dict)["other_cores"] is None

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
-import io
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import numpy as np
 import pytest
 
-from feedline.datasets import HDF5Dataset
 from feedline.system.timing import Clock
-from feedline.tools.measure.fields import image_size
 from feedline.tools.measure.measured import Samples, SlowRows
 from feedline.tools.measure.opened_files import OpenedFiles
 from feedline.tools.measure.our_source import FileReads
@@ -50,18 +43,12 @@ def rows_of(make: Callable[[], Any]) -> SlowRows:
     return rows
 
 
-@pytest.mark.parametrize(
-    ("kind", "library"),
-    [(slow_files.PandasRows, "pandas"), (slow_files.CSVAgain, "")],
-)
-def test_the_file_that_samples_read_is_timed_with_the_source_that_reads_it(
-    kind: type[slow_files.Rows], library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_that_samples_read_is_timed_with_the_source_that_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.tools.measure.our_source._LEAST_SHARE", 0.0)  # a busy machine distorts shares
     Path("few.csv").write_text("x\n1\n")
-    rows = rows_of(kind)
+    rows = rows_of(slow_files.PandasRows)
     path = os.path.abspath("rows.csv")
-    assert (rows.library, rows.source, rows.path, rows.unused) == (library, "CSVDataset", path, 0)
+    assert (rows.library, rows.source, rows.path, rows.unused) == ("pandas", "CSVDataset", path, 0)
     assert rows.code == f"dataset = feedline.datasets.CSVDataset({path!r})"
     assert rows.row_s is not None
 
@@ -73,22 +60,6 @@ def test_the_fields_and_chunks_of_an_hdf5_file_are_seen() -> None:
     assert rows.code == f"dataset = feedline.datasets.HDF5Dataset({path!r}, fields=('x', 'labels/y'))"
 
 
-class Half(slow_files.PandasRows):
-    """Every other row of the file."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frame = self.frame.iloc[1::2]
-
-    def __len__(self) -> int:
-        return len(self.frame)
-
-
-def test_a_frame_becomes_arrays_unless_a_file_has_the_same_number_of_rows() -> None:
-    rows = rows_of(Half)
-    assert (rows.library, rows.source, rows.path, rows.unused) == ("pandas", "ArrayDataset", "", 0)
-
-
 class More(slow_files.CSVAgain):
     def __len__(self) -> int:
         return slow_files.COUNT + 1
@@ -97,40 +68,13 @@ class More(slow_files.CSVAgain):
         return super().__getitem__(index % slow_files.COUNT)
 
 
-class Damaged(slow_files.LinesAgain):
-    """Reads lines of which some are no JSON."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.path = self.path.rename("rows.arrow")
-
-    def __getitem__(self, index: int) -> Any:
-        with open(self.path) as file:
-            return file.readlines()[index]
-
-
-@pytest.mark.parametrize("kind", [More, Damaged])
-def test_no_source_is_named_that_has_fewer_rows_or_cannot_read_the_file(kind: type[slow_files.Rows]) -> None:
-    rows = rows_of(kind)
+def test_no_source_is_named_that_has_fewer_rows() -> None:
+    rows = rows_of(More)
     assert (rows.source, rows.row_s) == ("", None)
 
 
-class Calls(slow_files.CSVAgain):
-    """Runs so much code of its own that following it would take long."""
-
-    def __getitem__(self, index: int) -> Any:
-        for _ in range(100_000):
-            self.path.split()
-        return super().__getitem__(index)
-
-
-def _chunked() -> HDF5Dataset:
-    return HDF5Dataset(slow_files.write_hdf5())
-
-
-@pytest.mark.parametrize("make", [slow_files.PandasLabels, Calls, slow_files.Mapped, _chunked])
-def test_samples_that_do_not_wait_for_rows_are_left_alone(make: Callable[[], Any]) -> None:
-    assert reads_of(make).rows is None
+def test_samples_that_do_not_wait_for_rows_are_left_alone() -> None:
+    assert reads_of(slow_files.Mapped).rows is None
 
 
 # -- files that are opened again ---------------------------------------------------------------------------------------
@@ -154,48 +98,12 @@ def test_a_file_that_samples_open_again_is_kept_in_its_own_way(kind: type[Any], 
     assert file.again_s > 0
 
 
-def test_nothing_is_patched_and_a_hook_is_set_again() -> None:
-    originals = builtins.open, io.open, np.load, sys.modules["json"].load
-
-    def hook(frame: FrameType, event: str, value: object) -> None:
-        return None
-
-    before = sys.gettrace()
-    sys.settrace(hook)
-    try:
-        reads_of(slow_files.ReopeningJSON)
-        assert sys.gettrace() is hook
-    finally:
-        sys.settrace(before)
-    assert (builtins.open, io.open, np.load, sys.modules["json"].load) == originals
-
-
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_images_are_decoded_at_the_size_of_the_sample() -> None:
     images = reads_of(slow_files.Photos, 8).images
     assert images is not None
     assert (images.library, images.pixels, images.size) == ("Pillow", 1600 * 1200, (slow_files.SIDE, slow_files.SIDE))
     assert (Path(images.path).parent, images.kept) == (Path.cwd(), 1)
-
-
-def test_the_size_of_an_image_leaves_room_for_crops() -> None:
-    """A crop keeps 200 x 150 of 800 x 600 pixels: of an image with 64 x 48, 16 x 12 would be left."""
-    images = reads_of(slow_files.Crops, 8).images
-    assert images is not None
-    assert (images.kept, images.size) == (1 / 16, (4 * 48, 4 * 64))
-
-
-@pytest.mark.parametrize(
-    ("sample", "size"),
-    [
-        ({"x": np.zeros((30, 40, 3)), "y": 1}, (30, 40)),
-        ([np.zeros((3, 30, 40)), np.zeros((8, 8))], (30, 40)),
-        (np.zeros((30, 40)), (30, 40)),
-        (np.zeros(30), None),
-        ("text", None),
-    ],
-)
-def test_the_image_in_a_sample(sample: Any, size: tuple[int, int] | None) -> None:
-    assert image_size(sample) == size

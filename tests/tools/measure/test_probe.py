@@ -5,19 +5,18 @@ The tests check what the probe counts and when it gives up: by a fake clock, not
 
 from __future__ import annotations
 
-import os
 import re
-import select
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.errors import BadOption, DatasetFailed, InternalError
+from feedline.errors import BadOption, DatasetFailed
 from feedline.tools.measure.isolated import TimeBudget
 from feedline.tools.measure.measured import STAGES
 from feedline.tools.measure.probe import probe
+from tests.tools.lab.served import has_ended
 
 HERE = Path(__file__).parent
 AMPLE_S = 60.0
@@ -37,32 +36,20 @@ def test_all_parts_are_measured_in_their_stages() -> None:
     measured = probe(f"{HERE / 'broken.py'}:Plain", seconds=5, on_stage=stages.append)
     assert stages == [stage for stage in STAGES if stage != "loader"]
     assert measured.ended is None
-    assert (measured.making.kind, measured.making.length, measured.making.is_map) == ("Plain", 100, True)
     assert len(measured.samples.seconds) == 100
     assert measured.samples.sample_bytes == 64
     assert measured.batch is not None
-    assert measured.batch.size == 32
-    assert measured.loader is None
 
 
 @pytest.mark.parametrize(
     ("name", "reason", "text", "traceback"),
     [
         ("Raising", "raises", r"None of the 16 samples .* could be made. The first was sample \d+", "in look_up"),
-        ("Leaving", "raises", "None of the 16 samples", "SystemExit: that is all"),
-        ("NoLength", "raises", r"len\(dataset\) failed: OSError: the listing is gone", "in __len__"),
-        ("RaisingStream", "raises", r"iter\(dataset\) failed: OSError: the queue is gone", "in __iter__"),
         ("Empty", "empty", r"is empty: len\(Empty\) is 0", ""),
         ("EmptyStream", "empty", "is empty: it has no samples", ""),
-        (
-            "Hanging",
-            "hangs",
-            r"did not finish within \d+ s, of which it computed \d+\.\d s.*and samples were made",
-            "in wait_for_ever",
-        ),
+        ("Hanging", "hangs", r"did not finish within \d+ s", "in wait_for_ever"),
         ("HangingToBeMade", "hangs", "while it was imported and created", "in __init__"),
         ("Crashing", "crashes", r"was killed by signal 11 \(Segmentation fault\)", "in __getitem__"),
-        ("Exiting", "crashes", "ended its process with status 9", ""),
         ("ForkingAndExiting", "crashes", "ended its process with status 9", ""),
     ],
 )
@@ -83,42 +70,17 @@ def test_a_dataset_that_takes_too_much_memory_is_stopped() -> None:
 def test_processes_started_by_a_dataset_are_stopped(capfd: pytest.CaptureFixture[str]) -> None:
     assert failure("Starting", seconds=SHORT_S).reason == "hangs"
     (pid,) = re.findall(r"pid (\d+)", capfd.readouterr().err)
-    fd = _pidfd(int(pid))
-    if fd is not None:  # killed, and not yet waited for by the process that inherits it
-        with open(fd) as end:
-            assert select.select([end], [], [], 60)[0]
-
-
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
+    assert has_ended(int(pid))
 
 
 def test_a_probe_ends_even_if_forked_processes_hold_its_connection() -> None:
     assert probe(f"{HERE / 'broken.py'}:Forking", seconds=5).ended is None
 
 
-@pytest.mark.slow
-def test_measurements_before_a_hang_are_kept() -> None:
-    measured = probe(f"{HERE / 'broken.py'}:HangingLater", seconds=2)
-    assert measured.batch is not None
-    assert measured.threads.rates == {}
-    assert measured.ended is not None
-    assert "while several threads made samples" in measured.ended
-
-
 def test_rejects_objects_that_are_not_datasets() -> None:
     with pytest.raises(BadOption, match="is 3, of type int, which is not a dataset") as caught:
         probe(f"{HERE / 'broken.py'}:number", seconds=1)
     assert not isinstance(caught.value, DatasetFailed)
-
-
-def test_an_error_of_the_probe_is_not_blamed_on_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.tools.measure.probe.try_batch", lambda *_, **__: 1 / 0)
-    with pytest.raises(InternalError, match=r"(?s)while a batch was collated.*ZeroDivisionError"):
-        probe(f"{HERE / 'broken.py'}:Plain", seconds=1)
 
 
 # -- time budget -------------------------------------------------------------------------------------------------------
@@ -138,20 +100,16 @@ def polls_until_over(budget: TimeBudget, steps: list[tuple[float, float, float]]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "has_begun", "step", "over_s"),
+    ("step", "over_s"),
     [
-        (2.0, True, (POLL_S, 0.0, 0.0), 3.0),  # a dataset that sleeps is stopped a second after its time
-        (2.0, True, (POLL_S, 0.0, POLL_S), 12.0),  # one that computes gets ten more
-        (2.0, True, (POLL_S, POLL_S, 0.0), None),  # one that waits for a core does not hang
-        (0.1, False, (POLL_S, 0.0, 0.0), 31.0),  # a process has half a minute to start
+        ((POLL_S, 0.0, 0.0), 3.0),  # a dataset that sleeps is stopped a second after its time
+        ((POLL_S, 0.0, POLL_S), 12.0),  # one that computes gets ten more
+        ((POLL_S, POLL_S, 0.0), None),  # one that waits for a core does not hang
     ],
 )
-def test_what_counts_as_hanging(
-    seconds: float, has_begun: bool, step: tuple[float, float, float], over_s: float | None
-) -> None:
-    budget = TimeBudget(seconds)
-    if has_begun:
-        budget.begin()
+def test_what_counts_as_hanging(step: tuple[float, float, float], over_s: float | None) -> None:
+    budget = TimeBudget(2.0)
+    budget.begin()
     over = polls_until_over(budget, [step] * 1000)
     assert over == (None if over_s is None else pytest.approx(over_s / POLL_S, abs=2))
 
@@ -163,7 +121,3 @@ def test_the_time_of_a_stopped_machine_does_not_count(stops: list[float]) -> Non
     budget = TimeBudget(2.0)
     budget.begin()
     assert polls_until_over(budget, steps) is None
-
-
-def test_threads_that_are_given_kept_samples_say_nothing_about_making_them() -> None:
-    assert probe(f"{HERE / 'broken.py'}:Keeping", seconds=5).threads.rates == {}

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import contextlib
 import gzip
 import random
-import socket
-import sqlite3
 import threading
 import time
 from pathlib import Path
@@ -43,18 +40,6 @@ def test_large_containers_are_found_with_their_paths() -> None:
     assert 600_000 < files.bytes < 900_000, "a pointer and a string of 67 bytes each"
     assert files.shared_bytes is not None
     assert files.shared_bytes < files.bytes / 3
-
-
-@pytest.mark.slow
-def test_a_list_of_lists_is_reported_once() -> None:
-    (held,) = held_in(Made(rows=[[float(number)] * 2000 for number in range(1000)]))
-    assert held.path == "dataset.rows"
-
-
-def test_objects_that_cannot_be_shared() -> None:
-    (held,) = held_in(Made(parts=[Made(lock=threading.Lock()) for number in range(1000)]))
-    assert held.shared_bytes is None
-    assert held.bytes > 1000 * 100
 
 
 def test_only_generators_that_were_used_are_listed() -> None:
@@ -101,17 +86,6 @@ def test_a_handle_is_opened_again_as_it_was(tmp_path: Path) -> None:
         (found,) = handles_in(Made(file=handle), on_threads=True)
         with handle, eval(found.opening, {"gzip": gzip}) as again:
             assert again.read() == handle.read()
-
-
-def test_a_handle_without_a_path_is_opened_from_an_attribute(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.db")
-    for place, opening in ((path, f"sqlite3.connect({path!r})"), (":memory:", "sqlite3.connect(self.path)")):
-        with contextlib.closing(sqlite3.connect(place)) as connection:
-            connection.execute("CREATE TABLE rows (value)")
-            assert [found.opening for found in handles_in(Made(base=connection))] == [opening]
-    with socket.socket() as connection_to_nowhere:
-        (found,) = handles_in(Made(socket=connection_to_nowhere))
-    assert found.opening == "socket.create_connection(self.address)"
 
 
 def test_handles_of_libraries_are_opened_again_as_they_were(tmp_path: Path) -> None:

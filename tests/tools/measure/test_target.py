@@ -19,7 +19,6 @@ BROKEN = Path(__file__).parent / "broken.py"
 MINE = """
 import torch
 from torch.utils.data import DataLoader, IterableDataset
-import feedline
 
 class Stream(IterableDataset):
     name = "mine"
@@ -31,12 +30,6 @@ def pairs(samples):
 
 def loader():
     return DataLoader(range(10), batch_size=4, shuffle=True, collate_fn=pairs, num_workers=2)
-
-def ours():
-    return feedline.DataLoader(list(range(10)), batch_size=4, drop_last=True)
-
-def sampled():
-    return DataLoader(range(10), batch_sampler=[[0, 1, 2], [3]])
 """
 
 
@@ -70,12 +63,6 @@ def test_a_loader_keeps_its_settings(mine: Path) -> None:
     assert sorted(torch.cat(got[:3]).flatten().tolist()) == list(range(10))
     other = open_target(f"{mine}:loader", 2)
     assert [tuple(batch.shape) for batch in batches(other, 6)] == [(1, 2)] * 6
-
-
-def test_a_batch_sampler_is_kept(mine: Path) -> None:
-    target = open_target(f"{mine}:sampled")
-    assert target.batch_size == 2, "on average"
-    assert [batch.tolist() for batch in batches(target, 3)] == [[0, 1, 2], [3], [0, 1, 2]]
 
 
 def test_a_stream_is_repeated_and_must_not_be_empty(mine: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import pickle
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 
 import feedline
 from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, ParquetDataset, TarDataset
-from feedline.datasets.framework.checksums import Checked
 from feedline.errors import CorruptSource
 
 COUNT = 40
@@ -69,8 +67,17 @@ def flip(path: Path, value: bytes) -> None:
     raise AssertionError("the value is not in the file")
 
 
-@pytest.mark.parametrize("format_", OPENED)
-@pytest.mark.parametrize("changed", ["x", "text", "metadata"])
+@pytest.mark.parametrize(
+    ("format_", "changed"),
+    [
+        *((format_, "x") for format_ in OPENED),
+        ("hdf5", "text"),
+        ("npy", "text"),
+        ("lmdb", "metadata"),
+        ("tar", "metadata"),
+        ("npy", "metadata"),
+    ],
+)
 def test_one_changed_bit_is_an_error_that_names_the_sample(tmp_path: Path, format_: str, changed: str) -> None:
     name, opened = OPENED[format_]
     path = packed(tmp_path, name)
@@ -91,17 +98,14 @@ def test_one_changed_bit_is_an_error_that_names_the_sample(tmp_path: Path, forma
         dataset.close()
 
 
-@pytest.mark.parametrize("decode", ["bytes", bytes, {"dtype": "uint8", "shape": (-1,)}])
-def test_raw_values_of_listed_keys_are_verified_and_come_without_their_checksum(tmp_path: Path, decode: Any) -> None:
+def test_raw_values_of_listed_keys_are_verified_and_come_without_their_checksum(tmp_path: Path) -> None:
     """With `keys=` and `decode=`, the reader does not look at the metadata of the database."""
     path = packed(tmp_path, "a.lmdb")
     keys = [b"%012d" % place for place in (36, 37)]
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as database, database.begin() as transaction:
         stored = transaction.get(keys[0]) or b""
-    if isinstance(decode, dict):
-        decode = {**decode, "shape": (len(stored) - 4,)}
     flip(path, VALUE)
-    dataset = LMDBDataset(path, keys=keys, decode=decode)
+    dataset = LMDBDataset(path, keys=keys, decode="bytes")
     assert bytes(dataset[0]) == stored[:-4]
     with pytest.raises(CorruptSource, match=r"Sample 1 \(key b'000000000037'\) of .* is damaged"):
         dataset[1]
@@ -134,46 +138,10 @@ def test_rows_are_verified_for_indices_of_all_kinds(tmp_path: Path) -> None:
     dataset.close()
 
 
-@pytest.mark.parametrize(("format_", "count"), [("hdf5", 2), ("npy", 3)])  # x and label; x, label and text
-def test_a_block_is_verified_once(tmp_path: Path, format_: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, opened = OPENED[format_]
-    dataset = opened(packed(tmp_path, name))
-    compared: list[int] = []
-    start = Checked.__init__
-
-    def counting(self: Any, sums: Any, read: Callable[[int], Any], *others: Any) -> None:
-        def counted(block: int) -> Any:
-            compared.append(block)
-            return read(block)
-
-        start(self, sums, counted, *others)
-
-    monkeypatch.setattr(Checked, "__init__", counting)
-    for _ in range(3):
-        dataset[7]
-        dataset[8]
-    assert len(compared) == count
-    other = pickle.loads(pickle.dumps(dataset))
-    other[7]
-    assert len(compared) == 2 * count
-    other.close()
-    dataset.close()
-
-
-@pytest.mark.parametrize(
-    ("format_", "compares"),
-    [
-        ("lmdb", "feedline.datasets.formats.lmdb.dataset.sum_of"),
-        ("tar", "feedline.datasets.formats.tar.dataset.sum_of"),
-        ("npy", "feedline.datasets.formats.array_file.RowCheck._read"),
-    ],
-)
-def test_workers_of_the_next_epoch_do_not_verify_again(
-    tmp_path: Path, format_: str, compares: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_of_the_next_epoch_do_not_verify_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers forked for each epoch share what earlier workers have verified."""
-    name, opened = OPENED[format_]
-    dataset = opened(packed(tmp_path, name))
+    compares = "feedline.datasets.formats.array_file.RowCheck._read"
+    dataset = ArrayDataset(packed(tmp_path, "npy"))
     compared = mmap.mmap(-1, 1)
     own = pkgutil.resolve_name(compares)
 

@@ -10,18 +10,7 @@ import pytest
 import feedline
 from feedline.errors import PackError
 from feedline.tools.write.writers.contract import FORMATS as TABLE
-from tests.tools.write.stores import (
-    SINGLE,
-    DieAt,
-    Mixed,
-    Stream,
-    canonical,
-    content,
-    counts_in,
-    in_child,
-    mixed,
-    read,
-)
+from tests.tools.write.stores import SINGLE, Mixed, Stream, canonical, counts_in, mixed, read
 
 pack = partial(feedline.pack, workers=0)
 
@@ -35,17 +24,11 @@ class Broken(Mixed):
         return super().__getitem__(index)
 
 
-class BrokenTogether(Broken):
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        return [self[index] for index in indices]
-
-
-@pytest.mark.parametrize("kind", [Broken, BrokenTogether])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_samples_that_raise_are_reported_or_skipped(tmp_path: Path, kind: type[Mixed], workers: int) -> None:
+def test_samples_that_raise_are_reported_or_skipped(tmp_path: Path, workers: int) -> None:
     with pytest.raises(ValueError, match="sample number 3 is broken"):
-        pack(kind(), tmp_path / "a.lmdb", workers=workers)
-    packed = pack(kind(), tmp_path / "b.lmdb", workers=workers, on_error="skip")
+        pack(Broken(), tmp_path / "a.lmdb", workers=workers)
+    packed = pack(Broken(), tmp_path / "b.lmdb", workers=workers, on_error="skip")
     assert (packed.count, packed.skipped) == (96, 4)
     assert packed.reasons[0] == "sample 3: ValueError: sample number 3 is broken"
     assert canonical(read(packed)) == canonical([mixed(index) for index in range(100) if index not in (3, 40, 41, 99)])
@@ -54,9 +37,9 @@ def test_samples_that_raise_are_reported_or_skipped(tmp_path: Path, kind: type[M
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        ([{"x": object()}], r"No sample could be packed.*no format holds.*[^.]\.$"),
+        ([{"x": object()}], "no format holds"),
         ([], "no samples"),
-        (Stream(0), "No sample could be packed.*yielded no samples"),
+        (Stream(0), "no samples"),
     ],
 )
 def test_packing_fails_if_no_sample_can_be_packed(tmp_path: Path, samples: Any, message: str) -> None:
@@ -68,16 +51,9 @@ def test_packing_fails_if_no_sample_can_be_packed(tmp_path: Path, samples: Any, 
 @pytest.mark.parametrize(
     ("format_", "samples", "message"),
     [
-        (
-            "npy",
-            [{"x": np.zeros(2)}, {"x": np.zeros(3)}],
-            "different shapes.*Use lmdb or hdf5 or tar or parq",
-        ),
+        ("npy", [{"x": np.zeros(2)}, {"x": np.zeros(3)}], "different shapes.*Use lmdb or hdf5 or tar or parq"),
         ("npy", [{"x": b"a"}], "npy cannot hold bytes.*Use lmdb or hdf5 or tar"),
-        ("npy", [{"x": None}, {"x": 1}], "cannot hold None.*Use lmdb or parquet"),
         ("hdf5", [{"x": np.zeros((2, 2))}, {"x": np.zeros((3, 3))}], "different shapes.*Use lmdb or tar"),
-        ("hdf5", [{"x": np.array(["a"])}], "cannot hold values of type str.*Use lmdb or tar or npy"),
-        ("parquet", [{"x": 1 + 2j}], "cannot hold values of type complex128.*Use lmdb or hdf5"),
         ("tar", [{"x": b"a"}, {"x": None}], "tar cannot hold None.*Use lmdb or parquet"),
         ("tar", [{"Label": 1}], "tar cannot hold names with upper-case letters.*Use lmdb"),
         ("lmdb", [{"x": 1}, {"y": 1}], "Sample 1 does not fit: it has the fields 'y', but the first ones .* 'x'"),
@@ -124,7 +100,7 @@ ODD = {
 
 @pytest.mark.parametrize(
     ("format_", "options"),
-    [("npy", {}), *((one, options) for one in ("hdf5", "parquet") for options in ({}, {"samples_per_shard": 150}))],
+    [("npy", {}), ("hdf5", {"samples_per_shard": 150}), ("parquet", {})],
 )
 def test_samples_that_do_not_fit_are_skipped(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
     dataset = Odd(ODD)
@@ -141,25 +117,13 @@ def test_samples_that_do_not_fit_are_skipped(tmp_path: Path, format_: str, optio
         assert max(counts) - min(counts) <= 2, "shards are about equally large"
 
 
-def test_skipped_samples_are_the_same_with_workers_and_after_an_interruption(tmp_path: Path) -> None:
-    act = partial(pack, Odd(ODD), on_error="skip", format="hdf5", samples_per_shard=300)
-    whole, out = act(tmp_path / "whole"), tmp_path / "out"
-    assert not in_child(lambda: act(out, report=DieAt(400)))
-    resumed = act(out, workers=2)
-    assert resumed.resumed == counts_in(whole)[0], "one shard"
-    assert content(out) == content(whole.path)
-    assert (resumed.skipped, resumed.reasons) == (7, whole.reasons)
-
-
 @pytest.mark.parametrize(
     ("format_", "good", "bad", "words"),
     [
         ("lmdb", 1, object(), "a object"),
         ("hdf5", np.zeros(2), np.zeros(3), "Declare that its shapes differ|shape (3,)"),
         ("hdf5", "a", "a\0b", "a NUL character"),
-        ("hdf5", "a", "\ud800", "surrogate"),
         ("parquet", "a", "\ud800", "surrogate"),
-        ("parquet", b"a", bytes(5000), "5,000 bytes.*Use lmdb, hdf5 or tar"),
         ("lmdb", b"a", bytes(5000), "5,\\d+ bytes.*Use hdf5 or tar"),
         ("npy", "a", "a\0", "with a NUL character at the end"),
         ("tar", {"a": 1}, {"a": b"bytes"}, "JSON"),
@@ -175,49 +139,3 @@ def test_a_value_that_does_not_fit_is_named_or_skipped(
     packed = pack(samples, tmp_path / SINGLE[format_], format=format_, on_error="skip", restart=True)
     assert (packed.count, packed.skipped) == (299, 1)
     assert packed.reasons[0].startswith("sample 290: it")
-
-
-def test_the_list_of_reasons_is_limited(tmp_path: Path) -> None:
-    samples: list[Any] = [{"x": 1}] * 300 + [{"x": "long " * 1000}] * 100
-    packed = pack(samples, tmp_path / "out.h5", on_error="skip")
-    assert (packed.skipped, len(packed.reasons)) == (100, 20)
-    assert max(map(len, packed.reasons)) <= 400
-
-
-class Named:
-    """A dataset that knows the file of each sample; one sample is larger."""
-
-    def __init__(self, larger: int) -> None:
-        self.larger = larger
-
-    def __len__(self) -> int:
-        return 300
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"x": np.zeros(3 if index == self.larger else 2)}
-
-    def path_of(self, index: int) -> str:
-        return f"photos/{index}.jpg"
-
-
-class Listed(Named):
-    """Lists its files as `torchvision.datasets.ImageFolder` does."""
-
-    path_of: Any = None
-
-    def __init__(self, larger: int) -> None:
-        super().__init__(larger)
-        self.samples = [(f"photos/{index}.jpg", 0) for index in range(300)]
-
-
-def test_messages_name_the_files_of_samples(tmp_path: Path) -> None:
-    with pytest.raises(PackError, match=r"Sample 290 \(photos/290.jpg\) does not fit"):
-        pack(Listed(290), tmp_path / "a.h5")
-    with pytest.raises(PackError, match=r"Sample 280 \(photos/280.jpg\) does not fit"):
-        pack(Named(280), tmp_path / "a.h5")
-    with pytest.raises(
-        PackError, match=r"\(2,\) in sample 0 \(photos/0.jpg\), and .*\(3,\) in sample 7 \(photos/7.jpg\)\. Use .* skip"
-    ):
-        pack(Named(7), tmp_path / "b", format="npy")
-    packed = pack(Named(7), tmp_path / "b", format="npy", on_error="skip")
-    assert packed.reasons[0].startswith("sample 7 (photos/7.jpg): its field 'x' is")

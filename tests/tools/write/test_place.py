@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import feedline
-from feedline.errors import BadOption, PackError
+from feedline.errors import BadOption
 from feedline.text import write_tokens
 from feedline.tools.write import Stage
 from tests.tools.write.stores import DieAt, Mixed, content, in_child
@@ -57,11 +57,8 @@ def make(place: Path, what: dict[str, Any] | str) -> None:
 FOREIGN: dict[str, Any] = {
     "folder": {"a.txt": "a"},
     "lock": {"lock": "mine"},
-    "files beside an empty lock": {"lock": "", "a.txt": "a"},
     "file": "precious",
     "link": "-> others",
-    "linked lock": {"lock": "-> ../elsewhere", "a.txt": "a"},
-    "folder named lock": {"lock": {}},
     "work of another output": {"lock": json.dumps({"feedline": "pack", "out": "another"}), "job.json": "{}"},
 }
 
@@ -80,13 +77,11 @@ def test_nothing_is_changed_in_a_work_folder_that_pack_did_not_make(tmp_path: Pa
     ("source", "out"),
     [
         ("data.packing", "data"),
-        ("data.packing/output", "data"),
         ("data.packing/output/*.txt", "data"),
         ("data/inside", "data"),
         ("data.tar", "data.tar"),
         ("data", "data/inside/out"),
         ("linked", "data/out"),
-        ("data/../data", "data/out"),
     ],
 )
 def test_a_source_that_shares_files_with_the_output_is_refused(tmp_path: Path, source: str, out: str) -> None:
@@ -101,8 +96,10 @@ def test_a_source_that_shares_files_with_the_output_is_refused(tmp_path: Path, s
     )
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "output/notes.txt", "output/.index/notes.txt", "linked"])
-@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    ("name", "restart"),
+    [("notes.txt", True), ("output/notes.txt", False), ("output/.index/notes.txt", True), ("linked", True)],
+)
 def test_files_of_the_user_in_a_work_folder_are_not_touched(tmp_path: Path, name: str, restart: bool) -> None:
     assert not in_child(lambda: pack(Mixed(), tmp_path / "data", report=DieAt(90)))
     make(tmp_path / "others", {"a.txt": "a"})
@@ -117,32 +114,17 @@ def test_a_file_that_the_user_adds_during_a_run_is_kept(tmp_path: Path) -> None:
     assert everything(tmp_path / "data.packing") == {"notes.txt": b"precious"}
 
 
-def test_a_run_whose_work_folder_was_replaced_delivers_nothing_of_the_other(tmp_path: Path) -> None:
-    out, work = tmp_path / "data", tmp_path / "data.packing"
-
-    def replace(stage: Stage) -> None:
-        if stage.done >= 90 and not (tmp_path / "moved").exists():
-            work.rename(tmp_path / "moved")
-            assert not in_child(lambda: pack(Mixed(90), out, report=DieAt(80)))
-
-    with pytest.raises(PackError, match="moved"):
-        pack(Mixed(), out, report=replace, verify=False)
-    assert not out.exists()
-    assert pack(Mixed(90), out).resumed
-
-
-def test_an_older_output_is_back_even_if_its_run_is_not_resumed(tmp_path: Path) -> None:
-    older = content(pack(Mixed(10), tmp_path / "data").path)
-    assert not in_child(lambda: pack(Mixed(), tmp_path / "data", overwrite=True, report=DieAt(90)))
-    # As if it had been killed between its two renames.
-    os.rename(tmp_path / "data", tmp_path / "data.packing" / "replaced")
-    with pytest.raises(BadOption):
-        pack(Mixed(), tmp_path / "data", overwrite=True, samples_per_shard=50)
-    assert content(tmp_path / "data") == older
-
-
-@pytest.mark.parametrize("name", ["notes.txt", "more/", "feedline.json", ".index/notes.txt", "shard-099999.tar", "-"])
-@pytest.mark.parametrize("format_", ["tar", "npy"])
+@pytest.mark.parametrize(
+    ("name", "format_"),
+    [
+        ("notes.txt", "npy"),
+        ("more/", "tar"),
+        ("feedline.json", "npy"),
+        (".index/notes.txt", "tar"),
+        ("shard-099999.tar", "tar"),
+        ("-", "npy"),
+    ],
+)
 def test_a_folder_with_files_of_the_user_is_not_replaced(tmp_path: Path, name: str, format_: str) -> None:
     out = tmp_path / "out"
     act = partial(feedline.pack, Mixed(10), out, workers=0, format=format_, overwrite=True)
@@ -184,10 +166,6 @@ def test_what_appears_at_the_output_meanwhile_is_not_replaced(tmp_path: Path, ov
     assert os.listdir(tmp_path) == ["out"]
 
 
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -196,14 +174,14 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [("job.json", cut), ("job.json", flip), ("output/shard-000001.tar", flip), ("output/shard-000001.tar", os.unlink)],
+    [("job.json", flip), ("output/shard-000001.tar", os.unlink)],
 )
 def test_a_run_whose_work_is_damaged_starts_over(tmp_path: Path, name: str, change: Callable[[Path], None]) -> None:
     """Nothing of the interrupted run is left, even if the new one writes fewer shards."""
-    assert not in_child(lambda: pack(Mixed(), tmp_path / "out", samples_per_shard=16, report=DieAt(90)))
+    assert not in_child(lambda: pack(Mixed(), tmp_path / "out", samples_per_shard=30, report=DieAt(90)))
     change(tmp_path / "out.packing" / name)
-    assert pack(Mixed(), tmp_path / "out", samples_per_shard=16).resumed == 0
-    assert content(tmp_path / "out") == content(pack(Mixed(), tmp_path / "whole", samples_per_shard=16).path)
+    assert pack(Mixed(), tmp_path / "out", samples_per_shard=30).resumed == 0
+    assert content(tmp_path / "out") == content(pack(Mixed(), tmp_path / "whole", samples_per_shard=30).path)
     assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
 
 
@@ -215,29 +193,11 @@ def test_a_shard_that_the_job_file_does_not_name_is_not_delivered(tmp_path: Path
     assert content(tmp_path / "data") == content(pack(Mixed(), tmp_path / "whole").path)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_two_runs_on_one_output_exclude_each_other(tmp_path: Path, overwrite: bool) -> None:
+def test_two_runs_on_one_output_exclude_each_other(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def second(stage: Stage) -> None:
         with pytest.raises(BadOption, match="Another process is packing"):
-            pack(Mixed(), out, restart=overwrite, overwrite=overwrite)
+            pack(Mixed(), out, restart=True, overwrite=True)
 
     pack(Mixed(20), out, report=second)
-
-
-def test_the_older_output_is_restored_if_the_new_one_cannot_be_renamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = content(pack(Mixed(10), tmp_path / "out").path)
-    replace = os.replace
-
-    def refuse(source: Path, target: Path) -> None:
-        if target == tmp_path / "out":
-            raise OSError("cannot be renamed")
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match="cannot be renamed"):
-        pack(Mixed(), tmp_path / "out", overwrite=True)
-    assert content(tmp_path / "out") == old

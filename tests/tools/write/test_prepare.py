@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import Subset
 
 import feedline
 from feedline.errors import PackError
 from feedline.tools.write.options import as_fields
-from feedline.tools.write.pictures import Pictures
-from feedline.tools.write.prepare import Prepare, named_fields, numbered, plain
+from feedline.tools.write.prepare import named_fields, plain
 from tests.tools.write.stores import read
 
 Point = namedtuple("Point", ["x", "y"])
@@ -41,19 +39,15 @@ class Level(enum.IntEnum):
     ("sample", "fields", "form", "named"),
     [
         ({"a": 1, "b": 2}, None, "dict", {"a": 1, "b": 2}),
-        ({"a": 1, "b": 2}, ["b"], "dict", {"b": 2}),
         ({"a": 1, "b": 2}, {"new": "b", "a": "a"}, "dict", {"new": 2, "a": 1}),
         ({"group/x": 1, "..": 2, 7: 3}, {"x": "group/x"}, "dict", {"x": 1}),
         ({"jpg": 1, "__key__": "a", "__url__": "b"}, None, "dict", {"jpg": 1}),
-        ({"jpg": 1, "__key__": "a"}, {"key": "__key__", "jpg": "jpg"}, "dict", {"key": "a", "jpg": 1}),
         ((1, 2), None, "tuple", {"0": 1, "1": 2}),
         ([1, 2], ["x", "y"], "tuple", {"x": 1, "y": 2}),
         (Point(1, 2), None, "dict", {"x": 1, "y": 2}),
-        (Point(1, 2), ["y"], "dict", {"y": 2}),
         (Place(1, "a"), None, "dict", {"x": 1, "name": "a"}),
         (7, None, "one", {"value": 7}),
         (7, ["x"], "one", {"x": 7}),
-        ((), None, "tuple", {}),
     ],
 )
 def test_fields_are_named_and_selected(sample: Any, fields: Any, form: str, named: dict[str, Any]) -> None:
@@ -66,11 +60,10 @@ def test_fields_are_named_and_selected(sample: Any, fields: Any, form: str, name
     [
         *(
             ({"good": 1, name: 2}, None, r"cannot be part of a file name. .*--fields x=")
-            for name in ("a/b", "..", ".hidden", "__key", "", "a\\b", "a\0", "a\nb", 7, None, ("a",))
+            for name in ("a/b", "..", ".hidden", "__key", "", 7)
         ),
         ({"a": 1}, ["b"], "it has no field 'b', only the fields 'a'"),
         ((1, 2), ["x"], "it has 2 values, but fields= names 1"),
-        (3, ["x", "y"], "it has 1 values, but fields= names 2"),
     ],
 )
 def test_rejects_missing_fields_and_names_that_cannot_be_part_of_a_file_name(
@@ -130,49 +123,6 @@ def test_rejects_values_that_no_format_can_store(value: Any, message: str) -> No
         plain(value, "x")
 
 
-class Samples:
-    """Reads several samples at once, unless one of them is broken."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> dict[str, int]:
-        self.calls.append(index)
-        if index == 4:
-            raise ValueError("broken")
-        return {"x": index}
-
-    def __getitems__(self, indices: list[int]) -> list[dict[str, int]]:
-        self.calls.append(list(indices))
-        if 4 in indices:
-            raise ValueError("one is broken")
-        return [{"x": index} for index in indices]
-
-
-def test_samples_are_read_one_by_one_only_to_find_a_broken_one() -> None:
-    source = Samples()
-    dataset = numbered(source, skips=True)
-    assert dataset.__getitems__([0, 2]) == [(0, {"x": 0}, ""), (2, {"x": 2}, "")]
-    assert dataset.__getitems__([3, 4]) == [(3, {"x": 3}, ""), (4, None, "ValueError: broken")]
-    assert source.calls == [[0, 2], [3, 4], 3, 4]
-    with pytest.raises(ValueError, match="one is broken"):
-        numbered(source, skips=False).__getitems__([3, 4])
-
-
-def test_a_field_called_image_has_to_be_an_image_if_pictures_are_processed() -> None:
-    sample = {"image": b"<html>not found</html>"}
-    assert Prepare(Pictures(), None, skips=False)([(0, sample, "")])[0].sample == sample
-    with pytest.raises(PackError, match="its 22 bytes, which begin with b'<html>not fo', are not a picture"):
-        Prepare(Pictures(resize=8), None, skips=False)([(0, sample, "")])
-    image = Image.new("L", (4, 4))
-    (item,) = Prepare(Pictures(), None, skips=False)([(0, {"image": image}, "")])
-    assert item.sample is not None
-    assert item.sample["image"].shape == (4, 4)
-
-
 class Awaited:
     """A dataset with an asynchronous `__getitem__`."""
 
@@ -186,19 +136,10 @@ class Awaited:
         return {"x": index}
 
 
-class AwaitedTogether(Awaited):
-    async def __getitems__(self, indices: list[int]) -> list[dict[str, int]]:
-        return [await self[index] for index in indices]
-
-
-@pytest.mark.parametrize("kind", [Awaited, AwaitedTogether])
-@pytest.mark.parametrize("workers", [0, 1])
-def test_asynchronous_datasets_are_packed(tmp_path: Path, kind: type[Awaited], workers: int) -> None:
-    packed = feedline.pack(kind(), tmp_path / "out.lmdb", workers=workers, on_error="skip")
+def test_asynchronous_datasets_are_packed(tmp_path: Path) -> None:
+    packed = feedline.pack(Awaited(), tmp_path / "out.lmdb", workers=1, on_error="skip")
     assert (packed.count, packed.skipped) == (19, 1)
     assert "ValueError: seven" in packed.reasons[0]
     assert [sample["x"] for sample in read(packed)] == [*range(7), *range(8, 20)]
-    with pytest.raises(ValueError, match="seven"):
-        feedline.pack(kind(), tmp_path / "no.lmdb", workers=workers)
-    few: Any = Subset(kind(), range(5))  # type: ignore[arg-type]  # torch wants its own class
-    assert feedline.pack(few, tmp_path / "few.lmdb", workers=workers).count == 5
+    few: Any = Subset(Awaited(), range(5))  # type: ignore[arg-type]  # torch wants its own class
+    assert feedline.pack(few, tmp_path / "few.lmdb", workers=1).count == 5

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import io
-import tarfile
 import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 import feedline
-from feedline.datasets.derived.formats import READABLE
-from feedline.errors import BadOption, CorruptSource, PackError
-from feedline.tools.write import opening
+from feedline.errors import PackError
 from feedline.tools.write.inspection import inspect
 from tests.sampling import examples
-from tests.tools.write.stores import FORMATS, SHARDED, SINGLE, mixed, without_workers
+from tests.tools.write.stores import FORMATS, SHARDED, SINGLE, canonical, without_workers
 
 pack = partial(feedline.pack, workers=0)
 
@@ -38,23 +30,6 @@ def through_the_line(packed: feedline.Packed) -> list[Any]:
         return [dataset[index] for index in range(len(dataset))]
     finally:
         dataset.close()
-
-
-def equal(one: Any, other: Any) -> bool:
-    """True if values are equal: numbers by value, arrays also by type. A zero-dimensional array equals its number."""
-    one, other = (value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value for value in (one, other))
-    if isinstance(one, np.ndarray):
-        same = isinstance(other, np.ndarray) and one.dtype == other.dtype and one.shape == other.shape
-        return same and one.tobytes() == other.tobytes()
-    if isinstance(one, dict):
-        return isinstance(other, dict) and list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return isinstance(other, list) and len(one) == len(other) and all(map(equal, one, other))
-    if isinstance(one, (str, bytes)):
-        return isinstance(other, str if isinstance(one, str) else bytes) and one == other
-    if one is None or isinstance(other, (str, bytes, list, dict, np.ndarray)) or other is None:
-        return one is other
-    return bool(one == other) or bool(one != one and other != other)
 
 
 dtypes = st.sampled_from(["?", "u1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", "c8", "M8[s]", "m8[ns]", "U3", "S2"])
@@ -113,7 +88,7 @@ def test_packed_values_read_back_equal(format_: str, values: list[Any], skips: b
     assert len(found) == packed.count == len(samples) - packed.skipped
     for sample in found:
         expected = values[int(sample["number"])]
-        assert equal(expected, sample["x"]), (expected, sample["x"])
+        assert canonical(expected) == canonical(sample["x"])
 
 
 SHAPES: dict[str, list[Any]] = {
@@ -135,13 +110,17 @@ SHAPES: dict[str, list[Any]] = {
 STACK = ("plain", "tuples", "alone", "dates")
 
 
-@pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize(
-    ("format_", "out", "options"),
+    ("format_", "out", "options", "name"),
     [
-        *((format_, SINGLE[format_], {}) for format_ in FORMATS),
-        *((format_, out, {"samples_per_shard": 2}) for format_ in SHARDED for out in ("shards", "a.b")),
-        ("lmdb", "bare", {}),
+        *((format_, SINGLE[format_], {}, name) for format_ in ("lmdb", "tar") for name in SHAPES),
+        *(
+            (format_, SINGLE[format_], {}, name)
+            for format_ in ("hdf5", "parquet", "npy")
+            for name in (*STACK, "lengths", "none")
+        ),
+        *((format_, "it's a.b", {"samples_per_shard": 2}, "lengths") for format_ in SHARDED),
+        ("lmdb", "bare", {}, "plain"),
     ],
 )
 def test_every_printed_line_delivers_all_samples(
@@ -163,74 +142,3 @@ def test_every_printed_line_delivers_all_samples(
         assert name not in STACK or type(batches[0]) in (type(sample), list), line
         if isinstance(sample, dict):
             assert list(batches[0] if name in STACK else batches[0][0]) == list(sample), line
-
-
-def test_lines_for_files_that_pack_did_not_write(tmp_path: Path) -> None:
-    """If the inspected samples differ, the line collates them into lists."""
-    pq.write_table(pa.table({"x": [[1], [1, 2]]}), tmp_path / "a.parquet")
-    (tmp_path / "parts").mkdir()
-    pq.write_table(pa.table({"x": [1], "y": [1]}), tmp_path / "parts" / "1.parquet")
-    pq.write_table(pa.table({"z": [1], "y": [1]}), tmp_path / "parts" / "2.parquet")
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for member in ("a.cls", "b.cls", "b.txt"):
-            info = tarfile.TarInfo(member)
-            info.size = 1
-            archive.addfile(info, io.BytesIO(b"1"))
-    for size in (2, 3):
-        (tmp_path / "photos" / "a").mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (size, 2)).save(tmp_path / "photos" / "a" / f"{size}.png")
-    for place in ("a.parquet", "parts", "a.tar", "photos"):
-        names: dict[str, Any] = {"feedline": feedline}
-        chosen = ["y"] if place == "parts" else None
-        exec(without_workers(inspect(str(tmp_path / place), fields=chosen)["line"]), names)
-        batch = next(iter(names["loader"]))
-        assert list(batch) == ["y"] if place == "parts" else len(batch) == 2
-        names["loader"].dataset.close()
-
-
-@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (64, 4)])
-def test_the_line_suggests_no_more_workers_than_there_are_cores(
-    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
-) -> None:
-    monkeypatch.setattr(opening, "core_count", lambda: cores)
-    assert opening.loader_options().endswith(f"workers={workers}")
-
-
-def test_quotes_in_paths_are_escaped(tmp_path: Path) -> None:
-    packed = pack([{"x": 1}], tmp_path / 'it\'s "mine".h5')
-    assert through_the_line(packed)[0]["x"] == 1
-
-
-def test_values_of_several_kinds_are_kept_when_none_is_skipped(tmp_path: Path) -> None:
-    samples: list[Any] = [{"x": value} for value in (None, [1], "a", 3, None)]
-    packed = pack(samples, tmp_path / "out.tar", on_error="skip")
-    assert [sample["x"] for sample in through_the_line(packed)] == [[1], "a", 3]
-
-
-@pytest.mark.parametrize(
-    ("failure", "blamed"),
-    [(TypeError("an option"), False), (BadOption("an option."), False), (CorruptSource("cut off."), True)],
-)
-def test_only_damaged_data_is_blamed_on_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, blamed: bool
-) -> None:
-    def fail(*arguments: Any, **options: Any) -> Any:
-        raise failure
-
-    monkeypatch.setitem(READABLE, "lmdb", dataclasses.replace(READABLE["lmdb"], source=fail))
-    with pytest.raises(PackError, match=str(failure).rstrip(".")) as caught:
-        pack([mixed(0)], tmp_path / "out.lmdb")
-    assert ("may be faulty" in str(caught.value)) == blamed
-    assert not (tmp_path / "out.lmdb").exists()
-
-
-@pytest.mark.parametrize("format_", ["lmdb", "tar"])
-@pytest.mark.parametrize("bad", [{"x": b"no picture"}, {"y": 1}])
-def test_pictures_are_encoded_even_if_the_first_sample_is_bad(
-    tmp_path: Path, format_: str, bad: dict[str, Any]
-) -> None:
-    pictures: list[Any] = [{"x": mixed(number)["image"]} for number in range(5)]
-    packed = pack([bad, *pictures], tmp_path / SINGLE[format_], encode="png", on_error="skip")
-    found = through_the_line(packed)
-    assert packed.skipped == ("y" in bad)
-    assert all(sample["x"].startswith(b"\x89PNG") for sample in found[-5:])

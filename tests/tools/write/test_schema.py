@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feedline.errors import PackError
 from feedline.tools.write.samples import Agreement
-from feedline.tools.write.schema import Column, Schema, Unfit
+from feedline.tools.write.schema import Column, Schema
 from feedline.tools.write.writers.contract import FORMATS
 
 DAY, MOMENT = np.datetime64("2024-01-01"), np.datetime64("2024-01-01T10:00:00")
@@ -19,14 +18,11 @@ DAY, MOMENT = np.datetime64("2024-01-01"), np.datetime64("2024-01-01T10:00:00")
     ("values", "kind", "dtype", "shape"),
     [
         ([1, 2], "number", "<i8", ()),
-        ([1, 2**63], "nested", "", ()),
         ([2**63, 2**64 - 1], "number", "<u8", ()),
         ([2**64], "nested", "", ()),
         ([1, 0.5], "number", "<f8", ()),
-        ([True, False], "number", "|b1", ()),
         ([np.float32(1), np.float32(2)], "number", "<f4", ()),
         ([np.uint8(1), np.int8(2)], "number", "<i2", ()),
-        ([1j], "number", "<c16", ()),
         ([DAY, DAY], "number", "<M8[D]", ()),
         ([DAY, MOMENT], "nested", "", ()),
         (["a"], "str", "", ()),
@@ -36,7 +32,6 @@ DAY, MOMENT = np.datetime64("2024-01-01"), np.datetime64("2024-01-01T10:00:00")
         ([np.zeros(2), np.zeros(3)], "ragged", "<f8", (-1,)),
         ([np.zeros(2), np.zeros(2, int)], "mixed", "", ()),
         ([np.zeros(2), np.zeros((2, 2))], "mixed", "", ()),
-        ([None], "nested", "", ()),
         ([[1, 2]], "nested", "", ()),
     ],
 )
@@ -47,36 +42,13 @@ def test_kind_type_and_shape_of_a_column(values: list[Any], kind: str, dtype: st
         column.fitted(value)
 
 
-@pytest.mark.parametrize(
-    ("first", "later"),
-    [
-        (1, 0.5),
-        (1, "a"),
-        (1, None),
-        (1, 2**63),
-        (np.uint8(1), 256),
-        (np.float32(0.5), 0.1),
-        (DAY, MOMENT),
-        ("a", b"a"),
-        (b"a", "a"),
-        (np.zeros(2), np.zeros(2, np.float32)),
-        (np.zeros(2), np.zeros(3)),
-        (np.zeros(2), [0.0, 0.0]),
-    ],
-)
-def test_values_that_do_not_fit_the_first_samples_are_rejected(first: Any, later: Any) -> None:
-    with pytest.raises(Unfit, match=r"its field 'x' is .* like those in the first samples"):
-        Schema.of([{"x": first}]).fitted({"x": later})
-
-
 # -- what the first samples agree on ----------------------------------------------------------------------------------
 
 
-def agreed(samples: list[dict[str, Any]], format_: str, *, skips: bool = True, ragged: tuple[str, ...] = ()) -> Schema:
-    return Agreement(FORMATS[format_], "number {}".format, ragged, skips).schema(samples)
+def agreed(samples: list[dict[str, Any]], format_: str, *, skips: bool = True) -> Schema:
+    return Agreement(FORMATS[format_], "number {}".format, (), skips).schema(samples)
 
 
-@pytest.mark.parametrize("skips", [True, False])
 @pytest.mark.parametrize(
     ("format_", "values", "kind"),
     [
@@ -85,10 +57,8 @@ def agreed(samples: list[dict[str, Any]], format_: str, *, skips: bool = True, r
         ("hdf5", [np.zeros(2), np.zeros(3)], "ragged"),
     ],
 )
-def test_differences_that_the_format_supports_skip_no_samples(
-    format_: str, values: list[Any], kind: str, skips: bool
-) -> None:
-    assert agreed([{"x": value} for value in values], format_, skips=skips).columns[0].kind == kind
+def test_differences_that_the_format_supports_skip_no_samples(format_: str, values: list[Any], kind: str) -> None:
+    assert agreed([{"x": value} for value in values], format_).columns[0].kind == kind
 
 
 @pytest.mark.parametrize(
@@ -97,9 +67,7 @@ def test_differences_that_the_format_supports_skip_no_samples(
         ([np.zeros(2), np.zeros(3), np.zeros(3)], "array", "<f8"),
         ([np.zeros(2), np.zeros(3)], "array", "<f8"),  # a tie: the first one
         ([None, 1, 2.5], "number", "<f8"),
-        ([b"a", "b", "c"], "str", ""),
         ([b"a", "b", b"c"], "str", ""),  # npy cannot store bytes, even if they are the majority
-        ([[1], [2], 3], "number", "<i8"),
         ([np.zeros(2, np.float32), np.zeros(2), np.zeros(2)], "array", "<f8"),
     ],
 )
@@ -112,15 +80,3 @@ def test_the_majority_decides_the_fields() -> None:
     samples: list[dict[str, Any]] = [{"a": 1}, {"b": 1, "c": 2}, {"c": 3, "b": 4}]
     assert agreed(samples, "npy").names == ("b", "c")
     assert agreed(samples, "npy", skips=False).names == ("a",)
-
-
-@pytest.mark.parametrize("skips", [True, False])
-def test_skipping_is_not_advised_if_the_format_supports_no_sample(skips: bool) -> None:
-    with pytest.raises(PackError, match=r"in number 0, and None in number 1\. Use lmdb") as caught:
-        agreed([{"x": b"a"}, {"x": None}], "npy", skips=skips)
-    assert "on-error" not in str(caught.value)
-
-
-def test_rejects_ragged_fields_that_do_not_exist() -> None:
-    with pytest.raises(PackError, match="'y' is not a field"):
-        agreed([{"x": np.zeros(2)}], "hdf5", ragged=("y",))

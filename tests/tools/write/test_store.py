@@ -5,9 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import os
-import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -25,14 +22,7 @@ from feedline.errors import BadOption, CorruptSource, PackError, SourceChanged, 
 from feedline.tools.write import Stage, store
 from feedline.tools.write.inspection import inspect
 from tests import program_server
-from tests.datasets.storage.servers import (
-    StoreProxy,
-    first,
-    needs_s3,
-    options_for,
-    s3_bucket,
-    store_proxy,
-)
+from tests.datasets.storage.servers import StoreProxy, first, needs_s3, options_for, s3_bucket, store_proxy
 from tests.tools.write.stores import Mixed, canonical, content, mixed
 
 pack = functools.partial(feedline.pack, workers=0)
@@ -84,63 +74,6 @@ def test_the_output_has_the_same_bytes_as_a_local_one(memory: Any, tmp_path: Pat
         assert canonical(dataset.__getitems__(list(range(100)))) == canonical(list(map(mixed, range(100))))
 
 
-def watched(memory: Any, monkeypatch: pytest.MonkeyPatch, before: Any = None, after: Any = None) -> None:
-    """Call functions with the name of each object before it is uploaded, and after."""
-    put_file = type(memory).put_file
-
-    def put(system: Any, path: str, target: str, **options: object) -> None:
-        name = target.partition("/out/")[2]
-        if before is not None:
-            before(name)
-        put_file(system, path, target, **options)
-        if after is not None:
-            after(name)
-
-    monkeypatch.setattr(type(memory), "put_file", put)
-
-
-def test_two_shards_are_uploaded_at_a_time_and_noted_in_order(
-    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each upload waits until another one has started. At most three shards are on the local disk."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    together, notes, counts = threading.Barrier(2, timeout=60), list[int](), list[int]()
-
-    def wait(name: str) -> None:
-        counts.append(len(list(tmp_path.rglob("*.tar"))))
-        if name.startswith("shard-"):
-            together.wait()
-
-    def note(name: str) -> None:
-        if name == ".packing/job.json":
-            notes.append(len(json.loads(memory.cat("/bucket/out/.packing/job.json"))["shards"]))
-
-    watched(memory, monkeypatch, wait, note)
-    pack(Mixed(), "memory://bucket/out", format="tar", samples_per_shard=13)
-    assert notes == [*range(9)]
-    assert 1 <= max(counts) <= 3
-    assert labels_in("memory://bucket/out", "tar") == OLD
-    assert os.listdir(tmp_path) == [], "nothing is left behind"
-
-
-def test_a_faster_later_upload_is_not_noted_before_an_earlier_one(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of eight shards cannot be uploaded, the third can. A resumed run continues after the first."""
-    third = threading.Event()
-
-    def fail(name: str) -> None:
-        if name == "shard-000001.tar":
-            assert third.wait(60)
-            raise PackError("no")
-
-    act = functools.partial(pack, Mixed(), "memory://bucket/out", format="tar", samples_per_shard=13)
-    with monkeypatch.context() as patched:
-        watched(memory, patched, fail, lambda name: third.set() if name == "shard-000002.tar" else None)
-        with pytest.raises(PackError, match="no"):
-            act()
-    assert act().resumed == 13
-    assert labels_in("memory://bucket/out", "tar") == OLD
-
-
 # -- interruption -----------------------------------------------------------------------------------------------------
 
 
@@ -152,10 +85,7 @@ class Lost(Exception):
     ("format_", "replaces", "step"),
     [
         ("tar", True, 2),
-        *(
-            pytest.param(*case, 1, marks=pytest.mark.slow)
-            for case in itertools.product(["tar", "parquet"], [False, True])
-        ),
+        *(pytest.param(*case, 1, marks=pytest.mark.slow) for case in (("tar", False), ("parquet", True))),
     ],
 )
 def test_a_run_that_ends_at_any_request_is_resumed(
@@ -223,13 +153,12 @@ def test_only_shards_that_the_job_file_names_are_delivered(memory: Any, change: 
     assert without_place(files_below(memory, "bucket/out")) == without_place(files_below(memory, "bucket/whole"))
 
 
-@pytest.mark.parametrize(("format_", "kind"), [("tar", TarDataset), ("parquet", ParquetDataset)])
-def test_an_incomplete_output_cannot_be_opened_by_its_folder(memory: Any, format_: str, kind: Any) -> None:
-    interrupt(functools.partial(pack, Mixed(), "memory://bucket/out", format=format_, samples_per_shard=16))
-    for act in (lambda: len(kind("memory://bucket/out/")), lambda: inspect("memory://bucket/out")):
-        with pytest.raises(SourceError, match=r"has not finished memory://bucket/out/?: .* run the same command again"):
+def test_an_incomplete_output_cannot_be_opened_by_its_folder(memory: Any) -> None:
+    interrupt(functools.partial(shards, Mixed(), "memory://bucket/out"))
+    for act in (lambda: len(TarDataset("memory://bucket/out/")), lambda: inspect("memory://bucket/out")):
+        with pytest.raises(SourceError, match=r"memory://bucket/out/?: .* run the same command again"):
             act()
-    with closing(kind(f"memory://bucket/out/*.{format_}")) as dataset:
+    with closing(TarDataset("memory://bucket/out/*.tar")) as dataset:
         assert 0 < len(dataset) < 100
 
 
@@ -239,13 +168,11 @@ def test_an_incomplete_output_cannot_be_opened_by_its_folder(memory: Any, format
 @pytest.mark.parametrize(
     ("is_packed", "name", "data"),
     [
-        *((False, name, b"precious") for name in ("notes.txt", "shard-000000.tar", "sub/a.tar", ".packing/a.json")),
-        *(
-            (False, "feedline.json", data)
-            for data in (b"precious", b"{", b'{"shards": [], "format": "tar", "count": 0}')
-        ),
-        *((True, name, b"precious") for name in ("notes.txt", "shard-000099.tar", ".index/shard-000099.tar")),
-        (True, ".packing/notes.txt", b"precious"),
+        (False, "notes.txt", b"precious"),
+        (False, ".packing/a.json", b"precious"),
+        (False, "feedline.json", b'{"shards": [], "format": "tar", "count": 0}'),
+        (True, "shard-000099.tar", b"precious"),
+        (True, ".index/shard-000099.tar", b"precious"),
     ],
 )
 def test_objects_that_feedline_did_not_write_are_left_alone(
@@ -255,7 +182,7 @@ def test_objects_that_feedline_did_not_write_are_left_alone(
         shards(Mixed(), "memory://bucket/out")
     memory.pipe(f"/bucket/out/{name}", data)
     before = files_below(memory, "bucket/out")
-    with pytest.raises(BadOption, match=f"objects that feedline did not write.*{name}"):
+    with pytest.raises(BadOption, match=name):
         shards(Mixed(70), "memory://bucket/out", overwrite=True, restart=True)
     assert files_below(memory, "bucket/out") == before
 
@@ -280,31 +207,22 @@ def test_only_the_same_job_is_resumed_and_only_on_request_an_output_is_replaced(
     with pytest.raises(BadOption, match=r"memory://bucket/out exists already.*--overwrite"):
         act(Mixed(70))
     interrupt(functools.partial(act, Mixed(70), overwrite=True))
-    with pytest.raises(BadOption, match=r"exists already.*--overwrite.* resume the interrupted run"):
-        act(Mixed(70))
-    with pytest.raises(BadOption, match=r"was left by a run with samples=70"):
-        act(Mixed(80), overwrite=True)
     assert labels_in("memory://bucket/out", "tar") == OLD
     pack(Mixed(80), "memory://bucket/out", format="tar", samples_per_shard=50, overwrite=True, restart=True)
     assert len(labels_in("memory://bucket/out", "tar")) == 80
     assert len(files_below(memory, "bucket/out")) == 5, "two shards, two indices, one manifest; the others are deleted"
-    pack(Mixed(20), "memory://bucket/out", format="tar", samples_per_shard=50, overwrite=True)
-    assert {"shard-v2-000000.tar", "feedline.json"} <= set(files_below(memory, "bucket/out"))
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", ["no", "missing", "cut", "other"])
-def test_a_copy_can_be_read_and_a_missing_or_damaged_index_is_rebuilt(memory: Any, tmp_path: Path, damage: str) -> None:
+def test_a_copy_can_be_read_and_a_missing_or_damaged_index_is_rebuilt(memory: Any, tmp_path: Path) -> None:
     """Copies have other versions; sizes and checksums are still verified."""
     shards(Mixed(), tmp_path / "out")
     memory.put(f"{tmp_path}/out/", "/bucket/copy/", recursive=True)
-    name = "/bucket/copy/.index/shard-000003.tar"
-    index, other = memory.cat(name), memory.cat("/bucket/copy/.index/shard-000002.tar")
-    memory.rm(name)
-    if damage != "missing":
-        memory.pipe(name, {"no": index, "cut": index[:-9], "other": other}[damage])
+    index = "/bucket/copy/.index/shard-00000{}.tar".format
+    memory.rm(index(3))
+    memory.pipe({index(1): memory.cat(index(1))[:-9], index(2): memory.cat(index(4))})
     with closing(TarDataset("memory://bucket/copy/", FIELDS, cache=False)) as dataset:
         assert canonical(dataset.__getitems__([*range(100)])) == canonical([*map(mixed, range(100))])
 
@@ -312,36 +230,16 @@ def test_a_copy_can_be_read_and_a_missing_or_damaged_index_is_rebuilt(memory: An
 def test_damage_anywhere_in_the_manifest_is_detected(memory: Any) -> None:
     shards(Mixed(), "memory://bucket/out")
     whole = memory.cat("/bucket/out/feedline.json")
-    for place in range(0, len(whole), 97):
+    for place in range(0, len(whole), 397):
         memory.pipe("/bucket/out/feedline.json", whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(CorruptSource):
             len(TarDataset("memory://bucket/out/", cache=False))
-    for name in ("../secret", "a/b", "", ".."):
-        manifest = json.loads(whole)
-        del manifest["crc32"]
-        manifest["shards"][0]["name"] = name
-        memory.pipe("/bucket/out/feedline.json", json.dumps(manifest).encode())
-        with pytest.raises(CorruptSource, match="name"):
-            len(TarDataset("memory://bucket/out/", cache=False))
-
-
-def test_a_local_output_is_opened_by_its_manifest_without_a_scan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shards(Mixed(), tmp_path / "out")
-
-    def scan(*_: object, **__: object) -> None:
-        raise AssertionError("scanned")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("feedline.datasets.formats.tar.index.scan", scan)
-        for place in (tmp_path / "out", f"{tmp_path}/out/", f"{tmp_path}/out/shard-*.tar"):
-            with closing(TarDataset(place, "cls", cache=False)) as dataset:
-                assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
-    shard = tmp_path / "out" / "shard-000001.tar"
-    shard.write_bytes(shard.read_bytes() + bytes(512))
-    with closing(TarDataset(tmp_path / "out", "cls", cache=False)) as dataset:
-        assert dataset[20] == 0, "a replaced local shard is scanned"
+    manifest = json.loads(whole)
+    del manifest["crc32"]
+    manifest["shards"][0]["name"] = "../secret"
+    memory.pipe("/bucket/out/feedline.json", json.dumps(manifest).encode())
+    with pytest.raises(CorruptSource, match="name"):
+        len(TarDataset("memory://bucket/out/", cache=False))
 
 
 # -- a local S3 server ------------------------------------------------------------------------------------------------
@@ -384,6 +282,7 @@ def kinds(proxy: StoreProxy) -> Counter[str]:
 def test_s3_gets_the_same_bytes_and_a_fixed_number_of_requests_per_shard(
     s3: Any, proxy: StoreProxy, remote: Remote, tmp_path: Path, format_: str
 ) -> None:
+    """Two requests at most list the folder and check for an object with its name; nothing is read back."""
     asked = {}
     for count in (2, 5):
         proxy.asked.clear()
@@ -393,40 +292,18 @@ def test_s3_gets_the_same_bytes_and_a_fixed_number_of_requests_per_shard(
     assert without_place(objects(s3, f"{format_}-5")) == without_place(content(act(tmp_path / "out").path))
     writes = 3 if format_ == "tar" else 2  # the shard, its index, the job file
     assert asked[5] - asked[2] == Counter({"PUT": 3 * writes, "HEAD": 3})
-    assert asked[2]["LIST"] == asked[5]["LIST"] <= 2, "the folder, and a check for an object with its name"
+    assert asked[2]["LIST"] == asked[5]["LIST"] <= 2
     assert asked[2]["GET"] == asked[5]["GET"] == 0
     proxy.asked.clear()
     field = "cls" if format_ == "tar" else "label"
     with closing(open_dataset(f"s3://bucket/{format_}-2", fields=field, remote=remote)) as dataset:
         assert dataset.__getitems__(list(range(100))) == OLD
-    found = kinds(proxy)
-    assert set(found) == {"GET"}, "nothing is listed or scanned"
-    most = 2 + 2 * (1 + 50 if format_ == "tar" else 2)
-    assert found["GET"] <= most, "the manifest; indices and samples, or footers and row groups"
+    assert set(kinds(proxy)) == {"GET"}, "nothing is listed or scanned"
 
 
 @needs_s3
-def test_inspect_reads_only_the_manifest_and_readers_notice_a_replaced_object(
-    s3: Any, proxy: StoreProxy, remote: Remote, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shards(Mixed(), "s3://bucket/seen", remote=remote, metadata={"classes": ["a", "b"]})
-    proxy.asked.clear()
-    for name, value in {
-        "AWS_ENDPOINT_URL": proxy.address,
-        "AWS_ACCESS_KEY_ID": "user",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    found = inspect("s3://bucket/seen", fields=["image", "label"])
-    assert kinds(proxy) == {"GET": 1}
-    assert (found["samples"], found["files"], found["format"]) == (100, 7, "tar")
-    assert [field["name"] for field in found["fields"]] == ["image", "label"]
-    assert found["metadata"] == {"classes": ["a", "b"]}
-    assert "TarDataset('s3://bucket/seen/'" in found["line"]
-    assert inspect("s3://bucket/seen", verify=True)["verified"] == 100
-    with pytest.raises(BadOption, match="no field 'x'"):
-        inspect("s3://bucket/seen", fields=["x"])
+def test_readers_notice_a_replaced_object(s3: Any, remote: Remote) -> None:
+    shards(Mixed(), "s3://bucket/seen", remote=remote)
     key = "seen/shard-000000.tar"
     data = s3.get_object(Bucket="bucket", Key=key)["Body"].read()
     s3.put_object(Bucket="bucket", Key=key, Body=data[:-1] + b"\1")
@@ -437,30 +314,44 @@ def test_inspect_reads_only_the_manifest_and_readers_notice_a_replaced_object(
 
 
 @needs_s3
-@pytest.mark.parametrize(
-    ("fault", "text"),
-    [
-        ("ExpiredToken", r"credentials have expired"),
-        pytest.param("InternalError", r"cannot be written: .*tried 6 times", marks=pytest.mark.slow),
-    ],
-)
 def test_store_errors_in_the_middle_of_a_run_are_explained_and_it_resumes(
-    s3: Any, proxy: StoreProxy, remote: Remote, tmp_path: Path, fault: str, text: str
+    s3: Any, proxy: StoreProxy, remote: Remote, tmp_path: Path
 ) -> None:
-    place = f"s3://bucket/{fault}"
-    proxy.fault = lambda method, path, headers: fault if method == "PUT" and "/shard-000003" in path else None
-    with pytest.raises(PackError, match=rf"(?s){text}.*3 complete shards are in {place}.*resumes") as caught:
+    place = "s3://bucket/expired"
+    proxy.fault = lambda method, path, headers: "ExpiredToken" if method == "PUT" and "/shard-000003" in path else None
+    with pytest.raises(PackError, match=rf"(?s)credentials.*3 complete shards are in {place}.*resumes") as caught:
         shards(Mixed(), place, remote=remote)
     assert "secret" not in str(caught.value)
-    assert "feedline.json" not in objects(s3, fault)
-    with pytest.raises(PackError, match=r"s3://nowhere/out.*no such bucket.*Nothing was packed"):
+    assert "feedline.json" not in objects(s3, "expired")
+    with pytest.raises(PackError, match="s3://nowhere/out"):
         shards(Mixed(), "s3://nowhere/out", remote=remote)
-    proxy.fault = lambda method, path, headers: "AccessDenied"
-    with pytest.raises(PackError, match=r"s3://bucket/x/? cannot be listed: PermissionError"):
-        shards(Mixed(), "s3://bucket/x", remote=remote)
     proxy.fault = first(3, "drop", "PUT")  # such requests are repeated
     assert shards(Mixed(), place, remote=remote).resumed == 44
-    assert without_place(objects(s3, fault)) == without_place(content(shards(Mixed(), tmp_path / "out").path))
+    assert without_place(objects(s3, "expired")) == without_place(content(shards(Mixed(), tmp_path / "out").path))
+
+
+class Large:
+    """Samples of 3 MiB."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": np.full(3 << 18, index, np.float32)}
+
+
+@pytest.mark.slow
+@needs_s3
+def test_large_shards_are_uploaded_in_parts_with_verified_checksums(
+    s3: Any, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(1 << 30))  # otherwise the server keeps files open
+    monkeypatch.setattr(store, "_PART", 5 << 20)  # the smallest that S3 allows
+    pack(Large(), "s3://bucket/large", format="tar", samples_per_shard=4, remote=remote)
+    manifest = json.loads(objects(s3, "large")["feedline.json"])
+    assert all(shard["tag"].endswith('-3"') for shard in manifest["shards"]), "in three parts"
+    with closing(TarDataset("s3://bucket/large/", "x.npy", cache=False, remote=remote)) as dataset:
+        assert [int(dataset[number][7]) for number in (0, 3, 7)] == [0, 3, 7]
 
 
 @pytest.mark.parametrize("verify", [True, False])
@@ -475,79 +366,12 @@ def test_a_damaged_upload_is_detected(memory: Any, monkeypatch: pytest.MonkeyPat
             self.pipe(target, bytes(data) if verify else bytes(data[:-5]))
 
     monkeypatch.setattr(type(memory), "put_file", put_file)
-    with pytest.raises(PackError, match=r"shard-000001.tar is not what was uploaded"):
+    with pytest.raises(PackError, match=r"shard-000001.tar"):
         shards(Mixed(), "memory://bucket/out", verify=verify)
     assert "feedline.json" not in files_below(memory, "bucket/out")
 
 
-class Large:
-    """Samples of 3 MiB."""
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"x": np.full(3 << 18, index, np.float32)}
-
-
-PROGRAM = """
-import os, sys
-from pathlib import Path
-import feedline
-import feedline.datasets
-from feedline.tools.write import store
-from tests.tools.write.test_store import Large
-
-store._PART = 5 << 20  # the smallest that S3 allows
-store._UPLOADS = 1  # one upload at a time, so that the first is complete when the second begins
-Path(sys.argv[3]).write_text(str(os.getpid()))
-client = {"region_name": "us-east-1"}
-options = {"key": "user", "secret": "secret", "endpoint_url": sys.argv[1], "client_kwargs": client}
-remote = feedline.datasets.Remote(storage_options=options)
-packed = feedline.pack(Large(), sys.argv[2], format="tar", samples_per_shard=4, workers=2, remote=remote)
-sys.stdout.write(f"resumed {packed.resumed}\\n")
-"""
-
-
-@pytest.mark.slow
-@needs_s3
-def test_a_run_killed_in_the_middle_of_an_upload_is_resumed(
-    s3: Any, proxy: StoreProxy, remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process is killed while it uploads the parts of its second shard."""
-    monkeypatch.setenv("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(1 << 30))  # otherwise the server keeps files open
-    root, pid = Path(__file__).resolve().parents[3], tmp_path / "pid"
-    arguments = (proxy.address, "s3://bucket/killed", pid)
-
-    def fault(method: str, path: str, headers: Any) -> str | None:
-        if method == "PUT" and "/shard-000001.tar" in path and "partNumber=2" in path:
-            os.kill(int(pid.read_text()), signal.SIGKILL)
-            return "drop"
-        return None
-
-    proxy.fault = fault
-    died = program_server.run(PROGRAM, *arguments, cwd=root)
-    assert died.returncode == -9, died.stderr
-    assert {"shard-000000.tar", ".packing/job.json"} <= set(objects(s3, "killed"))
-    assert not {"shard-000001.tar", "feedline.json"} & set(objects(s3, "killed"))
-    proxy.fault = lambda method, path, headers: None
-    proxy.asked.clear()
-    done = program_server.run(PROGRAM, *arguments, cwd=root)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "resumed 4\n"
-    assert not [path for method, path in proxy.asked if method != "GET" and "/shard-000000.tar" in path]
-    monkeypatch.setattr(store, "_PART", 5 << 20)
-    pack(Large(), "s3://bucket/whole", format="tar", samples_per_shard=4, remote=remote)
-    killed, whole = objects(s3, "killed"), objects(s3, "whole")
-    assert without_place(killed) == without_place(whole)
-    tags = [[shard["tag"] for shard in json.loads(files["feedline.json"])["shards"]] for files in (killed, whole)]
-    assert tags[0] == tags[1]
-    assert all(tag.endswith('-3"') for tag in tags[0]), "in three parts, with verified checksums"
-    with closing(TarDataset("s3://bucket/killed/", "x.npy", cache=False, remote=remote)) as dataset:
-        assert [int(dataset[number][7]) for number in (0, 3, 7)] == [0, 3, 7]
-
-
-# -- from any source, on any engine -----------------------------------------------------------------------------------
+# -- on another engine ------------------------------------------------------------------------------------------------
 
 
 ON_RAY = """

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 import feedline.datasets
-from feedline.errors import BadOption, CorruptSource, PackError, SourceError
+from feedline.errors import BadOption, CorruptSource, PackError
 from feedline.text import TokenDataset, verify, write_tokens
-from feedline.tools.write import Stage
 from tests.tools.write.stores import content, without_workers
 
 TEXTS = [f"text {number} ☃ " * (number % 7) for number in range(100)]
@@ -46,8 +45,7 @@ def decoded(*paths: Path) -> list[str]:
 
 @pytest.mark.parametrize("source", [TEXTS, Texts(), Stream()], ids=["list", "map", "stream"])
 def test_texts_are_read_back(tmp_path: Path, source: Any) -> None:
-    stages: list[Stage] = []
-    written = write(source, tmp_path / "tokens.bin", report=stages.append)
+    written = write(source, tmp_path / "tokens.bin")
     assert decoded(written.path) == TEXTS
     assert (written.document_count, written.resumed) == (100, 0)
     assert written.token_count == sum(len(encode(text)) + 1 for text in TEXTS)
@@ -55,14 +53,12 @@ def test_texts_are_read_back(tmp_path: Path, source: Any) -> None:
     found = verify(written.path)
     assert (found.end_token, found.tokenizer, found.dtype.name) == (7, "encode", "uint32")
     assert os.listdir(tmp_path) == ["tokens.bin"]
-    assert [stage.name for stage in stages[-2:]] == ["checking", "checking"]
-    assert stages[-1].done == 100
     scope: dict[str, Any] = {"feedline": feedline}
     exec(without_workers(written.line.replace("block=2048", "block=8")), scope)
     assert next(iter(scope["loader"]))["tokens"].shape == (32, 8)
 
 
-@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"workers": 2, "engine": "thread"}])
+@pytest.mark.parametrize("options", [{}, {"workers": 2}])
 def test_shards_are_written_and_read_back(tmp_path: Path, options: dict[str, Any]) -> None:
     """The output does not depend on the number of workers."""
     written = write(Texts(), tmp_path / "out", shard_tokens=1000, **options)
@@ -106,35 +102,15 @@ def test_only_the_same_job_is_resumed(tmp_path: Path) -> None:
     assert act(Breaks(stops=False), out, overwrite=True, restart=True).resumed == 0
 
 
-def test_the_final_check_finds_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = feedline.text.TokenWriter.finish
-
-    def damaging(self: Any) -> Any:
-        found = finish(self)
-        with open(self.path, "r+b") as file:
-            file.seek(5000)
-            file.write(b"x")
-        return found
-
-    monkeypatch.setattr("feedline.text.writing.TokenWriter.finish", damaging)
-    with pytest.raises(PackError, match="not what was written"):
-        write(TEXTS, tmp_path / "tokens.bin")
-    assert not (tmp_path / "tokens.bin").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"out": "a.bin", "shard_tokens": 5}, "Give a folder"),
         ({"out": "a", "shard_tokens": 0}, "shard_tokens=0"),
-        ({"out": "here.bin/a.bin"}, "cannot be written"),
         ({"out": "here.bin"}, "exists already"),
         ({"out": "folder", "overwrite": True}, "mine.txt"),
-        ({"out": "folder.bin", "overwrite": True}, "is a folder"),
         ({"out": "a.bin", "dtype": "int64"}, "int64"),
         ({"out": "a.bin", "append_eos": True}, "does not tell which"),
-        ({"out": "a.bin", "append_eos": -1}, "append_eos=-1"),
-        ({"out": "a.bin", "tokenizer": 5}, "tokenizer=5"),
         ({"out": "a.bin", "field": "body", "source": Texts()}, "no field 'body'; its fields are 'text', 'number'"),
         ({"out": "a.bin", "field": "number", "source": Texts()}, "text is expected"),
         ({"out": "a.bin", "source": [b"\xff"]}, "UTF-8"),
@@ -148,7 +124,6 @@ def test_rejects_bad_options(tmp_path: Path, options: dict[str, Any], message: s
     (tmp_path / "here.bin").touch()
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "mine.txt").touch()
-    (tmp_path / "folder.bin").mkdir()
     source, out = options.pop("source", TEXTS), tmp_path / options.pop("out")
     before = sorted(tmp_path.iterdir())
     with pytest.raises(BadOption, match=message):
@@ -156,19 +131,15 @@ def test_rejects_bad_options(tmp_path: Path, options: dict[str, Any], message: s
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("source", [[], Stream()])
-def test_rejects_a_source_without_texts(tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.tools.write.test_tokens.TEXTS", [])
+def test_rejects_a_source_without_texts(tmp_path: Path) -> None:
     with pytest.raises(PackError, match="no texts"):
-        write(source, tmp_path / "a.bin")
+        write([], tmp_path / "a.bin")
     assert os.listdir(tmp_path) == []
 
 
 def test_sources_can_be_paths(tmp_path: Path) -> None:
     (tmp_path / "texts.csv").write_text("text,label\nto be,1\nor not,2\n")
     assert decoded(write(tmp_path / "texts.csv", tmp_path / "a.bin").path) == ["to be", "or not"]
-    with pytest.raises(SourceError, match="nothing at"):
-        write("no-such.csv", tmp_path / "b.bin")
 
 
 def test_unreadable_documents_are_skipped_with_on_error_skip(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from feedline.abc.stateful import check_format
 from feedline.datasets.framework.source import Transform
 from feedline.datasets.storage.addresses import identity_of
 from feedline.datasets.storage.storage import protocol_of
-from feedline.errors import BadState
+from feedline.errors import BadOption, BadState
 from feedline.system.failures import add_note
 from feedline.system.ranks import rank_if_known
 from feedline.types import State
@@ -84,13 +84,30 @@ class PartedStream(Stream, ShardedSource):
     _worker: Part | None = None
     _ranks: Part | None = None
     """Rank and number of ranks in the process that pickled this: a worker may not know them."""
+    _data_rank: Part | None = None
+    """The same, if they were given: not all ranks of the job need their own part."""
 
     def set_worker(self, number: int, count: int) -> None:
         self._worker = number, count
 
+    def set_ranks(self, rank: int, count: int) -> None:
+        """Set the data rank and the number of data ranks, in place of those of the process.
+
+        Raises:
+            BadOption: other values were set before.
+        """
+        before = self._data_rank
+        if before is not None and before != (rank, count):
+            raise BadOption(
+                f"This {type(self).__name__} already belongs to a loader of data rank {before[0]} of {before[1]}, and "
+                f" this loader has data rank {rank} of {count}. Make another "
+                f"{type(self).__name__} for this loader."
+            )
+        self._data_rank = rank, count
+
     def _place(self) -> tuple[Part, Part]:
         """Return (worker, number of workers) and (rank, number of ranks)."""
-        return self._worker or torch_worker(), rank_if_known() or self._ranks or (0, 1)
+        return self._worker or torch_worker(), self._data_rank or rank_if_known() or self._ranks or (0, 1)
 
     def _part(self) -> Part:
         (worker, workers), (rank, ranks) = self._place()

@@ -23,7 +23,8 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> State:
     """Merge the states of all ranks into one that `load_state_dict` accepts on every rank, for any number of ranks.
 
     Args:
-        states: the result of `state_dict()` on each rank, ordered by rank, as `all_gather_object` returns them.
+        states: the result of `state_dict()` on each rank, ordered by rank, as `all_gather_object` returns them. Of
+            ranks that share their batches, with `mesh=`, all states or one may be given.
 
     Raises:
         BadState: a state is missing, duplicated or out of order, the states are from different steps or numbers of
@@ -38,6 +39,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> State:
     """
     if isinstance(states, Mapping) or not states:
         raise BadState("Give merge_states a list of the states that state_dict() returned on all ranks, in rank order.")
+    states = _one_of_each(states)
     snapshots = [Snapshot.from_dict(state) for state in states]
     if snapshots[0].ranks and all(snapshot == snapshots[0] for snapshot in snapshots):
         return dict(states[0])  # loaded by all ranks, none of which has started to iterate
@@ -54,6 +56,26 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> State:
         if all(_without(state, "faults") == _without(alike[0], "faults") for state in alike):
             return alike[0]
     return of_ranks([dict(state) for state in states])
+
+
+def _one_of_each(states: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return one state for each data rank, ordered by data rank, if several ranks shared their batches."""
+    found = [_rank_of(Snapshot.from_dict(state)) for state in states]
+    size = 0 if found[0] is None else found[0][1]
+    if len(set(found)) == len(states) or set(found) != {(rank, size) for rank in range(size)}:
+        return states
+    by_rank: dict[int, tuple[int, Snapshot]] = {}
+    for place, (own, state) in enumerate(zip(found, states, strict=True)):
+        assert own is not None
+        snapshot = Snapshot.from_dict(state)
+        first, before = by_rank.setdefault(own[0], (place, snapshot))
+        if before != snapshot:
+            raise BadState(
+                f"States {first} and {place} are both of data rank {own[0]} of {own[1]}, and they differ, although "
+                "ranks with one data rank get the same batches. Call state_dict() on all ranks after the same step, "
+                "and give them the same number of workers."
+            )
+    return [states[by_rank[rank][0]] for rank in sorted(by_rank)]
 
 
 def _without(mapping: Mapping[str, object], name: str) -> dict[str, object]:

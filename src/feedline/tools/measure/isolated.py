@@ -230,11 +230,11 @@ class _Listener:
 
     def _cut_short(self, kept: K, reason: str, what: str, stack: str | None) -> K:
         """Return the results so far if samples were made; otherwise raise."""
-        text = f"The dataset {what}, {self._where}"
+        happened = f"The dataset {what}, {self._where}"
         if kept.is_useful:
-            kept.ended, kept.ended_in = text, self.stage
+            kept.ended, kept.ended_in = happened, self.stage
             return kept
-        raise DatasetFailed(f"{text}. {_ADVICE[reason]}", reason, _users(stack or ""))
+        raise DatasetFailed(f"{happened}. {_ADVICE[reason]}", reason, _users(stack or ""))
 
 
 def _how(end: os.waitid_result) -> str:

@@ -32,8 +32,6 @@ from feedline.datasets.derived.cache.fingerprint import fingerprint
 from feedline.errors import PerformanceWarning
 from feedline.types import EngineName
 
-pytestmark = pytest.mark.sample(4)
-
 COUNT = 6
 Write = Callable[[Path, int], Any]
 """Writes files with a number as their value into a folder, overwriting old ones; returns a function to open them."""

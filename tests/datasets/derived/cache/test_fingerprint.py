@@ -16,8 +16,6 @@ import torch
 from feedline.datasets.derived.cache.fingerprint import fingerprint
 from feedline.errors import BadOption
 
-pytestmark = pytest.mark.sample(4)
-
 
 def double(value: int) -> int:
     return value * 2

@@ -25,8 +25,6 @@ from feedline.memory.sharing.records import NotARecord
 from feedline.testing.asserting import apart
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(4)
-
 HEAD = Head(bytes(32), 50)
 
 

@@ -20,8 +20,6 @@ from feedline.samplers import BlockSampler
 from feedline.tools.write.inspection import inspect
 from tests.datasets.contract import SourceContract
 
-pytestmark = pytest.mark.sample(4)
-
 COUNT = 31
 
 

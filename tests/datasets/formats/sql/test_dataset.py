@@ -22,8 +22,6 @@ from feedline.testing.asserting import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.formats.sql.people import COUNT, make_postgres, make_sqlite, samples
 
-pytestmark = pytest.mark.sample(4)
-
 QUERY = "SELECT * FROM people"
 
 
@@ -70,11 +68,12 @@ def test_parameters_of_both_kinds(kind: str, address: str) -> None:
         dataset.close()
 
 
-@pytest.mark.parametrize("name", ["x' OR '1'='1", "'; DELETE FROM people; --", "%s", "?", ":low"])
-def test_parameters_cannot_inject_sql(kind: str, address: str, name: str) -> None:
+def test_parameters_cannot_inject_sql(kind: str, address: str) -> None:
     mark = PLACEHOLDERS[kind][0]
-    with contextlib.closing(SQLDataset(address, f"{QUERY} WHERE name = {mark}", key="id", parameters=[name])) as found:
-        assert len(found) == 0
+    for name in ("x' OR '1'='1", "'; DELETE FROM people; --", "%s", "?", ":low"):
+        dataset = SQLDataset(address, f"{QUERY} WHERE name = {mark}", key="id", parameters=[name])
+        assert len(dataset) == 0
+        dataset.close()
     with contextlib.closing(SQLDataset(address, QUERY, key="id")) as dataset:
         assert len(dataset) == COUNT
 
@@ -141,17 +140,14 @@ def test_a_deleted_row_is_detected(sqlite: str) -> None:
     dataset.close()
 
 
-@pytest.mark.parametrize(
-    ("query", "key", "named"),
-    [
+def test_keys_must_be_unique_and_not_null(address: str) -> None:
+    for query, key, named in (
         ("SELECT id / id AS one, id FROM people WHERE id > 0", "one", "key 1"),
         (QUERY, "note", "32 of 40 rows"),
         (QUERY, "colour", "'colour'.*'name'"),
-    ],
-)
-def test_keys_must_be_unique_and_not_null(address: str, query: str, key: str, named: str) -> None:
-    with contextlib.closing(SQLDataset(address, query, key=key)) as dataset, pytest.raises(BadOption, match=named):
-        len(dataset)
+    ):
+        with contextlib.closing(SQLDataset(address, query, key=key)) as dataset, pytest.raises(BadOption, match=named):
+            len(dataset)
 
 
 def test_rejects_several_columns_of_the_same_name(postgres: Any) -> None:

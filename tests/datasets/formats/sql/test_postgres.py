@@ -15,8 +15,6 @@ from feedline.errors import SourceError
 from feedline.types import EngineName
 from tests.datasets.formats.sql.people import COUNT, make_postgres
 
-pytestmark = pytest.mark.sample(4)
-
 QUERY = "SELECT * FROM people"
 KILL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'feedline'"
 

@@ -21,8 +21,6 @@ from feedline.faults import Policy, Retry
 from feedline.types import EngineName
 from tests.datasets.formats.streams.stores import COUNT, Lines, Store, number_of
 
-pytestmark = pytest.mark.sample(8)
-
 ALL = set(range(COUNT))
 BAD = {0, 5, 6, 17, 18, 19, 20, 21, 39}
 """First, last, neighbours, and a whole batch."""
@@ -30,7 +28,12 @@ ALWAYS = 10**6
 SKIP = Policy(otherwise="skip", max_share=1.0)
 
 engines = pytest.mark.parametrize(
-    ("engine", "workers"), [("inline", 0), ("thread", 1), ("thread", 3), ("process", 1), ("process", 3)]
+    ("engine", "workers"),
+    [
+        ("inline", 0),
+        ("thread", 3),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in [("thread", 1), ("process", 1), ("process", 3)]),
+    ],
 )
 
 
@@ -134,8 +137,10 @@ def test_the_others_of_its_batch_come_if_the_loop_goes_on(
     assert ALL - store.acknowledged() <= {39}
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize(("on_error", "times"), [(SKIP, ALWAYS), (Retry(2, wait_s=0), 2)])
+@pytest.mark.parametrize(
+    ("workers", "on_error", "times"),
+    [(3, SKIP, ALWAYS), pytest.param(1, Retry(2, wait_s=0), 2, marks=pytest.mark.slow)],
+)
 def test_a_killed_worker_loses_nothing(store: Store, workers: int, on_error: Any, times: int, tmp_path: Path) -> None:
     loader = loader_of(store, Failing(tmp_path, times, kills=22), "process", workers, on_error=on_error)
     with pytest.warns(feedline.errors.WorkerWarning):
@@ -156,8 +161,9 @@ def test_a_batch_that_cannot_be_collated(store: Store, engine: EngineName, worke
     assert sorted(consume(loader, store)) == sorted(ALL) == sorted(store.acknowledged())
 
 
-@pytest.mark.parametrize("on_error", ["raise", "retry"])
-@pytest.mark.parametrize("while_collating", [False, True])
+@pytest.mark.parametrize(
+    ("while_collating", "on_error"), [(False, "retry"), pytest.param(True, "raise", marks=pytest.mark.slow)]
+)
 def test_an_interrupt_loses_nothing(store: Store, while_collating: bool, on_error: str, tmp_path: Path) -> None:
     """Without workers, Ctrl-C interrupts the making of samples, and the next iteration makes the batch again."""
     once = Failing(tmp_path, 0).happens

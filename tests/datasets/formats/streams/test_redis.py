@@ -17,9 +17,6 @@ from feedline.errors import BadOption, SourceError
 from tests.datasets.formats.streams.server import Server, find_server
 from tests.datasets.formats.streams.stores import number_of
 
-pytestmark = pytest.mark.sample(4)
-
-
 _names = itertools.count()
 
 

@@ -23,8 +23,6 @@ from tests.datasets.storage.servers import (
     web_server,
 )
 
-pytestmark = pytest.mark.sample(4)
-
 SIZES = (40, 25, 60)
 COUNT = sum(SIZES)
 

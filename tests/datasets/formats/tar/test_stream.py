@@ -12,8 +12,6 @@ from feedline.datasets.formats.tar import arrays, members
 from feedline.errors import BadState, CorruptSource, SourceError
 from tests.datasets.formats.tar.writing import tar_bytes, write_shards
 
-pytestmark = pytest.mark.sample(5)
-
 SIZES = (13, 1, 20, 7, 16, 0, 9)
 
 

@@ -28,7 +28,6 @@ from tests.sampling import examples
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),  # which the package leaves
-    pytest.mark.sample(4),
 ]
 
 

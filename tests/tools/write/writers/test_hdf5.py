@@ -5,7 +5,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-import pytest
 
 from tests.tools.write.stores import pack_as, read
 
@@ -33,19 +32,3 @@ def test_h5py_reads_the_output(tmp_path: Path) -> None:
         assert file["half"].dtype == np.float16
     first = read(packed)[0]
     assert (first["text"], first["bytes"], bool(first["flag"])) == ("ä☃", b"\0a\0", True)
-
-
-@pytest.mark.parametrize("values", [[[1, 2], [3, 4]], [[1], [2]], [[], []]])
-def test_ragged_rows_of_equal_length(tmp_path: Path, values: list[list[int]]) -> None:
-    """h5py mistakes a list of arrays of equal length for a table."""
-    samples = [{"x": np.array(value, np.int64)} for value in values]
-    assert [sample["x"].tolist() for sample in read(pack_as("hdf5", tmp_path, samples, ragged=["x"]))] == values
-
-
-@pytest.mark.parametrize("compression", ["gzip", "lzf"])
-def test_compression_makes_the_file_smaller(tmp_path: Path, compression: str) -> None:
-    samples = [{"x": np.zeros(1000), "text": "a"} for _ in range(50)]
-    large = pack_as("hdf5", tmp_path, samples).size
-    small = pack_as("hdf5", tmp_path, samples, compression=compression, overwrite=True)
-    assert small.size < large / 5
-    assert len(read(small)) == 50

@@ -18,7 +18,7 @@ def test_numpy_reads_the_output(tmp_path: Path) -> None:
     assert sorted(file.name for file in path.iterdir()) == [FACTS, "n.npy", "s.npy", "x.npy"]
 
 
-@pytest.mark.parametrize("texts", [[""], ["", ""], ["a", ""], ["\ud800", "a\0b"], ["☃" * 5000, "x"]])
+@pytest.mark.parametrize("texts", [["", ""], ["\ud800", "a\0b"], ["☃" * 5000, "x"]])
 def test_strings_are_read_back(tmp_path: Path, texts: list[str]) -> None:
     packed = pack_as("npy", tmp_path, [{"s": text} for text in texts])
     assert [str(sample["s"]) for sample in read(packed)] == texts

@@ -28,23 +28,7 @@ def test_pyarrow_reads_the_output(tmp_path: Path) -> None:
     assert [sample["o"] for sample in read(packed)] == [None, 4]
 
 
-@pytest.mark.skipif(int(pa.__version__.split(".")[0]) < 26, reason="pyarrow before 26 cannot read them")
-def test_nullable_arrays_are_read_back(tmp_path: Path) -> None:
-    samples: list[Any] = [{"x": np.ones(2)}, {"x": None}, {"x": np.zeros(2)}]
-    found = read(pack_as("parquet", tmp_path, samples))
-    assert [None if one["x"] is None else one["x"].tolist() for one in found] == [[1, 1], None, [0, 0]]
-
-
-def test_row_groups_have_about_the_same_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.tools.write.writers.parquet._GROUP_BYTES", 8000)
-    samples = [{"x": np.full(100, number)} for number in range(50)]
-    packed = pack_as("parquet", tmp_path, samples)
-    meta = pq.read_metadata(packed.path)
-    assert [meta.row_group(number).num_rows for number in range(meta.num_row_groups)] == [10] * 5
-    assert [int(one["x"][0]) for one in read(packed)] == list(range(50))
-
-
-@pytest.mark.parametrize("compression", [None, "snappy", "zstd", "lz4", "gzip", "none"])
+@pytest.mark.parametrize("compression", [None, "zstd", "none"])
 def test_compression_is_applied(tmp_path: Path, compression: str | None) -> None:
     path = pack_as("parquet", tmp_path, [{"x": np.zeros(100)}], compression=compression).path
     name = pq.read_metadata(path).row_group(0).column(0).compression.lower()

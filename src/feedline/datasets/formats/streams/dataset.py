@@ -18,6 +18,7 @@ from feedline.datasets.framework.passes import PartedStream
 from feedline.datasets.framework.source import Transform, checked_transform
 from feedline.errors import BadOption, BadState
 from feedline.system.handle import Handle
+from feedline.system.ranks import rank_if_known
 from feedline.types import State
 
 _WAIT_S = 0.2
@@ -88,6 +89,14 @@ class StreamDataset(PartedStream, Acknowledged):
         self._closed.get().clear()
         self._messages = _Messages(self, rank * workers + worker, ranks * workers)
         return self._messages
+
+    def set_ranks(self, rank: int, count: int) -> None:
+        if (rank_if_known() or self._ranks or (0, 1)) != (rank, count):
+            raise BadOption(
+                "A queue delivers each message once, so ranks that share their batches cannot all read it. Read it on "
+                "one rank of each group, and broadcast the batches from there."
+            )
+        super().set_ranks(rank, count)
 
     def take_receipts(self) -> list[object] | None:
         if self._messages is None or not self._waits:
