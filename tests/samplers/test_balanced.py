@@ -82,6 +82,18 @@ def test_a_sharded_loader_gives_it_the_rank(monkeypatch: pytest.MonkeyPatch) -> 
     assert [batch.tolist() for batch in loader] == list(world(4)[2])
 
 
+def test_a_loader_with_a_data_rank_gives_it_that_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that need the same batches have a rank in the job that is not their data rank."""
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    sampler = BalancedBatches(COSTS, 3, window=4, seed=1)
+    loader = Loader(list(range(67)), batch_sampler=sampler, rank=2, world_size=4)
+    assert [batch.tolist() for batch in loader] == list(world(4)[2])
+    assert len(loader) == len(world(4)[2])
+    with pytest.raises(BadOption, match="rank 1 of 2"):
+        Loader(list(range(67)), batch_sampler=world(2)[1], rank=2, world_size=4)
+
+
 def test_the_rank_is_found_when_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = BalancedBatches(COSTS, 3, window=4, seed=1)
     assert sampler.num_replicas == 1

@@ -161,6 +161,8 @@ def _is_pipe(dataset: object) -> bool:
 
 def _own(place: DataRank, sampler: Any) -> Any:
     """Return a sampler's share; the sampler itself if it is distributed in this way already."""
+    if getattr(sampler, "deals_to_ranks", False) and not sampler.rank_is_given:
+        return samplers.distribute(sampler, place.rank, place.world_size)
     is_share = False
     for layer in layers_of(sampler):
         found = _share_of(layer)

@@ -105,6 +105,11 @@ class BalancedBatches(SeededBatches):
         return self._share
 
     @property
+    def rank_is_given(self) -> bool:
+        """True if the rank, or the number of ranks, was given rather than looked up."""
+        return not self._is_found
+
+    @property
     def rank(self) -> int:
         """The rank whose batches these are."""
         return self.share.rank
@@ -115,7 +120,7 @@ class BalancedBatches(SeededBatches):
         return self.share.world_size
 
     def for_rank(self, share: Share, *, is_found: bool) -> BalancedBatches:
-        if not self._is_found:
+        if self.rank_is_given:
             raise BadOption(f"{self!r} already yields the batches of one rank. Drop distribute(), or its rank.")
         other = copy.copy(self)
         other._share, other._is_found, other._epoch = share, is_found, None
