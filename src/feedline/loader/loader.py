@@ -92,7 +92,8 @@ class NumpyConfig(LoaderConfig):
 
     @property
     def has_default_collate(self) -> bool:
-        return self.batched and (self.collate is default or getattr(self.collate, "is_default", False))
+        collate = self.inner_collate
+        return self.batched and (collate is default or getattr(collate, "is_default", False))
 
     def order_of(self, sharding: StreamSharding | None) -> Order:
         size, drop_last, batch_sampler = self.batch_size, self.drop_last, self.batch_sampler
@@ -251,9 +252,11 @@ class Loader(LoaderBase):
         mesh_timeout_s: float = DEFAULT_MESH_TIMEOUT_S,
         fields: Sequence[str] | Sequence[int] | Callable[[Any], Any] | None = None,
     ) -> None:
-        if isinstance(fields, (tuple, list)) and not fields and _is_plain_map(dataset):  # nothing to do for workers
-            workers, engine, prefetch, timeout_s, persistent, start_method = 0, "auto", DEFAULT_DEPTH, 0, None, None
-            max_memory_per_worker = device = device_transform = None
+        if isinstance(fields, (tuple, list)) and not fields:
+            device = device_transform = None
+            if _is_plain_map(dataset):  # nothing to do for workers
+                workers, engine, prefetch, timeout_s, persistent, start_method = 0, "auto", DEFAULT_DEPTH, 0, None, None
+                max_memory_per_worker = None
         for name, value in (
             ("shuffle", shuffle),
             ("drop_last", drop_last),

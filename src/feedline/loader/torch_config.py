@@ -106,7 +106,7 @@ class TorchConfig(LoaderConfig):
 
     @functools.cached_property
     def has_default_collate(self) -> bool:
-        return self.batched and is_default(self.collate)
+        return self.batched and is_default(self.inner_collate)
 
     @property
     def device_placement(self) -> Placement:

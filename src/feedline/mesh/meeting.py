@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -100,6 +101,7 @@ class Peers:
     def __init__(self, ranks: tuple[int, ...], timeout_s: float) -> None:
         self._ranks = ranks
         self._timeout_s = timeout_s
+        self._name = f"peers-{zlib.crc32(repr((ranks, timeout_s)).encode())}"
         self._count = 0
         """How often they have met, or were meant to."""
         self._group: Any = None
@@ -136,7 +138,7 @@ class Peers:
         return dict(zip(self._ranks, reports, strict=True))
 
     def _key(self, rank: int) -> str:
-        return f"peers-{self._ranks[0]}/{rank}"
+        return f"{self._name}/{rank}"
 
     def _arrivals(self, store: Any, peer: int) -> int:
         key = self._key(peer)
