@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from feedline.abc.deferred import Target
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
-from feedline.abc.source import Columnar
+from feedline.abc.source import Columnar, ShardedSource
 from feedline.abc.stateful import is_stateful
 from feedline.collate import default
 from feedline.delivery.config import DEFAULT_DEPTH
@@ -117,7 +117,9 @@ class NumpyConfig(LoaderConfig):
 
     def sharing(self, sharding: StreamSharding | None) -> Sharing:
         if not self.is_map:
-            return Sharing(None, "shard", is_intended=True)  # sharded by default, unless the user turned it off
+            # Sharded by default, unless the user turned it off.
+            is_split = sharding is not None or isinstance(self.dataset, ShardedSource)
+            return Sharing(None, "shard", is_intended=True, is_split=is_split)
         if self.batch_sampler is not None:
             return Sharing(self.batch_sampler, "batch_sampler")
         return Sharing(self.sampler, "sampler")

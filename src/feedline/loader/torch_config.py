@@ -172,7 +172,8 @@ class TorchConfig(LoaderConfig):
     def sharing(self, sharding: StreamSharding | None) -> Sharing:
         if not self.is_map:
             is_intended = self.is_sharded(sharding) or self.shard is False or isinstance(self.dataset, IterDataPipe)
-            return Sharing(None, "shard", is_intended=is_intended)
+            is_split = sharding is not None or isinstance(self.dataset, ShardedSource)
+            return Sharing(None, "shard", is_intended=is_intended, is_split=is_split)
         return self._sharing
 
     @functools.cached_property
