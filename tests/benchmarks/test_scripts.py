@@ -235,6 +235,22 @@ def test_object_storage(tmp_path: Path) -> None:
         assert figures["requests"] >= 3
 
 
+@pytest.mark.slow
+def test_json_lines_peers_give_the_same_batches(tmp_path: Path) -> None:
+    """The rates of peers are comparable only if they deliver the same tokens."""
+    pytest.importorskip("datasets")
+    pytest.importorskip("torchdata")
+    pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
+    script = importlib.import_module("benchmarks.w15_json_lines")
+    folder = tmp_path / "lines"
+    script.write(1, 20, folder)
+    options = ([str(path) for path in folder.iterdir()], script.of_words, 64)
+    ours = next(iter(script.ours(*options, script.Loading(0, 4, "inline"))))["tokens"]
+    for make in (script.usual, script.hugging_faces, script.torchdatas):
+        batch = next(iter(make(*options, script.Loading(0, 4))))
+        assert ((batch["tokens"] if isinstance(batch, dict) else batch) == ours).all()
+
+
 def test_a_peer_that_is_not_installed_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     peers = importlib.import_module("benchmarks.peers")
     assert peers.installed(["json", "absent"], {"absent": "no_such_package"}) == ["json"]

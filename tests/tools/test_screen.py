@@ -29,11 +29,3 @@ def test_a_persistent_bar_writes_its_last_state_even_to_a_file(is_terminal: bool
     shown = file.getvalue().rpartition("\x1b[K")
     assert shown[2] == "precompute  50/50  9 MB/s\n"
     assert ("precompute  0/50" in shown[0]) is is_terminal
-
-
-def test_a_quiet_bar_shows_nothing() -> None:
-    file = io.StringIO()
-    with Screen(file=file, is_terminal=True).bar(quiet=True) as bar:
-        bar.begin("precompute", 50)
-        bar.update(done=50)
-    assert file.getvalue() == ""

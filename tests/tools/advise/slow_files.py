@@ -228,18 +228,6 @@ class PhotosByOpenCV(Photos):
         return image
 
 
-class Crops(Photos):
-    """Files of which a crop is used, as torchvision's RandomResizedCrop takes it."""
-
-    shape = (800, 600)
-
-    def __getitem__(self, index: int) -> NDArray[Any]:
-        from PIL import Image
-
-        with Image.open(self.paths[index % 4]) as image:
-            return np.asarray(image.crop((100, 100, 300, 250)).resize((64, 48)))
-
-
 @case(needs="PIL")
 class Drafts(Photos):
     """Sound: the decoder already scales them."""

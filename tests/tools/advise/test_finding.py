@@ -21,12 +21,6 @@ def test_a_finding_for_programs() -> None:
     }  # fmt: skip
 
 
-def test_findings_print_the_problem_first_and_the_evidence_last() -> None:
-    some = [Finding("a", "Wrong.", "Do it."), Finding("b", "wrong", "Do it.", gain=2.0, evidence="It took 3 s")]
-    assert str(Findings(some)) == "b: wrong. Do it. Gain: 2.0x. It took 3 s.\na: Wrong. Do it."
-    assert str(Findings()) == "Found nothing to change."
-
-
 def test_counted_findings_are_kept_on_a_noisy_machine() -> None:
     counted = Finding("reopened-file", "Wrong.", "Do it.", gain=1.4)
     (kept,) = beyond_noise([counted], 0.9, "noisy")

@@ -4,19 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-
-from feedline.tools.cli.demo_training import build_network
-
-
-@pytest.fixture(scope="session", autouse=True)
-def first_training_step() -> None:
-    """Run one training step, so that torch's convolution library opens the file that it keeps open for profilers.
-
-    Otherwise the first test that trains would seem to leave that file open.
-    """
-    build_network()(torch.zeros(2, 3, 224, 224)).sum().backward()
 
 
 @pytest.fixture

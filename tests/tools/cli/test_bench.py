@@ -35,6 +35,7 @@ def test_the_quick_set_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
 # -- the user's own dataset --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_user_dataset_is_measured_beside_torch(tmp_path: Path) -> None:
     rows, picture = tmp_path / "rows.jsonl", tmp_path / "bench.svg"
     done = run_quietly(

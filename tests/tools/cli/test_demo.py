@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-import shutil
-import signal
-import tempfile
-import threading
 import zlib
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from feedline.tools.cli import demo
-from feedline.tools.cli.main import main
 from tests import program_server
 
 PROGRAM = """
@@ -44,6 +37,9 @@ class Ran(NamedTuple):
         """The rows of the table; two or more spaces separate cells."""
         lines = self.out.partition("Median of")[2].partition("again: images")[0].splitlines()[3:]
         return [re.split(r"\s{2,}", line.strip()) for line in lines]
+
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -82,39 +78,3 @@ def test_only_the_report_of_this_run_is_left_behind(ran: Ran) -> None:
     assert [[cell.strip() for cell in row if cell] for row in shown["compared"]["rows"]] == ran.cells()
     assert (shown["settings"]["engine"], shown["settings"]["workers"]) == ("process", 2)
     assert len(shown["rows"]["got"]) == BATCHES, "the warm-up is not recorded"
-
-
-def test_ctrl_c_leaves_no_files_behind(tmp_path: Path) -> None:
-    scratch = Path(tempfile.mkdtemp(prefix="d-"))  # torch's workers open sockets in it, whose paths have to be short
-    ours, theirs = os.pipe()
-    with open(os.devnull) as nothing, (tmp_path / "err").open("w") as err, os.fdopen(ours) as output:
-        program = program_server.start(
-            PROGRAM, [scratch], stdin=nothing.fileno(), stdout=theirs, stderr=err.fileno(), cwd=tmp_path
-        )
-        os.close(theirs)
-        limit = threading.Timer(200, program.kill)
-        limit.start()
-        try:
-            line = "started"
-            while not line.startswith("epoch 1"):  # workers of torch's or feedline's loader are running
-                line = output.readline()
-                assert line, f"It ended: {(tmp_path / 'err').read_text()}"
-            os.kill(program.pid, signal.SIGINT)
-            assert program.wait(100) == 130
-        finally:
-            limit.cancel()
-            program.kill()
-    assert [path.name for path in tmp_path.iterdir()] == ["err"]
-    assert (tmp_path / "err").read_text() == ""
-    assert list(scratch.iterdir()) == []
-    shutil.rmtree(scratch)
-
-
-@pytest.mark.parametrize(("out", "why"), [(".", "that is a folder"), ("file/page.html", "cannot be written")])
-def test_an_unwritable_report_path_is_rejected_before_the_demo_starts(
-    out: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(demo, "draw", None)  # must not be reached
-    (tmp_path / "file").touch()
-    assert main(["demo", "-o", str(tmp_path / out)]) == 1
-    assert why in capsys.readouterr().err

@@ -14,58 +14,23 @@ from feedline.abc.faults import MESSAGE_LENGTH
 from feedline.delivery.state import Snapshot
 from feedline.errors import BadState
 from feedline.faults import Failure, Fault, FaultLog
-from feedline.tools.advise.finding import Finding
 from feedline.tools.cli.fault_file import FaultFile, find, first_lines, read
 
 POSITION = Snapshot(0, draw_seed=1, order={"unit": "own batches", "consumed": 0})
 
 
-class Files:
-    """A dataset in which some samples raise."""
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> int:
-        if index in (3, 9):
-            raise OSError(f"image {index} is truncated")
-        return index
-
-
-def used_loader() -> Loader:
-    loader = Loader(Files(), 4, on_error="skip")
-    assert len(list(loader)) == 3
-    return loader
-
-
-def fault(index: Any, error: Exception, action: str = "skip", stage: str = "fetch") -> Fault:
-    return Fault.of(Failure(index, error, stage, 1, worker=0), action, time=1.7e9)
-
-
-def file_of(*faults: Fault) -> FaultFile:
-    log = FaultLog()
-    for one in faults:
-        log.append(one)
-    return FaultFile(log, POSITION)
-
-
-def by_name(findings: list[Finding]) -> dict[str, Finding]:
-    return {finding.name: finding for finding in findings}
-
-
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_reads_faults_from_a_state_saved_as_json(tmp_path: Path, wrapped: bool) -> None:
-    state = used_loader().state_dict()
-    path = tmp_path / "state.json"
+    loader = Loader(dict.fromkeys(range(3), 0), 1, sampler=[0, 1, 2, 3, 9], on_error="skip")
+    list(loader)
+    state, path = loader.state_dict(), tmp_path / "state.json"
     path.write_text(json.dumps({"step": 3, "loader": state} if wrapped else state))
     file = read(path)
-    findings = by_name(find(file))
+    findings = {finding.name: finding for finding in find(file)}
     assert findings["state"].problem == "at the end of epoch 0"
     assert findings["faults"].problem == "2: 2 skip"
-    assert findings["OSError"].problem == "2 skip"
     assert findings["in quarantine"].evidence == "2: 3, 9"
-    assert "release" in str(findings["in quarantine"].fix)
-    assert first_lines(file)[0] == "sample 3: OSError: image 3 is truncated (fetch, attempt 1): skip"
+    assert first_lines(file)[0].startswith("sample 3: KeyError")
 
 
 class Trap:
@@ -113,6 +78,9 @@ def test_files_that_are_not_a_state_are_rejected_with_the_reason(
 
 
 def test_text_from_a_file_cannot_control_the_terminal() -> None:
-    file = file_of(fault("\x1b[2Jname", OSError("\x1b]0;title\x07 two\nlines" + "x" * MESSAGE_LENGTH)))
+    error = OSError("\x1b]0;title\x07 two\nlines" + "x" * MESSAGE_LENGTH)
+    log = FaultLog()
+    log.append(Fault.of(Failure("\x1b[2Jname", error, "fetch", 1, worker=0), "skip", time=1.7e9))
+    file = FaultFile(log, POSITION)
     texts = [*first_lines(file), *(f"{finding.problem} {finding.evidence}" for finding in find(file))]
     assert all(text.isprintable() for text in texts)

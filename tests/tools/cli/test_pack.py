@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from feedline.tools.cli.main import main
 from tests.own_module import own_module
 from tests.tools.cli.packing import fails, run
 from tests.tools.write.stores import FORMATS, SINGLE, canonical, read, stored_in, without_workers
@@ -109,16 +108,6 @@ def test_a_broken_picture_is_named_or_skipped(
     assert re.search(r"  sample 0 \(.*cat/01.png\): a picture \(png, 200 bytes\) cannot be decoded", captured.out)
     assert captured.err == ""
     assert len(read(tmp_path / "a.lmdb")) == 10
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["a"], ["a", "b", "--quality", "0"], ["a", "b", "--resize", "16 x"]],
-)
-def test_wrong_arguments_print_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["pack", *arguments])
-    assert "usage: feedline pack" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("package", "out", "extra"), [("h5py", "a.h5", "hdf5"), ("pyarrow", "a.parquet", "parquet")])

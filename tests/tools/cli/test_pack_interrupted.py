@@ -42,14 +42,6 @@ def start(folder: Path, *options: str, stop_at: int) -> subprocess.Popen[str]:
     )
 
 
-def group_is_empty(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "whole_group", "stop_at"),
@@ -71,15 +63,12 @@ def test_ctrl_c_stops_packing_and_the_same_command_resumes_it(
     output, errors = process.communicate(timeout=100)  # does not wait for the blocked sample
     assert process.returncode == 130, errors
     assert output == ""
-    lines = [line for line in errors.splitlines() if line.startswith("feedline: ")]
     is_kept = stop_at > 100
-    assert lines == [
-        "feedline: Interrupted. Run the same command again to resume after the last complete shard."
-        if is_kept
-        else "feedline: Interrupted before a shard was complete. Run the same command again to start over."
-    ]
+    (line,) = [line for line in errors.splitlines() if line.startswith("feedline: ")]
+    assert ("resume" if is_kept else "start over") in line
     assert "Traceback" not in errors
-    assert group_is_empty(process.pid), "workers are gone"
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # workers are gone
     assert (tmp_path / "out.packing").exists() == is_kept
     assert not (tmp_path / "out").exists()
     second = start(tmp_path, "--workers", workers, stop_at=-1)

@@ -73,22 +73,6 @@ def test_options_that_do_not_fit_together_are_rejected(
     assert os.listdir() == [f"{module}.py"] or "__pycache__" in os.listdir()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--tokens", "a.bin", "--append-eos", "end"), "'end' is neither a token id nor auto"),
-        ((), "one of the arguments OUT --tokens is required"),
-        (("out.h5", "--tokens", "a.bin"), "not allowed with argument"),
-    ],
-)
-def test_wrong_arguments_print_the_usage(
-    module: str, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["pack", f"{module}:texts", *options])
-    assert message in capsys.readouterr().err
-
-
 def test_a_tokenizer_file_is_used_and_recorded(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="needs the extra text")
     vocabulary = {"<unk>": 0, "<|endoftext|>": 1, "text": 2, **{str(number): 3 + number for number in range(300)}}

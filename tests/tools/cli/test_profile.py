@@ -49,11 +49,6 @@ if __name__ == "__main__":
         del train
         assert dataset() is None, "nothing keeps what the program drops"
     os.chdir("/")
-    if "forks" in words:
-        child = os.fork()
-        if not child:
-            sys.exit(3)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     if "exit" in words:
         sys.exit(7)
 """
@@ -82,7 +77,6 @@ def run(*arguments: str, cwd: Path, first: str = "") -> tuple[int, str, str]:
     "words",
     [
         ["workers"],
-        ["forks"],
         *(pytest.param(words, marks=pytest.mark.slow) for words in (["workers", "spawn"], ["drop"])),
     ],
     ids=" ".join,
@@ -98,14 +92,10 @@ def test_the_loader_that_was_waited_for_most_is_recorded(program: Path, words: l
     lines = out.splitlines()
     assert stats.verdict in " ".join(lines)
     training, *validating = [line for line in lines if line.startswith("Squares, train.py:")]
-    assert f"{100 * stats.total.stall:.1f} %" in training, "the share in the verdict"
     assert "24" in training.split()
     assert len(validating) == 2
     assert lines[-2:] == [str(program.parent / f"train-profile{end}") for end in (".json.gz", ".html")]
     assert "<title>feedline report" in (program.parent / "train-profile.html").read_text("utf-8")
-    at = [moment for moment in recording.system["at"] if moment is not None]
-    assert at == sorted(at)
-    assert 0 <= at[0] <= recording.rows["got"][-1] <= at[-1]
 
 
 @pytest.mark.parametrize(
@@ -118,11 +108,8 @@ def test_a_failing_program_keeps_its_exit_code_and_is_reported(program: Path, wo
     assert str(program.parent / "run.html") in out
     batches = Recording.load(program.parent / "run.json.gz").stats().total.batches
     assert batches == (24 if word == "exit" else 4)
-    if word == "fail":
-        assert "LookupError: on purpose" in err
-        assert "feedline" not in err.partition("LookupError")[0].replace(str(program.parent), "")
-    else:
-        assert err == ""
+    assert ("LookupError: on purpose" in err) == (word == "fail")
+    assert "feedline" not in err.partition("LookupError")[0].replace(str(program.parent), "")
 
 
 @pytest.mark.parametrize(("words", "expected"), [(["nothing"], 4), (["nothing", "exit"], 7)])
@@ -141,16 +128,6 @@ def test_each_rank_writes_its_own_files(program: Path, monkeypatch: pytest.Monke
     files = [str(program.parent / f"train-profile-rank1{end}") for end in (".json.gz", ".html")]
     assert out == f"rank 1: {' '.join(files)}\n"
     assert all(Path(file).exists() for file in files)
-
-
-def test_recording_stops_at_the_limit_and_says_so(program: Path) -> None:
-    few = "import feedline.tools.cli.profile as profile\nprofile._MOST_ROWS, profile._MOST_LOADERS = 10, 2\n"
-    code, out, _ = run(str(program), cwd=program.parent, first=few)
-    assert code == 0
-    recording = Recording.load(program.parent / "train-profile.json.gz")
-    assert len(recording.rows["got"]) == 12, "the epoch in which it became too large is complete"
-    assert recording.log[0].startswith("Of 24 batches, only the first 12 are recorded")
-    assert recording.log[0] in out
 
 
 def test_the_output_folder_is_checked_before_the_program_runs(

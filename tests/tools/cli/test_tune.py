@@ -23,25 +23,17 @@ def is_gone(pid: str) -> bool:
 
 
 @pytest.mark.slow
-def test_one_line_of_arguments_is_recommended(tmp_path: Path) -> None:
-    done = run_quietly("tune", f"{OWN}:Sleeping", "--batch-size", 5, "--seconds", 100, "--plot", tmp_path / "tune.svg")
-    assert (done.returncode, done.stderr) == (0, "")
-    code, table, reasons = done.stdout.split("\n\n")
-    assert re.fullmatch(r"DataLoader\(dataset, batch_size=5, shuffle=True, num_workers=\d+.*\)", code)
-    assert "feedline/process" in table
-    assert 1 <= len(reasons.splitlines()) <= 3
-    texts = [text.text for text in ElementTree.parse(tmp_path / "tune.svg").iter("{http://www.w3.org/2000/svg}text")]
-    assert {"Throughput, samples/s", "feedline/process"} <= set(texts)
-
-
-def test_the_recommendation_for_a_training_step_is_written_as_json() -> None:
-    done = run_quietly("tune", f"{OWN}:Ready", "--batch-size", 2, "--step-ms", 5, "--seconds", 100, "--json")
+def test_the_recommendation_for_a_training_step_is_written_as_json_and_drawn(tmp_path: Path) -> None:
+    options = ("--batch-size", 2, "--step-ms", 5, "--seconds", 100, "--json", "--plot", tmp_path / "tune.svg")
+    done = run_quietly("tune", f"{OWN}:Ready", *options)
     assert (done.returncode, done.stderr) == (0, "")
     output = json.loads(done.stdout)
     assert set(output) == {"setting", "code", "reasons", "missing", "batch_size", "batch_bytes", "tried"}
     assert output["code"].startswith("DataLoader(dataset, batch_size=2, shuffle=True, num_workers=")
     assert {one["workers"] for one in output["tried"]} >= {0, 1}
     assert output["batch_bytes"] == 2 * 16 * 4
+    texts = [text.text for text in ElementTree.parse(tmp_path / "tune.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Throughput, samples/s", "feedline/process"} <= set(texts)
 
 
 @pytest.mark.slow

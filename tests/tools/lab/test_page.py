@@ -11,8 +11,8 @@ from feedline.tools.lab.server import exported, page_of
 from feedline.tools.lab.view import View
 from feedline.tools.lab.views import VIEWS, batching, collate, samplers, transfer, your_dataset
 from tests.browsing import NARROW, WIDTH
-from tests.tools.lab.served import TOKEN, Connections, has_ended, served, serving
-from tests.tools.lab.views import COUNTING, WAITING
+from tests.tools.lab.served import TOKEN, Connections, served, serving
+from tests.tools.lab.views import COUNTING
 
 QUICK = (batching.VIEW, samplers.VIEW)
 
@@ -105,27 +105,6 @@ def test_every_view_and_every_control_runs_at_both_widths(browser: Any, view: Vi
 
 
 # -- runs that go on --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_tabs_show_what_their_runs_do_and_a_button_reaches_its_own_run(browser: Any) -> None:
-    with served(WAITING) as at:
-        context = browser.new_context(reduced_motion="reduce")
-        tabs = [context.new_page() for _ in range(2)]
-        for tab in tabs:
-            tab.goto(f"{at}/?token={TOKEN}")
-            tab.wait_for_selector("[data-action=go]:not([disabled])")
-            tab.wait_for_selector("#state:text-is('Waiting for a click.')")
-            assert tab.is_visible("#progress")
-        tabs[0].click("[data-action=go]")
-        tabs[0].wait_for_selector("#view[data-state=done]")
-        assert tabs[0].inner_text("#said") == "clicked: go"
-        assert tabs[0].is_hidden("#progress")
-        assert tabs[0].is_disabled("[data-action=go]")
-        assert tabs[1].get_attribute("#view", "data-state") == "running"
-        process = int(tabs[1].inner_text("#said"))
-        context.close()
-        assert has_ended(process)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from feedline.tools.lab import server
-from feedline.tools.lab.server import HEADER, MOST, Run
+from feedline.tools.lab.server import HEADER, Run
 from tests.tools.lab.served import TOKEN, Connections, client, has_ended, serving
 from tests.tools.lab.views import COUNTING, FORKING, WAITING
 
@@ -128,10 +128,13 @@ def test_a_click_reaches_its_run_while_that_offers_the_button(address: str) -> N
             assert "has ended" in other.post(clicks, json={"action": "go"}).json()["error"]
 
 
-def test_the_number_of_concurrent_runs_is_limited_and_a_run_ends_when_its_reader_leaves(address: str) -> None:
+def test_the_number_of_concurrent_runs_is_limited_and_a_run_ends_when_its_reader_leaves(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST", 2)
     with ExitStack() as stack:
         reading, processes = [], []
-        for _ in range(MOST):
+        for _ in range(2):
             asking = stack.enter_context(client(address))
             reading.append(stack.enter_context(asking.stream("POST", "/runs", json={"view": "waiting"})).iter_lines())
             next(reading[-1])
@@ -139,7 +142,7 @@ def test_the_number_of_concurrent_runs_is_limited_and_a_run_ends_when_its_reader
         with client(address) as asking:
             answer = asking.post("/runs", json={"view": "waiting"})
         assert answer.status_code == 422
-        assert "at a time" in answer.json()["error"]
+        assert "2 runs at a time" in answer.json()["error"]
     assert all(map(has_ended, processes))
 
 

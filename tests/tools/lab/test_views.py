@@ -21,7 +21,8 @@ from feedline.tools.measure.target import target_of
 BY_NAME = {view.name: view for view in VIEWS}
 INLINE = ("batching", "samplers", "collate", *(() if torch.cuda.is_available() else ("transfer",)))
 """Views that start no process; without a GPU, a recorded transfer is shown."""
-USERS = {"dataset", "dataset_of_arrays", "labels", "lengths", "paths", "rank", "MyDataset", "train_step"} | {
+USERS = {"dataset", "dataset_of_arrays", "labels", "lengths", "paths", "rank", "MyDataset"} | {
+    "train_step",
     "as_list",
     "open_slowly",
 }
@@ -83,10 +84,6 @@ def indices(event: dict[str, Any]) -> list[list[int]]:
     return [[int(text) for text, _ in boxes] for _, boxes in event["rows"]]
 
 
-def flat(rows: list[list[int]]) -> list[int]:
-    return [index for row in rows for index in row]
-
-
 def test_views_have_unique_names_short_notices_and_something_to_look_for() -> None:
     assert len(BY_NAME) == len(VIEWS) == 10
     for view in VIEWS:
@@ -101,13 +98,6 @@ def test_every_preset_shows_a_picture(name: str) -> None:
 
 
 # -- batching, samplers, collate --------------------------------------------------------------------------------------
-
-
-def test_ranks_share_an_epoch() -> None:
-    events = events_of("samplers", ranks=3, batch_size=8)
-    seen = [set(flat(indices(picture(events, f"rank {rank}")))) for rank in range(3)]
-    assert set.union(*seen) == set(range(96))
-    assert sum(map(len, seen)) == 96
 
 
 def test_forgetting_set_epoch_repeats_the_order_only_with_torchs_sampler() -> None:
@@ -138,14 +128,6 @@ def test_faults_lose_only_the_reported_sample() -> None:
     assert "287 samples delivered, 0 repeated, 1 skipped by name" in events[-1]["text"]
 
 
-@pytest.mark.slow
-def test_a_python_list_grows_in_workers_and_a_shared_one_does_not() -> None:
-    growth = picture(events_of("memory"), "growth")["series"]
-    grown = {one["name"]: one["y"][-1] for one in growth}
-    assert grown["a Python list"] > 10
-    assert grown["feedline.share"] < grown["a Python list"] / 4
-
-
 @pytest.mark.real_time
 @pytest.mark.parametrize("problem", ["big pickles", "leaking worker", "stragglers"])
 def test_the_fix_of_each_problem_shows(problem: str) -> None:
@@ -160,17 +142,12 @@ def test_the_fix_of_each_problem_shows(problem: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: nothing recorded is shown")
 def test_a_machine_without_a_gpu_shows_the_recorded_path_of_a_batch_and_says_so() -> None:
-    middle = {True: ["Pinned CPU memory"], False: ["Pageable CPU memory", "Staging buffer"]}
-    ways = {True: ["pinned", "non_blocking", "device="], False: ["pageable", "device="]}
-    for pin in (True, False):
+    for pin, middle in ((True, ["Pinned CPU memory"]), (False, ["Pageable CPU memory", "Staging buffer"])):
         events = events_of("transfer", pin=pin)
         assert {"kind": "say", "text": "This machine has no GPU: the lab shows a recorded run."} in events
         drawn = picture(events, "path")
         assert "recorded on" in drawn["title"]
-        assert [name for name, _ in drawn["stations"]] == [*middle[pin], "GPU memory"]
-        assert drawn["stations"][-1][1].endswith(" GB/s")
-        assert drawn["reached"] == len(drawn["stations"]) - 1  # the whole path is drawn
-        assert [one["name"] for one in events if one["kind"] == "lanes"] == ways[pin]
+        assert [name for name, _ in drawn["stations"]] == [*middle, "GPU memory"]
 
 
 # -- the user's own dataset -------------------------------------------------------------------------------------------

@@ -99,18 +99,3 @@ class Serious(Base):
 
 
 number = 3
-
-
-class Keeping:
-    """Keeps each sample when it was made."""
-
-    def __init__(self) -> None:
-        self.kept: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return 250
-
-    def __getitem__(self, index: int) -> int:
-        if index not in self.kept:
-            self.kept[index] = sum(number % 7 for number in range(50_000))
-        return self.kept[index]

@@ -35,10 +35,3 @@ def test_entries_take_turns_and_every_other_round_goes_backwards() -> None:
 
     harness.run_rounds([entry("a"), entry("b")], Settings(rounds=3))
     assert order == ["warm a", "warm b", "a", "b", "b", "a", "a", "b"]
-
-
-def test_measurements_that_others_disturb_are_marked() -> None:
-    loads = iter([0.5, 0.05, None])
-    entry = Entry({}, Side("a"), lambda: {"other_cores": next(loads)})
-    (outcome,) = harness.run_rounds([entry], Settings(rounds=3, max_other_cores=0.1))
-    assert [figures["disturbed"] for figures in outcome.rounds] == [1.0, 0.0, 0.0]

@@ -5,9 +5,7 @@ The tests check what the probe counts and when it gives up: by a fake clock, not
 
 from __future__ import annotations
 
-import os
 import re
-import select
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from feedline.errors import BadOption, DatasetFailed
 from feedline.tools.measure.isolated import TimeBudget
 from feedline.tools.measure.measured import STAGES
 from feedline.tools.measure.probe import probe
+from tests.tools.lab.served import has_ended
 
 HERE = Path(__file__).parent
 AMPLE_S = 60.0
@@ -71,17 +70,7 @@ def test_a_dataset_that_takes_too_much_memory_is_stopped() -> None:
 def test_processes_started_by_a_dataset_are_stopped(capfd: pytest.CaptureFixture[str]) -> None:
     assert failure("Starting", seconds=SHORT_S).reason == "hangs"
     (pid,) = re.findall(r"pid (\d+)", capfd.readouterr().err)
-    fd = _pidfd(int(pid))
-    if fd is not None:  # killed, and not yet waited for by the process that inherits it
-        with open(fd) as end:
-            assert select.select([end], [], [], 60)[0]
-
-
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
+    assert has_ended(int(pid))
 
 
 def test_a_probe_ends_even_if_forked_processes_hold_its_connection() -> None:
@@ -132,7 +121,3 @@ def test_the_time_of_a_stopped_machine_does_not_count(stops: list[float]) -> Non
     budget = TimeBudget(2.0)
     budget.begin()
     assert polls_until_over(budget, steps) is None
-
-
-def test_threads_that_are_given_kept_samples_say_nothing_about_making_them() -> None:
-    assert probe(f"{HERE / 'broken.py'}:Keeping", seconds=5).threads.rates == {}

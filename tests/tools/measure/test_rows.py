@@ -8,7 +8,7 @@ import pytest
 
 import feedline
 from feedline.tools.measure import rows
-from feedline.tools.measure.harness import Entry, Outcome, Side, Spread
+from feedline.tools.measure.harness import Outcome, Side, Spread
 
 COLUMNS = (rows.Column("samples_per_s", "samples/s", better="higher"), rows.Column("first_ms", "ms", better="lower"))
 
@@ -44,20 +44,3 @@ def test_rows_contain_the_machine_and_every_round_but_no_path(outcomes: list[Out
     assert [row["samples_per_s"] for row in rest[:2]] == [100, 200]
     assert rest[-1]["figures"]["samples_per_s"] == {"median": 900, "low": 600, "high": 1200}
     assert rest[-1]["ratios"]["torch"]["samples_per_s"]["median"] == 12
-
-
-def test_rounds_that_do_not_finish_in_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = 0.0
-
-    def measured() -> dict[str, float | None]:
-        nonlocal now_s
-        now_s += 1.0
-        return {"samples_per_s": now_s}
-
-    monkeypatch.setattr("time.monotonic", lambda: now_s)
-    entries = [Entry({"data": name, "workers": 0}, Side("torch"), measured) for name in "abc"]
-    asked = Namespace(rounds=5, max_other_cores=1.0)
-    for until_s, rounds in ((0.5, 1), (8.5, 2), (100.0, 5)):
-        now_s = 0.0
-        outcomes = rows.measure(entries, asked, until_s=until_s)
-        assert [len(outcome.rounds) for outcome in outcomes] == [rounds] * 3

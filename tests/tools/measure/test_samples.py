@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from feedline.system.timing import Clock
-from feedline.tools.measure.fields import as_array, leaves, size_of
+from feedline.tools.measure.fields import leaves
 from feedline.tools.measure.measured import Samples
 from feedline.tools.measure.samples import Sampling
 
@@ -51,13 +50,6 @@ def test_leaves_have_the_names_of_their_fields() -> None:
     assert list(leaves(5)) == [("sample", 5)]
 
 
-def test_sizes_of_samples_and_arrays_in_them() -> None:
-    assert size_of({"x": np.zeros(3), "t": torch.zeros(2), "s": "four", "n": 1}) == 24 + 8 + 4 + 8
-    assert as_array(torch.zeros(2)) is not None
-    assert as_array(torch.zeros(2, dtype=torch.bfloat16)) is None
-    assert as_array(np.array([object()])) is None
-
-
 def test_lengths_come_from_the_field_whose_length_varies() -> None:
     samples, kept = run_sampling(lambda index: {"x": np.zeros((index, 2)), "y": np.zeros(5)}, iter(range(10)))
     assert (samples.lengths, samples.length_field) == (tuple(range(10)), "x")
@@ -92,18 +84,6 @@ def test_slow_samples_are_repeated_alternating_with_a_typical_one() -> None:
     assert len(again) == 6
 
 
-def test_a_machine_that_became_slow_causes_no_stragglers() -> None:
-    """All repeated samples take as long as the slowest: other programs are the cause, not the sample."""
-    calls: list[int] = []
-
-    def seconds_of(index: int) -> float:
-        calls.append(index)
-        return 0.02 if index == 7 or len(calls) > 50 else 1e-4
-
-    clock = FakeClock(seconds_of)
-    assert run_sampling(clock.ask, iter(range(50)), clock=clock)[0].repeated == ()
-
-
 @pytest.mark.parametrize(("share", "others_s", "found"), [(0.05, 0.0, 0.05), (0.95, 0.0, 0.95), (0.01, 4e-3, 1.0)])
 def test_sleeping_is_what_neither_the_sample_nor_other_threads_compute(
     share: float, others_s: float, found: float, monkeypatch: pytest.MonkeyPatch
@@ -113,13 +93,6 @@ def test_sleeping_is_what_neither_the_sample_nor_other_threads_compute(
     monkeypatch.setattr("time.process_time", lambda: next(ticks) * others_s)
     clock = FakeClock(lambda index: 4e-3, share)
     assert run_sampling(clock.ask, iter(range(20)), clock=clock)[0].cpu_share == pytest.approx(found)
-
-
-def test_sampling_ends_when_the_figures_are_settled() -> None:
-    steady, _ = run_sampling((clock := FakeClock(lambda index: 1e-3)).ask, iter(range(5000)), clock=clock)
-    assert 200 <= len(steady.seconds) < 300
-    varied = FakeClock(lambda index: 0.1 if index % 50 == 0 else 1e-3)
-    assert len(run_sampling(varied.ask, iter(range(5000)), clock=varied)[0].seconds) == 2000, "a few samples decide"
 
 
 @pytest.mark.parametrize("is_same", [False, True])

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import contextlib
 import gzip
 import random
-import socket
-import sqlite3
 import threading
 import time
 from pathlib import Path
@@ -89,17 +86,6 @@ def test_a_handle_is_opened_again_as_it_was(tmp_path: Path) -> None:
         (found,) = handles_in(Made(file=handle), on_threads=True)
         with handle, eval(found.opening, {"gzip": gzip}) as again:
             assert again.read() == handle.read()
-
-
-def test_a_handle_without_a_path_is_opened_from_an_attribute(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.db")
-    for place, opening in ((path, f"sqlite3.connect({path!r})"), (":memory:", "sqlite3.connect(self.path)")):
-        with contextlib.closing(sqlite3.connect(place)) as connection:
-            connection.execute("CREATE TABLE rows (value)")
-            assert [found.opening for found in handles_in(Made(base=connection))] == [opening]
-    with socket.socket() as connection_to_nowhere:
-        (found,) = handles_in(Made(socket=connection_to_nowhere))
-    assert found.opening == "socket.create_connection(self.address)"
 
 
 def test_handles_of_libraries_are_opened_again_as_they_were(tmp_path: Path) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from feedline.insight.worker_model import LEAST_GAIN
-from feedline.tools.measure import harness, sweep
-from feedline.tools.measure.choice import Limits, Setting, choose
+from feedline.tools.measure import sweep
 from feedline.tools.measure.harness import Figures, Settings
 from feedline.tools.measure.sweep import Sweep, Swept
 from feedline.tools.measure.target import Made
@@ -70,37 +66,6 @@ def test_both_loaders_get_the_same_arguments_in_turns(monkeypatch: pytest.Monkey
     assert "prefetch_factor" not in torchs, "the loaders' own default"
 
 
-def scaling(workers: int, engine: str, processes: float, threads: float, most: int) -> float:
-    return min(max(workers, 1), most) * (threads if engine == "thread" else processes)
-
-
-@pytest.mark.parametrize(
-    "rate",
-    [
-        lambda setting: scaling(setting.workers, setting.engine, 100, 25, most=6),  # computes on six cores
-        lambda setting: scaling(setting.workers, setting.engine, 500, 480, most=99),  # waits
-        lambda setting: 9e5 if setting.workers == 0 else scaling(setting.workers, setting.engine, 8e4, 5e4, most=4),
-        lambda setting: scaling(setting.workers, setting.engine, 300, 450, most=3) * setting.prefetch**0.1,  # large
-    ],
-)
-def test_the_recommended_setting_is_nearly_as_fast_as_any(
-    rate: Callable[[Setting], float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Compared with every number of workers, engine and prefetch factor."""
-    noise = 0.01
-    noises = itertools.cycle([1 - noise, 1 + noise, 1])
-
-    def measured(side: str, options: dict[str, Any]) -> float:
-        setting = Setting(side.partition("/")[2], options["num_workers"], options.get("prefetch_factor", 2))
-        return rate(setting) * next(noises)
-
-    monkeypatch.setattr(Limits, "of", lambda *_: Limits(12, 1000, ""))
-    chosen = choose(swept(monkeypatch, Measured(measured)).rates(), "").setting
-    every = [Setting(engine, n, depth) for engine in ("process", "thread") for n in range(13) for depth in (2, 4, 8)]
-    assert chosen is not None
-    assert rate(chosen) * (LEAST_GAIN + 2 * noise) >= max(map(rate, every))
-
-
 def test_settings_that_raise_are_left_out_and_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def rate(side: str, options: dict[str, Any]) -> float:
         if options["num_workers"] and side != "feedline/thread":
@@ -111,19 +76,3 @@ def test_settings_that_raise_are_left_out_and_reported_once(monkeypatch: pytest.
     found = swept(monkeypatch, Measured(rate), engines=("torch", "process", "thread"), workers=(0, 2))
     assert found.skipped() == "Skipped 2 workers (torch), 2 workers (process): ValueError: sample 13 is damaged\n"
     assert [str(setting) for setting in found.measured()] == ["no workers (torch)", "no workers", "2 workers (thread)"]
-
-
-def test_nothing_is_measured_beyond_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each measurement advances a fake clock by ten of a hundred seconds."""
-    now_s = 0.0
-
-    def rate(*_: object) -> float:
-        nonlocal now_s
-        now_s += 10.0
-        return 1.0
-
-    for module in (sweep, harness):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s))
-    found = swept(monkeypatch, Measured(rate), workers=(0, 1, 2, 3, 4, 5))
-    assert now_s == 100.0
-    assert [str(one) for one in found.missing()] == ["5 workers (thread)"]

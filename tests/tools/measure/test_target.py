@@ -19,7 +19,6 @@ BROKEN = Path(__file__).parent / "broken.py"
 MINE = """
 import torch
 from torch.utils.data import DataLoader, IterableDataset
-import feedline
 
 class Stream(IterableDataset):
     name = "mine"
@@ -31,12 +30,6 @@ def pairs(samples):
 
 def loader():
     return DataLoader(range(10), batch_size=4, shuffle=True, collate_fn=pairs, num_workers=2)
-
-def ours():
-    return feedline.DataLoader(list(range(10)), batch_size=4, drop_last=True)
-
-def sampled():
-    return DataLoader(range(10), batch_sampler=[[0, 1, 2], [3]])
 """
 
 

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import feedline
-from feedline.datasets import CachedDataset
 from feedline.errors import CorruptSource, FeedlineError
 from feedline.tools.write.inspection import inspect
 from tests.tools.write.stores import Mixed
@@ -43,24 +41,6 @@ def test_types_and_examples_of_fields(tmp_path: Path, values: tuple[Any, ...], t
     assert field == {"name": "x", "type": text, "example": example}
 
 
-def test_pictures_of_a_folder_do_not_stack(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    Image.new("RGB", (10, 20)).save(tmp_path / "a" / "1.png")
-    metadata = inspect(str(tmp_path))
-    assert metadata["path"] == str(tmp_path)
-    assert [field["type"] for field in metadata["fields"]] == ["png", "int64 numbers", "strings"]
-    assert "collate_fn=list" in metadata["line"]
-
-
-def test_inspected_rows_are_spread_irregularly(tmp_path: Path) -> None:
-    rows = "".join(f"{number},{number if number % 4 else ''},\n" for number in range(2000))
-    (tmp_path / "t.csv").write_text(f"a,b,c\n{rows}")
-    metadata = inspect(str(tmp_path / "t.csv"))
-    assert metadata["fields"][1]["type"] == "int64 numbers or None"
-    assert "collate_fn=list" in metadata["line"]
-    assert metadata == inspect(str(tmp_path / "t.csv")), "every run inspects the same samples"
-
-
 class Trap:
     def __reduce__(self) -> Any:
         return os._exit, (13,)
@@ -85,14 +65,6 @@ def test_pickles_are_not_read(tmp_path: Path, make: Callable[[Path], None], monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FeedlineError, match="nothing at"):
         inspect("trap:dataset")
-
-
-def test_rejects_an_incomplete_cache(tmp_path: Path) -> None:
-    cached = CachedDataset([1, 2, 3], disk=tmp_path)
-    assert cached[1] == 2
-    cached.close()
-    with pytest.raises(FeedlineError, match=str(tmp_path)):
-        inspect(str(tmp_path))
 
 
 # -- verify ------------------------------------------------------------------------------------------------------------

@@ -10,16 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import lmdb
 import numpy as np
-import pyarrow as pa
-import pyarrow.feather as feather
-import pyarrow.parquet as pq
 import pytest
 
 import feedline
 from feedline.datasets import ImageFolder
-from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
+from feedline.errors import BadOption, FeedlineError, SourceError
 from feedline.tools.write.inspection import inspect
 from feedline.tools.write.opening import open_source
 from tests.tools.write.stores import SINGLE, read
@@ -40,11 +36,6 @@ def foreign_folder(path: Path) -> None:
     (path / "broken.npy").write_bytes(b"not at all")
 
 
-def foreign_table() -> pa.Table:
-    x = pa.array(ARRAYS["x"].tolist(), pa.list_(pa.int64(), 2))
-    return pa.table({"x": x, "y": ARRAYS["y"], "when": pa.array([None] * 10, pa.duration("ns"))})
-
-
 def foreign_tar(path: Path) -> None:
     with tarfile.open(path, "w") as archive:
         for number in range(10):
@@ -63,8 +54,6 @@ MAKERS: dict[str, Any] = {
     "a.h5": foreign_hdf5,
     "a.npz": lambda path: np.savez(path, **ARRAYS, objects=np.array([1, None], object)),
     "folder": foreign_folder,
-    "a.parquet": lambda path: pq.write_table(foreign_table(), path),
-    "a.arrow": lambda path: feather.write_feather(foreign_table(), str(path)),
     "a.tar": foreign_tar,
 }
 
@@ -82,29 +71,6 @@ def test_fields_that_are_not_selected_may_be_unreadable(tmp_path: Path, name: st
         with pytest.raises(FeedlineError, match="nothing" if wrong else None):
             feedline.pack(tmp_path / name, tmp_path / "all.h5", fields=wrong, workers=0)
     assert not (tmp_path / "all.h5").exists()
-
-
-def test_compressed_arrays_are_read_into_memory(tmp_path: Path) -> None:
-    """They cannot be memory-mapped, which is a reason to pack them."""
-    path = tmp_path / "a.npz"
-    np.savez_compressed(path, **ARRAYS)
-    packed = feedline.pack(path, tmp_path / "out.h5", fields={"z": "x", "y": "y"}, workers=2)
-    assert np.array_equal([sample["z"] for sample in read(packed)], ARRAYS["x"])
-    data = bytearray(path.read_bytes())
-    data[60:70] = bytes(10)
-    path.write_bytes(data)
-    with pytest.raises(CorruptSource, match=r"a\.npz"):
-        feedline.pack(path, tmp_path / "no.h5", fields=["x"], workers=0)
-
-
-def test_the_only_field_of_a_source_can_be_named(tmp_path: Path) -> None:
-    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False) as environment, environment.begin(write=True) as all_:
-        for number in range(3):
-            all_.put(b"%d" % number, b"value %d" % number)
-    np.save(tmp_path / "a.npy", np.arange(3))
-    for source in ("a.lmdb", "a.npy"):
-        packed = feedline.pack(tmp_path / source, tmp_path / f"{source}.h5", fields=["thing"], workers=0)
-        assert list(read(packed)[0]) == ["thing"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.errors import PackError, SourceError
+from feedline.errors import PackError
 from tests.sampling import examples
 from tests.tools.write.stores import (
     FORMATS,
@@ -39,24 +39,6 @@ def test_packed_samples_are_read_back(tmp_path: Path, format_: str) -> None:
     assert canonical(read(packed)) == canonical(list(map(mixed, range(100))))
     assert packed.size == sum(map(len, content(packed.path).values()))
     assert os.listdir(tmp_path) == [SINGLE[format_]], "nothing else is left"
-
-
-@pytest.mark.parametrize(
-    ("format_", "limit"),
-    [
-        ("hdf5", {"samples_per_shard": 33}),
-        ("tar", {"shard_bytes": 6600}),
-        ("parquet", {"samples_per_shard": 33}),
-        ("parquet", {}),
-    ],
-)
-def test_shards_respect_their_limits(tmp_path: Path, format_: str, limit: dict[str, Any]) -> None:
-    packed = pack(Mixed(), tmp_path / "out", format=format_, **limit)
-    assert canonical(read(packed)) == canonical(list(map(mixed, range(100))))
-    if "samples_per_shard" in limit:
-        assert counts_in(packed) == [25, 25, 25, 25], "of equal size, since the total is known"
-    assert (len(counts_in(packed)) > 1) == bool(limit)
-    assert sum(counts_in(packed)) == 100
 
 
 @settings(max_examples=examples(15))
@@ -133,14 +115,3 @@ def _pack_in_little_room(out: Path, format_: str, *, grows: bool = False, **opti
     message = r"no space left.*run again to resume" if grows else r"no space left.*run again\.$"
     with pytest.raises(PackError, match=message):
         pack(Large(grows=grows), out, format=format_, source="large", **options)
-
-
-def test_paths_are_opened_as_by_the_command(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        (tmp_path / "photos" / name / "1.jpg").write_bytes(b"picture " + name.encode())
-    packed = pack(tmp_path / "photos", tmp_path / "out.lmdb")
-    assert [(sample["image"], sample["label"]) for sample in read(packed)] == [(b"picture a", 0), (b"picture b", 1)]
-    assert read(pack(str(packed.path), tmp_path / "out.tar")) == read(packed)
-    with pytest.raises(SourceError, match=r"There is nothing at .*none"):
-        pack(tmp_path / "none", tmp_path / "none.lmdb")

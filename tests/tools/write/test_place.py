@@ -174,14 +174,14 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [("job.json", flip), ("output/shard-000001.tar", flip), ("output/shard-000001.tar", os.unlink)],
+    [("job.json", flip), ("output/shard-000001.tar", os.unlink)],
 )
 def test_a_run_whose_work_is_damaged_starts_over(tmp_path: Path, name: str, change: Callable[[Path], None]) -> None:
     """Nothing of the interrupted run is left, even if the new one writes fewer shards."""
-    assert not in_child(lambda: pack(Mixed(), tmp_path / "out", samples_per_shard=16, report=DieAt(90)))
+    assert not in_child(lambda: pack(Mixed(), tmp_path / "out", samples_per_shard=30, report=DieAt(90)))
     change(tmp_path / "out.packing" / name)
-    assert pack(Mixed(), tmp_path / "out", samples_per_shard=16).resumed == 0
-    assert content(tmp_path / "out") == content(pack(Mixed(), tmp_path / "whole", samples_per_shard=16).path)
+    assert pack(Mixed(), tmp_path / "out", samples_per_shard=30).resumed == 0
+    assert content(tmp_path / "out") == content(pack(Mixed(), tmp_path / "whole", samples_per_shard=30).path)
     assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
 
 
@@ -201,20 +201,3 @@ def test_two_runs_on_one_output_exclude_each_other(tmp_path: Path) -> None:
             pack(Mixed(), out, restart=True, overwrite=True)
 
     pack(Mixed(20), out, report=second)
-
-
-def test_the_older_output_is_restored_if_the_new_one_cannot_be_renamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = content(pack(Mixed(10), tmp_path / "out").path)
-    replace = os.replace
-
-    def refuse(source: Path, target: Path) -> None:
-        if target == tmp_path / "out":
-            raise OSError("cannot be renamed")
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match="cannot be renamed"):
-        pack(Mixed(), tmp_path / "out", overwrite=True)
-    assert content(tmp_path / "out") == old

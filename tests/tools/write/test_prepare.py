@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import Subset
 
 import feedline
 from feedline.errors import PackError
 from feedline.tools.write.options import as_fields
-from feedline.tools.write.pictures import Pictures
-from feedline.tools.write.prepare import Prepare, named_fields, plain
+from feedline.tools.write.prepare import named_fields, plain
 from tests.tools.write.stores import read
 
 Point = namedtuple("Point", ["x", "y"])
@@ -62,7 +60,7 @@ def test_fields_are_named_and_selected(sample: Any, fields: Any, form: str, name
     [
         *(
             ({"good": 1, name: 2}, None, r"cannot be part of a file name. .*--fields x=")
-            for name in ("a/b", "..", ".hidden", "__key", "", "a\nb", 7)
+            for name in ("a/b", "..", ".hidden", "__key", "", 7)
         ),
         ({"a": 1}, ["b"], "it has no field 'b', only the fields 'a'"),
         ((1, 2), ["x"], "it has 2 values, but fields= names 1"),
@@ -125,17 +123,6 @@ def test_rejects_values_that_no_format_can_store(value: Any, message: str) -> No
         plain(value, "x")
 
 
-def test_a_field_called_image_has_to_be_an_image_if_pictures_are_processed() -> None:
-    sample = {"image": b"<html>not found</html>"}
-    assert Prepare(Pictures(), None, skips=False)([(0, sample, "")])[0].sample == sample
-    with pytest.raises(PackError, match="its 22 bytes, which begin with b'<html>not fo', are not a picture"):
-        Prepare(Pictures(resize=8), None, skips=False)([(0, sample, "")])
-    image = Image.new("L", (4, 4))
-    (item,) = Prepare(Pictures(), None, skips=False)([(0, {"image": image}, "")])
-    assert item.sample is not None
-    assert item.sample["image"].shape == (4, 4)
-
-
 class Awaited:
     """A dataset with an asynchronous `__getitem__`."""
 
@@ -149,11 +136,10 @@ class Awaited:
         return {"x": index}
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_asynchronous_datasets_are_packed(tmp_path: Path, workers: int) -> None:
-    packed = feedline.pack(Awaited(), tmp_path / "out.lmdb", workers=workers, on_error="skip")
+def test_asynchronous_datasets_are_packed(tmp_path: Path) -> None:
+    packed = feedline.pack(Awaited(), tmp_path / "out.lmdb", workers=1, on_error="skip")
     assert (packed.count, packed.skipped) == (19, 1)
     assert "ValueError: seven" in packed.reasons[0]
     assert [sample["x"] for sample in read(packed)] == [*range(7), *range(8, 20)]
     few: Any = Subset(Awaited(), range(5))  # type: ignore[arg-type]  # torch wants its own class
-    assert feedline.pack(few, tmp_path / "few.lmdb", workers=workers).count == 5
+    assert feedline.pack(few, tmp_path / "few.lmdb", workers=1).count == 5

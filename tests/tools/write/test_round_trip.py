@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import datetime
-import io
-import tarfile
 import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 import feedline
 from feedline.errors import PackError
 from feedline.tools.write.inspection import inspect
 from tests.sampling import examples
-from tests.tools.write.stores import FORMATS, SHARDED, SINGLE, canonical, mixed, without_workers
+from tests.tools.write.stores import FORMATS, SHARDED, SINGLE, canonical, without_workers
 
 pack = partial(feedline.pack, workers=0)
 
@@ -147,37 +142,3 @@ def test_every_printed_line_delivers_all_samples(
         assert name not in STACK or type(batches[0]) in (type(sample), list), line
         if isinstance(sample, dict):
             assert list(batches[0] if name in STACK else batches[0][0]) == list(sample), line
-
-
-def test_lines_for_files_that_pack_did_not_write(tmp_path: Path) -> None:
-    """If the inspected samples differ, the line collates them into lists."""
-    (tmp_path / "parts").mkdir()
-    pq.write_table(pa.table({"x": [1], "y": [1]}), tmp_path / "parts" / "1.parquet")
-    pq.write_table(pa.table({"z": [1], "y": [1]}), tmp_path / "parts" / "2.parquet")
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for member in ("a.cls", "b.cls", "b.txt"):
-            info = tarfile.TarInfo(member)
-            info.size = 1
-            archive.addfile(info, io.BytesIO(b"1"))
-    for size in (2, 3):
-        (tmp_path / "photos" / "a").mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (size, 2)).save(tmp_path / "photos" / "a" / f"{size}.png")
-    for place in ("parts", "a.tar", "photos"):
-        names: dict[str, Any] = {"feedline": feedline}
-        chosen = ["y"] if place == "parts" else None
-        exec(without_workers(inspect(str(tmp_path / place), fields=chosen)["line"]), names)
-        batch = next(iter(names["loader"]))
-        assert list(batch) == ["y"] if place == "parts" else len(batch) == 2
-        names["loader"].dataset.close()
-
-
-@pytest.mark.parametrize("format_", ["lmdb", "tar"])
-@pytest.mark.parametrize("bad", [{"x": b"no picture"}, {"y": 1}])
-def test_pictures_are_encoded_even_if_the_first_sample_is_bad(
-    tmp_path: Path, format_: str, bad: dict[str, Any]
-) -> None:
-    pictures: list[Any] = [{"x": mixed(number)["image"]} for number in range(5)]
-    packed = pack([bad, *pictures], tmp_path / SINGLE[format_], encode="png", on_error="skip")
-    found = through_the_line(packed)
-    assert packed.skipped == ("y" in bad)
-    assert all(sample["x"].startswith(b"\x89PNG") for sample in found[-5:])

@@ -48,6 +48,7 @@ def objects(system: Any, folder: str) -> dict[str, bytes]:
     return {name.removeprefix(root): system.cat_file(name) for name in system.find(root)}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 def test_uploads_are_confirmed_repeated_and_resumed(
     served: tuple[StoreProxy, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -102,22 +102,6 @@ def test_only_the_same_job_is_resumed(tmp_path: Path) -> None:
     assert act(Breaks(stops=False), out, overwrite=True, restart=True).resumed == 0
 
 
-def test_the_final_check_finds_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = feedline.text.TokenWriter.finish
-
-    def damaging(self: Any) -> Any:
-        found = finish(self)
-        with open(self.path, "r+b") as file:
-            file.seek(5000)
-            file.write(b"x")
-        return found
-
-    monkeypatch.setattr("feedline.text.writing.TokenWriter.finish", damaging)
-    with pytest.raises(PackError, match="not what was written"):
-        write(TEXTS, tmp_path / "tokens.bin")
-    assert not (tmp_path / "tokens.bin").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

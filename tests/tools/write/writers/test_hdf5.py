@@ -32,11 +32,3 @@ def test_h5py_reads_the_output(tmp_path: Path) -> None:
         assert file["half"].dtype == np.float16
     first = read(packed)[0]
     assert (first["text"], first["bytes"], bool(first["flag"])) == ("ä☃", b"\0a\0", True)
-
-
-def test_compression_makes_the_file_smaller(tmp_path: Path) -> None:
-    samples = [{"x": np.zeros(1000), "text": "a"} for _ in range(50)]
-    large = pack_as("hdf5", tmp_path, samples).size
-    small = pack_as("hdf5", tmp_path, samples, compression="gzip", overwrite=True)
-    assert small.size < large / 5
-    assert len(read(small)) == 50
