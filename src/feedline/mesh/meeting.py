@@ -60,7 +60,7 @@ def agree(place: DataRank, about: Mapping[str, object], seed: int) -> int:
         store.set(f"{where}/failed", "")  # for those that come late: from now on, numbers would not fit
         missing = [other for other in range(size) if not store.check([f"{where}/{other}"])]
         raise RankError(
-            f"Rank {rank} waited {place.timeout_s:g} s for the other ranks to make this loader, and {_named(missing)} "
+            f"Rank {rank} waited {place.timeout_s:g} s for the other ranks to make this loader, and {named(missing)} "
             "did not come. With mesh=, all ranks of the process group make the same loaders in the same order, as they "
             "make the mesh. To make a loader on some ranks only, pass rank= and world_size= instead."
         ) from exc
@@ -81,7 +81,7 @@ def agree(place: DataRank, about: Mapping[str, object], seed: int) -> int:
     return int(found["seed"])
 
 
-def _named(ranks: Sequence[int]) -> str:
+def named(ranks: Sequence[int]) -> str:
     """Name ranks in a sentence."""
     if not ranks:
         return "one of them"
@@ -130,9 +130,9 @@ class Peers:
             missing = [peer for peer in self._ranks if self._arrivals(store, peer) < self._count]
             others = [peer for peer in self._ranks if peer != rank]
             raise RankError(
-                f"Rank {rank} wanted to compare its batches with {_named(others)} after step {report['step']} of epoch "
-                f"{report['epoch']}, and {_named(missing)} failed, or did not come within {self._timeout_s:g} s. Ranks "
-                f"that share batches take the same number of steps. Look at the log of {_named(missing)} first. If "
+                f"Rank {rank} wanted to compare its batches with {named(others)} after step {report['step']} of epoch "
+                f"{report['epoch']}, and {named(missing)} failed, or did not come within {self._timeout_s:g} s. Ranks "
+                f"that share batches take the same number of steps. Look at the log of {named(missing)} first. If "
                 "ranks leave an epoch at different steps on purpose, pass check=0."
             ) from exc
         return dict(zip(self._ranks, reports, strict=True))
