@@ -212,6 +212,8 @@ def faults(mesh: Any) -> Report:
     if dist.get_rank() != 2:  # last: from here on, the ranks have not made the same loaders
         fault["never made"] = refusal(lambda: DataLoader(tens(), mesh_timeout_s=SHORT_S, **common))
     dist.barrier()
+    if dist.get_rank() == 2:
+        fault["too late"] = refusal(lambda: DataLoader(tens(), mesh_timeout_s=SHORT_S, **common))
     return fault
 
 
@@ -363,6 +365,7 @@ def test_peers_may_need_different_fields(reports: list[Report]) -> None:
         ("skipped", {4, 5}, "rank 5 had skipped or replaced"),
         ("other length", {3}, f"{N + 1} on rank 3"),
         ("left early", {6, 7}, "rank 6 failed"),
+        ("too late", {2}, "came too late"),
         ("never made", {0, 1, 3, 4, 5, 6, 7}, r"rank"),
     ],
 )
