@@ -107,12 +107,7 @@ def test_samples_that_later_ones_change_are_found(is_same: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label_of", "field"),
-    [
-        (lambda index: index // 50, "y"),
-        (lambda index: index % 4, ""),
-        (lambda index: index, ""),
-    ],
+    ("label_of", "field"), [(lambda index: index // 50, "y"), (lambda index: index % 4, ""), (lambda index: index, "")]
 )
 def test_labels_that_are_sorted_by_class_are_found(label_of: Callable[[int], Any], field: str) -> None:
     indices = np.random.default_rng(0).permutation(200).tolist()
