@@ -23,7 +23,15 @@ from feedline.errors import BadOption
 from feedline.faults import Policy, Retry, Skip
 from feedline.insight.recording import Recording
 from feedline.insight.stats import Stats
-from feedline.samplers import BalancedSampler, DistributedSampler, RandomSampler, StratifiedBatchSampler, distribute
+from feedline.samplers import (
+    BalancedBatches,
+    BalancedSampler,
+    DistributedSampler,
+    RandomSampler,
+    StratifiedBatchSampler,
+    attention_cost,
+    distribute,
+)
 from feedline.tools.advise.finding import Finding, Findings
 
 if TYPE_CHECKING:
@@ -226,6 +234,8 @@ def test_samplers_and_collate() -> None:
     Loader(np.arange(8), 2, rank=1, world_size=2, mesh=None, data_dims=None, check=None, fields=[0])
     DataLoader(squares, 4, sampler=distribute(BalancedSampler(labels), rank=0, world_size=2, tail="exact"))
     DataLoader(squares, batch_sampler=StratifiedBatchSampler(labels, 4, mode="each"))
+    DataLoader(squares, batch_sampler=BalancedBatches(attention_cost(labels, linear=8.0), 4, world_size=2, rank=1))
+    DataLoader(squares, batch_sampler=BalancedBatches({"text": labels}, max_cost={"text": 40}, micro_batches=2))
     DataLoader(squares, batch_sampler=[[0, 1], [2]], collate_fn=first)
     Loader([np.arange(2), np.arange(3)], 2, collate_fn=pad())
     Loader(list(range(12)), batch_sampler=StratifiedBatchSampler(labels, 4), engine="auto", shard=True)

@@ -207,6 +207,22 @@ def test_stores(store: str, package: str, tmp_path: Path) -> None:
     gc.collect()
 
 
+def test_balanced_steps(tmp_path: Path) -> None:
+    flags = ["--ranks", "8", "--batch-size", "4", "--steps", "32", "--costs", "lengths", "rows"]
+    found = [row for row in rows_of("balanced_steps", [*BRIEF, *flags], tmp_path) if row["kind"] == "summary"]
+    slowest = {(row["case"]["costs"], row["side"]): row["figures"]["slowest"]["median"] for row in found}
+    for costs in ("lengths", "rows"):
+        assert slowest[costs, "balanced"] < slowest[costs, "greedy"] < slowest[costs, "random"]
+
+
+@pytest.mark.slow
+def test_balanced_steps_of_real_training(tmp_path: Path) -> None:
+    flags = ["--ranks", "2", "--batch-size", "2", "--steps", "3", "--costs", "training"]
+    found = [row for row in rows_of("balanced_steps", [*BRIEF, *flags], tmp_path) if row["kind"] == "summary"]
+    assert [row["side"] for row in found] == ["random", "buckets", "greedy", "balanced"]
+    assert all(row["figures"]["tokens_per_s"]["median"] > 0 for row in found)
+
+
 @pytest.mark.slow
 def test_index_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--sampler", "random", "weighted", "--sizes", "2000", "--weights", "1000", "--torch-max", "1000"]

@@ -104,6 +104,7 @@ def bad_input(mesh: Any) -> Report:
         "torch's sampler": refusal(lambda: DataLoader(data, sampler=world, mesh=mesh, seed=1, check=0)),
         "own sampler": refusal(lambda: DataLoader(data, sampler=own, mesh=mesh, seed=1, check=0)),
         "generator": refusal(lambda: DataLoader(data, sampler=seeded, mesh=mesh, seed=1, check=0)),
+        "no time": refusal(lambda: DataLoader(data, mesh=mesh, mesh_timeout_s=0)),
         "out of order": refusal(lambda: DataLoader(data, mesh=mesh, in_order=False, seed=1, check=0)),
         "stream": refusal(lambda: DataLoader(Counting(), mesh=mesh, seed=1, check=0)),
         "virtual": refusal(lambda: Loader(data, mesh=mesh, seed=1, check=0).virtual_epochs(3, rank=7, world_size=8)),
@@ -154,8 +155,14 @@ def warned(mesh: Any) -> list[str]:
     world: Any = torch_data.DistributedSampler(Drawing())
     with warnings.catch_warnings(record=True) as caught, mesh:
         warnings.simplefilter("always")
-        for options in ({"sampler": world}, {"mesh": mesh, "shuffle": True}):
-            loader: Any = DataLoader(tens(), 2, **options)
+        makes: list[Callable[[], Any]] = [
+            lambda: DataLoader(tens(), 2, sampler=world),
+            lambda: Loader(Counting(), 2),
+            lambda: DataLoader(tens(), 2, shuffle=True, mesh=mesh),
+            lambda: Loader(Counting(), 2, mesh=mesh),
+        ]
+        for make in makes:
+            loader = make()
             list(loader)
             list(loader)
     return [str(warning.message) for warning in caught]
@@ -205,6 +212,8 @@ def faults(mesh: Any) -> Report:
     if dist.get_rank() != 2:  # last: from here on, the ranks have not made the same loaders
         fault["never made"] = refusal(lambda: DataLoader(tens(), mesh_timeout_s=SHORT_S, **common))
     dist.barrier()
+    if dist.get_rank() == 2:
+        fault["too late"] = refusal(lambda: DataLoader(tens(), mesh_timeout_s=SHORT_S, **common))
     return fault
 
 
@@ -307,6 +316,7 @@ EXPECTED = {
     "torch's sampler": "of 8",
     "own sampler": "of 8",
     "generator": "seed=",
+    "no time": "mesh_timeout_s=0",
     "out of order": "in_order=False",
     "stream": "shard=True",
     "virtual": "of 4",
@@ -334,8 +344,9 @@ def test_accelerate_s_mesh_is_used(reports: list[Report]) -> None:
 
 def test_a_loader_without_the_mesh_in_use_warns_once(reports: list[Report]) -> None:
     for report in reports:
-        (message,) = [text for text in report["warned"] if "mesh" in text]
-        assert "'tp' get different batches" in message
+        messages = [text for text in report["warned"] if "mesh" in text]
+        assert len(messages) == 2, "one of each loader without mesh="
+        assert all("'tp' get different batches" in text for text in messages)
 
 
 def test_peers_may_need_different_fields(reports: list[Report]) -> None:
@@ -354,6 +365,7 @@ def test_peers_may_need_different_fields(reports: list[Report]) -> None:
         ("skipped", {4, 5}, "rank 5 had skipped or replaced"),
         ("other length", {3}, f"{N + 1} on rank 3"),
         ("left early", {6, 7}, "rank 6 failed"),
+        ("too late", {2}, "came too late"),
         ("never made", {0, 1, 3, 4, 5, 6, 7}, r"rank"),
     ],
 )

@@ -130,6 +130,20 @@ KINDS: dict[str, Kind] = {
     "by tokens": Kind(
         own_batches(lambda shape, size: samplers.TokenBudgetBatchSampler(lengths(shape.n), 17 * size, seed=3)),
     ),
+    "equal steps": Kind(
+        own_batches(
+            lambda shape, size: samplers.BalancedBatches(
+                lengths(shape.n), size, window=2, rank=1, world_size=2, drop_last=shape.drop_last, seed=3
+            )
+        ),
+    ),
+    "equal steps by cost": Kind(
+        own_batches(
+            lambda shape, size: samplers.BalancedBatches(
+                lengths(shape.n), max_cost=17 * size, window=2, rank=1, world_size=2, seed=3
+            )
+        ),
+    ),
     # torch's
     "torch's random": Kind(cut(lambda n: torch_data.RandomSampler(range(n))), goes_on=False),
     "torch's random with a generator": Kind(
@@ -224,6 +238,7 @@ def check(make: Callable[[], Any], run: Run, kind: Kind, done: int, state: Any) 
         "shuffled as torch does",
         "infinite",
         "by length",
+        "equal steps",
         "torch's batches",
         "a generator of batches",
         "a stateful iterator",
@@ -254,7 +269,15 @@ def test_every_order_resumes_from_every_step(name: str, shape: Shape) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", slow_except(KINDS, "shuffled with a generator", "stratified", "a stateful sampler", "torchdata's random")
+    "name",
+    slow_except(
+        KINDS,
+        "shuffled with a generator",
+        "stratified",
+        "equal steps by cost",
+        "a stateful sampler",
+        "torchdata's random",
+    ),
 )
 def test_every_order_resumes_with_workers(name: str) -> None:
     """From two workers, which run ahead of the training loop, to none, to threads or to the same number, in turns."""

@@ -47,6 +47,7 @@ FLAT: list[Step] = [  # operators that return numbers for numbers
     lambda p: p.batch(2).unbatch().map(int),
     lambda p: p.batch(2, drop_last=True, collate_fn=list).unbatch(),
     lambda p: p.window_shuffle(4, seed=3),
+    lambda p: p.balance(lambda x: x % 5, 2, ranks=2, window=2),
     lambda p: p.take(9),
     lambda p: p.skip(2),
     lambda p: p.slice(1, 12, 3),

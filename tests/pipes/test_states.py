@@ -57,6 +57,7 @@ def apply(operator: str, source: str, options: dict[str, Any]) -> Pipe:
 
 
 FIXED: dict[str, dict[str, tuple[Any, Any]]] = {
+    "balance": {"batch_size": (2, 3), "ranks": (1, 2), "window": (3, 4), "seed": (1, 2)},
     "batch": {"size": (3, 4), "drop_last": (False, True)},
     "enumerate": {"start": (0, 1)},
     "mix": {"seed": (1, 2), "size": (30, 40), "measure": (None, int), "weights": ([2, 1, 1], [1, 1, 1])},
@@ -78,6 +79,7 @@ FIXED: dict[str, dict[str, tuple[Any, Any]]] = {
 
 
 FREE: dict[str, dict[str, tuple[Any, Any]]] = {
+    "balance": {"cost": (lambda number: number % 7, lambda number: float(number % 7))},
     "batch": {"collate_fn": (list, tuple)},
     "filter": {"function": (bool, lambda number: number)},
     "flat_map": {"function": (lambda number: [number] * 2, lambda number: (number, number))},
@@ -100,6 +102,7 @@ def cases(*tables: dict[str, dict[str, tuple[Any, Any]]]) -> list[Any]:
 
 REQUIRED: dict[str, dict[str, Any]] = {
     "map": {"function": abs},
+    "balance": {"cost": lambda number: number % 7, "batch_size": 2, "window": 4},
     "batch": {"size": 3},
     "pack": {"length": 16, "window": 8},
     "slice": {"start": 1, "stop": 50},

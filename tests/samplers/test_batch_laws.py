@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.samplers import LengthBucketBatchSampler, StratifiedBatchSampler, TokenBudgetBatchSampler
+from feedline.samplers import BalancedBatches, LengthBucketBatchSampler, StratifiedBatchSampler, TokenBudgetBatchSampler
 from feedline.types import Key
 from tests.sampling import examples
 
@@ -24,6 +24,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "capped": lambda numbers, **options: TokenBudgetBatchSampler(
         numbers, max(*numbers, 1), max_batch_size=3, **options
     ),
+    "equal": lambda numbers, **options: BalancedBatches(numbers, 8, rank=1, world_size=2, window=2, **options),
     "stratified": lambda numbers, **options: StratifiedBatchSampler(np.asarray(numbers) % 5, 8, **options),
     "each": lambda numbers, **options: StratifiedBatchSampler(np.asarray(numbers) % 5, 8, mode="each", **options),
 }

@@ -156,6 +156,9 @@ class BatchSampler(Ordered):
         [[10, 20], [20, 30]]
     """
 
+    deals_to_ranks = False
+    """True if the sampler decides itself which rank gets which samples: see `feedline.samplers.BalancedBatches`."""
+
     @abstractmethod
     def batch(self, number: int, key: Key) -> IndexArray:
         """Return the indices of batch `number` (0 to size - 1) of the epoch of `key`. Pure."""
@@ -172,6 +175,15 @@ class BatchSampler(Ordered):
         if self.share is not None:
             raise NotImplementedError(f"{type(self).__name__} yields a share of its order: override `resumed`.")
         return _Rest(self, first)
+
+    def for_rank(self, share: Share, *, is_found: bool) -> BatchSampler:
+        """Return a copy for another rank, if `deals_to_ranks`.
+
+        Args:
+            share: the rank.
+            is_found: True if it was looked up, so that it may be looked up again.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not deal samples to ranks.")
 
     def cut_from(self) -> tuple[Sampler, int, bool] | None:
         """Return (sampler, batch size, drop_last) if the batches are consecutive slices of a sampler's indices."""

@@ -242,6 +242,14 @@ class Config:
         return self.fields == () and self.is_map and not is_stateful(self.dataset)
 
     @property
+    def inner_collate(self) -> CollateFunction:
+        """The function that gets the samples, if `fields` are dropped before it is called; otherwise `collate`."""
+        if not self.fields or callable(self.fields):
+            return self.collate
+        inner: CollateFunction = getattr(self.collate, "inner", self.collate)
+        return inner
+
+    @property
     def has_default_collate(self) -> bool:
         """True if batches are made by the default collate function."""
         return False

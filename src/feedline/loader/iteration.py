@@ -126,8 +126,11 @@ class Iteration(Iterator[Any]):
         if place is not None and place.check and len(place.peers) > 1:
             from feedline.mesh.comparison import ComparedBatches
 
+            fields: object = config.fields
+            if fields and config.device_transform is not None:  # what it makes of them is not known by their names
+                fields = config.device_transform
             losses = self._losses(session)
-            self._source = self._compared = ComparedBatches(self._source, place, losses, start.epoch, config.fields)
+            self._source = self._compared = ComparedBatches(self._source, place, losses, start.epoch, fields)
         self._loader = weakref.ref(loader)
         """For those who are told that an epoch starts: a loader that was dropped has none."""
         self._restart_on_epoch_change(session, config, order)

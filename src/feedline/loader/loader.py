@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from feedline.abc.deferred import Target
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
-from feedline.abc.source import Columnar
+from feedline.abc.source import Columnar, ShardedSource
 from feedline.abc.stateful import is_stateful
 from feedline.collate import default
 from feedline.delivery.config import DEFAULT_DEPTH
@@ -92,7 +92,8 @@ class NumpyConfig(LoaderConfig):
 
     @property
     def has_default_collate(self) -> bool:
-        return self.batched and (self.collate is default or getattr(self.collate, "is_default", False))
+        collate = self.inner_collate
+        return self.batched and (collate is default or getattr(collate, "is_default", False))
 
     def order_of(self, sharding: StreamSharding | None) -> Order:
         size, drop_last, batch_sampler = self.batch_size, self.drop_last, self.batch_sampler
@@ -116,7 +117,9 @@ class NumpyConfig(LoaderConfig):
 
     def sharing(self, sharding: StreamSharding | None) -> Sharing:
         if not self.is_map:
-            return Sharing(None, "shard", is_intended=True)  # sharded by default, unless the user turned it off
+            # Sharded by default, unless the user turned it off.
+            is_split = sharding is not None or isinstance(self.dataset, ShardedSource)
+            return Sharing(None, "shard", is_intended=True, is_split=is_split)
         if self.batch_sampler is not None:
             return Sharing(self.batch_sampler, "batch_sampler")
         return Sharing(self.sampler, "sampler")
@@ -251,9 +254,11 @@ class Loader(LoaderBase):
         mesh_timeout_s: float = DEFAULT_MESH_TIMEOUT_S,
         fields: Sequence[str] | Sequence[int] | Callable[[Any], Any] | None = None,
     ) -> None:
-        if isinstance(fields, (tuple, list)) and not fields and _is_plain_map(dataset):  # nothing to do for workers
-            workers, engine, prefetch, timeout_s, persistent, start_method = 0, "auto", DEFAULT_DEPTH, 0, None, None
-            max_memory_per_worker = device = device_transform = None
+        if isinstance(fields, (tuple, list)) and not fields:
+            device = device_transform = None
+            if _is_plain_map(dataset):  # nothing to do for workers
+                workers, engine, prefetch, timeout_s, persistent, start_method = 0, "auto", DEFAULT_DEPTH, 0, None, None
+                max_memory_per_worker = None
         for name, value in (
             ("shuffle", shuffle),
             ("drop_last", drop_last),

@@ -59,6 +59,8 @@ def data_rank(
             "mesh= needs an initialised process group, and this process has none. Call "
             "torch.distributed.init_process_group() first, or pass rank= and world_size=."
         )
+    if timeout_s == 0:
+        raise BadOption("mesh_timeout_s=0 leaves other ranks no time. Give the seconds to wait for them.")
     own = group.get_rank()
     grid, names = grid_of(mesh, own, group.get_world_size())
     dims = data_dims_of(names) if data_dims is None else check_data_dims(data_dims, names)
@@ -126,7 +128,7 @@ def own_stream(place: DataRank, dataset: Any, shard: object) -> None:
     split = ranks_of_stream(dataset)
     if split is not None:
         own = dataset._distributed  # not public
-        if size > 1 and (own is None or (own.rank, own.world_size) != (place.rank, size)):
+        if ((0, 1) if own is None else (own.rank, own.world_size)) != (place.rank, size):
             found = (
                 "it is not split over ranks" if own is None else f"it is split for rank {own.rank} of {own.world_size}"
             )
@@ -161,6 +163,8 @@ def _is_pipe(dataset: object) -> bool:
 
 def _own(place: DataRank, sampler: Any) -> Any:
     """Return a sampler's share; the sampler itself if it is distributed in this way already."""
+    if getattr(sampler, "deals_to_ranks", False) and not sampler.rank_is_given:
+        return samplers.distribute(sampler, place.rank, place.world_size)
     is_share = False
     for layer in layers_of(sampler):
         found = _share_of(layer)

@@ -266,7 +266,7 @@ class Session:
                 self._looks = max(0, self._looks - 1)
                 sharing = config.sharing(self.stream_sharding)
                 if config.data_rank is not None:
-                    sharing = sharing._replace(is_intended=True)
+                    sharing = sharing._replace(is_intended=True, is_split=False)
                 self.rank_watch.begin(config.dataset, sharing, config.share, has_ended=has_ended)
         if self.skips and config.is_map:
             order = copy.copy(order)  # the next epoch may have the same

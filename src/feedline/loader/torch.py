@@ -311,7 +311,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         if fixed["fields"] == () and _is_map(dataset) and not is_stateful(dataset):  # nothing to do for workers
             num_workers, prefetch_factor, persistent_workers, multiprocessing_context, timeout = 0, None, None, None, 0
             fixed.update(engine="auto", worker_bytes=None)
-            device = fixed["device"] = device_transform = fixed["device_transform"] = None
+        if fixed["fields"] == ():
+            device = fixed["device"] = fixed["device_transform"] = None
         tuning = tuning_of(num_workers, prefetch_factor)
         count: Any = num_workers if tuning is None else tuning.count  # Any: torch checks its type
         options: dict[str, Any] = {

@@ -106,7 +106,7 @@ class TorchConfig(LoaderConfig):
 
     @functools.cached_property
     def has_default_collate(self) -> bool:
-        return self.batched and is_default(self.collate)
+        return self.batched and is_default(self.inner_collate)
 
     @property
     def device_placement(self) -> Placement:
@@ -172,7 +172,8 @@ class TorchConfig(LoaderConfig):
     def sharing(self, sharding: StreamSharding | None) -> Sharing:
         if not self.is_map:
             is_intended = self.is_sharded(sharding) or self.shard is False or isinstance(self.dataset, IterDataPipe)
-            return Sharing(None, "shard", is_intended=is_intended)
+            is_split = sharding is not None or isinstance(self.dataset, ShardedSource)
+            return Sharing(None, "shard", is_intended=is_intended, is_split=is_split)
         return self._sharing
 
     @functools.cached_property

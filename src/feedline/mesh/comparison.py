@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from feedline.errors import RankError
 from feedline.mesh.data_rank import DataRank
 from feedline.mesh.digest import Report, difference, fields_of
-from feedline.mesh.meeting import peers_of
+from feedline.mesh.meeting import named, peers_of
 
 
 class Batches(Protocol):
@@ -67,9 +67,9 @@ class ComparedBatches(Iterator[Any]):
         self._source.close()
 
     def __next__(self) -> Any:
-        if self._report is not None:
-            self._compare(self._report)
-            self._report = None
+        report, self._report = self._report, None
+        if report is not None:
+            self._compare(report)
         try:
             batch = self._source.__next__()
         except StopIteration:
@@ -102,7 +102,7 @@ class ComparedBatches(Iterator[Any]):
         found = difference(reports)
         if found is not None:
             raise RankError(
-                f"Ranks {', '.join(map(str, self._place.peers))} share their batches ({self._place}), but {found}. "
+                f"{named(self._place.peers).capitalize()} share their batches ({self._place}), but {found}. "
                 "Give them the same dataset, with files in the same order (os.listdir and glob do not sort), the same "
                 "options, and random numbers from feedline.rng() or from random, NumPy and torch, which follow seed=. "
                 "An on_error= policy must find the same samples bad on all of them."

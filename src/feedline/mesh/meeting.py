@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -59,7 +60,7 @@ def agree(place: DataRank, about: Mapping[str, object], seed: int) -> int:
         store.set(f"{where}/failed", "")  # for those that come late: from now on, numbers would not fit
         missing = [other for other in range(size) if not store.check([f"{where}/{other}"])]
         raise RankError(
-            f"Rank {rank} waited {place.timeout_s:g} s for the other ranks to make this loader, and {_named(missing)} "
+            f"Rank {rank} waited {place.timeout_s:g} s for the other ranks to make this loader, and {named(missing)} "
             "did not come. With mesh=, all ranks of the process group make the same loaders in the same order, as they "
             "make the mesh. To make a loader on some ranks only, pass rank= and world_size= instead."
         ) from exc
@@ -80,7 +81,7 @@ def agree(place: DataRank, about: Mapping[str, object], seed: int) -> int:
     return int(found["seed"])
 
 
-def _named(ranks: Sequence[int]) -> str:
+def named(ranks: Sequence[int]) -> str:
     """Name ranks in a sentence."""
     if not ranks:
         return "one of them"
@@ -100,6 +101,7 @@ class Peers:
     def __init__(self, ranks: tuple[int, ...], timeout_s: float) -> None:
         self._ranks = ranks
         self._timeout_s = timeout_s
+        self._name = f"peers-{zlib.crc32(repr((ranks, timeout_s)).encode())}"
         self._count = 0
         """How often they have met, or were meant to."""
         self._group: Any = None
@@ -128,15 +130,15 @@ class Peers:
             missing = [peer for peer in self._ranks if self._arrivals(store, peer) < self._count]
             others = [peer for peer in self._ranks if peer != rank]
             raise RankError(
-                f"Rank {rank} wanted to compare its batches with {_named(others)} after step {report['step']} of epoch "
-                f"{report['epoch']}, and {_named(missing)} failed, or did not come within {self._timeout_s:g} s. Ranks "
-                f"that share batches take the same number of steps. Look at the log of {_named(missing)} first. If "
+                f"Rank {rank} wanted to compare its batches with {named(others)} after step {report['step']} of epoch "
+                f"{report['epoch']}, and {named(missing)} failed, or did not come within {self._timeout_s:g} s. Ranks "
+                f"that share batches take the same number of steps. Look at the log of {named(missing)} first. If "
                 "ranks leave an epoch at different steps on purpose, pass check=0."
             ) from exc
         return dict(zip(self._ranks, reports, strict=True))
 
     def _key(self, rank: int) -> str:
-        return f"peers-{self._ranks[0]}/{rank}"
+        return f"{self._name}/{rank}"
 
     def _arrivals(self, store: Any, peer: int) -> int:
         key = self._key(peer)

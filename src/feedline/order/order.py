@@ -20,7 +20,9 @@ from feedline.system.ranks import Share, share_if_known
 from feedline.types import Key, State, StreamSharding
 
 if TYPE_CHECKING:
+    from feedline.order.balanced import BalancedPlan
     from feedline.order.streams import SpanPlan, StreamPlan
+    from feedline.samplers.balanced import BalancedBatches
 
 _WHOLE = Share()
 """The share of the only rank."""
@@ -107,9 +109,13 @@ class Order(ABC):
         """Draw now what the next epoch would draw, and return what its plan needs."""
         return {}
 
-    def place_after(self, batches: int) -> int:
-        """Return the value of a snapshot's `consumed` after this many batches of this rank."""
-        return batches
+    def state_after(self, batches: int) -> State:
+        """Return the position in a snapshot's `order` after this many batches of this rank."""
+        return {"consumed": batches}
+
+    def size(self) -> int | None:
+        """Return the largest value that a snapshot's `consumed` may have; None if there is no limit."""
+        return None if self.sampler is None else self.sampler.whole().size()
 
     def prepare(self, order: dict[str, object]) -> None:  # noqa: B027  most orders have nothing to prepare
         """Do what torch does when an iterator is made: request a third-party sampler's iterator."""
@@ -153,7 +159,7 @@ class Order(ABC):
         expected = self.expected()
         if "stride" in order and self.endless == bool(order.get("endless")):  # an endless order gets its ranks later
             expected["stride"] = list(self.stride())
-        size = None if self.sampler is None else self.sampler.whole().size()
+        size = self.size()
         if size is not None and not order.get("endless") and order.get("consumed", 0) > size:
             raise BadState(f"The state says that {order['consumed']} {order['unit']} of {size} were consumed.")
         wrong = {name: order.get(name) for name, value in expected.items() if order.get(name) != value}
@@ -177,7 +183,7 @@ def _describe(values: dict[str, object], only: dict[str, object] | None = None) 
     return "; ".join(parts)
 
 
-class _SamplerOrder(Order):
+class SamplerOrder(Order):
     """The common base of the orders of feedline's samplers and batch samplers."""
 
     sampler: Sampler | BatchSampler
@@ -189,14 +195,14 @@ class _SamplerOrder(Order):
         share = self._planned.share or _WHOLE
         return self._batch_size, share.rank, share.world_size
 
-    def place_after(self, batches: int) -> int:
+    def state_after(self, batches: int) -> State:
         batch_size, _, world_size = self.stride()
-        size = self.sampler.whole().size()
+        size = self.size()
         place = batches * (batch_size or 1) * world_size
-        return place if size is None else min(place, size)
+        return {"consumed": place if size is None else min(place, size)}
 
     def passes(self, consumed: int) -> int:
-        size = self.sampler.whole().size()
+        size = self.size()
         return max(1, -(-consumed // size)) if self.endless and size else 1
 
     def made_of(self) -> tuple[State, tuple[object, ...]]:
@@ -208,7 +214,7 @@ class _SamplerOrder(Order):
         return {**expected, "endless": True} if self.endless else expected
 
 
-class SampleOrder(_SamplerOrder):
+class SampleOrder(SamplerOrder):
     """The order of one of feedline's samplers, cut into batches."""
 
     unit = "samples"
@@ -256,7 +262,7 @@ class SampleOrder(_SamplerOrder):
         )
 
 
-class BatchOrder(_SamplerOrder):
+class BatchOrder(SamplerOrder):
     """The order of one of feedline's batch samplers."""
 
     unit = "batches"
@@ -279,12 +285,73 @@ class BatchOrder(_SamplerOrder):
         return BatchPlan(self._planned, key=entry.key, draw_key=entry.draw_key, consumed=entry.consumed)
 
 
+class BalancedOrder(SamplerOrder):
+    """The order of a `BalancedBatches`, which decides itself which rank gets what."""
+
+    unit = "balanced samples"
+    sampler: BalancedBatches
+    _planned: BalancedBatches
+
+    def __init__(self, sampler: BalancedBatches, *, endless: Share | None = None) -> None:
+        self.sampler = self._planned = sampler
+        self._share = endless
+        self.endless = endless is not None
+
+    def without_end(self, share: Share) -> BalancedOrder:
+        own = self.sampler.share
+        return BalancedOrder(self.sampler, endless=own if own.world_size > 1 else share)
+
+    def size(self) -> int:
+        return self.sampler.samples
+
+    def stride(self) -> tuple[int | None, int, int]:
+        share = self._share or self.sampler.share
+        size = self.sampler.batch_size
+        if size is None:  # about as many
+            size = max(1, self.sampler.samples // max(1, len(self.sampler) * share.world_size))
+        return size, share.rank, share.world_size
+
+    def state_after(self, batches: int) -> State:
+        size, _, ranks = self.stride()
+        return {"consumed": min(batches * (size or 1) * ranks, self.sampler.samples), "skipped": batches}
+
+    def made_of(self) -> tuple[State, tuple[object, ...]]:
+        values, objects = super().made_of()
+        return {**values, "dealing": self.sampler.dealing(self._share).as_state()}, objects
+
+    def check(self, order: State) -> None:
+        super().check(order)
+        from feedline.samplers.windows import Dealing
+
+        dealing = self.sampler.dealing(self._share)
+        if "stride" in order and Dealing.of_state(order["dealt"][-1][0]) != dealing:
+            raise BadState(
+                "The state was saved while batches were delivered out of order, which identifies them by number. "
+                f"Resume with the arguments it was saved with; here they are {dealing}."
+            )
+
+    def plan(self, entry: Entry) -> BalancedPlan:
+        from feedline.order.balanced import BalancedPlan
+
+        share = self._share or self.sampler.share
+        if not entry.order.get("consumed"):
+            self.sampler.check(entry.key)
+        windows = self.sampler.windows(entry.key, share=share, endless=self.endless, state=entry.order)
+        skipped = int(entry.order.get("skipped", 0))
+        return BalancedPlan(windows, share.rank, draw_key=entry.draw_key, skipped=skipped)
+
+
 def order_of(sampler: object, batch_size: int | None, *, drop_last: bool) -> Order | None:
     """Return the order of a sampler (or, without a batch size, of a batch sampler), None if it is not feedline's."""
     if isinstance(sampler, Sampler):
         return SampleOrder(sampler, batch_size, drop_last=drop_last)
     if not isinstance(sampler, BatchSampler):
         return None
+    if sampler.deals_to_ranks:
+        from feedline.samplers.balanced import BalancedBatches  # few loaders have one
+
+        assert isinstance(sampler, BalancedBatches), "the only sampler of this kind"
+        return BalancedOrder(sampler)
     cut = sampler.cut_from()
     return BatchOrder(sampler) if cut is None else SampleOrder(cut[0], cut[1], drop_last=cut[2])
 

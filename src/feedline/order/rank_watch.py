@@ -41,6 +41,8 @@ class Sharing(NamedTuple):
     """The argument that would change it: "sampler", "batch_sampler", or "shard" for iterable datasets."""
     is_intended: bool = False
     """True if the loader or the dataset is known to shard samples, or sharding was turned off."""
+    is_split: bool = False
+    """True if a stream is sharded over all ranks of the process group."""
 
 
 class RankWatch:
@@ -63,14 +65,18 @@ class RankWatch:
         `share` returns the share of this process; `has_ended` is true if the last iteration was completed.
         """
         self._has_ended = self._has_ended or has_ended
-        if self.is_over or self._has_warned_of_repeats or sharing.is_intended:
+        if self.is_over or self._has_warned_of_repeats:
+            return
+        if sharing.is_split:
+            self._warn_of_mesh(share)
+        if sharing.is_intended:
             return
         count = share().world_size
         if count == 1:
             return
         layers = layers_of(sharing.sampler)
         if any(rank_count(layer) == count for layer in layers):
-            self._warn_of_mesh(count)
+            self._warn_of_mesh(share)
         if any(rank_count(layer) > 1 or _may_know_ranks(layer) for layer in layers):
             return
         is_known = ranks_of_stream(dataset) is not None  # known to be split over workers, not over ranks
@@ -87,10 +93,13 @@ class RankWatch:
             DataWarning,
         )
 
-    def _warn_of_mesh(self, count: int) -> None:
+    def _warn_of_mesh(self, share: Callable[[], Share]) -> None:
         """Warn if samples are split over more ranks than the device mesh in use has data ranks."""
         mesh = _mesh_in_use()
-        if mesh is None or mesh.size() != count:
+        if mesh is None:
+            return
+        count = share().world_size
+        if mesh.size() != count:
             return
         names = mesh.mesh_dim_names or ()
         data = [name for name in names if name.startswith(("dp", "data", "fsdp", "hsdp"))]

@@ -103,7 +103,8 @@ def _sampler_of(batch_sampler: object) -> object:
         return None
     from feedline.samplers.distributed import BatchIndices, DistributedBatches
 
-    return BatchIndices(batch_sampler) if isinstance(batch_sampler, DistributedBatches) else None
+    is_shared = isinstance(batch_sampler, DistributedBatches) or batch_sampler.deals_to_ranks
+    return BatchIndices(batch_sampler) if is_shared else None
 
 
 def _of_sampler(

@@ -15,6 +15,7 @@ from feedline.datasets.derived.cache import CachedDataset
 from feedline.datasets.framework.kind import kind_of
 from feedline.errors import BadOption
 from feedline.pipes.calling import Caller, checked_function, name_of
+from feedline.pipes.operators.balance import BalancedStream, BalanceOptions
 from feedline.pipes.operators.batch import BatchedSamples, BatchedStream, BatchOptions, Collate
 from feedline.pipes.operators.concat import JoinedSamples, JoinedStream
 from feedline.pipes.operators.each import Numbers, each
@@ -171,6 +172,39 @@ class Pipe(Described):
             lambda stage: WindowShuffledSamples(stage, window, key),
             lambda stage: WindowShuffledStream(stage, window, key),
         )
+
+    def balance(
+        self, cost: Callable[[Any], object], batch_size: int, *, ranks: int = 1, window: int = 16, seed: int = 0
+    ) -> Pipe:
+        """Reorder samples within windows, so that the batches of a step cost the same. The result is a stream.
+
+        In each step, all ranks of a training job wait for the slowest. A loader with `shard=True` gives ranks the
+        samples of a step in turn; the samples of each then cost the same. With one rank, consecutive batches do. Like
+        `window_shuffle`, it reads a window before its first sample is handed out, and its state does not contain it.
+        For map-style data that is not read through a pipe, use `samplers.BalancedBatches`, whose state fits any number
+        of ranks.
+
+        Args:
+            cost: what a sample costs, in any unit. Must always return the same for a sample.
+            batch_size: samples of a batch, as in the loader.
+            ranks: number of ranks. A state fits the same number.
+            window: how many steps are dealt at a time: `batch_size * ranks * window` samples are kept in memory.
+            seed: fixes the order of the steps of a window.
+
+        Example:
+            >>> import feedline
+            >>> lengths = feedline.pipe([9, 1, 8, 2, 5, 5, 7, 3]).balance(float, 2, window=4)
+            >>> [sum(batch) for batch in lengths.batch(2, collate_fn=list)]
+            [10, 10, 10, 10]
+        """
+        options = BalanceOptions(
+            checked_function("balance", cost),
+            checked_count("batch_size", batch_size),
+            checked_count("ranks", ranks),
+            checked_count("window", window),
+            checked_seed(seed),
+        )
+        return self._with(BalancedStream(self._stream(), options))
 
     def zip(self, *others: object) -> Pipe:
         """Combine with other datasets into tuples, as long as each of them has samples.

@@ -6,9 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from feedline.samplers.balanced import BalancedBatches
     from feedline.samplers.batch import BatchSampler
     from feedline.samplers.block import BlockSampler
     from feedline.samplers.buckets import LengthBucketBatchSampler, TokenBudgetBatchSampler
+    from feedline.samplers.costs import attention_cost
     from feedline.samplers.distributed import DistributedSampler, distribute
     from feedline.samplers.plain import InfiniteSampler, RandomSampler, SubsetRandomSampler
     from feedline.samplers.sequential import SequentialSampler
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from feedline.samplers.weighted import BalancedSampler, WeightedRandomSampler
 
 __all__ = [
+    "BalancedBatches",
     "BalancedSampler",
     "BatchSampler",
     "BlockSampler",
@@ -28,10 +31,12 @@ __all__ = [
     "SubsetRandomSampler",
     "TokenBudgetBatchSampler",
     "WeightedRandomSampler",
+    "attention_cost",
     "distribute",
 ]
 
 _FILES = {
+    "BalancedBatches": "balanced",
     "BalancedSampler": "weighted",
     "BatchSampler": "batch",
     "BlockSampler": "block",
@@ -44,6 +49,7 @@ _FILES = {
     "SubsetRandomSampler": "plain",
     "TokenBudgetBatchSampler": "buckets",
     "WeightedRandomSampler": "weighted",
+    "attention_cost": "costs",
     "distribute": "distributed",
 }
 """The file of each sampler. A loader needs one or two, and a worker none, so each is imported when first used."""

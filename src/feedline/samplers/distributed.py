@@ -219,18 +219,18 @@ class BatchIndices(Iterable[int]):
     To torch it is a DistributedSampler. Frameworks look for one there to see that ranks already have their shares.
     """
 
-    def __init__(self, batches: DistributedBatches) -> None:
+    def __init__(self, batches: abc.BatchSampler) -> None:
         self.batches = batches
 
     @property
     def rank(self) -> int:
         """The rank whose share this is."""
-        return self.batches.rank
+        return (self.batches.share or Share()).rank
 
     @property
     def num_replicas(self) -> int:
         """Number of ranks."""
-        return self.batches.num_replicas
+        return (self.batches.share or Share()).world_size
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
@@ -274,9 +274,10 @@ def distribute(
     """Return this rank's share of a sampler or batch sampler: feedline's, torch's, a list, or your own.
 
     Batches that are cut from one of feedline's samplers are cut from the rank's share of its indices. Other batches are
-    distributed as they are. Anything that is neither feedline's nor a list is iterated over on each rank, one epoch at
-    a time, with `random`, `numpy.random` and torch's default generator seeded equally for that time, so that all ranks
-    see the same order. A sampler with a generator of its own must be given one that is seeded equally on all ranks.
+    distributed as they are, except that `BalancedBatches` deals samples to ranks itself. Anything that is neither
+    feedline's nor a list is iterated over on each rank, one epoch at a time, with `random`, `numpy.random` and torch's
+    default generator seeded equally for that time, so that all ranks see the same order. A sampler with a generator of
+    its own must be given one that is seeded equally on all ranks.
 
     Args:
         sampler: Needs a length unless it is feedline's.
@@ -295,6 +296,8 @@ def distribute(
     """
     share = own_share(rank, world_size, tail)
     is_found = rank is None and world_size is None
+    if isinstance(sampler, abc.BatchSampler) and sampler.deals_to_ranks:
+        return sampler.for_rank(share, is_found=is_found)
     _refuse_shared(sampler)
     if isinstance(sampler, abc.Sampler):
         return Distributed(sampler, share, is_found=is_found)

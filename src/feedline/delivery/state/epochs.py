@@ -107,7 +107,7 @@ class Epochs:
             if drawn is not None and drawn.epoch == epoch:
                 return Start(epoch, drawn, is_drawn=True)
             if order.skips:
-                return Start(epoch, Snapshot(epoch, order={"consumed": order.place_after(order.skips)}))
+                return Start(epoch, Snapshot(epoch, order=order.state_after(order.skips)))
             return Start(epoch)
         if loaded.order.get("endless") and not order.endless:
             raise BadState(

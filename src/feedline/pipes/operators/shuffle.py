@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,17 +108,26 @@ class WindowShuffledStream(StreamStage):
         return self.parts[0].count()
 
     def open(self, lap: Lap) -> Cursor:
-        return _WindowCursor(self.parts[0].open(lap), self, lap)
+        return WindowCursor(self.parts[0].open(lap), self.size, self._order, lap)
+
+    def _order(self, window: Samples, lap: Lap, number: int) -> Places:
+        return _order(len(window), self.seed, lap, number)(np.arange(len(window)))
 
 
 def _order(size: int, seed: int, lap: Lap, window: int) -> Bijection:
     return Bijection(size, mix(mix(epoch_key(seed, lap.epoch), lap.number), window))
 
 
-class _WindowCursor(Cursor):
-    def __init__(self, source: Cursor, stage: WindowShuffledStream, lap: Lap) -> None:
+class WindowCursor(Cursor):
+    """The position in a stream of which windows of `size` samples are reordered.
+
+    `order` returns the order of a window's samples, given these, the lap, and the number of the window.
+    """
+
+    def __init__(self, source: Cursor, size: int, order: Callable[[Samples, Lap, int], Places], lap: Lap) -> None:
         self._source = source
-        self._stage = stage
+        self._size = size
+        self._order = order
         self._lap = lap
         self._unshuffled: Samples = []
         """Samples of the window that is being read."""
@@ -137,17 +147,17 @@ class _WindowCursor(Cursor):
             return True
         if not self._unshuffled:
             self._before = self._source.state()
-        while len(self._unshuffled) < self._stage.size:
+        while len(self._unshuffled) < self._size:
             try:
-                found = self._source.take(self._stage.size - len(self._unshuffled))
+                found = self._source.take(self._size - len(self._unshuffled))
             except Exception as exc:  # raised in its place
-                found = [_Failed(exc)]
+                found = [Failed(exc)]
             if not found:
                 break
             self._unshuffled += found
         window, self._unshuffled = self._unshuffled, []
-        order = _order(len(window), self._stage.seed, self._lap, self._number)
-        self._window = [window[index] for index in order(np.arange(len(window))).tolist()]
+        order = self._order(window, self._lap, self._number)
+        self._window = [window[index] for index in order.tolist()]
         self._at, self._owed = self._owed, 0
         self._number += bool(window)
         return bool(window)
@@ -156,14 +166,14 @@ class _WindowCursor(Cursor):
         if not self._fill():
             return []
         found = self._window[self._at : self._at + count]
-        good = next((place for place, one in enumerate(found) if type(one) is _Failed), len(found))
+        good = next((place for place, one in enumerate(found) if type(one) is Failed), len(found))
         self._at += good or 1
         if good == 0:
             raise found[0].reason
         return found[:good]
 
     def skip(self, count: int) -> int:
-        skipped, size = 0, self._stage.size
+        skipped, size = 0, self._size
         while skipped < count:
             is_between = self._at >= len(self._window) and not self._unshuffled and not self._owed
             if is_between and count - skipped >= size:
@@ -192,7 +202,7 @@ class _WindowCursor(Cursor):
 
 
 @dataclass(frozen=True, eq=False)
-class _Failed:
+class Failed:
     """Stands for a sample that failed."""
 
     reason: Exception
