@@ -93,7 +93,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(("format_", "options"), [("npy", {}), ("hdf5", {"samples_per_shard": 150}), ("parquet", {})])
+@pytest.mark.parametrize(("format_", "options"), [("npy", {}), ("hdf5", {}), ("parquet", {"samples_per_shard": 150})])
 def test_samples_that_do_not_fit_are_skipped(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
     dataset = Odd(ODD)
     out = tmp_path / ("out" if options else SINGLE[format_])

@@ -74,5 +74,3 @@ def test_differences_that_the_format_supports_skip_no_samples(format_: str, valu
 def test_the_majority_decides(values: list[Any], kind: str, dtype: str) -> None:
     column = agreed([{"x": value} for value in values], "npy").columns[0]
     assert (column.kind, column.dtype, column.nullable) == (kind, dtype, False)
-
-
