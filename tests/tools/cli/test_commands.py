@@ -10,6 +10,7 @@ import signal
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_every_command_is_covered() -> None:
 def test_the_lab_starts(tmp_path: Path) -> None:
     ours, theirs = os.pipe()
     with open(os.devnull) as nothing, os.fdopen(ours) as output:
-        streams = {"stdin": nothing.fileno(), "stdout": theirs, "stderr": theirs}
+        streams: dict[str, Any] = {"stdin": nothing.fileno(), "stdout": theirs, "stderr": theirs}
         lab = program_server.start(PROGRAM, ["lab", "--no-browser"], **streams, cwd=tmp_path)
         os.close(theirs)
         try:

@@ -35,12 +35,7 @@ def test_samples_that_raise_are_reported_or_skipped(tmp_path: Path, workers: int
 
 
 @pytest.mark.parametrize(
-    ("samples", "message"),
-    [
-        ([{"x": object()}], "no format holds"),
-        ([], "no samples"),
-        (Stream(0), "no samples"),
-    ],
+    ("samples", "message"), [([{"x": object()}], "no format holds"), ([], "no samples"), (Stream(0), "no samples")]
 )
 def test_packing_fails_if_no_sample_can_be_packed(tmp_path: Path, samples: Any, message: str) -> None:
     with pytest.raises(PackError, match=message):
@@ -98,10 +93,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(
-    ("format_", "options"),
-    [("npy", {}), ("hdf5", {"samples_per_shard": 150}), ("parquet", {})],
-)
+@pytest.mark.parametrize(("format_", "options"), [("npy", {}), ("hdf5", {}), ("parquet", {"samples_per_shard": 150})])
 def test_samples_that_do_not_fit_are_skipped(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
     dataset = Odd(ODD)
     out = tmp_path / ("out" if options else SINGLE[format_])

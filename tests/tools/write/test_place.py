@@ -172,10 +172,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [("job.json", flip), ("output/shard-000001.tar", os.unlink)],
-)
+@pytest.mark.parametrize(("name", "change"), [("job.json", flip), ("output/shard-000001.tar", os.unlink)])
 def test_a_run_whose_work_is_damaged_starts_over(tmp_path: Path, name: str, change: Callable[[Path], None]) -> None:
     """Nothing of the interrupted run is left, even if the new one writes fewer shards."""
     assert not in_child(lambda: pack(Mixed(), tmp_path / "out", samples_per_shard=30, report=DieAt(90)))
