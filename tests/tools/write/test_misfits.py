@@ -10,7 +10,7 @@ import pytest
 import feedline
 from feedline.errors import PackError
 from feedline.tools.write.writers.contract import FORMATS as TABLE
-from tests.tools.write.stores import SINGLE, Mixed, Stream, canonical, counts_in, mixed, read
+from tests.tools.write.stores import SINGLE, DieAt, Mixed, Stream, canonical, content, counts_in, in_child, mixed, read
 
 pack = partial(feedline.pack, workers=0)
 
@@ -131,3 +131,13 @@ def test_a_value_that_does_not_fit_is_named_or_skipped(
     packed = pack(samples, tmp_path / SINGLE[format_], format=format_, on_error="skip", restart=True)
     assert (packed.count, packed.skipped) == (299, 1)
     assert packed.reasons[0].startswith("sample 290: it")
+
+
+def test_skipped_samples_are_the_same_with_workers_and_after_an_interruption(tmp_path: Path) -> None:
+    act = partial(pack, Odd(ODD), on_error="skip", format="hdf5", samples_per_shard=300)
+    whole, out = act(tmp_path / "whole"), tmp_path / "out"
+    assert not in_child(lambda: act(out, report=DieAt(400)))
+    resumed = act(out, workers=2)
+    assert resumed.resumed == counts_in(whole)[0], "one shard"
+    assert content(out) == content(whole.path)
+    assert (resumed.skipped, resumed.reasons) == (7, whole.reasons)
