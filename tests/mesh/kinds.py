@@ -57,6 +57,9 @@ KINDS: dict[str, Callable[[Path, dict[str, Any]], Any]] = {
     "batch sampler": lambda _, given: DataLoader(
         tens(), batch_sampler=samplers.StratifiedBatchSampler([index % 2 for index in range(N)], 2), **given
     ),
+    "equal steps": lambda _, given: DataLoader(
+        tens(), batch_sampler=samplers.BalancedBatches([1 + index % 5 for index in range(N)], 2, window=3), **given
+    ),
     "torch's batch sampler": lambda _, given: DataLoader(
         tens(), batch_sampler=torch_data.BatchSampler(torch_data.RandomSampler(range(N)), 2, False), **given
     ),

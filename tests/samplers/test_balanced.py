@@ -229,3 +229,11 @@ def test_large_datasets_are_entered_at_once_and_take_no_memory() -> None:
     sampler = BalancedBatches(costs, 8, rank=3, world_size=64, seed=1, tail="drop")
     assert len(sampler) == 10_000_000 // 64 // 8 + 1
     assert len(sampler.batch(15_000, Key(1, 0))) == 8
+
+
+@pytest.mark.parametrize("loader", [DataLoader, Loader])
+@pytest.mark.parametrize("samples", [66, 68])
+def test_a_loader_rejects_costs_of_another_number_of_samples(loader: Any, samples: int) -> None:
+    with pytest.raises(BadOption, match=f"67 samples, and the dataset has {samples}"):
+        loader(range(samples), batch_sampler=BalancedBatches(COSTS, 3))
+    assert len(loader(range(67), batch_sampler=BalancedBatches(COSTS, 3))) == 23

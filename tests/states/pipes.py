@@ -22,6 +22,7 @@ def _part(start: int) -> Pipe:
 
 
 PIPES: dict[str, Callable[[], Pipe]] = {
+    "balance": lambda: _stream().balance(abs, 3, window=4),
     "batch": lambda: _stream().batch(3),
     "concat": lambda: _part(0).concat(_part(100)),
     "enumerate": lambda: _stream().enumerate(),

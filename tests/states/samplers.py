@@ -20,6 +20,7 @@ WEIGHTS = [1 + number % 4 for number in range(SIZE)]
 Make = Callable[[], Any]
 
 SAMPLERS: dict[str, Make] = {
+    "BalancedBatches": lambda: samplers.BalancedBatches(LENGTHS, 4, window=2, seed=3),
     "BalancedSampler": lambda: samplers.BalancedSampler(LABELS, 30, seed=3),
     "BatchSampler": lambda: samplers.BatchSampler(samplers.RandomSampler(range(SIZE), seed=3), 5, False),
     "BlockSampler": lambda: samplers.BlockSampler([10, 7, 12, 8], window=2, seed=3),
@@ -34,6 +35,7 @@ SAMPLERS: dict[str, Make] = {
     "WeightedRandomSampler": lambda: samplers.WeightedRandomSampler(WEIGHTS, 30, seed=3),
     "distribute": lambda: samplers.distribute(samplers.WeightedRandomSampler(WEIGHTS, 30, seed=3), 1, 2),
     # Other options that change the order.
+    "BalancedBatches, by cost": lambda: samplers.BalancedBatches(LENGTHS, max_cost=60, window=2, seed=3),
     "DistributedSampler, exact": lambda: samplers.DistributedSampler(range(SIZE), 3, 2, seed=3, tail="exact"),
     "RandomSampler, with replacement": lambda: samplers.RandomSampler(range(SIZE), True, 30, seed=3),
     "SubsetRandomSampler, of all": lambda: samplers.SubsetRandomSampler(range(SIZE), seed=3),

@@ -47,7 +47,7 @@ def test_there_are_states_of_this_version() -> None:
 
 
 def test_every_sampler_and_every_operator_has_a_recipe() -> None:
-    assert set(feedline.samplers.__all__) <= samplers.SAMPLERS.keys()
+    assert set(feedline.samplers.__all__) - {"attention_cost"} <= samplers.SAMPLERS.keys()
     others = {"cache", "describe", "show", "set_epoch", "set_weights"}
     operators = {name for name in vars(Pipe) if not name.startswith("_")} - others
     assert operators <= pipes.PIPES.keys()

@@ -51,6 +51,8 @@ class LoaderBase:
             config = tuning.applied_to(config)
         policy = policy_of(on_error)
         check_policy(policy, is_map=config.is_map)
+        if getattr(config.batch_sampler, "deals_to_ranks", False) and hasattr(config.dataset, "__len__"):
+            config.batch_sampler.check_dataset(config.dataset)
         if type(self).on_error is LoaderBase.on_error:
             vars(self)["on_error"] = on_error  # frameworks look for it here; the property is for changing it
         self._feedline_session = Session(config, options, policy, framework, tuning)

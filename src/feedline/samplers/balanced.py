@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 
 import numpy as np
 
@@ -118,6 +118,15 @@ class BalancedBatches(SeededBatches):
     def num_replicas(self) -> int:
         """Number of ranks."""
         return self.share.world_size
+
+    def check_dataset(self, dataset: Sized) -> None:
+        """Raise BadOption if there is not one cost for each sample: samples without one would never come."""
+        if len(dataset) != self._costs.count:
+            raise BadOption(
+                f"BalancedBatches has the costs of {self._costs.count:,} samples, and the dataset has "
+                f"{len(dataset):,}. Give a cost for each sample, or load only some of them: "
+                "torch.utils.data.Subset(dataset, indices)."
+            )
 
     def for_rank(self, share: Share, *, is_found: bool) -> BalancedBatches:
         if self.rank_is_given:

@@ -10,6 +10,7 @@ import signal
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_every_command_is_covered() -> None:
 def test_the_lab_starts(tmp_path: Path) -> None:
     ours, theirs = os.pipe()
     with open(os.devnull) as nothing, os.fdopen(ours) as output:
-        streams = {"stdin": nothing.fileno(), "stdout": theirs, "stderr": theirs}
+        streams: dict[str, Any] = {"stdin": nothing.fileno(), "stdout": theirs, "stderr": theirs}
         lab = program_server.start(PROGRAM, ["lab", "--no-browser"], **streams, cwd=tmp_path)
         os.close(theirs)
         try:
@@ -191,3 +192,20 @@ def test_help_imports_no_other_package() -> None:
 def test_the_command_also_runs_as_a_module() -> None:
     done = program_server.run("import runpy\nrunpy.run_module('feedline', run_name='__main__')", "--version")
     assert (done.returncode, done.stdout) == (0, f"feedline {feedline.__version__}\n")
+
+
+def test_a_closed_pipe_causes_no_traceback(folder: Path) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with open(os.devnull) as nothing, (folder / "err").open("w") as err:
+        inspect = program_server.start(
+            PROGRAM,
+            ["inspect", f"{FOREIGN}.npz"],
+            stdin=nothing.fileno(),
+            stdout=theirs,
+            stderr=err.fileno(),
+            cwd=folder,
+        )
+        os.close(theirs)
+        assert inspect.wait(100) == 1
+    assert (folder / "err").read_text() == ""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.own_module import own_module
 from tests.tools.cli.packing import fails, run
-from tests.tools.write.stores import FORMATS, SINGLE, canonical, read, stored_in, without_workers
+from tests.tools.write.stores import FORMATS, SINGLE, canonical, read, without_workers
 
 MODULE = """
 import numpy as np
@@ -36,20 +36,6 @@ number = 3
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return own_module(tmp_path, monkeypatch, MODULE)
-
-
-@pytest.mark.parametrize("format_", ["lmdb", "tar"])
-def test_pictures_are_packed_unchanged(tmp_path: Path, pictures: Path, format_: str) -> None:
-    out = tmp_path / SINGLE[format_]
-    run(pictures, out)
-    samples = read(out)
-    assert len(samples) == 12
-    originals = sorted(path for path in pictures.rglob("*") if path.suffix in (".jpg", ".png") and path.name[0] != ".")
-    for number, sample in enumerate(samples):
-        picture = next(value for value in sample.values() if isinstance(value, bytes))
-        assert picture == originals[number].read_bytes()
-        assert sample["label"] == number // 6
-    assert stored_in(out)["metadata"] == {"classes": ["cat", "dög"]}
 
 
 def test_repacks_from_one_format_to_another(tmp_path: Path, module: str) -> None:

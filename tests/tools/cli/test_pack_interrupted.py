@@ -45,10 +45,7 @@ def start(folder: Path, *options: str, stop_at: int) -> subprocess.Popen[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "whole_group", "stop_at"),
-    [
-        pytest.param("2", True, 150, id="terminal"),
-        pytest.param("0", False, 3, id="at once, no workers"),
-    ],
+    [pytest.param("2", True, 150, id="terminal"), pytest.param("0", False, 3, id="at once, no workers")],
 )
 def test_ctrl_c_stops_packing_and_the_same_command_resumes_it(
     tmp_path: Path, workers: str, whole_group: bool, stop_at: int

@@ -75,10 +75,7 @@ def run(*arguments: str, cwd: Path, first: str = "") -> tuple[int, str, str]:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["workers"],
-        *(pytest.param(words, marks=pytest.mark.slow) for words in (["workers", "spawn"], ["drop"])),
-    ],
+    [["workers"], *(pytest.param(words, marks=pytest.mark.slow) for words in (["workers", "spawn"], ["drop"]))],
     ids=" ".join,
 )
 def test_the_loader_that_was_waited_for_most_is_recorded(program: Path, words: list[str]) -> None:

@@ -1,7 +1,6 @@
 """The lab in a browser: every view, its controls, and its error messages."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ from feedline.tools.lab.server import exported, page_of
 from feedline.tools.lab.view import View
 from feedline.tools.lab.views import VIEWS, batching, collate, samplers, transfer, your_dataset
 from tests.browsing import NARROW, WIDTH
-from tests.tools.lab.served import TOKEN, Connections, served, serving
+from tests.tools.lab.served import TOKEN, served
 from tests.tools.lab.views import COUNTING
-
-QUICK = (batching.VIEW, samplers.VIEW)
 
 
 def test_the_page_is_self_contained_and_smaller_than_400_kilobytes() -> None:
@@ -31,43 +28,26 @@ def test_text_of_a_view_cannot_end_the_script() -> None:
 # -- in a browser -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[tuple[str, Connections]]:
-    with serving(*QUICK, COUNTING) as (at, connections):
-        yield at, connections
-
-
-@pytest.fixture
-def page(window: Any, lab: tuple[str, Connections]) -> Iterator[Any]:
-    """The lab, opened in a window."""
-    address, connections = lab
-    window.goto(f"{address}/?token={TOKEN}")
-    window.wait_for_selector("html[data-ready=yes]")
-    yield window
-    window.goto(f"{address}/left?token={TOKEN}")  # a missing page, shown by the same browser process
-    connections.wait_until(lambda count: not count)
-
-
 @pytest.mark.slow
-def test_a_changed_control_starts_another_run_and_survives_a_reload_and_going_back(page: Any) -> None:
-    page.click("[data-view=batching]")
-    page.wait_for_selector("#view[data-state=done]")
-    page.fill("#c-batch_size", "1000000000")
-    page.press("#c-batch_size", "Enter")
-    page.wait_for_selector("#trouble:has-text('Batch size: 1')")
-    assert not page.query_selector_all("figure")
-    page.fill("#c-batch_size", "25")
-    page.press("#c-batch_size", "Enter")
-    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
-    assert page.is_hidden("#trouble")
-    assert "batch_size=25" in page.inner_text("#code")
-    page.reload()
-    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
-    page.click("[data-view=samplers]")
-    page.wait_for_selector("#title:text-is('Samplers')")
-    page.go_back()
-    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
-    assert page.input_value("#c-batch_size") == "25"
+def test_a_changed_control_starts_another_run_and_survives_a_reload_and_going_back(browser: Any) -> None:
+    with served(batching.VIEW, samplers.VIEW) as at:
+        page = browser.new_page(reduced_motion="reduce")
+        page.goto(f"{at}/?token={TOKEN}#batching")
+        two_batches = "dd[data-figure=batches]:text-is('2')"
+        for given, shown in (("1000000000", "#trouble:has-text('Batch size: 1')"), ("25", two_batches)):
+            page.fill("#c-batch_size", given)
+            page.press("#c-batch_size", "Enter")
+            page.wait_for_selector(shown)
+            assert page.is_hidden("#trouble") == (given == "25")
+        assert "batch_size=25" in page.inner_text("#code")
+        page.reload()
+        page.wait_for_selector(two_batches)
+        page.click("[data-view=samplers]")
+        page.wait_for_selector("#title:text-is('Samplers')")
+        page.go_back()
+        page.wait_for_selector(two_batches)
+        assert page.input_value("#c-batch_size") == "25"
+        page.close()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 from feedline.tools.lab import server
 from feedline.tools.lab.server import HEADER, Run
-from tests.tools.lab.served import TOKEN, Connections, client, has_ended, serving
+from tests.tools.lab.served import TOKEN, client, has_ended, served
 from tests.tools.lab.views import COUNTING, FORKING, WAITING
 
 
@@ -24,14 +24,9 @@ def without_torch() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def lab(without_torch: None) -> Iterator[tuple[str, Connections]]:
-    with serving(COUNTING, WAITING) as (address, connections):
-        yield address, connections
-
-
-@pytest.fixture
-def address(lab: tuple[str, Connections]) -> str:
-    return lab[0]
+def address(without_torch: None) -> Iterator[str]:
+    with served(COUNTING, WAITING) as at:
+        yield at
 
 
 def events_of(address: str, **values: object) -> list[dict[str, Any]]:

@@ -38,13 +38,14 @@ def reads_of(make: Callable[[], Any], count: int = 24) -> Samples:
 
 
 def rows_of(make: Callable[[], Any]) -> SlowRows:
-    rows = reads_of(make).rows
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("feedline.tools.measure.our_source._LEAST_SHARE", 0.0)  # a busy machine distorts shares
+        rows = reads_of(make).rows
     assert rows is not None
     return rows
 
 
-def test_the_file_that_samples_read_is_timed_with_the_source_that_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.tools.measure.our_source._LEAST_SHARE", 0.0)  # a busy machine distorts shares
+def test_the_file_that_samples_read_is_timed_with_the_source_that_reads_it() -> None:
     Path("few.csv").write_text("x\n1\n")
     rows = rows_of(slow_files.PandasRows)
     path = os.path.abspath("rows.csv")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from feedline.system.timing import Clock
-from feedline.tools.measure.fields import leaves
 from feedline.tools.measure.measured import Samples
 from feedline.tools.measure.samples import Sampling
 
@@ -42,12 +41,6 @@ def run_sampling(
     clock = Clock() if clock is None else clock
     run = Sampling(ask, indices, clock, keep, can_repeat=True)
     return run.run(time.monotonic() + seconds), run.kept
-
-
-def test_leaves_have_the_names_of_their_fields() -> None:
-    sample = {"x": np.zeros(3), "boxes": [{"id": 1}, (2, 3)], "words": ["a"] * 40}
-    assert [name for name, _ in leaves(sample)] == ["x", "boxes[0].id", "boxes[1][0]", "boxes[1][1]", "words"]
-    assert list(leaves(5)) == [("sample", 5)]
 
 
 def test_lengths_come_from_the_field_whose_length_varies() -> None:
@@ -107,12 +100,7 @@ def test_samples_that_later_ones_change_are_found(is_same: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label_of", "field"),
-    [
-        (lambda index: index // 50, "y"),
-        (lambda index: index % 4, ""),
-        (lambda index: index, ""),
-    ],
+    ("label_of", "field"), [(lambda index: index // 50, "y"), (lambda index: index % 4, ""), (lambda index: index, "")]
 )
 def test_labels_that_are_sorted_by_class_are_found(label_of: Callable[[int], Any], field: str) -> None:
     indices = np.random.default_rng(0).permutation(200).tolist()

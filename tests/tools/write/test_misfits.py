@@ -10,7 +10,7 @@ import pytest
 import feedline
 from feedline.errors import PackError
 from feedline.tools.write.writers.contract import FORMATS as TABLE
-from tests.tools.write.stores import SINGLE, Mixed, Stream, canonical, counts_in, mixed, read
+from tests.tools.write.stores import SINGLE, DieAt, Mixed, Stream, canonical, content, counts_in, in_child, mixed, read
 
 pack = partial(feedline.pack, workers=0)
 
@@ -35,12 +35,7 @@ def test_samples_that_raise_are_reported_or_skipped(tmp_path: Path, workers: int
 
 
 @pytest.mark.parametrize(
-    ("samples", "message"),
-    [
-        ([{"x": object()}], "no format holds"),
-        ([], "no samples"),
-        (Stream(0), "no samples"),
-    ],
+    ("samples", "message"), [([{"x": object()}], "no format holds"), ([], "no samples"), (Stream(0), "no samples")]
 )
 def test_packing_fails_if_no_sample_can_be_packed(tmp_path: Path, samples: Any, message: str) -> None:
     with pytest.raises(PackError, match=message):
@@ -98,10 +93,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(
-    ("format_", "options"),
-    [("npy", {}), ("hdf5", {"samples_per_shard": 150}), ("parquet", {})],
-)
+@pytest.mark.parametrize(("format_", "options"), [("npy", {}), ("hdf5", {}), ("parquet", {"samples_per_shard": 150})])
 def test_samples_that_do_not_fit_are_skipped(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
     dataset = Odd(ODD)
     out = tmp_path / ("out" if options else SINGLE[format_])
@@ -139,3 +131,13 @@ def test_a_value_that_does_not_fit_is_named_or_skipped(
     packed = pack(samples, tmp_path / SINGLE[format_], format=format_, on_error="skip", restart=True)
     assert (packed.count, packed.skipped) == (299, 1)
     assert packed.reasons[0].startswith("sample 290: it")
+
+
+def test_skipped_samples_are_the_same_with_workers_and_after_an_interruption(tmp_path: Path) -> None:
+    act = partial(pack, Odd(ODD), on_error="skip", format="hdf5", samples_per_shard=300)
+    whole, out = act(tmp_path / "whole"), tmp_path / "out"
+    assert not in_child(lambda: act(out, report=DieAt(400)))
+    resumed = act(out, workers=2)
+    assert resumed.resumed == counts_in(whole)[0], "one shard"
+    assert content(out) == content(whole.path)
+    assert (resumed.skipped, resumed.reasons) == (7, whole.reasons)

@@ -64,12 +64,7 @@ def places(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "overwrite", "is_sharded"),
-    [
-        ("new", False, True),
-        ("none/yet/new.tar", False, False),
-        ("file.tar", True, False),
-        ("ours", True, True),
-    ],
+    [("new", False, True), ("none/yet/new.tar", False, False), ("file.tar", True, False), ("ours", True, True)],
 )
 def test_outputs_that_may_be_written(places: Path, name: str, overwrite: bool, is_sharded: bool) -> None:
     assert check_place(places / name, FORMATS["tar"], Options(), overwrite=overwrite) == is_sharded

@@ -67,8 +67,7 @@ def test_every_mode_becomes_jpeg_and_pixels(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind"),
-    [("L", "JPEG"), ("CMYK", "JPEG"), ("RGBA", "PNG"), ("P", "GIF"), ("1", "PNG"), ("I;16", "TIFF")],
+    ("mode", "kind"), [("L", "JPEG"), ("CMYK", "JPEG"), ("RGBA", "PNG"), ("P", "GIF"), ("1", "PNG"), ("I;16", "TIFF")]
 )
 def test_files_of_every_mode_become_rgb(mode: str, kind: str) -> None:
     data = encoded(in_mode(mode), kind)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import feedline
-from feedline.errors import BadOption
+from feedline.errors import BadOption, PackError
 from feedline.text import write_tokens
 from feedline.tools.write import Stage
 from tests.tools.write.stores import DieAt, Mixed, content, in_child
@@ -172,10 +172,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [("job.json", flip), ("output/shard-000001.tar", os.unlink)],
-)
+@pytest.mark.parametrize(("name", "change"), [("job.json", flip), ("output/shard-000001.tar", os.unlink)])
 def test_a_run_whose_work_is_damaged_starts_over(tmp_path: Path, name: str, change: Callable[[Path], None]) -> None:
     """Nothing of the interrupted run is left, even if the new one writes fewer shards."""
     assert not in_child(lambda: pack(Mixed(), tmp_path / "out", samples_per_shard=30, report=DieAt(90)))
@@ -201,3 +198,34 @@ def test_two_runs_on_one_output_exclude_each_other(tmp_path: Path) -> None:
             pack(Mixed(), out, restart=True, overwrite=True)
 
     pack(Mixed(20), out, report=second)
+
+
+def test_a_run_whose_work_folder_was_replaced_delivers_nothing_of_the_other(tmp_path: Path) -> None:
+    out, work = tmp_path / "data", tmp_path / "data.packing"
+
+    def replace(stage: Stage) -> None:
+        if stage.done >= 90 and not (tmp_path / "moved").exists():
+            work.rename(tmp_path / "moved")
+            assert not in_child(lambda: pack(Mixed(90), out, report=DieAt(80)))
+
+    with pytest.raises(PackError, match="moved"):
+        pack(Mixed(), out, report=replace, verify=False)
+    assert not out.exists()
+    assert pack(Mixed(90), out).resumed
+
+
+def test_the_older_output_is_restored_if_the_new_one_cannot_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = content(pack(Mixed(10), tmp_path / "out").path)
+    replace = os.replace
+
+    def refuse(source: Path, target: Path) -> None:
+        if target == tmp_path / "out":
+            raise OSError("cannot be renamed")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="cannot be renamed"):
+        pack(Mixed(), tmp_path / "out", overwrite=True)
+    assert content(tmp_path / "out") == old

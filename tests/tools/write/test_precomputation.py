@@ -143,3 +143,16 @@ def test_random_and_iterable_datasets_are_rejected(tmp_path: Path) -> None:
     assert [sample["x"].tolist() for sample in stored[0]] == [sample["x"].tolist() for sample in stored[1]]
     for one in stored:
         one.close()
+
+
+def test_an_open_dataset_does_not_read_samples_of_another_one(tmp_path: Path) -> None:
+    stored = feedline.precompute([1, 2, 3, 4], tmp_path, progress=False)
+    assert stored[0] == 1
+    again = feedline.precompute([10, 20], tmp_path, overwrite=True, progress=False)
+    assert stored[1] == 2  # from the file that it has open
+    stored.close()
+    with pytest.raises(SourceChanged, match="now contains samples of another dataset"):
+        stored[1]
+    assert list(again) == [10, 20]
+    stored.close()
+    again.close()

@@ -74,9 +74,3 @@ def test_differences_that_the_format_supports_skip_no_samples(format_: str, valu
 def test_the_majority_decides(values: list[Any], kind: str, dtype: str) -> None:
     column = agreed([{"x": value} for value in values], "npy").columns[0]
     assert (column.kind, column.dtype, column.nullable) == (kind, dtype, False)
-
-
-def test_the_majority_decides_the_fields() -> None:
-    samples: list[dict[str, Any]] = [{"a": 1}, {"b": 1, "c": 2}, {"c": 3, "b": 4}]
-    assert agreed(samples, "npy").names == ("b", "c")
-    assert agreed(samples, "npy", skips=False).names == ("a",)

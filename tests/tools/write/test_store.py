@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -393,3 +394,24 @@ ray.shutdown()
 def test_ray_workers_write_the_same_output() -> None:
     ended = program_server.run(ON_RAY, cwd=Path(__file__).resolve().parents[3])
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_faster_later_upload_is_not_noted_before_an_earlier_one(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of eight shards cannot be uploaded, the third can. A resumed run continues after the first."""
+    third, put_file = threading.Event(), type(memory).put_file
+
+    def put(system: Any, path: str, target: str, **options: object) -> None:
+        if target.endswith("/out/shard-000001.tar"):
+            assert third.wait(60)
+            raise PackError("no")
+        put_file(system, path, target, **options)
+        if target.endswith("/out/shard-000002.tar"):
+            third.set()
+
+    act = functools.partial(pack, Mixed(), "memory://bucket/out", format="tar", samples_per_shard=13)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(memory), "put_file", put)
+        with pytest.raises(PackError, match="no"):
+            act()
+    assert act().resumed == 13
+    assert labels_in("memory://bucket/out", "tar") == OLD
