@@ -66,7 +66,8 @@ def loaders(make: Callable[[], Any], world_size: int, tail: Tail, *, batches: bo
     for rank in range(world_size):
         share: Any = samplers.distribute(make(), rank, world_size, tail=tail)
         options: dict[str, Any] = {"batch_sampler": share} if batches else {"sampler": share, "batch_size": BATCH}
-        made.append(DataLoader(datasets.Sized(2 * N), **options))
+        size = N if isinstance(share, samplers.BalancedBatches) else 2 * N
+        made.append(DataLoader(datasets.Sized(size), **options))
     return made
 
 

@@ -126,6 +126,7 @@ def test_damage_is_an_error_that_names_the_dataset(tmp_path: Path, written: Path
         LanceDataset(path)
 
 
+@pytest.mark.slow
 def test_helpers_that_are_interrupted_or_killed(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer is not taken for that of another read, and another helper is started."""
 

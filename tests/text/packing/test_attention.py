@@ -30,6 +30,7 @@ from tests.text.packing.reference import STRATEGIES, documents_of, length_lists,
 @settings(max_examples=examples(40), deadline=None)
 @example(runs=[[5]], causal=True, block_size=2, ascending=True)
 @example(runs=[[5]], causal=False, block_size=2, ascending=True)
+@pytest.mark.slow
 def test_block_mask_equals_torchs(runs: list[list[int]], causal: bool, block_size: int, ascending: bool) -> None:
     """Also for ids in any order, for fully masked blocks, and for lengths that are not a multiple of the block size."""
     rows = [np.repeat(np.arange(1, len(row) + 1), row) for row in runs]

@@ -62,6 +62,7 @@ def fetched(server: WebServer) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_a_machine_with_sticky_shards_fetches_them_once(
     server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
