@@ -33,7 +33,7 @@ TAG ?=
 
 help:
 	@echo "make demo    the same training with torch's loader and with feedline, a table and a report (half a minute, after the installation)"
-	@echo "make test    lint, types, tests: what CI runs (about eight minutes on two cores)"
+	@echo "make test    lint, types, tests: what CI runs (about five minutes on two cores)"
 	@echo "make slow    the slow tests: more examples of properties, spawned workers, docs, benchmarks, the demo"
 	@echo "make test-times     the tests of make test, and what each folder and file costs"
 	@echo "make mutants    how many of 100 small mistakes in the source the fast tests notice; takes hours on two cores: SEED="
