@@ -34,6 +34,7 @@ from feedline.memory.codec import (
     overlapping,
     segment_reader,
 )
+from feedline.memory.sparse import HUGE_PAGES_FROM
 from feedline.types import EngineName
 from tests.memory.tasks import message, task_in
 from tests.sampling import examples
@@ -470,3 +471,15 @@ def test_numpy_s_strings_keep_their_trailing_zeros(engine: EngineName) -> None:
             (found,) = loader
         assert (type(found["data"]), bytes(found["data"])) == (np.bytes_, b"ab\0")
         assert (type(found["text"][0]), "".join(found["text"][0])) == (np.str_, "ab\0")
+
+
+def test_huge_pages_are_prepared_once_before_the_first_large_array() -> None:
+    large, calls = HUGE_PAGES_FROM, list[int]()
+    memory_of_slot = np.empty(3 * large, np.uint8)  # never written: no page of it is touched
+    writer = SlotWriter(memory_of_slot, prepare=lambda: calls.append(writer.used))
+    assert writer.allocate(100) is not None
+    assert calls == []
+    assert writer.allocate(large) is not None
+    assert writer.allocate(large) is not None
+    assert calls == [100]
+    assert writer.allocate(large) is None, "it is full"
