@@ -137,10 +137,10 @@ def own_stream(place: DataRank, dataset: Any, shard: object) -> None:
                 f"dataset, rank={place.rank}, world_size={size}), from datasets.distributed."
             )
         return
-    told = [layer for layer in layers_of_dataset(dataset) if hasattr(layer, "set_ranks")]
-    for layer in told:
+    aware = [layer for layer in layers_of_dataset(dataset) if hasattr(layer, "set_ranks")]
+    for layer in aware:
         layer.set_ranks(place.rank, size)
-    if told or isinstance(dataset, StreamSource):
+    if aware or isinstance(dataset, StreamSource):
         return
     if isinstance(dataset, ShardedSource):
         raise BadOption(

@@ -66,7 +66,7 @@ def _checksum(value: Any, crc: int) -> int:
         crc = zlib.crc32(f"{array.dtype} {array.shape}".encode(), crc)
         if array.dtype.hasobject:
             return _checksum(array.ravel().tolist(), crc)
-        return zlib.crc32(np.ascontiguousarray(array).tobytes(), crc)
+        return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.nbytes else b"", crc)
     if isinstance(value, Mapping):
         value = [item for pair in value.items() for item in pair]
     if isinstance(value, (tuple, list)):

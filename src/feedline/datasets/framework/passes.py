@@ -100,8 +100,7 @@ class PartedStream(Stream, ShardedSource):
         if before is not None and before != (rank, count):
             raise BadOption(
                 f"This {type(self).__name__} already belongs to a loader of data rank {before[0]} of {before[1]}, and "
-                f" this loader has data rank {rank} of {count}. Make another "
-                f"{type(self).__name__} for this loader."
+                f"this loader has data rank {rank} of {count}. Make another {type(self).__name__} for this loader."
             )
         self._data_rank = rank, count
 

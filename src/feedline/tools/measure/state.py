@@ -34,15 +34,17 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
 # Any: handles of any library.
-_OPENINGS: dict[str, tuple[str, Callable[[Any], object]]] = {
+_OPENINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "h5py": ("h5py.File({}, 'r')", lambda file: file.filename),
+    "h5py, swmr": ("h5py.File({}, 'r', swmr=True)", lambda file: file.filename),
     "sqlite3": ("sqlite3.connect({})", lambda base: base.execute("PRAGMA database_list").fetchone()[2]),
     "lmdb": ("lmdb.open({}, readonly=True, lock=False)", lambda environment: environment.path()),
+    "lmdb, file": ("lmdb.open({}, readonly=True, lock=False, subdir=False)", lambda environment: environment.path()),
     "socket": ("socket.create_connection({})", lambda connection: None),
     "gzip": ("gzip.open({}, 'rb')", lambda file: os.path.abspath(file.name)),
     "_io": ("open({}, 'rb')", lambda file: os.path.abspath(file.name)),
 }
-"""The call that opens a handle, and its path or None, by the module of its class."""
+"""The call that opens a handle, and its path or None, by the module of its class and how the file was opened."""
 
 
 def handles_in(dataset: object, *, on_threads: bool = False) -> tuple[OpenHandle, ...]:
@@ -51,22 +53,23 @@ def handles_in(dataset: object, *, on_threads: bool = False) -> tuple[OpenHandle
 
 
 def _open_handle(one: Shared) -> OpenHandle:
-    kind = type(one.value)
-    module = "lmdb" if kind.__name__ == "Environment" else kind.__module__.partition(".")[0]  # LMDB's is in builtins
-    opening, path_of = _OPENINGS.get(module, _OPENINGS["_io"])
+    handle: Any = one.value  # Any: of any library
+    kind = type(handle)
+    form = "lmdb" if kind.__name__ == "Environment" else kind.__module__.partition(".")[0]  # LMDB's is in builtins
     try:
-        path = path_of(one.value)
+        path = _OPENINGS.get(form, _OPENINGS["_io"])[1](handle)
+        if form == "lmdb" and os.path.isfile(path):
+            form = "lmdb, file"
+        elif form == "h5py" and handle.swmr_mode:
+            form = "h5py, swmr"
     except Exception:  # each library has its own error for a handle that was closed, or is used on another thread
         path = None
+    opening = _OPENINGS.get(form, _OPENINGS["_io"])[0]
     if isinstance(one.value, io.TextIOWrapper):
         opening = opening.replace("'rb'", f"{one.value.mode!r}, encoding={one.value.encoding!r}")
     place = repr(path) if isinstance(path, str) and os.path.exists(path) else "self.path"
-    if module == "socket":
+    if form == "socket":
         place = "self.address"
-    elif module == "h5py" and getattr(one.value, "swmr_mode", False):
-        opening = "h5py.File({}, 'r', swmr=True)"
-    elif module == "lmdb" and isinstance(path, str) and os.path.isfile(path):
-        opening = "lmdb.open({}, readonly=True, lock=False, subdir=False)"
     return OpenHandle(one.path, one.called, one.trouble, one.advice, opening.format(place))
 
 
